@@ -28,7 +28,8 @@ from perfbisect.bisect.job import bisect
 from perfbisect.bisect.plan import BisectPlan, make_plan
 from perfbisect.bisect.search_events import to_search_events
 from perfbisect.cells.loading import load_cell
-from perfbisect.compare.run import make_run_plan, run
+from perfbisect.compare.job import run
+from perfbisect.compare.plan import MeasurementSetup, build_run_plan
 from perfbisect.environments.factory import make_builder
 from perfbisect.jobs.events import JobEvent, LaunchEnded, LaunchStarted, PhaseStarted
 from perfbisect.jobs.folders import Job, Jobs
@@ -190,10 +191,9 @@ def share(count: int, real: str | None) -> Cost:
     with tempfile.TemporaryDirectory() as folder:
         builder = make_builder(spec, repository=None, cache=Path(folder) / "cache")
         cell = load_cell(name)
-        plan = make_run_plan(
-            cell=cell, change=CHANGE, builder=builder, metric=resolve_metric(cell, None),
-            setting=MeasurementConfig(environment=spec), launches=count, runs=2,
-        )  # fmt: skip
+        setting = MeasurementConfig(environment=spec)
+        setup = MeasurementSetup(cell, resolve_metric(cell, None), setting, builder)
+        plan = build_run_plan(setup, change=CHANGE, launches=count, runs=2)
         marks = Marks(time.process_time)
         tools = JobContext(
             executor=LocalExecutor(builder), clock=lambda: datetime.now(timezone.utc), wait=time.sleep,

@@ -59,12 +59,11 @@ ENGINE = frozenset(
 )
 KINDS = frozenset(
     {
-        "perfbisect.compare.run",
-        "perfbisect.compare.kinds",
+        "perfbisect.compare.documents",
         "perfbisect.compare.job",
         "perfbisect.compare.plan",
-        "perfbisect.compare.launches",
-        "perfbisect.compare.results",
+        "perfbisect.compare.result",
+        "perfbisect.compare.suite",
     }
 )
 

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.invocation import MeasureOptions
-from perfbisect.commands.options import MinutesParam
+from perfbisect.commands.options import MeasureOptions, MinutesParam
 
 
 @click.command(short_help="Name the change that made a cell worse.")

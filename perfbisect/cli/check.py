@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.invocation import MeasureOptions
-from perfbisect.commands.options import MinutesParam, PercentParam
+from perfbisect.commands.options import MeasureOptions, MinutesParam, PercentParam
 
 
 @click.command(short_help="For CI: is a commit worse by more than a limit?")
@@ -64,15 +63,14 @@ def check(
 
     Exit code: 0 not worse by more, 3 worse by more, 4 inconclusive; with --git-bisect as git has them.
     """
-    from perfbisect.commands.checks import CheckOptions, decide
+    from perfbisect.commands.checks import CheckRequest, run_check
     from perfbisect.commands.detach import run_detached
     from perfbisect.commands.workspace import workspace_of
 
     if measuring.detach and not dry_run:
         return run_detached(measuring)
-    chosen = CheckOptions(
+    request = CheckRequest(
         cell, at, against, max_regression, baseline, save_baseline, good_value, bad_value, git_bisect,
-        launches, budget, seed, dry_run,
+        launches, budget, seed, dry_run, measuring,
     )  # fmt: skip
-    here = workspace_of(measuring)
-    return decide(here, chosen, measuring)
+    return run_check(workspace_of(measuring), request)

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.invocation import MeasureOptions
-from perfbisect.commands.options import MinutesParam
-
-if TYPE_CHECKING:
-    from perfbisect.commands.compare_request import CompareOptions
-    from perfbisect.compare.documents import CompareDocument, SweepDocument, VerifyDocument
+from perfbisect.commands.options import MeasureOptions, MinutesParam
 
 
 @click.command(short_help="Does a claim hold?")
@@ -47,41 +39,15 @@ def verify(
 
     Exit code: 0 holds, 3 refuted, 4 inconclusive, 5 this machine cannot run it.
     """
-    from perfbisect.commands.claims import claim_cells, find_claim, verified
-    from perfbisect.commands.compare_request import CompareOptions, build_compare_request, plans_document
-    from perfbisect.commands.comparisons import measure_comparisons
+    from perfbisect.commands.claims import verify_claim
+    from perfbisect.commands.comparisons import CompareRequest
     from perfbisect.commands.detach import run_detached
-    from perfbisect.commands.output import UNDONE, print_document
-    from perfbisect.commands.session import print_result
     from perfbisect.commands.workspace import workspace_of
-    from perfbisect.compare.kinds import exit_code_of
-    from perfbisect.compare.report import plan_lines, result_lines
 
     if measuring.detach and not dry_run:
         return run_detached(measuring)
-    here, (path, found) = workspace_of(measuring), find_claim(claim)
-    expected = found.expect
-    judged = replace(measuring, metric=expected.metric)
-
-    def typed(cell: str) -> CompareOptions:
-        sides = (a or found.a, b or found.b)
-        return CompareOptions(
-            cell, *sides, None, blocks, budget, seed, judged, expect=expected.change, watch=expected.guards,
-            dry=dry_run,
-        )  # fmt: skip
-
-    asked = [build_compare_request(here, typed(cell)) for cell in claim_cells(here, path, found)]
-    if dry_run:
-        shown = plans_document(asked)
-        print_document(shown, [*plan_lines(shown), UNDONE], as_json=measuring.as_json, full=measuring.full)
-        return 0
-
-    def conclude(comparisons: list[CompareDocument]) -> tuple[VerifyDocument, int]:
-        whole = verified(found, comparisons)
-        return whole, exit_code_of(whole.verdict)
-
-    document, code, first = measure_comparisons(here, asked, measuring, conclude)
-    return print_result(document, result_lines(document), code, measuring, first)
+    request = CompareRequest(None, a, b or "", blocks, budget, seed, measuring, dry_run=dry_run)
+    return verify_claim(workspace_of(measuring), claim, request)
 
 
 @click.command(short_help="Is the second change slower, faster or the same?")
@@ -124,40 +90,14 @@ def compare(
 
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
-    from perfbisect.commands import wiring
-    from perfbisect.commands.compare_request import CompareOptions, build_compare_request, plans_document
-    from perfbisect.commands.comparisons import (
-        ladder_cells,
-        measure_comparison,
-        measure_comparisons,
-        sweep_document,
-    )
+    from perfbisect.commands.comparisons import CompareRequest, run_comparison, sweep_loads
     from perfbisect.commands.detach import run_detached
-    from perfbisect.commands.output import UNDONE, print_document
-    from perfbisect.commands.session import print_result
     from perfbisect.commands.workspace import workspace_of
-    from perfbisect.compare.kinds import comparison_exit_code
-    from perfbisect.compare.report import plan_lines, result_lines
 
     if measuring.detach and not dry_run:
         return run_detached(measuring)
+    request = CompareRequest(
+        cell, a, b, blocks, budget, seed, measuring, min_effect=min_effect, dry_run=dry_run
+    )
     here = workspace_of(measuring)
-    if measuring.expect_workload is not None:
-        wiring.require_workload(wiring.resolve_cell(here, cell, None), measuring.expect_workload)
-    typed = CompareOptions(cell, a, b, min_effect, blocks, budget, seed, measuring, dry=dry_run)
-    names = ladder_cells(here, cell) if sweep else (cell,)
-    asked = [build_compare_request(here, replace(typed, cell=name)) for name in names]
-    if dry_run:
-        shown = plans_document(asked)
-        print_document(shown, [*plan_lines(shown), UNDONE], as_json=measuring.as_json, full=measuring.full)
-        return 0
-    if not sweep:
-        job = wiring.new_job(here)
-        document = measure_comparison(here, asked[0], measuring, job)
-        return print_result(document, result_lines(document), comparison_exit_code(document), measuring, job)
-
-    def conclude(comparisons: list[CompareDocument]) -> tuple[SweepDocument, int]:
-        return sweep_document(comparisons), max(map(comparison_exit_code, comparisons))
-
-    whole, code, first = measure_comparisons(here, asked, measuring, conclude)
-    return print_result(whole, result_lines(whole), code, measuring, first)
+    return sweep_loads(here, request) if sweep else run_comparison(here, request)

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.invocation import JobOptions
-from perfbisect.commands.options import MinutesParam
+from perfbisect.commands.options import JobOptions, MinutesParam
 
 
 @click.command(short_help="Continue a job after an interruption.")

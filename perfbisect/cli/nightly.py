@@ -47,7 +47,7 @@ def nightly(
     Exit code: of the worst finding: 130 interrupted, 2 wrong cell or setting, 3 new regression, 5 a cell or a
     step failed, 1 internal error, 4 a bisection is unsettled, 0 nothing new.
     """
-    from perfbisect.commands.invocation import MeasureOptions
+    from perfbisect.commands.options import MeasureOptions
     from perfbisect.commands.output import print_document
     from perfbisect.errors import UsageError
     from perfbisect.nightly.measure import build_context, run_nightly

@@ -8,8 +8,7 @@ import click
 
 from perfbisect.cli.track import FDR
 from perfbisect.commands import options
-from perfbisect.commands.invocation import MeasureOptions
-from perfbisect.commands.options import MinutesParam
+from perfbisect.commands.options import MeasureOptions, MinutesParam
 
 
 @click.command(short_help="Does this machine show an alert's step at all?")
@@ -43,16 +42,10 @@ def reproduce(
 
     Exit code: 3 it is there (a regression), 0 it is not, 4 inconclusive.
     """
-    from perfbisect.commands import wiring
-    from perfbisect.commands.compare_request import CompareOptions, build_compare_request, plans_document
-    from perfbisect.commands.comparisons import measure_comparison
+    from perfbisect.commands.comparisons import CompareRequest, run_comparison
     from perfbisect.commands.detach import run_detached
-    from perfbisect.commands.output import UNDONE, print_document, progress_printer
-    from perfbisect.commands.session import print_result
     from perfbisect.commands.workspace import workspace_of
     from perfbisect.common.text import line
-    from perfbisect.compare.kinds import comparison_exit_code
-    from perfbisect.compare.report import plan_lines, result_lines
     from perfbisect.errors import UsageError
     from perfbisect.series.detect import analyze_series
     from perfbisect.series.store import SeriesStore
@@ -73,19 +66,8 @@ def reproduce(
             f"no cell of ours is known to be {ours.cell}",
             next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
         )
-    if measuring.expect_workload is not None:
-        wiring.require_workload(wiring.resolve_cell(here, chosen, None), measuring.expect_workload)
-    judged = replace(measuring, metric=measuring.metric or ours.metric)
-    typed = CompareOptions(chosen, found.good, found.bad, None, blocks, budget, seed, judged, dry=dry_run)
-    asked = build_compare_request(here, typed)
+    measuring = replace(measuring, metric=measuring.metric or ours.metric)
+    request = CompareRequest(chosen, found.good, found.bad, blocks, budget, seed, measuring, dry_run=dry_run)
     direction = "worse" if ours.worse else "better"
-    told = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"
-    if dry_run:
-        shown = plans_document([asked])
-        told_first = (line(told, 400), "", *plan_lines(shown), UNDONE)
-        print_document(shown, told_first, as_json=measuring.as_json, full=measuring.full)
-        return 0
-    progress_printer(measuring)(line(told, 400))
-    job = wiring.new_job(here)
-    document = measure_comparison(here, asked, measuring, job)
-    return print_result(document, result_lines(document), comparison_exit_code(document), measuring, job)
+    question = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"
+    return run_comparison(here, request, line(question, 400))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.options import MeasureOptions
 
 
 @click.command(short_help="Measure one change.")
@@ -31,32 +31,23 @@ def run(
     """
     from perfbisect.commands import wiring
     from perfbisect.commands.detach import run_detached
-    from perfbisect.commands.measurement import build_change_request, measure
+    from perfbisect.commands.measurement import build_change_setup, measure
     from perfbisect.commands.session import print_result
     from perfbisect.commands.workspace import workspace_of
-    from perfbisect.compare.kinds import RUN
+    from perfbisect.compare.job import RUN
+    from perfbisect.compare.plan import build_run_plan
     from perfbisect.compare.report import workload_section
-    from perfbisect.compare.run import make_run_plan
     from perfbisect.jobs.documents import cell_document
     from perfbisect.report.terminal import section_lines
 
     if measuring.detach:
         return run_detached(measuring)
     here = workspace_of(measuring)
-    wiring.require_workload(wiring.resolve_cell(here, cell, measuring.variant), measuring.expect_workload)
-    request = build_change_request(here, cell, at, measuring)
-    plan = make_run_plan(
-        cell=request.cell,
-        change=request.change,
-        builder=request.builder,
-        metric=request.metric,
-        setting=request.setting,
-        launches=launches,
-        runs=runs,
-        notes=request.notes,
-    )
+    setup, change = build_change_setup(here, cell, at, measuring)
+    wiring.require_workload(setup.cell, measuring.expect_workload)
+    plan = build_run_plan(setup, change=change, launches=launches, runs=runs)
     job = wiring.new_job(here)
-    lines = section_lines(workload_section(cell_document(request.cell, request.metric)))
+    lines = section_lines(workload_section(cell_document(setup.cell, setup.metric)))
     lines += [f"note: {note}" for note in plan.notes]
-    document = measure(here, job, RUN, plan, request.builder, request.slots, measuring, lines)
+    document = measure(here, job, RUN, plan, setup.builder, setup.slots, measuring, lines)
     return print_result(document, RUN.lines(document), RUN.exit_code(document), measuring, job)

@@ -15,7 +15,7 @@ from perfbisect.changes import priors
 from perfbisect.changes.history import Branch, commit_history, list_releases, release_history
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, ranges, wiring
-from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.session import forecast_slots, reason_not_prebuilding
 from perfbisect.commands.workspace import Workspace, require_setting
 from perfbisect.environments.base import Builder

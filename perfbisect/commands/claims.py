@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.cells.loading import SERVER_METRICS, load_cells
 from perfbisect.clients import CLIENTS
 from perfbisect.commands import wiring
+from perfbisect.commands.comparisons import CompareRequest, run_comparisons
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.suggest import hint
 from perfbisect.common.yaml_source import load
 from perfbisect.compare.claims import Claim, Settled, load_claim
 from perfbisect.compare.documents import CompareDocument, VerifyDocument
+from perfbisect.compare.job import exit_code
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.machine.profile import machine
 from perfbisect.measure.preparation import hub_repositories, missing_repositories
@@ -23,10 +26,7 @@ from perfbisect.resources import cells_folder
 
 
 def find_claim(name: str) -> tuple[Path, Claim]:
-    """A claim file, or one of those shipped by its name.
-
-    :raises UsageError: there is none, or it is wrong.
-    """
+    """A claim file, or one of those shipped by its name."""
     path = Path(name)
     if not path.is_file():
         path = cells_folder() / "claims" / f"{name.removesuffix('.yaml')}.yaml"
@@ -40,11 +40,11 @@ def find_claim(name: str) -> tuple[Path, Claim]:
 
 
 def claim_cells(here: Workspace, path: Path, claim: Claim) -> tuple[str, ...]:
-    """The cells of a claim by name, every load of a ladder, if this machine can run them.
+    """The cells of a claim by name, every load of a ladder.
 
-    :raises UsageError: a cell is not there, or is wrong.
-    :raises LocatedError: a cell's client does not report what the claim judges or watches.
-    :raises MachineError: it needs devices or weights that are not here.
+    Raises:
+        LocatedError: a cell's client does not report what the claim judges or watches.
+        MachineError: it needs devices or weights that are not here.
     """
     names: list[str] = []
     devices = len(machine(dict(os.environ), wiring.load_profile(wiring.machine_name(here))).gpus)
@@ -91,19 +91,35 @@ def _check_here(path: Path, claim: Claim, cell: Cell, devices: int) -> None:
         )
 
 
-def verified(claim: Claim, comparisons: Sequence[CompareDocument]) -> VerifyDocument:
+def verify_claim(here: Workspace, name: str, request: CompareRequest) -> int:
+    """Measure the cells of a claim and print its verdict; sides of the request replace those of the claim."""
+    path, claim = find_claim(name)
+    request = replace(
+        request,
+        a=request.a or claim.a,
+        b=request.b or claim.b,
+        measuring=replace(request.measuring, metric=claim.expect.metric),
+        expect=claim.expect.change,
+        watch=claim.expect.guards,
+    )
+
+    def conclude(comparisons: list[CompareDocument]) -> tuple[VerifyDocument, int]:
+        document = verify_document(claim, comparisons)
+        return document, exit_code(document)
+
+    cells = claim_cells(here, path, claim)
+    return run_comparisons(here, [replace(request, cell=cell) for cell in cells], conclude)
+
+
+def verify_document(claim: Claim, comparisons: Sequence[CompareDocument]) -> VerifyDocument:
     """It holds where it holds in every cell; one cell refutes it."""
     verdicts = {document.claim for document in comparisons}
-    verdict: Settled = "inconclusive"
-    if "refuted" in verdicts:
-        verdict = "refuted"
-    elif verdicts == {"holds"}:
-        verdict = "holds"
+    verdict: Settled = "holds" if verdicts == {"holds"} else "inconclusive"
     return VerifyDocument(
         claim=claim.claim,
         source=claim.source,
         expected=claim.expect.change,
         metric=claim.expect.metric,
-        verdict=verdict,
+        verdict="refuted" if "refuted" in verdicts else verdict,
         cells=tuple(comparisons),
     )

@@ -18,7 +18,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.commands.invocation import JobOptions
+from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import print_document
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import EXIT_OK, MachineError, PerfbisectError

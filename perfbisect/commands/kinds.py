@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from perfbisect.bisect.kind import BISECT
-from perfbisect.compare.kinds import CHECK, COMPARE, RUN
+from perfbisect.compare.job import CHECK, COMPARE, RUN
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job

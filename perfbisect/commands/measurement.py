@@ -1,74 +1,96 @@
-"""Launches of one change from options, and a job from its plan to its report."""
+"""From options to what a job measures with, and from a plan to its report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from perfbisect.commands import changes, ranges, wiring
-from perfbisect.commands.invocation import JobOptions, MeasureOptions
+from perfbisect.commands.options import JobOptions, MeasureOptions
 from perfbisect.commands.output import progress_printer
-from perfbisect.commands.session import open_session, plan_writer, run_job, slots_for
+from perfbisect.commands.session import forecast_slots, open_session, plan_writer, run_job
 from perfbisect.commands.workspace import Workspace
+from perfbisect.compare.plan import MeasurementPlan, MeasurementSetup
 from perfbisect.environments.base import Builder, Environment
+from perfbisect.jobs.documents import cell_document, metric_document
+from perfbisect.jobs.estimates import learnt_costs
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.kind import DocumentT, JobKind
-from perfbisect.jobs.measurement import MeasurementConfig, resolve_metric
+from perfbisect.jobs.measurement import resolve_metric
 from perfbisect.jobs.plans import PlanT
 from perfbisect.machine.slots import Slot
+from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
-from perfbisect.model.metric import MetricRef
 
 
-@dataclass(frozen=True)
-class ChangeRequest:
-    """Launches of one change to be measured: everything but the plan of the job."""
-
-    cell: Cell
-    change: Change
-    metric: MetricRef
-    setting: MeasurementConfig
-    builder: Builder
-    slots: tuple[Slot, ...]
-    notes: tuple[str, ...]
-
-
-def build_change_request(
+def build_setup(
     here: Workspace,
-    cell_name: str | None,
-    at: str,
+    cell: Cell,
+    newest: str,
+    measured: Sequence[Change],
     measuring: MeasureOptions,
     *,
+    dry_run: bool = False,
     exclude_newer: str | None = None,
-) -> ChangeRequest:
-    """Launches of one change, with nothing started. ``exclude_newer``: the day where none was given.
+) -> MeasurementSetup:
+    """What changes of a cell are measured with; nothing is started.
 
-    :raises UsageError: something that was typed is wrong.
+    ``newest``: the newest of them as it was typed; ``exclude_newer``: the day where none was given.
     """
-    cell = wiring.resolve_cell(here, cell_name, measuring.variant)
     metric = resolve_metric(cell, here.setting("metric", measuring.metric))
-    change, environment = changes.resolve_change(here, at), changes.environment_spec(here, measuring.env, at)
     setting = wiring.build_config(
         here,
-        environment=environment,
+        environment=changes.environment_spec(here, measuring.env, newest),
         client=measuring.client,
         constraints=measuring.constraints,
         exclude_newer=measuring.exclude_newer,
-        needs_repository=change.kind == "commit",
+        needs_repository=any(change.kind == "commit" for change in measured),
     )
     if exclude_newer is not None and measuring.exclude_newer is None:
         setting = setting.model_copy(update={"exclude_newer": exclude_newer})
-    slots = slots_for(cell, 1, wiring.machine_name(here))
-    return ChangeRequest(
+    slots, slot_notes = forecast_slots(cell, 1, wiring.machine_name(here), dry=dry_run)
+    return MeasurementSetup(
         cell=cell,
-        change=change,
         metric=metric,
         setting=setting,
         builder=wiring.build_builder(here, setting),
         slots=slots,
-        notes=(*ranges.repository_notes(here, setting), *ranges.slot_notes(slots)),
+        notes=(*ranges.repository_notes(here, setting), *slot_notes),
     )
+
+
+def build_change_setup(
+    here: Workspace,
+    cell: str | None,
+    at: str,
+    measuring: MeasureOptions,
+    *,
+    exclude_newer: str | None = None,
+) -> tuple[MeasurementSetup, Change]:
+    """What one change is measured with, and the change."""
+    change = changes.resolve_change(here, at)
+    resolved = wiring.resolve_cell(here, cell, measuring.variant)
+    return build_setup(here, resolved, at, (change,), measuring, exclude_newer=exclude_newer), change
+
+
+def plan_fields(plan: MeasurementPlan, cell: Cell, earlier: Sequence[Attempt]) -> dict[str, Any]:
+    """The fields of a plan's document; the minutes are learnt from earlier launches of the cell."""
+    costs = learnt_costs(earlier, ranges.costs(plan.setting.environment))
+    each = costs.launch + plan.runs * costs.run
+    most = plan.max_launches * each
+    return {
+        "cell": cell_document(cell, plan.ref),
+        "metric": metric_document(plan.ref),
+        "environment": plan.setting.environment,
+        "client": plan.setting.instrument,
+        "runs_per_launch": plan.runs,
+        "most_launches": plan.max_launches,
+        "minutes_low": most if plan.budget is None else plan.launches_per_look * each,
+        "minutes_high": most if plan.budget is None else min(plan.budget, most),
+        "budget_minutes": most if plan.budget is None else plan.budget,
+        "notes": plan.notes,
+    }
 
 
 def measure(
@@ -84,9 +106,9 @@ def measure(
     held: bool = False,
     before: Callable[[Environment | None], None] = lambda _: None,
 ) -> DocumentT:
-    """Runs a new job to its report; ``lines``: its plan. Raises what the job raises."""
-    say = progress_printer(working)
+    """Run a new job to its report; ``lines``: its plan, printed first."""
+    print_line = progress_printer(working)
     for text in (*lines, f"job {job.id}", ""):
-        say(text)
+        print_line(text)
     with open_session(job, slots, working, begin=plan_writer(job, plan), held=held) as session:
         return run_job(here, session, kind, plan, builder, before)

@@ -4,14 +4,45 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from perfbisect.commands.invocation import JobOptions, MeasureOptions
 from perfbisect.common.durations import parse_minutes, parse_share
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Options of commands that work on a job.
+
+    ``wait``: minutes to wait for busy devices; ``full``: do not shorten lists in JSON.
+    """
+
+    repo: Path | None = None
+    state: Path | None = None
+    wait: float | None = None
+    verbose: bool = False
+    quiet: bool = False
+    detach: bool = False
+    full: bool = False
+    as_json: bool = False
+
+
+@dataclass(frozen=True)
+class MeasureOptions(JobOptions):
+    """Options of commands that start a measurement; None: not given."""
+
+    env: str | None = None
+    client: str | None = None
+    metric: str | None = None
+    variant: str | None = None
+    expect_workload: str | None = None
+    constraints: Path | None = None
+    exclude_newer: str | None = None
+    machine: str | None = None
+
 
 if TYPE_CHECKING:
     _Base = click.ParamType[float]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.commands.invocation import JobOptions
+from perfbisect.commands.options import JobOptions
 from perfbisect.errors import UsageError
 
 if TYPE_CHECKING:

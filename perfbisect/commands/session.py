@@ -15,7 +15,7 @@ from types import FrameType
 from perfbisect.changes.revert import Conflict, revert_commit
 from perfbisect.commands import ranges, wiring
 from perfbisect.commands.detach import report_job_begun
-from perfbisect.commands.invocation import JobOptions
+from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import print_document, print_progress, progress_printer
 from perfbisect.commands.workspace import Workspace
 from perfbisect.environments.base import Builder, Environment

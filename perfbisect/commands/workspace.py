@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.options import MeasureOptions
 from perfbisect.errors import PerfbisectError, RevisionError, UsageError
 
 if TYPE_CHECKING:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.jobs.measurement import MeasurementConfig, PlanPart
 from perfbisect.jobs.plans import JobPlan, cell_data
 from perfbisect.measure.attempt import from_dict, to_dict
-from perfbisect.model.attempt import Attempt, Provenance, provenance_differences
+from perfbisect.model.attempt import Attempt, provenance_differences
 from perfbisect.model.cell import SERVER_SIDE, Cell, cell_difference
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
@@ -22,6 +22,10 @@ from perfbisect.stats.threshold import LEAST
 from perfbisect.system.files import write_atomic
 
 SCHEMA = "perfbisect.baseline/1"
+
+
+def _read_attempt(value: Attempt | Mapping[str, Any]) -> Attempt:
+    return value if isinstance(value, Attempt) else from_dict(value)
 
 
 class RecordedLevel(PlanPart):
@@ -36,42 +40,23 @@ class RecordedLevel(PlanPart):
     environment: str
     exclude_newer: str = ""
     constraints: str = ""
-    attempts: tuple[dict[str, Any], ...]
-
-    @property
-    def launches(self) -> tuple[Attempt, ...]:
-        """The launches, oldest first. :raises ValueError: one that is none."""
-        return tuple(map(from_dict, self.attempts))
+    attempts: tuple[Annotated[Attempt, PlainValidator(_read_attempt), PlainSerializer(to_dict)], ...]
 
     @property
     def days(self) -> str:
         """When it was measured: ``2026-11-20``, or the first and the last day."""
-        days = sorted({attempt.started_at[:10] for attempt in self.launches})
+        days = sorted({attempt.started_at[:10] for attempt in self.attempts})
         return days[0] if len(days) < 2 else f"{days[0]} to {days[-1]}"
-
-    @property
-    def provenance(self) -> Provenance:
-        """Of the first launch: that of all, where it can be compared with anything."""
-        return self.launches[0].provenance
 
     def values(self, metric: MetricRef) -> tuple[tuple[float, ...], ...]:
         """The metric of each run of each launch. :raises KeyError: it was not reported."""
-        return tuple(attempt.values(metric) for attempt in self.launches)
+        return tuple(attempt.values(metric) for attempt in self.attempts)
 
 
 def record_level(
     job: str, plan: JobPlan, change: Change, cell: Cell, attempts: Sequence[Attempt]
 ) -> RecordedLevel:
     """What a job measured of one change, without the facts of its attempts."""
-    bare = [
-        replace(
-            attempt,
-            provenance=replace(attempt.provenance, facts={}),
-            runs=tuple(replace(run, facts={}, raw="") for run in attempt.runs),
-            folder="",
-        )
-        for attempt in attempts
-    ]
     return RecordedLevel(
         job=job,
         change=change,
@@ -79,31 +64,39 @@ def record_level(
         environment=plan.setting.environment,
         exclude_newer=plan.setting.exclude_newer,
         constraints=plan.setting.constraints,
-        attempts=tuple(map(to_dict, bare)),
+        attempts=tuple(
+            replace(
+                attempt,
+                provenance=replace(attempt.provenance, facts={}),
+                runs=tuple(replace(run, facts={}, raw="") for run in attempt.runs),
+                folder="",
+            )
+            for attempt in attempts
+        ),
     )
 
 
 def require_same_workload(level: RecordedLevel, cell: Cell, metric: MetricRef) -> None:
-    """:raises UsageError: it is of another workload, was served otherwise, or lacks the metric: the field."""
-    theirs = Cell.model_validate_json(json.dumps(level.cell))
-    fields = [f"{name} {a} there, {b} here" for name, a, b in cell_difference(theirs, cell)]
-    if not fields and theirs.digest != level.provenance.cell_digest:
-        fields = [f"cell_digest {level.provenance.cell_digest} there, {cell.digest} here"]
-    if not fields:
-        fields = [
-            f"{name} {getattr(theirs, name)} there, {getattr(cell, name)} here"
-            for name in SERVER_SIDE
-            if getattr(theirs, name) != getattr(cell, name)
-        ]
-    if fields:
+    """Require that a level is of this workload, was served alike, and has the metric; else a UsageError."""
+    recorded = Cell.model_validate_json(json.dumps(level.cell))
+    digest = level.attempts[0].provenance.cell_digest
+    differences = cell_difference(recorded, cell)
+    if not differences and recorded.digest != digest:
+        differences = (("cell_digest", digest, cell.digest),)
+    served = [(name, getattr(recorded, name), getattr(cell, name)) for name in SERVER_SIDE]
+    differences = differences or tuple(
+        (name, str(there), str(here)) for name, there, here in served if there != here
+    )
+    if differences:
+        fields = "; ".join(f"{name} {there} there, {here} here" for name, there, here in differences)
         raise UsageError(
-            f"the baseline of {level.job} is of another workload: {'; '.join(fields)}",
+            f"the baseline of {level.job} is of another workload: {fields}",
             next_step="perfbisect check CELL --save-baseline FILE measures one of this cell",
         )
     try:
         level.values(metric)
     except KeyError:
-        known = sorted({name for attempt in level.launches for run in attempt.runs for name in run.values})
+        known = sorted({name for attempt in level.attempts for run in attempt.runs for name in run.values})
         raise UsageError(
             f"the baseline of {level.job} does not have {metric}; it has: {', '.join(known)}",
             next_step="name one of these with --metric",
@@ -113,17 +106,15 @@ def require_same_workload(level: RecordedLevel, cell: Cell, metric: MetricRef) -
 def require_same_machine(
     level: RecordedLevel, *, machine_class: str | None = None, client: tuple[str, str] | None = None
 ) -> None:
-    """Refuses a level of another machine or client; ``client`` is digest and era.
-
-    :raises UsageError: the field, with both values.
-    """
-    for attempt in level.launches:
+    """Require that a level is of this machine and client (digest and era); else a UsageError."""
+    here: dict[str, Any] = {}
+    if machine_class is not None:
+        here["machine_class"] = machine_class
+    if client is not None:
+        here["client_digest"], here["client_era"] = client
+    for attempt in level.attempts:
         theirs = attempt.provenance
-        digest, era = client or (theirs.client_digest, theirs.client_era)
-        ours = replace(
-            theirs, machine_class=machine_class or theirs.machine_class, client_digest=digest, client_era=era
-        )
-        for field, left, right in provenance_differences(theirs, ours):
+        for field, left, right in provenance_differences(theirs, replace(theirs, **here)):
             raise UsageError(
                 f"the baseline of {level.job} cannot be compared: {field} was {left!r} there "
                 f"and is {right!r} here",
@@ -139,8 +130,19 @@ def dependency_days(level: RecordedLevel, setting: MeasurementConfig) -> tuple[s
     return None if there == here else (there, here)
 
 
+def require_enough(level: RecordedLevel, name: str) -> RecordedLevel:
+    """Require enough launches for a level."""
+    if len(level.attempts) < LEAST:
+        raise UsageError(
+            f"{name} has {len(level.attempts)} launches of {level.change.short}: "
+            f"a baseline needs at least {LEAST}",
+            next_step="perfbisect check CELL --save-baseline FILE",
+        )
+    return level
+
+
 def write_baseline(path: Path, level: RecordedLevel) -> None:
-    """Writes a level into a file, whole or not at all. :raises MachineError: it cannot be written."""
+    """Write a level atomically."""
     write_atomic(
         path,
         level.model_dump_json(by_alias=True, indent=1) + "\n",
@@ -150,7 +152,7 @@ def write_baseline(path: Path, level: RecordedLevel) -> None:
 
 
 def read_baseline(path: Path) -> RecordedLevel:
-    """The level in a file. :raises LocatedError: it holds none."""
+    """Read a level from a file; a LocatedError says why it holds none."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
@@ -168,22 +170,8 @@ def read_baseline(path: Path) -> RecordedLevel:
         )
     try:
         level = RecordedLevel.model_validate(document)
-        _ = level.launches
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
         raise LocatedError(str(first["msg"]), file=path, field=field) from None
-    except ValueError as error:
-        raise LocatedError(str(error), file=path, field="attempts") from None
-    require_enough(level, str(path))
-    return level
-
-
-def require_enough(level: RecordedLevel, name: str) -> None:
-    """:raises UsageError: it has too few launches to be a level."""
-    if len(level.attempts) < LEAST:
-        raise UsageError(
-            f"{name} has {len(level.attempts)} launches of {level.change.short}: "
-            f"a baseline needs at least {LEAST}",
-            next_step="perfbisect check CELL --save-baseline FILE",
-        )
+    return require_enough(level, str(path))

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.model.cell import Words
-from perfbisect.model.metric import MetricRef, check_metrics, parse_metric
+from perfbisect.model.metric import check_metrics
 
 Settled = Literal["holds", "refuted", "inconclusive"]
 
@@ -23,9 +23,8 @@ _RANGE = re.compile(rf"^(?P<low>{_NUMBER})\s*%?\s*(?:\.\.|to)\s*(?P<high>{_NUMBE
 
 @dataclass(frozen=True)
 class EffectRange:
-    """The effects B / A - 1, in the metric's own direction, that a claim allows: ``low`` to ``high``."""
+    """The effects B / A - 1 that a claim allows, in the metric's own direction."""
 
-    text: str
     low: float
     high: float
 
@@ -39,28 +38,26 @@ class EffectRange:
 
 
 def no_worse(share: float, sign: int) -> EffectRange:
-    """The effects of a change that is worse by no more than a share; ``sign`` is +1 where larger is worse."""
-    if sign > 0:
-        return EffectRange(f"<= {100 * share:g} %", -math.inf, share)
-    return EffectRange(f">= {-100 * share:g} %", -share, math.inf)
+    """The effects of a change that is worse by at most a share; ``sign`` is +1 where larger is worse."""
+    return EffectRange(-math.inf, share) if sign > 0 else EffectRange(-share, math.inf)
 
 
 def parse_change(text: str) -> EffectRange:
-    """``>= 3 %``, ``<= -8%``, ``3 .. 15 %``, ``-1 to 1 %``: in per cent of A, as the metric itself counts.
+    """Parse ``>= 3 %``, ``<= -8%``, ``3 .. 15 %`` or ``-1 to 1 %``, in per cent of A.
 
-    So faster is ``<= -8 %`` of a latency and ``>= 8 %`` of a throughput.
+    Faster is ``<= -8 %`` of a latency and ``>= 8 %`` of a throughput.
 
-    :raises ValueError: none of these forms, or a range that is empty.
+    Raises:
+        ValueError: it has none of these forms, or the range is empty.
     """
     words = text.strip()
     if bound := _BOUND.match(words):
         value = float(bound["value"]) / 100
-        above = bound["sign"].startswith(">")
-        return EffectRange(words, value if above else -1.0, math.inf if above else value)
+        return EffectRange(value, math.inf) if bound["sign"].startswith(">") else EffectRange(-1.0, value)
     if pair := _RANGE.match(words):
         low, high = float(pair["low"]) / 100, float(pair["high"]) / 100
         if low < high:
-            return EffectRange(words, low, high)
+            return EffectRange(low, high)
         raise ValueError(f"{words!r} is empty: the smaller number stands first")
     raise ValueError(f"{words!r} is no change; write '>= 3 %', '<= -8 %' or '3 .. 15 %'")
 
@@ -81,26 +78,16 @@ class ExpectedEffects(BaseModel):
 
     @field_validator("change")
     @classmethod
-    def _form(cls, value: str) -> str:
+    def _has_a_form(cls, value: str) -> str:
         parse_change(value)
         return value
-
-    @property
-    def ref(self) -> MetricRef:
-        """The metric that the claim speaks of."""
-        return parse_metric(self.metric)
-
-    @property
-    def range(self) -> EffectRange:
-        """The effects that the claim allows."""
-        return parse_change(self.change)
 
 
 class Claim(BaseModel):
     """A claim with its source.
 
-    ``a`` and ``b`` are changes as the command line takes them (``REV``, ``REV+variant``); ``cells`` are names
-    or files of cells. ``needs``: what a machine must have, in words, where it is more than the cells say.
+    ``a`` and ``b`` are changes as the command line takes them; ``needs``: what a machine must have, in words,
+    where it is more than the cells say.
     """
 
     model_config = _STRICT
@@ -115,30 +102,21 @@ class Claim(BaseModel):
     needs: str = ""
 
     @model_validator(mode="after")
-    def _whole(self) -> Claim:
+    def _is_complete(self) -> Claim:
         if (self.cell is None) == (not self.cells):
             raise ValueError("say which workload: cell, or cells, and not both")
         if self.a == self.b:
             raise ValueError(f"a and b are the same change, {self.a!r}")
         return self
 
-    @property
-    def workloads(self) -> tuple[str, ...]:
-        """The cells, of ``cell`` or ``cells``."""
-        return self.cells if self.cell is None else (self.cell,)
-
     def cells_beside(self, file: Path) -> tuple[str, ...]:
         """The cells as they are loaded: a file beside the claim before a name."""
         return tuple(
             str(file.parent / name) if (file.parent / name.partition("@")[0]).is_file() else name
-            for name in self.workloads
+            for name in self.cells or (self.cell or "",)
         )
 
 
 def load_claim(path: Path) -> Claim:
-    """The claim in a file.
-
-    :raises UsageError: the file cannot be read.
-    :raises LocatedError: a key, metric or change that is wrong: file, line, field, what is allowed.
-    """
+    """Load a claim file; a LocatedError names file, line, field and what is allowed."""
     return validate(load(path), Claim)

@@ -1,16 +1,22 @@
-"""JSON documents of ``compare``, ``verify``, ``check`` and ``run``."""
+"""JSON documents of ``compare``, ``verify``, ``check`` and ``run``, made of their results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from perfbisect.common.numbers import minutes, percent
 from perfbisect.compare.baseline import RecordedLevel
 from perfbisect.compare.claims import Settled
-from perfbisect.compare.plan import SidePlan
+from perfbisect.compare.plan import CheckPlan, ComparePlan, MetricVerdict, RunPlan, SidePlan, attempts_of
+from perfbisect.compare.result import JobResult, MeasurementPlanT, read_result
+from perfbisect.compare.summary import check_summary, compare_summary, next_command, recorded_value
+from perfbisect.errors import UsageError
+from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
     CellDocument,
     ChangeDocument,
@@ -20,14 +26,47 @@ from perfbisect.jobs.documents import (
     LongDocument,
     MetricDocument,
     MinutesDocument,
+    cell_document,
     change_document,
+    launch_document,
+    metric_document,
+    minutes_document,
+    reported_value,
+    spread,
+    versions,
 )
-from perfbisect.model.metric import MetricRef
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import JournalEvent
+from perfbisect.model.attempt import Attempt, key
+from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.stats.ab_test import Word
-from perfbisect.stats.two_sample import Scale
 
 CheckWord = Literal["passed", "failed", "inconclusive"]
-How = Literal["rev", "baseline", "ends", "values"]
+
+
+class MeasuredDocument(LongDocument):
+    """What the documents of a run, a check and a comparison have in common, finished or not."""
+
+    shown: ClassVar[Mapping[str, int]] = {"launches": -4}
+    job: str
+    finished: bool
+    cell: CellDocument
+    launches: tuple[LaunchDocument, ...] = ()
+    minutes: MinutesDocument
+    versions: dict[str, Any] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    folder: str
+
+
+class VerdictDocument(MeasuredDocument):
+    """A verdict in sentences, the next command, and the effect with its 95 % interval, None before one."""
+
+    summary: tuple[str, ...]
+    next: str
+    effect: float | None
+    low: float | None
+    high: float | None
+    metric: MetricDocument
 
 
 class SideDocument(Document):
@@ -61,13 +100,10 @@ class MetricComparisonDocument(Document):
     note: str = ""
 
 
-class CompareDocument(LongDocument):
+class CompareDocument(VerdictDocument):
     """How a comparison ended, or how far it is."""
 
-    shown: ClassVar[Mapping[str, int]] = {"launches": -4}
     schema_: Literal["perfbisect.compare/2"] = Field(default="perfbisect.compare/2", alias="schema")
-    job: str
-    finished: bool
     verdict: Word
     headline: Word
     """The headline's own verdict; ``verdict`` is ``regression`` too where a guard failed."""
@@ -76,58 +112,62 @@ class CompareDocument(LongDocument):
     """Whether what was claimed (``expected``) holds; a guard that failed refutes it."""
     limit: float | None = None
     """Of a check: by which share B may be worse; ``claim`` says whether it is not."""
-    summary: tuple[str, ...]
-    next: str
-    effect: float | None
-    low: float | None
-    high: float | None
     smallest_effect: float
     launches_a_side: int
     needed_blocks: int
     a: SideDocument
     b: SideDocument
-    metric: MetricDocument
     metrics: tuple[MetricComparisonDocument, ...]
-    cell: CellDocument
     repository: str
     environment: str
     client: str
-    launches: tuple[LaunchDocument, ...]
-    minutes: MinutesDocument
     reproduce: tuple[CommandsDocument, ...]
-    versions: dict[str, Any]
+
+
+class LaunchPlanDocument(Document):
+    """What a plan of launches will measure, and how long that takes."""
+
+    schema_: str = Field(alias="schema")
+    cell: CellDocument
+    metric: MetricDocument
+    environment: str
+    client: str
+    runs_per_launch: int
+    most_launches: int
+    minutes_low: float
+    minutes_high: float
+    budget_minutes: float
     notes: tuple[str, ...]
-    folder: str
 
 
-class ComparePlanDocument(Document):
+class ComparePlanDocument(LaunchPlanDocument):
     """What will be measured: ``perfbisect compare --dry-run``.
 
     ``others``: the comparisons beside the first, of a sweep or of a claim with several cells.
     """
 
     schema_: Literal["perfbisect.compare-plan/2"] = Field(default="perfbisect.compare-plan/2", alias="schema")
-    cell: CellDocument
-    metric: MetricDocument
     a: SideDocument
     b: SideDocument
-    environment: str
-    client: str
     smallest_effect: float
-    runs_per_launch: int
-    most_launches: int
-    minutes_low: float
-    minutes_high: float
-    budget_minutes: float
     forecast_blocks: int | None
     """Blocks that will as likely as not be enough; None: more than there are."""
     forecast_from: str
     commands: tuple[CommandsDocument, ...]
-    notes: tuple[str, ...]
     others: tuple[ComparePlanDocument, ...] = ()
 
 
-class VerifyDocument(Document):
+class ComparisonsDocument(Document):
+    """Several comparisons."""
+
+    schema_: str = Field(alias="schema")
+    cells: tuple[CompareDocument, ...]
+
+    def brief(self) -> ComparisonsDocument:
+        return self.model_copy(update={"cells": tuple(cell.brief() for cell in self.cells)})
+
+
+class VerifyDocument(ComparisonsDocument):
     """``perfbisect verify``: a claim, its source, and the comparison of each of its cells.
 
     It holds where it holds in every cell, and is refuted where it is in one.
@@ -139,21 +179,13 @@ class VerifyDocument(Document):
     expected: str
     metric: str
     verdict: Settled
-    cells: tuple[CompareDocument, ...]
-
-    def brief(self) -> VerifyDocument:
-        return self.model_copy(update={"cells": tuple(cell.brief() for cell in self.cells)})
 
 
-class SweepDocument(Document):
+class SweepDocument(ComparisonsDocument):
     """``perfbisect compare --sweep``: one comparison a load, and its signature in words."""
 
     schema_: Literal["perfbisect.sweep/2"] = Field(default="perfbisect.sweep/2", alias="schema")
     signature: str
-    cells: tuple[CompareDocument, ...]
-
-    def brief(self) -> SweepDocument:
-        return self.model_copy(update={"cells": tuple(cell.brief() for cell in self.cells)})
 
 
 class RecordedDocument(Document):
@@ -176,41 +208,26 @@ class GuardLevelDocument(Document):
     value: float | None
 
 
-class CheckDocument(LongDocument):
+class CheckDocument(VerdictDocument):
     """How a check ended, or how far it is.
 
-    ``effect`` with its 95 % interval is the change against its reference: B / A - 1, of shares B - A; of
-    ``ends`` and ``values`` against the threshold between them. ``limit``: the share by which it may be worse.
+    The effect is that of the change against its reference: B / A - 1, of shares B - A; of ``ends`` and
+    ``values`` against the threshold between them. ``limit``: the share by which it may be worse.
     ``comparison``: of a check against a revision, all of it; ``launches`` are then in there.
     """
 
-    shown: ClassVar[Mapping[str, int]] = {"launches": -4}
     schema_: Literal["perfbisect.check/2"] = Field(default="perfbisect.check/2", alias="schema")
-    job: str
-    finished: bool
     verdict: CheckWord
-    how: How
+    how: Literal["rev", "baseline", "ends", "values"]
     limit: float
-    summary: tuple[str, ...]
-    next: str
-    effect: float | None
-    low: float | None
-    high: float | None
     value: float | None
     """The level of the change, in the metric's unit."""
     line: float | None
     """The level from which on it is too bad."""
     change: ChangeDocument
-    metric: MetricDocument
-    cell: CellDocument
     recorded: tuple[RecordedDocument, ...] = ()
     guards: tuple[GuardLevelDocument, ...] = ()
-    launches: tuple[LaunchDocument, ...] = ()
-    minutes: MinutesDocument
     reproduce: CommandsDocument | None = None
-    versions: dict[str, Any] = Field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    folder: str
     comparison: CompareDocument | None = None
 
     def brief(self) -> CheckDocument:
@@ -219,27 +236,17 @@ class CheckDocument(LongDocument):
         return short if whole is None else short.model_copy(update={"comparison": whole.brief()})
 
 
-class CheckPlanDocument(Document):
+class CheckPlanDocument(LaunchPlanDocument):
     """What a check against a level will measure: ``perfbisect check --dry-run``."""
 
     schema_: Literal["perfbisect.check-plan/2"] = Field(default="perfbisect.check-plan/2", alias="schema")
-    cell: CellDocument
-    metric: MetricDocument
     change: ChangeDocument
     how: Literal["baseline", "ends", "values", "save"]
     limit: float = 0.0
     line: float | None = None
     """The level from which on the change is too bad; None where a baseline is measured."""
     recorded: tuple[RecordedDocument, ...] = ()
-    environment: str
-    client: str
-    runs_per_launch: int
-    most_launches: int
-    minutes_low: float
-    minutes_high: float
-    budget_minutes: float
     commands: CommandsDocument
-    notes: tuple[str, ...]
 
 
 class SavedBaselineDocument(Document):
@@ -269,42 +276,242 @@ class RunMetricDocument(Document):
     """Robust coefficient of variation over a run's requests, median over runs; None without requests."""
 
 
-class RunDocument(LongDocument):
+class RunDocument(MeasuredDocument):
     """What ``perfbisect run`` measured."""
 
     shown: ClassVar[Mapping[str, int]] = {"launches": -8}
     schema_: Literal["perfbisect.run/2"] = Field(default="perfbisect.run/2", alias="schema")
-    job: str
-    finished: bool
     change: ChangeDocument
-    cell: CellDocument
     headline: MetricDocument
     metrics: tuple[RunMetricDocument, ...]
     environment: str
     client: str
-    launches: tuple[LaunchDocument, ...]
-    minutes: MinutesDocument
     reproduce: CommandsDocument
-    versions: dict[str, Any]
-    notes: tuple[str, ...]
-    folder: str
 
 
 def side_document(side: SidePlan) -> SideDocument:
-    """A side as documents have it."""
     return SideDocument(
-        typed=side.text, name=side.name, change=change_document(side.change), variant=side.variant
+        typed=side.typed, name=side.name, change=change_document(side.change), variant=side.variant
     )
 
 
 def recorded_document(level: RecordedLevel, metric: MetricRef) -> RecordedDocument:
-    """A recorded level as documents have it."""
-    scale = Scale.of(metric.metric)
-    levels = [scale.level(values) for values in level.values(metric)]
     return RecordedDocument(
         job=level.job,
         change=change_document(level.change),
         days=level.days,
-        launches=len(levels),
-        value=scale.value(median(levels)),
+        launches=len(level.attempts),
+        value=recorded_value(level, metric),
     )
+
+
+def run_document(job: Job, events: Sequence[JournalEvent]) -> RunDocument:
+    """What was measured so far; a UsageError says why the journal holds no run."""
+    result = read_result(job, events, RunPlan)
+    plan, attempts = result.plan, attempts_of(result.measured, 0)
+    names = dict.fromkeys([key(plan.ref), *(n for a in attempts for r in a.runs for n in sorted(r.values))])
+    metrics = (_run_metric(attempts, name) for name in names)
+    return RunDocument(
+        **_job_fields(result),
+        change=change_document(plan.change),
+        headline=metric_document(plan.ref),
+        environment=plan.setting.environment,
+        client=plan.setting.instrument,
+        metrics=tuple(metric for metric in metrics if metric is not None),
+        reproduce=_commands(result, 0),
+    )
+
+
+def compare_document(job: Job, events: Sequence[JournalEvent]) -> CompareDocument:
+    """How a comparison ended, or how far it is; a UsageError says why the journal holds none."""
+    result = read_result(job, events, ComparePlan)
+    plan, verdict = result.plan, result.verdict
+    guards = {str(guard) for guard in result.guards}
+    return CompareDocument(
+        **_job_fields(result),
+        **_effect_fields(result),
+        verdict="regression" if result.guard_failed else verdict.word,
+        headline=verdict.word,
+        expected=plan.expect,
+        claim=result.claim if plan.expected else None,
+        limit=plan.max_regression,
+        summary=tuple(compare_summary(result)),
+        smallest_effect=plan.question().min_effect,
+        launches_a_side=verdict.launches // 2,
+        needed_blocks=(verdict.needed or 0) // plan.launches_per_look,
+        a=side_document(plan.a),
+        b=side_document(plan.b),
+        metrics=tuple(
+            _comparison_row(row, headline=row is verdict, guard=str(row.metric) in guards)
+            for row in result.metrics
+        ),
+        repository=plan.setting.repository,
+        environment=plan.setting.environment,
+        client=plan.setting.instrument,
+        reproduce=(_commands(result, 0), _commands(result, 1)),
+    )
+
+
+_CHECK_WORDS: dict[Settled | None, CheckWord] = {"refuted": "failed", "holds": "passed"}
+"""What was claimed of nothing worse than the limit -> verdict of a check; else it is inconclusive."""
+
+
+def check_document(job: Job, events: Sequence[JournalEvent]) -> CheckDocument:
+    """How a check ended, or how far it is; a UsageError says why the journal holds none."""
+    result = read_result(job, events, CheckPlan)
+    plan, verdict = result.plan, result.verdict
+    return CheckDocument(
+        **_job_fields(result),
+        **_effect_fields(result),
+        verdict=_CHECK_WORDS.get(result.claim, "inconclusive"),
+        how=plan.how,
+        limit=plan.max_regression,
+        summary=tuple(check_summary(result)),
+        value=_number(verdict.b),
+        line=verdict.a,
+        change=change_document(plan.change),
+        recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
+        guards=tuple(_guard_level(guard) for guard in result.guards.values() if guard is not None),
+        reproduce=_commands(result, 0),
+    )
+
+
+def check_of_comparison(document: CompareDocument) -> CheckDocument:
+    """A comparison under a limit as the check that asked for it."""
+    limit, row = document.limit or 0.0, next((x for x in document.metrics if x.headline), None)
+    line = None
+    if row is not None:
+        worse = limit if document.metric.direction == "lower" else -limit
+        line = row.left + worse if row.absolute else row.left * (1 + worse)
+    same = [
+        "job",
+        "finished",
+        "next",
+        "effect",
+        "low",
+        "high",
+        "metric",
+        "cell",
+        "minutes",
+        "notes",
+        "folder",
+    ]
+    return CheckDocument(
+        **{name: getattr(document, name) for name in same},
+        verdict=_CHECK_WORDS.get(document.claim, "inconclusive"),
+        how="rev",
+        limit=limit,
+        summary=(*_limit_summary(document), *document.summary),
+        value=row.right if row else None,
+        line=line,
+        change=document.b.change,
+        comparison=document,
+    )
+
+
+def _limit_summary(document: CompareDocument) -> tuple[str, ...]:
+    """What a check says of its limit, and what more would cost where that is open."""
+    limit, a, b = percent(document.limit or 0.0, False), document.a.name, document.b.name
+    if document.claim == "refuted" and document.verdict != document.headline:
+        return (f"A guard failed, which decides whatever the limit of {limit}.",)
+    if document.claim == "holds":
+        return (f"{b} is not more than {limit} worse than {a}.",)
+    if document.claim == "refuted":
+        return (f"{b} is more than {limit} worse than {a}.",)
+    return f"The interval of {b} against {a} includes the limit of {limit}.", *_cost_of_limit(document)
+
+
+def _cost_of_limit(document: CompareDocument) -> tuple[str, ...]:
+    """What it takes for the interval to end at the limit, which lies within it."""
+    effect, low, high = document.effect, document.low, document.high
+    if effect is None or low is None or high is None or not low < high:
+        return ()
+    at = (document.limit or 0.0) * (1 if document.metric.direction == "lower" else -1)
+    launches, half = 2 * document.launches_a_side, max(high - effect, effect - low)
+    more = max(4, math.ceil(launches * ((half / max(abs(effect - at), 1e-6)) ** 2 - 1)))
+    each = document.minutes.total / max(1, len(document.launches))
+    return (f"A verdict takes about {more} more launches, {minutes(more * each)}.",)
+
+
+def _job_fields(result: JobResult[MeasurementPlanT]) -> dict[str, Any]:
+    """The fields that all documents have."""
+    plan, metric = result.plan, result.plan.ref
+    return {
+        "job": result.job.id,
+        "finished": result.finished,
+        "cell": cell_document(result.cells[0], metric),
+        "launches": tuple(
+            launch_document(launch, plan.sides[launch.position].change, metric) for launch in result.launches
+        ),
+        "minutes": minutes_document(result.launches, plan.budget or 0.0, result.minutes_saved),
+        "versions": versions(plan.setting, result.launches),
+        "notes": plan.notes,
+        "folder": str(result.job.path),
+    }
+
+
+def _effect_fields(result: JobResult[Any]) -> dict[str, Any]:
+    verdict = result.verdict
+    return {
+        "metric": metric_document(verdict.metric),
+        "effect": _number(verdict.effect),
+        "low": _number(verdict.low),
+        "high": _number(verdict.high),
+        "next": next_command(result),
+    }
+
+
+def _commands(result: JobResult[MeasurementPlanT], position: int) -> CommandsDocument:
+    """The commands of the last launch of a side."""
+    attempts = attempts_of(result.measured, position)
+    change, last = result.plan.sides[position].change, attempts[-1] if attempts else None
+    return commands_document(result.cells[position], result.plan.setting, change, last)
+
+
+def _metric_fields(metric: MetricRef) -> dict[str, Any]:
+    document = metric_document(metric)
+    return {"name": document.name, "display": document.display, "unit": document.unit}
+
+
+def _run_metric(attempts: Sequence[Attempt], name: str) -> RunMetricDocument | None:
+    try:
+        metric = parse_metric(name)
+    except UsageError:
+        return None
+    values = [v for v in (reported_value(a, metric) for a in attempts) if v is not None]
+    if not values:
+        return None
+    within = [s for s in (spread(a, metric) for a in attempts) if s is not None]
+    return RunMetricDocument(
+        **_metric_fields(metric) | {"name": name},
+        median=median(values),
+        low=min(values),
+        high=max(values),
+        launches=tuple(values),
+        within=median(within) if within and metric.statistic in ("", "median") else None,
+    )
+
+
+def _comparison_row(row: MetricVerdict, *, headline: bool, guard: bool) -> MetricComparisonDocument:
+    return MetricComparisonDocument(
+        **_metric_fields(row.metric),
+        headline=headline,
+        guard=guard,
+        absolute=row.metric.metric.absolute,
+        verdict=row.word,
+        left=row.a,
+        right=row.b,
+        effect=row.effect,
+        low=row.low,
+        high=row.high,
+        note=row.note,
+    )
+
+
+def _guard_level(guard: MetricVerdict) -> GuardLevelDocument:
+    return GuardLevelDocument(**_metric_fields(guard.metric), verdict=guard.word, value=_number(guard.b))
+
+
+def _number(value: float) -> float | None:
+    """A number as a document has it: None where there is none yet."""
+    return None if math.isnan(value) else value

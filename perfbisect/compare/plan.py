@@ -1,91 +1,291 @@
-"""Plans of comparisons, checks and runs: enough to resume a job from its journal alone."""
+"""Plans of runs, checks and comparisons: enough to decide, resume and report a job from its journal alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from statistics import median
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from perfbisect.compare import claims
-from perfbisect.compare.baseline import RecordedLevel
-from perfbisect.errors import UsageError
+from perfbisect.cells.deploy import DeployText, deploy_changes
+from perfbisect.compare.baseline import RecordedLevel, require_same_machine, require_same_workload
+from perfbisect.compare.claims import EffectRange, Settled, no_worse, parse_change
+from perfbisect.environments.base import Builder
+from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.estimates import learnt_noise
-from perfbisect.jobs.measurement import PlanPart
-from perfbisect.jobs.plans import JobPlan, plan_cell
-from perfbisect.model.attempt import Attempt
-from perfbisect.model.cell import Cell, apply_variant
+from perfbisect.jobs.measurement import MeasurementConfig, PlanPart, guard_metrics, runs_per_launch
+from perfbisect.jobs.plans import JobPlan, cell_data, plan_cell
+from perfbisect.jobs.replay import LaunchRecord, require_comparable
+from perfbisect.machine.slots import Slot
+from perfbisect.model.attempt import Attempt, Purpose
+from perfbisect.model.cell import SERVER_SIDE, Cell, apply_variant
 from perfbisect.model.change import Change
-from perfbisect.model.metric import MetricRef
-from perfbisect.stats import ab_test
-from perfbisect.stats.threshold import Threshold, threshold_above, threshold_between
+from perfbisect.model.metric import MetricRef, parse_metric
+from perfbisect.stats import ab_test, threshold
 from perfbisect.stats.two_sample import Scale
 
-BLOCKS = 10
-"""Blocks of four launches at most."""
+SIDES: tuple[ab_test.Side, ab_test.Side] = ("a", "b")
+"""Position 0 and 1 of a comparison."""
+
+RUNS = 2
+"""Runs a launch, where the engine can empty its caches between them: the second is nearly free."""
+
+
+class MeasuredLaunch(NamedTuple):
+    """A launch that gave values; ``position``: of its side."""
+
+    position: int
+    attempt: Attempt
+
+
+def measured_launches(launches: Iterable[LaunchRecord]) -> tuple[MeasuredLaunch, ...]:
+    """The launches that gave values, in order."""
+    return tuple(
+        MeasuredLaunch(launch.position, launch.attempt)
+        for launch in launches
+        if launch.end == "finished" and launch.attempt is not None
+    )
+
+
+def attempts_of(measured: Iterable[MeasuredLaunch], position: int) -> tuple[Attempt, ...]:
+    """The attempts of one side."""
+    return tuple(launch.attempt for launch in measured if launch.position == position)
+
+
+def shared_metrics(measured: Sequence[MeasuredLaunch]) -> tuple[str, ...]:
+    """Names that every run of every launch reports, in the order of the first."""
+    runs = [run.values for launch in measured for run in launch.attempt.runs]
+    return tuple(name for name in runs[0] if all(name in run for run in runs)) if runs else ()
+
+
+@dataclass(frozen=True)
+class MetricVerdict:
+    """A metric of B against A, or of a change (b) against a threshold (a); nan before the first verdict.
+
+    ``effect``: B / A - 1 (of shares B - A) with its interval; of a check that against the recorded level.
+    ``needed``: launches that a verdict takes; 0: unknown or settled, None: no number of launches is enough.
+    """
+
+    metric: MetricRef
+    word: Literal["regression", "improvement", "same", "beyond", "within", "inconclusive"]
+    effect: float
+    low: float
+    high: float
+    a: float
+    b: float
+    launches: int
+    needed: int | None = 0
+    note: str = ""
 
 
 class SidePlan(PlanPart):
     """One side: what was typed, the change that is built, the variant as which it is served."""
 
-    text: str
+    typed: str
     change: Change
     variant: str = ""
 
     @property
     def name(self) -> str:
-        """As a table shows it."""
         return self.change.short + (f"+{self.variant}" if self.variant else "")
 
 
-class MeasuringPlan(JobPlan):
-    """What comparisons, checks and runs have in common. ``runs``: of each launch."""
+class MeasurementPlan(JobPlan):
+    """Launches of the sides in turn, ``runs`` each, until the verdict stands; budget in minutes."""
+
+    purpose: ClassVar[Purpose] = "run"
+    launches_per_look: ClassVar[int] = 1
+    advice: ClassVar[str] = "read the log; choose another --at or --env"
 
     runs: int
     notes: tuple[str, ...] = ()
+    budget: float | None = None
+
+    @property
+    def sides(self) -> tuple[SidePlan, ...]:
+        raise NotImplementedError
+
+    @property
+    def max_launches(self) -> int:
+        raise NotImplementedError
+
+    def position(self, count: int) -> int:
+        """The side of the launch after so many."""
+        del count
+        return 0
+
+    def reason(self, count: int) -> str:
+        """Why there is a launch after so many."""
+        return f"launch {count + 1} of {self.max_launches}"
+
+    def side_name(self, position: int) -> str:
+        """Names a side in error messages."""
+        return f"change {self.sides[position].name}"
+
+    def guards(self, cell: Cell) -> tuple[MetricRef, ...]:
+        """Metrics that must not get worse."""
+        del cell
+        return ()
+
+    def require_admissible(self, attempt: Attempt, launches: Sequence[LaunchRecord]) -> None:
+        """Raise an error if a launch cannot be compared with the others."""
+
+    def judge(self, measured: Sequence[MeasuredLaunch], metric: MetricRef | None = None) -> MetricVerdict:
+        """The verdict on the metric that is judged, or on another one.
+
+        Raises:
+            KeyError: the metric was not reported.
+            ValueError: a value has no level.
+        """
+        nan = math.nan
+        return MetricVerdict(metric or self.ref, "inconclusive", nan, nan, nan, nan, nan, len(measured))
+
+    def claim(self, verdict: MetricVerdict) -> Settled:
+        """Whether nothing got worse, or what was claimed holds."""
+        return CLAIMS[verdict.word]
 
 
-class RunPlan(MeasuringPlan):
+class ChangePlan(MeasurementPlan):
+    """Launches of one change; ``launches``: at most."""
+
+    change: Change
+    launches: int
+
+    @property
+    def sides(self) -> tuple[SidePlan, ...]:
+        return (SidePlan(typed=self.change.short, change=self.change),)
+
+    @property
+    def max_launches(self) -> int:
+        return self.launches
+
+
+class RunPlan(ChangePlan):
     """``perfbisect run``: launches of one change."""
 
     noun: ClassVar[str] = "run"
     verb: Literal["run"] = "run"
-    change: Change
-    launches: int
 
 
-class ComparePlan(MeasuringPlan):
-    """``perfbisect compare``: two sides of one workload. ``cell``: before variants; budget in minutes."""
+class CheckPlan(ChangePlan):
+    """``perfbisect check`` of one change against recorded launches or values.
+
+    ``how``: against a ``baseline`` (``recorded``) with the share by which the change may be worse, or against
+    the middle of two ``ends`` (``recorded``: good, bad) or of two ``values`` (good, bad).
+    """
+
+    noun: ClassVar[str] = "check"
+    launches_per_look: ClassVar[int] = threshold.STEP
+    verb: Literal["check"] = "check"
+    how: Literal["baseline", "ends", "values"]
+    recorded: tuple[RecordedLevel, ...] = ()
+    values: tuple[float, float] | None = None
+    max_regression: float = 0.0
+    budget: float
+
+    def reason(self, count: int) -> str:
+        return f"{super().reason(count)} at most"
+
+    def guards(self, cell: Cell) -> tuple[MetricRef, ...]:
+        return guard_metrics(cell) if self.how == "baseline" else ()
+
+    def threshold(self, guard: MetricRef | None = None) -> threshold.Threshold:
+        """The level that the change must not exceed, or a guard: its smallest effect above the baseline.
+
+        Raises:
+            KeyError: the baseline lacks the guard.
+            ValueError: the recorded levels are none, or the bad one is not the worse.
+        """
+        scale = Scale.of((guard or self.ref).metric)
+        if self.values is not None:
+            good, bad = (scale.level((value,)) for value in self.values)
+            if bad <= good:
+                raise ValueError("the bad value is not the worse one")
+            return threshold.Threshold(0.5 * (good + bad))
+        levels = [[scale.level(v) for v in level.values(guard or self.ref)] for level in self.recorded]
+        if self.how == "ends":
+            return threshold.threshold_between(levels[0], levels[1])
+        return threshold.threshold_above(levels[0], scale.worse_by(self._limit(guard)))
+
+    def judge(self, measured: Sequence[MeasuredLaunch], metric: MetricRef | None = None) -> MetricVerdict:
+        guard, metric = metric, metric or self.ref
+        scale, limit = Scale.of(metric.metric), self.threshold(guard)
+        levels = [scale.level(launch.attempt.values(metric)) for launch in measured]
+        judged = threshold.judge_threshold(limit, levels, self.launches)
+        room = scale.worse_by(self._limit(guard))
+        effect, *ends = (scale.effect(over + room) for over in (judged.over, judged.low, judged.high))
+        if not math.isnan(judged.over):
+            value = scale.value(limit.at + judged.over)
+            value = max(0.0, value) if scale.absolute else value
+        else:
+            value = scale.value(median(levels)) if levels else math.nan
+        return MetricVerdict(
+            metric, judged.word, effect, min(ends), max(ends), scale.value(limit.at), value, len(levels),
+            judged.needed,
+        )  # fmt: skip
+
+    def _limit(self, guard: MetricRef | None) -> float:
+        return guard.metric.smallest_effect if guard else self.max_regression
+
+    def require_admissible(self, attempt: Attempt, launches: Sequence[LaunchRecord]) -> None:
+        require_comparable(attempt, launches, self.ref, "measure all of a check")
+        here = attempt.provenance
+        for level in self.recorded:
+            client = (here.client_digest, here.client_era)
+            require_same_machine(level, machine_class=here.machine_class, client=client)
+
+
+CLAIMS: dict[str, Settled] = {
+    "improvement": "holds",
+    "same": "holds",
+    "within": "holds",
+    "regression": "refuted",
+    "beyond": "refuted",
+    "inconclusive": "inconclusive",
+}
+"""What a verdict means for the claim that nothing got worse."""
+
+
+class ComparePlan(MeasurementPlan):
+    """``perfbisect compare``: two sides of one workload. ``cell``: before variants."""
 
     noun: ClassVar[str] = "comparison"
+    purpose: ClassVar[Purpose] = "confirm"
+    launches_per_look: ClassVar[int] = ab_test.BLOCK_SIZE
+    advice: ClassVar[str] = "name another change"
     verb: Literal["compare"] = "compare"
     a: SidePlan
     b: SidePlan
     blocks: int
     budget: float
-    seed: int
+    seed: int = 0
     min_effect: float | None = None
     """The smallest relevant effect, where it is not the metric's own."""
     expect: str = ""
-    """The change of the metric that a claim speaks of; empty where nothing was claimed."""
+    """The change of the metric that is claimed; empty where nothing is."""
     watch: tuple[str, ...] = ()
     """Guards besides the cell's own."""
     max_regression: float | None = None
-    """Of a check: the share by which B may be worse than A, and no more."""
+    """Of a check: the share by which B may be worse than A."""
 
     @property
-    def expected(self) -> claims.EffectRange | None:
+    def expected(self) -> EffectRange | None:
         """The effects that the claim or the check allows; None where nothing was claimed."""
         if self.max_regression is not None:
-            return claims.no_worse(self.max_regression, self.ref.metric.sign)
-        return claims.parse_change(self.expect) if self.expect else None
+            return no_worse(self.max_regression, self.ref.metric.sign)
+        return parse_change(self.expect) if self.expect else None
 
     @property
-    def sides(self) -> tuple[SidePlan, SidePlan]:
+    def sides(self) -> tuple[SidePlan, ...]:
         return self.a, self.b
 
+    @property
+    def max_launches(self) -> int:
+        return ab_test.BLOCK_SIZE * self.blocks
+
     def question(self, metric: MetricRef | None = None) -> ab_test.AbTest:
-        """The question for a metric, by default the one that is judged."""
+        """The test of a metric, by default of the one that is judged."""
         ref = metric or self.ref
         row = ref.metric
         own = self.min_effect if ref == self.ref else None
@@ -97,86 +297,196 @@ class ComparePlan(MeasuringPlan):
             absolute=row.absolute,
         )
 
+    def position(self, count: int) -> int:
+        return SIDES.index(ab_test.side_of_launch(self.question(), count))
 
-class CheckPlan(MeasuringPlan):
-    """``perfbisect check`` of one change against a level. ``cell``: as it is served; budget in minutes.
+    def reason(self, count: int) -> str:
+        return f"{SIDES[self.position(count)].upper()}, block {count // ab_test.BLOCK_SIZE + 1}"
 
-    ``how`` says where the level is from: a ``baseline`` (``recorded`` has it, ``max_regression`` the share by
-    which the change may be worse), two ``ends`` (``recorded`` has the good and the bad one; the threshold is
-    halfway between them), or two ``values`` of the metric.
-    """
+    def side_name(self, position: int) -> str:
+        return f"side {SIDES[position]} ({self.sides[position].typed})"
 
-    noun: ClassVar[str] = "check"
-    verb: Literal["check"] = "check"
-    change: Change
-    how: Literal["baseline", "ends", "values"]
-    recorded: tuple[RecordedLevel, ...] = ()
-    values: tuple[float, float] | None = None
-    """The good and the bad value."""
-    max_regression: float = 0.0
-    launches: int
-    """At most."""
-    budget: float
+    def guards(self, cell: Cell) -> tuple[MetricRef, ...]:
+        return tuple(dict.fromkeys((*guard_metrics(cell), *map(parse_metric, self.watch))))
 
-    @property
-    def threshold(self) -> Threshold:
-        """The level that the change must not exceed.
+    def judge(self, measured: Sequence[MeasuredLaunch], metric: MetricRef | None = None) -> MetricVerdict:
+        ref = metric or self.ref
+        launches = [ab_test.AbLaunch(SIDES[x.position], x.attempt.values(ref)) for x in measured]
+        judged = ab_test.judge_blocks(self.question(ref), launches)
+        return MetricVerdict(
+            ref, judged.word, judged.effect, judged.low, judged.high, judged.a, judged.b, judged.launches,
+            judged.needed * ab_test.BLOCK_SIZE,
+        )  # fmt: skip
 
-        :raises ValueError: the recorded levels are none, or the bad one is not the worse.
-        """
-        scale = Scale.of(self.ref.metric)
-        if self.values is not None:
-            good, bad = (scale.level((value,)) for value in self.values)
-            if bad <= good:
-                raise ValueError("the bad value is not the worse one")
-            return Threshold(0.5 * (good + bad))
-        levels = [[scale.level(v) for v in level.values(self.ref)] for level in self.recorded]
-        if self.how == "ends":
-            return threshold_between(levels[0], levels[1])
-        return threshold_above(levels[0], scale.worse_by(self.max_regression))
-
-    def guard_threshold(self, guard: MetricRef) -> Threshold | None:
-        """Where a guard is worse than the baseline by its smallest effect; None if the baseline lacks it.
-
-        :raises ValueError: a value of which no level can be made.
-        """
-        scale = Scale.of(guard.metric)
-        try:
-            levels = [scale.level(v) for v in self.recorded[0].values(guard)]
-        except KeyError:
-            return None
-        return threshold_above(levels, scale.worse_by(guard.metric.smallest_effect))
-
-
-def served_cells(plan: ComparePlan) -> tuple[Cell, Cell]:
-    """The cell as each side serves it, with the digest that both had.
-
-    :raises UsageError: this version of perfbisect reads another workload from it.
-    """
-    cell = plan_cell(plan)
-    sides = [apply_variant(cell, side.variant) if side.variant else cell for side in plan.sides]
-    for side in sides:
-        if side.digest != plan.digest:
-            raise UsageError(
-                f"the job's cell has the digest {side.digest} here and had {plan.digest} when the job began",
-                next_step="resume with the version of perfbisect that began it, or start a new job",
+    def require_admissible(self, attempt: Attempt, launches: Sequence[LaunchRecord]) -> None:
+        measured = measured_launches(launches)
+        if not shared_metrics(measured) and len(measured) > 1:
+            a, b = (
+                sorted(
+                    {name for one in attempts_of(measured, side) for run in one.runs for name in run.values}
+                )
+                for side in (0, 1)
             )
-    return sides[0], sides[1]
+            raise UsageError(
+                "the sides report no metric in common, so nothing can be compared: "
+                f"A reports {', '.join(a)}; B reports {', '.join(b)}",
+                where=measured[-1].attempt.folder,
+                next_step="measure both with one client: --client",
+            )
+        require_comparable(attempt, launches, self.ref, "measure both sides")
+
+    def claim(self, verdict: MetricVerdict) -> Settled:
+        expected = self.expected
+        return expected.settles(verdict.low, verdict.high) if expected else super().claim(verdict)
+
+
+def served_cells(plan: MeasurementPlan) -> tuple[Cell, ...]:
+    """The cell as each side serves it."""
+    cell = plan_cell(plan)
+    return tuple(apply_variant(cell, side.variant) if side.variant else cell for side in plan.sides)
+
+
+class SideRefusedError(BuildError):
+    """A side cannot be built, as is known before anything is started; ``side`` is ``a`` or ``b``."""
+
+    def __init__(self, side: ab_test.Side, message: str, *, next_step: str) -> None:
+        super().__init__(message, next_step=next_step)
+        self.side = side
+
+
+class NothingDiffersError(UsageError):
+    """Both sides are one environment, served alike: there is nothing to compare."""
 
 
 @dataclass(frozen=True)
-class Forecast:
-    """``blocks`` that are as likely as not enough, None: more than there are; ``basis``: assumptions."""
+class MeasurementSetup:
+    """What a plan measures, and with what."""
 
-    blocks: int | None
-    basis: str
+    cell: Cell
+    metric: MetricRef
+    setting: MeasurementConfig
+    builder: Builder
+    slots: tuple[Slot, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a plan."""
+        return {
+            "cell": cell_data(self.cell),
+            "digest": self.cell.digest,
+            "setting": self.setting,
+            "metric": str(self.metric),
+            "notes": self.notes,
+        }
+
+    def require_buildable(
+        self, change: Change, name: str, *, next_step: str, side: ab_test.Side = "b"
+    ) -> None:
+        """Require that the builder can build a change; ``name``: of the change in the message.
+
+        Raises:
+            UsageError: --env is wrong.
+            SideRefusedError: the change cannot be built.
+        """
+        refusal = self.builder.refuses(change)
+        if refusal is None:
+            return
+        if refusal.error:
+            raise UsageError(refusal.reason, next_step="correct --env")
+        raise SideRefusedError(side, f"{name} cannot be built: {refusal.reason}", next_step=next_step)
 
 
-def forecast(plan: ComparePlan, earlier: Sequence[Attempt]) -> Forecast:
-    """What a comparison will probably take, from the noise of earlier launches. No verdict uses it."""
+def build_run_plan(setup: MeasurementSetup, *, change: Change, launches: int, runs: int) -> RunPlan:
+    """Plan launches of one change."""
+    setup.require_buildable(change, change.short, next_step="choose another --env or --at")
+    if runs > 1 and runs_per_launch(setup.cell) == 1:
+        raise UsageError(
+            f"cell {setup.cell.name}: the engine's caches cannot be emptied between runs, "
+            "so a launch has one run",
+            next_step="ask for more launches instead: --launches",
+        )
+    return RunPlan(**setup.fields(), change=change, launches=launches, runs=runs)
+
+
+def build_check_plan(
+    setup: MeasurementSetup,
+    *,
+    change: Change,
+    recorded: tuple[RecordedLevel, ...] = (),
+    values: tuple[float, float] | None = None,
+    max_regression: float = 0.0,
+    launches: int,
+    budget: float,
+    machine_class: str | None = None,
+) -> CheckPlan:
+    """Plan a check against a recorded level, two recorded ends, or two values.
+
+    Raises:
+        UsageError: the level is of another workload or machine, or is none; or --env is wrong.
+        SideRefusedError: the change cannot be built.
+    """
+    setup.builder.prepare([change])
+    setup.require_buildable(change, change.short, next_step="choose another --env or --at")
+    for level in recorded:
+        require_same_workload(level, setup.cell, setup.metric)
+        require_same_machine(level, machine_class=machine_class)
+    # The second run of a launch has a bias of its own, so launches are as long as the recorded ones.
+    recorded_runs = [len(attempt.runs) for level in recorded for attempt in level.attempts]
+    plan = CheckPlan(
+        **setup.fields(),
+        change=change,
+        how="values" if values else "ends" if len(recorded) > 1 else "baseline",
+        recorded=recorded,
+        values=values,
+        max_regression=max_regression,
+        launches=launches,
+        runs=min(recorded_runs, default=min(RUNS, runs_per_launch(setup.cell))),
+        budget=budget,
+    )
+    if launches < threshold.STEP:
+        raise UsageError(f"--launches {launches} is too few for a verdict: at least {threshold.STEP}")
+    try:
+        plan.threshold()
+    except ValueError as error:
+        raise UsageError(f"there is no threshold to check {change.short} against: {error}") from None
+    return plan
+
+
+def build_compare_plan(
+    setup: MeasurementSetup, *, a: SidePlan, b: SidePlan, deploy: DeployText | None = None, **options: Any
+) -> ComparePlan:
+    """Plan a comparison; ``deploy`` reads deploy YAML of a change, ``options`` are fields of the plan.
+
+    Raises:
+        NothingDiffersError: both sides are the same.
+        UsageError: --env is wrong.
+        SideRefusedError: a side cannot be built.
+    """
+    builder, changes = setup.builder, (a.change, b.change)
+    builder.prepare(changes)
+    for side, planned in zip(SIDES, (a, b), strict=True):
+        advice = f"choose another --{side}, or another --env"
+        setup.require_buildable(planned.change, f"--{side} {planned.typed}", next_step=advice, side=side)
+    plan = ComparePlan(**setup.fields(), a=a, b=b, runs=min(RUNS, runs_per_launch(setup.cell)), **options)
+    left, right = served_cells(plan)
+    served_alike = all(getattr(left, field) == getattr(right, field) for field in SERVER_SIDE)
+    one_yaml = not deploy_changes(setup.cell, changes, deploy)
+    if served_alike and one_yaml and builder.key(a.change) == builder.key(b.change):
+        variants = "one variant" if a.variant == b.variant else f"{a.name} and {b.name} are served alike"
+        raise NothingDiffersError(
+            f"{a.typed} and {b.typed} are the same: one environment, {variants}",
+            next_step="name two changes, or a variant of one: --b REV+VARIANT",
+        )
+    return plan
+
+
+def forecast_blocks(plan: ComparePlan, earlier: Sequence[Attempt]) -> tuple[int | None, str]:
+    """Blocks that are as likely as not enough (None: more than there are), and what is assumed.
+
+    The noise is that of earlier launches; no verdict uses it.
+    """
     learnt = learnt_noise(earlier, plan.ref)
     noise = math.hypot(learnt.launches, learnt.runs / math.sqrt(plan.runs))
     bounds = " (a claim's own bounds may take more)" if plan.expect else ""
-    return Forecast(
-        ab_test.forecast_blocks(plan.question(), noise), f"if nothing changed{bounds}; noise: {learnt.source}"
-    )
+    assumed = f"if nothing changed{bounds}; noise: {learnt.source}"
+    return ab_test.forecast_blocks(plan.question(), noise), assumed

@@ -10,6 +10,7 @@ from perfbisect.compare.documents import (
     CheckPlanDocument,
     CompareDocument,
     ComparePlanDocument,
+    MeasuredDocument,
     MetricComparisonDocument,
     RecordedDocument,
     RunDocument,
@@ -17,9 +18,9 @@ from perfbisect.compare.documents import (
     SideDocument,
     SweepDocument,
     VerifyDocument,
+    check_of_comparison,
 )
-from perfbisect.compare.results import check_of_comparison
-from perfbisect.jobs.documents import CellDocument, LaunchDocument, MetricDocument, MinutesDocument
+from perfbisect.jobs.documents import CellDocument, CommandsDocument, MetricDocument
 from perfbisect.report.document import (
     Block,
     Column,
@@ -60,18 +61,15 @@ _TONES: dict[str, Tone] = {
     "holds": "good",
     "inconclusive": "open",
 }
+_CLAIMS = {"holds": "claim holds", "refuted": "claim refuted"}
 _LEGEND = "* judged, ! guard; the other metrics are read beside them and are no verdicts"
 
 
 def build_report(document: ResultDocument) -> Report:
     """The report of a result."""
     if isinstance(document, CompareDocument):
-        if document.limit is not None:
-            return build_report(check_of_comparison(document))
         return _compare_report(document)
     if isinstance(document, CheckDocument):
-        if document.comparison is not None:
-            return _limit_report(document, document.comparison)
         return _check_report(document)
     if isinstance(document, RunDocument):
         return _run_report(document)
@@ -84,33 +82,19 @@ def build_report(document: ResultDocument) -> Report:
 
 def result_lines(document: ResultDocument) -> list[str]:
     """The report of a result on a terminal, and where its files are."""
-    one_job = isinstance(document, CompareDocument | CheckDocument | RunDocument) and document.folder
-    files = f"{document.folder}/report.md, report.html" if one_job else ""  # type: ignore[union-attr]
-    return report_lines(build_report(document), files)
+    folder = document.folder if isinstance(document, MeasuredDocument) else ""
+    return report_lines(build_report(document), f"{folder}/report.md, report.html" if folder else "")
 
 
-def _compare_report(document: CompareDocument) -> Report:
-    by_guard = document.verdict != document.headline
-    word = document.verdict + (" by a guard" if by_guard else "")
-    title = f"{document.b.name} against {document.a.name}"
-    if document.claim is not None:
-        outcome = {"holds": "claim holds", "refuted": "claim refuted"}
-        word = outcome.get(document.claim, "inconclusive")
-        word += " by a guard" if by_guard and document.claim == "refuted" else ""
-    verdict = Verdict(word, _TONES[document.claim or document.verdict])
-    return _comparison(document, title, verdict, document.summary)
-
-
-def _limit_report(document: CheckDocument, comparison: CompareDocument) -> Report:
-    by_guard = comparison.verdict != comparison.headline and document.verdict == "failed"
-    word = document.verdict + (" by a guard" if by_guard else "")
-    title = f"Check of {comparison.b.name} against {comparison.a.name}"
-    return _comparison(comparison, title, Verdict(word, _TONES[document.verdict]), document.summary)
-
-
-def _comparison(document: CompareDocument, title: str, verdict: Verdict, summary: Sequence[str]) -> Report:
-    spent = document.minutes
-    blocks: list[Block] = [*map(Paragraph, summary)]
+def _compare_report(document: CompareDocument, check: CheckDocument | None = None) -> Report:
+    """The report of a comparison, or of the check that asked for it."""
+    if document.limit is not None and check is None:
+        check = check_of_comparison(document)
+    sides = f"{document.b.name} against {document.a.name} on {document.cell.name}"
+    verdict: str = check.verdict if check else document.claim or document.verdict
+    by_guard = document.verdict != document.headline and verdict in ("regression", "refuted", "failed")
+    word = verdict if check else _CLAIMS.get(verdict, verdict)
+    blocks: list[Block] = [*map(Paragraph, (check or document).summary)]
     if document.metrics:
         blocks += [_metrics_table(document.metrics), Paragraph(_LEGEND, quiet=True)]
     headline = next((row for row in document.metrics if row.headline), None)
@@ -129,21 +113,138 @@ def _comparison(document: CompareDocument, title: str, verdict: Verdict, summary
             )
         )
     ]
-    sides = KeyValues((("A", _side_text(document.a)), ("B", _side_text(document.b))))
-    return Report(
-        title=title,
-        verdict=verdict,
+    rows = KeyValues((("A", _side_text(document.a)), ("B", _side_text(document.b))))
+    return _job_report(
+        document,
+        title=f"Check of {sides}" if check else f"Comparison of {sides}",
+        verdict=Verdict(word + (" by a guard" if by_guard else ""), _TONES[verdict]),
         blocks=(*blocks, Command(document.next)),
-        sections=(
-            *_plot_section(groups, document.metric),
-            Section("Sides", (sides,), detail=True),
-            *_details(document.cell, document.notes, document.launches, document.metric.unit, spent),
-            reproduce_section(document.reproduce),
-            version_section(document.versions),
-        ),
-        highlights=_highlights(document.effect, document.low, document.high, document.launches, spent),
-        footer=_footer(document.job),
+        metric=document.metric,
+        groups=groups,
+        section=Section("Sides", (rows,), detail=True),
+        commands=document.reproduce,
     )
+
+
+def _check_report(document: CheckDocument) -> Report:
+    if document.comparison is not None:
+        return _compare_report(document.comparison, document)
+    unit = document.metric.unit
+    limits = [] if document.line is None else [Limit("threshold", document.line)]
+    limits += [
+        Limit(f"recorded {level.change.short}", level.value)
+        for level in document.recorded
+        if level.value is not None
+    ]
+    columns = tuple(map(Column, ("job", "change", "measured", "launches", "median")))
+    rows: tuple[tuple[Inline, ...], ...] = tuple(
+        (
+            code(level.job),
+            change_text(level.change),
+            level.days,
+            str(level.launches),
+            with_unit(level.value, unit),
+        )
+        for level in document.recorded
+    )
+    return _job_report(
+        document,
+        title=f"Check of {document.change.short} on {document.cell.name}",
+        verdict=Verdict(document.verdict, _TONES[document.verdict]),
+        blocks=(*map(Paragraph, document.summary), Command(document.next)),
+        metric=document.metric,
+        groups=[LaunchGroup(document.change.short, "@search", "square", document.launches, document.value)],
+        limits=limits,
+        section=Section("Checked against", (Table(columns, rows),) if rows else (), detail=True),
+        commands=(document.reproduce,) if document.reproduce else (),
+    )
+
+
+def _run_report(document: RunDocument) -> Report:
+    columns = (
+        Column("metric"),
+        Column("median", numeric=True),
+        Column("range of launches"),
+        Column("spread of requests", numeric=True),
+    )
+    rows: list[tuple[Inline, ...]] = [
+        (
+            code(metric.name),
+            with_unit(metric.median, metric.unit),
+            f"{number(metric.low)} to {number(metric.high)}" if len(metric.launches) > 1 else "",
+            "" if metric.within is None else percent(metric.within, False),
+        )
+        for metric in document.metrics
+    ]
+    phases = (f"{name} {value * 60:.1f} s" for name, value in document.minutes.by_phase.items())
+    facts = (
+        ("change", change_text(document.change)),
+        ("launches", f"{_count_measured(document)} measured"),
+        ("phases", ", ".join(phases)),
+    )
+    headline = document.headline
+    change = f"{document.change.short} {document.change.subject}".rstrip()
+    level = next((m.median for m in document.metrics if m.display == headline.display), None)
+    return _job_report(
+        document,
+        title=f"Run of {change} on {document.cell.name}",
+        verdict=Verdict("measured" if document.finished else "unfinished"),
+        blocks=(
+            Table(columns, tuple(rows), frozenset({0}) if rows else frozenset()),
+            KeyValues(facts),
+            Command(f"perfbisect {'report' if document.finished else 'resume'} {document.job}"),
+        ),
+        metric=headline,
+        groups=[LaunchGroup(document.change.short, "@end", "circle", document.launches, level)],
+        commands=(document.reproduce,),
+    )
+
+
+def _job_report(
+    document: RunDocument | CheckDocument | CompareDocument,
+    *,
+    title: str,
+    verdict: Verdict,
+    blocks: tuple[Block, ...],
+    metric: MetricDocument,
+    groups: Sequence[LaunchGroup],
+    limits: Sequence[Limit] = (),
+    section: Section | None = None,
+    commands: Sequence[CommandsDocument],
+) -> Report:
+    """The blocks, and the sections that all jobs have; ``section``: the one of this job."""
+    sections = [] if section is None else [section]
+    if plot := launches_plot(groups, metric, limits):
+        caption = f"Every launch by time, with its runs; {metric.direction} is better. Dotted: levels."
+        sections.insert(0, Section("Launches by time", (Figure("launches", caption, plot),), detail=True))
+    sections += [
+        cell_section(document.cell, document.notes),
+        launch_section(document.launches, metric.unit),
+        minutes_section(document.minutes),
+        *([reproduce_section(commands)] if commands else []),
+        version_section(document.versions),
+    ]
+    highlights: tuple[tuple[str, str], ...] = ()
+    if not isinstance(document, RunDocument) and document.effect is not None:
+        highlights = (
+            (percent(document.effect), "effect"),
+            (_interval_text(document), "95 % interval"),
+            (str(_count_measured(document)), "launches"),
+            (minutes(document.minutes.total), "measured"),
+        )
+    footer = f"Job {document.job}. This page loads nothing from the network."
+    return Report(title, verdict, blocks, tuple(sections), highlights, footer)
+
+
+def _count_measured(document: MeasuredDocument) -> int:
+    return sum(launch.outcome == "measured" for launch in document.launches)
+
+
+def _interval_text(document: CheckDocument | CompareDocument | MetricComparisonDocument) -> str:
+    """``-1.9 % to +2.8 %``; empty before the first verdict."""
+    if document.low is None or document.high is None:
+        return ""
+    return f"{percent(document.low)} to {percent(document.high)}"
 
 
 def _metrics_table(metrics: Sequence[MetricComparisonDocument]) -> Table:
@@ -161,99 +262,13 @@ def _metrics_table(metrics: Sequence[MetricComparisonDocument]) -> Table:
             with_unit(row.left, row.unit),
             with_unit(row.right, row.unit),
             percent(row.effect),
-            f"{percent(row.low)} to {percent(row.high)}",
+            _interval_text(row),
             row.verdict + (f" ({row.note})" if row.note else ""),
         )
         for row in metrics
     ]
     highlighted = frozenset(index for index, row in enumerate(metrics) if row.headline)
     return Table(columns, tuple(rows), highlighted)
-
-
-def _check_report(document: CheckDocument) -> Report:
-    unit, spent = document.metric.unit, document.minutes
-    group = LaunchGroup(document.change.short, "@search", "square", document.launches, document.value)
-    limits = [] if document.line is None else [Limit("threshold", document.line)]
-    limits += [
-        Limit(f"recorded {level.change.short}", level.value)
-        for level in document.recorded
-        if level.value is not None
-    ]
-    return Report(
-        title=f"Check of {document.change.short}",
-        verdict=Verdict(document.verdict, _TONES[document.verdict]),
-        blocks=(*map(Paragraph, document.summary), Command(document.next)),
-        sections=(
-            *_plot_section([group], document.metric, limits),
-            Section("Checked against", _recorded_table(document.recorded, unit), detail=True),
-            *_details(document.cell, document.notes, document.launches, unit, spent),
-            *([reproduce_section((document.reproduce,))] if document.reproduce else []),
-            version_section(document.versions),
-        ),
-        highlights=_highlights(document.effect, document.low, document.high, document.launches, spent),
-        footer=_footer(document.job),
-    )
-
-
-def _recorded_table(recorded: Sequence[RecordedDocument], unit: str) -> tuple[Block, ...]:
-    columns = ("job", "change", "measured", "launches", "median")
-    rows: tuple[tuple[Inline, ...], ...] = tuple(
-        (
-            code(level.job),
-            change_text(level.change),
-            level.days,
-            str(level.launches),
-            with_unit(level.value, unit),
-        )
-        for level in recorded
-    )
-    return (Table(tuple(map(Column, columns)), rows),) if rows else ()
-
-
-def _run_report(document: RunDocument) -> Report:
-    count = sum(launch.outcome == "measured" for launch in document.launches)
-    rows: list[tuple[Inline, ...]] = [
-        (
-            code(metric.name),
-            with_unit(metric.median, metric.unit),
-            f"{number(metric.low)} to {number(metric.high)}" if len(metric.launches) > 1 else "",
-            "" if metric.within is None else percent(metric.within, False),
-        )
-        for metric in document.metrics
-    ]
-    columns = (
-        Column("metric"),
-        Column("median", numeric=True),
-        Column("range of launches"),
-        Column("spread of requests", numeric=True),
-    )
-    spent = document.minutes
-    phases = ", ".join(f"{name} {value * 60:.1f} s" for name, value in spent.by_phase.items())
-    headline = document.headline
-    value = next((m.median for m in document.metrics if m.display == headline.display), None)
-    group = LaunchGroup(document.change.short, "@end", "circle", document.launches, value)
-    return Report(
-        title=f"Run of {document.change.short} {document.change.subject}".rstrip(),
-        verdict=Verdict("measured" if document.finished else "unfinished"),
-        blocks=(
-            Table(columns, tuple(rows), frozenset({0}) if rows else frozenset()),
-            KeyValues(
-                (
-                    ("change", change_text(document.change)),
-                    ("launches", f"{count} measured"),
-                    ("phases", phases),
-                )
-            ),
-            Command(f"perfbisect {'report' if document.finished else 'resume'} {document.job}"),
-        ),
-        sections=(
-            *_plot_section([group], headline),
-            *_details(document.cell, document.notes, document.launches, headline.unit, spent),
-            reproduce_section((document.reproduce,)),
-            version_section(document.versions),
-        ),
-        footer=_footer(document.job),
-    )
 
 
 def _verify_report(document: VerifyDocument) -> Report:
@@ -264,11 +279,10 @@ def _verify_report(document: VerifyDocument) -> Report:
             ("claimed", (code(document.metric), " ", code(document.expected))),
         )
     )
-    word = {"holds": "claim holds", "refuted": "claim refuted"}.get(document.verdict, "inconclusive")
     return Report(
         title="Claim",
-        verdict=Verdict(word, _TONES[document.verdict]),
-        blocks=(claim, _cells_table(document.cells), *_report_commands(document.cells)),
+        verdict=Verdict(_CLAIMS.get(document.verdict, document.verdict), _TONES[document.verdict]),
+        blocks=(claim, *_cells_blocks(document.cells)),
     )
 
 
@@ -279,11 +293,12 @@ def _sweep_report(document: SweepDocument) -> Report:
     return Report(
         title="Sweep over loads",
         verdict=Verdict(word, _TONES[word]),
-        blocks=(signature, _cells_table(document.cells), *_report_commands(document.cells)),
+        blocks=(signature, *_cells_blocks(document.cells)),
     )
 
 
-def _cells_table(cells: Sequence[CompareDocument]) -> Table:
+def _cells_blocks(cells: Sequence[CompareDocument]) -> tuple[Block, ...]:
+    """A row a cell, and how each is read further, those that differ first."""
     columns = (
         Column("cell"),
         Column("verdict"),
@@ -291,20 +306,19 @@ def _cells_table(cells: Sequence[CompareDocument]) -> Table:
         Column("95 % interval"),
         Column("launches a side", numeric=True),
     )
-    rows: list[tuple[Inline, ...]] = []
-    for cell in cells:
-        known = cell.low is not None and cell.high is not None
-        span = f"{percent(cell.low or 0.0)} to {percent(cell.high or 0.0)}" if known else ""
-        effect = "-" if cell.effect is None else percent(cell.effect)
-        word = cell.claim or cell.verdict
-        rows.append((code(cell.cell.name), word, effect, span, str(cell.launches_a_side)))
-    return Table(columns, tuple(rows))
-
-
-def _report_commands(cells: Sequence[CompareDocument]) -> list[Command]:
-    """How each cell is read further, those that differ first."""
+    rows: list[tuple[Inline, ...]] = [
+        (
+            code(cell.cell.name),
+            cell.claim or cell.verdict,
+            "-" if cell.effect is None else percent(cell.effect),
+            _interval_text(cell),
+            str(cell.launches_a_side),
+        )
+        for cell in cells
+    ]
     ordered = sorted(cells, key=lambda cell: cell.verdict == "same")
-    return [Command(f"perfbisect report {cell.job}  # {cell.cell.name}") for cell in ordered]
+    commands = (Command(f"perfbisect report {cell.job}  # {cell.cell.name}") for cell in ordered)
+    return (Table(columns, tuple(rows)), *commands)
 
 
 def _baseline_report(document: SavedBaselineDocument) -> Report:
@@ -314,8 +328,8 @@ def _baseline_report(document: SavedBaselineDocument) -> Report:
     )
     recorded = _recorded_text(document.recorded, document.metric.unit)
     return Report(
-        title="Baseline",
-        verdict=Verdict("baseline recorded", "good"),
+        title=f"Baseline of {document.recorded.change.short} on {document.cell.name}",
+        verdict=Verdict("recorded", "good"),
         blocks=(KeyValues((("file", code(document.file)), ("level", recorded))), Command(command)),
     )
 
@@ -338,11 +352,9 @@ def workload_section(cell: CellDocument) -> Section:
 
 def _compare_plan_rows(plan: ComparePlanDocument) -> list[tuple[str, Inline]]:
     blocks = plan.forecast_blocks
-    expected = (
-        f"more than {plan.most_launches} launches"
-        if blocks is None
-        else f"about {4 * blocks} launches, {minutes(plan.minutes_low * blocks)}"
-    )
+    expected = f"more than {plan.most_launches} launches"
+    if blocks is not None:
+        expected = f"about {4 * blocks} launches, {minutes(plan.minutes_low * blocks)}"
     return [
         ("a", _side_text(plan.a)),
         ("b", _side_text(plan.b)),
@@ -390,45 +402,3 @@ def _recorded_text(level: RecordedDocument, unit: str) -> str:
         f"{level.change.short}, {level.launches} launches of {level.days} in job {level.job}, "
         f"{with_unit(level.value, unit)}"
     )
-
-
-def _plot_section(
-    groups: Sequence[LaunchGroup], metric: MetricDocument, limits: Sequence[Limit] = ()
-) -> tuple[Section, ...]:
-    plot = launches_plot(groups, metric, limits)
-    if plot is None:
-        return ()
-    caption = f"Every launch by time, with its runs; {metric.direction} is better. Dotted: levels."
-    return (Section("Launches by time", (Figure("launches", caption, plot),), detail=True),)
-
-
-def _details(
-    cell: CellDocument,
-    notes: Sequence[str],
-    launches: Sequence[LaunchDocument],
-    unit: str,
-    spent: MinutesDocument,
-) -> tuple[Section, ...]:
-    return cell_section(cell, notes), launch_section(launches, unit), minutes_section(spent)
-
-
-def _highlights(
-    effect: float | None,
-    low: float | None,
-    high: float | None,
-    launches: Sequence[LaunchDocument],
-    spent: MinutesDocument,
-) -> tuple[tuple[str, str], ...]:
-    if effect is None or low is None or high is None:
-        return ()
-    count = sum(launch.outcome == "measured" for launch in launches)
-    return (
-        (percent(effect), "effect"),
-        (f"{percent(low)} to {percent(high)}", "95 % interval"),
-        (str(count), "launches"),
-        (minutes(spent.total), "measured"),
-    )
-
-
-def _footer(job: str) -> str:
-    return f"Job {job}. This page loads nothing from the network."

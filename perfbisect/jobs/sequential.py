@@ -50,47 +50,77 @@ class LaunchPolicy(Protocol):
         ...
 
 
+class PolicyLaunches:
+    """The launches of a job on its first slot: what the policy decides, and what each that ended means."""
+
+    def __init__(self, job: Job, journal: Journal, tools: JobContext, policy: LaunchPolicy) -> None:
+        self._journal, self._tools, self._policy = journal, tools, policy
+        self._failures, self._replay = Failures(job, tools), JournalReplay()
+        self._order: LaunchRequest | None = None
+        self._retried: LaunchRecord | None = None
+
+    @property
+    def seen(self) -> tuple[LaunchRecord, ...]:
+        return self._replay.read(self._journal.events)
+
+    def announce(self, place: str = "") -> LaunchRequest | str:
+        """The next launch, which is announced; or why there is none. ``place``: more of why it is made."""
+        seen, slot = self.seen, self._tools.slots[0].name
+        order = self._policy.next(seen)
+        if isinstance(order, str):
+            return order
+        why, alike = order.why + place, [launch for launch in seen if launch.purpose == order.purpose]
+        self._retried = retry_due(alike, slot, (slot,))
+        if self._retried is not None:
+            why += f", once more: {self._retried.reason}"
+        self._order = replace(order, why=why)
+        self._tools.sink(launch_started(len(seen) + 1, self._order, 0, slot))
+        return self._order
+
+    def finish(self, attempt_id: str | None) -> None:
+        """Admit and report the announced launch, which has ended and is recorded.
+
+        A change that fails is launched once more, unless it could not be built.
+
+        Raises:
+            PerfbisectError: the policy rejected the attempt, which is discarded.
+            BuildError, ServerError: a change cannot be built or served.
+            ClientError, MachineError: they failed too often; the job can be resumed.
+        """
+        order, policy, seen = self._order, self._policy, self.seen
+        assert order is not None
+        ended = next(launch for launch in seen if launch.attempt_id == attempt_id)
+        if ended.attempt is not None and ended.attempt.failure is None:
+            try:
+                policy.admit(ended.attempt, seen)
+            except PerfbisectError as error:
+                # A resumed job must not count it.
+                self._journal.append("discarded", {"attempt": attempt_id, "reason": error.message})
+                raise
+        self._tools.sink(policy.told(ended, seen, order))
+        if ended.refused and (not ended.built or self._retried is not None):
+            raise self._failures.broken(ended, policy.name(order), policy.advice)
+        self._failures.after(ended)
+
+    def wait_for_machine(self) -> None:
+        """Wait until the slot can be used again, after a failure of the machine."""
+        if self._failures.rest is not None:
+            self._failures.wait()
+
+
 def run_sequentially(
-    job: Job, journal: Journal, tools: JobContext, crew: WorkerPool, course: LaunchPolicy
+    job: Job, journal: Journal, tools: JobContext, crew: WorkerPool, policy: LaunchPolicy
 ) -> str:
     """Launch until the policy ends; return the reason for an early end, empty after a regular one.
 
-    A change that fails is launched once more, unless it could not be built.
-
-    Raises:
-        PerfbisectError: the policy rejected an attempt, which is discarded.
-        BuildError, ServerError: a change cannot be built or served.
-        ClientError, MachineError: they failed too often; the job can be resumed.
-        Interrupted: Ctrl-C or a stop request.
+    Raises what :meth:`PolicyLaunches.finish` raises, and Interrupted after Ctrl-C or a stop request.
     """
-    slot, failures, ledger = tools.slots[0], Failures(job, tools), JournalReplay()
-    while True:
-        seen = ledger.read(journal.events)
-        order = course.next(seen)
-        if isinstance(order, str):
-            return order
-        purpose = order.purpose
-        again = retry_due([x for x in seen if x.purpose == purpose], slot.name, (slot.name,))
-        if again is not None:
-            order = replace(order, why=f"{order.why}, once more: {again.reason}")
-        tools.sink(launch_started(len(seen) + 1, order, 0, slot.name))
-        crew.start(order, slot, course.cell(order))
-        identity = crew.ended()
-        seen = ledger.read(journal.events)
-        ended = next(launch for launch in seen if launch.attempt_id == identity)
-        if ended.attempt is not None and ended.attempt.failure is None:
-            try:
-                course.admit(ended.attempt, seen)
-            except PerfbisectError as error:
-                # A resumed job must not count it.
-                journal.append("discarded", {"attempt": identity, "reason": error.message})
-                raise
-        tools.sink(course.told(ended, seen, order))
-        if ended.refused and (not ended.built or again is not None):
-            raise failures.broken(ended, course.name(order), course.advice)
-        failures.after(ended)
-        if failures.rest is not None:
-            failures.wait()
+    launches = PolicyLaunches(job, journal, tools, policy)
+    while isinstance(order := launches.announce(), LaunchRequest):
+        crew.start(order, tools.slots[0], policy.cell(order))
+        launches.finish(crew.ended())
+        launches.wait_for_machine()
+    return order
 
 
 def fits_budget(seen: Sequence[LaunchRecord], budget: float) -> bool:

@@ -15,7 +15,7 @@ from perfbisect.bisect.plan import BisectPlan
 from perfbisect.changes.git import Repository, fetch_remote
 from perfbisect.commands import ranges, wiring
 from perfbisect.commands.bisect_request import BisectRequest, PlannedBisection, build_plan
-from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import progress_printer
 from perfbisect.commands.session import (
     interruptible,
@@ -26,9 +26,8 @@ from perfbisect.commands.session import (
     write_report,
 )
 from perfbisect.commands.workspace import Workspace, open_workspace
-from perfbisect.compare.kinds import RUN
-from perfbisect.compare.plan import RunPlan
-from perfbisect.compare.run import make_run_plan, run
+from perfbisect.compare.job import RUN, run
+from perfbisect.compare.plan import MeasurementSetup, RunPlan, build_run_plan
 from perfbisect.compare.suite import suite
 from perfbisect.environments.base import Builder
 from perfbisect.environments.spec import absolute_spec
@@ -154,16 +153,9 @@ def _begin_job(
     if others:
         notes = (*notes, f"its server launches are shared with {others}")
     workload = cell.plan.load()
-    plan = make_run_plan(
-        cell=workload,
-        change=night.commit,
-        builder=builder,
-        metric=resolve_metric(workload, cell.plan.metric),
-        setting=night.setting,
-        launches=cell.plan.launches,
-        runs=cell.plan.runs,
-        notes=notes,
-    )
+    metric = resolve_metric(workload, cell.plan.metric)
+    setup = MeasurementSetup(workload, metric, night.setting, builder, notes=tuple(notes))
+    plan = build_run_plan(setup, change=night.commit, launches=cell.plan.launches, runs=cell.plan.runs)
     return plan_writer(cell.job, plan)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perfbisect.cli.app import run
-from perfbisect.compare.run import run as measure
+from perfbisect.compare.job import run as measure
 from perfbisect.jobs.folders import Jobs
 from tests.bisect.test_bisect import NewJob
 from tests.compare.test_job import CHANGES, measured

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.commands.claims import claim_cells, find_claim, verified
+from perfbisect.commands.claims import claim_cells, find_claim, verify_document
 from perfbisect.commands.comparisons import ladder_cells, sweep_document
 from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.compare.documents import CompareDocument
@@ -16,6 +16,7 @@ from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.measurement import resolve_metric
 from perfbisect.machine.profile import Machine
+from perfbisect.model.metric import parse_metric
 from perfbisect.resources import cells_folder
 from tests.compare.test_job import CHANGES, measured
 from tests.jobs.world import Clock, World, cell
@@ -140,7 +141,7 @@ def test_every_shipped_claim_can_be_asked(
     )
     claim = find_claim(path.stem)[1]
     assert claim.source and claim_cells(here, path, claim)
-    assert not claim.expect.ref.metric.guard
+    assert not parse_metric(claim.expect.metric).metric.guard
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +189,7 @@ def test_a_claim_holds_where_it_holds_in_every_cell(
     told: CompareDocument, words: tuple[str, str], word: str
 ) -> None:
     claim = claimed()[1]
-    document = verified(claim, [as_load(told, f"c{i}", "same", one) for i, one in enumerate(words)])  # type: ignore[arg-type]
+    document = verify_document(claim, [as_load(told, f"c{i}", "same", one) for i, one in enumerate(words)])  # type: ignore[arg-type]
     assert document.verdict == word
     assert result_lines(document)[0].endswith(
         ": inconclusive" if word == "inconclusive" else f": claim {word}"

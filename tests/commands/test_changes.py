@@ -10,7 +10,7 @@ import pytest
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands.bisect_request import BisectRequest, resolve_range
 from perfbisect.commands.changes import resolve_change
-from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import RevisionError, UsageError
 from tests.changes.repositories import git

@@ -17,7 +17,7 @@ from pydantic import Field
 from perfbisect.cli.app import run
 from perfbisect.commands import options
 from perfbisect.commands.comparisons import measure_comparisons
-from perfbisect.commands.invocation import JobOptions, MeasureOptions
+from perfbisect.commands.options import JobOptions, MeasureOptions
 from perfbisect.commands.output import print_document, progress_printer
 from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.documents import CompareDocument

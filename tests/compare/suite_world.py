@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from perfbisect.compare.run import make_run_plan
+from perfbisect.compare.plan import MeasurementSetup, build_run_plan
 from perfbisect.compare.suite import CellOutcome, suite
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Journal
@@ -32,10 +32,9 @@ def jobs_of(folder: Path, measured: list[Cell], launches: int = 2) -> list[Job]:
     jobs = Jobs(folder / "state")
     for one in measured if not jobs.all() else ():
         job = jobs.new(Clock()(), one.name)
-        plan = make_run_plan(
-            cell=one, change=CHANGE, builder=OneEnvironment(environment(folder)),
-            metric=resolve_metric(one, None), setting=SETTING, launches=launches, runs=1,
-        )  # fmt: skip
+        builder = OneEnvironment(environment(folder))
+        setup = MeasurementSetup(one, resolve_metric(one, None), SETTING, builder)
+        plan = build_run_plan(setup, change=CHANGE, launches=launches, runs=1)
         with Journal(job.journal, clock=Clock()) as journal:
             journal.append("plan", plan.model_dump(mode="json"))
     return list(jobs.all())

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from perfbisect.compare.baseline import RecordedLevel, read_baseline, write_baseline
-from perfbisect.compare.documents import CheckDocument
-from perfbisect.compare.job import CheckLevel, check, level_of_job, levels_of_comparison, make_check_plan
-from perfbisect.compare.launches import SideRefusedError
+from perfbisect.compare.documents import CheckDocument, check_of_comparison
+from perfbisect.compare.job import check, level_of_job, levels_of_comparison, run
+from perfbisect.compare.plan import CheckPlan, MeasurementSetup, SideRefusedError, build_check_plan
 from perfbisect.compare.report import build_report, result_lines
-from perfbisect.compare.results import check_of_comparison
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import Interrupted, LocatedError, MachineError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
@@ -43,7 +42,6 @@ def new_job(tmp_path: Path) -> MakeJob:
 @pytest.fixture
 def baseline(tmp_path: Path) -> Callable[..., RecordedLevel]:
     """Launches of the first change, measured by ``run``."""
-    from perfbisect.compare.run import run
 
     def made(world: World | None = None, launches: int = 8) -> RecordedLevel:
         known = world or World(CHANGES, 1, factor=1.1, tau=0.01, seed=7)
@@ -56,21 +54,19 @@ def baseline(tmp_path: Path) -> Callable[..., RecordedLevel]:
     return made
 
 
-def plan_of(level: CheckLevel, **changed: Any) -> Any:
-    known: dict[str, Any] = {
+def plan_of(level: dict[str, Any], **changed: Any) -> CheckPlan:
+    setup = {
         "cell": cell(variants=VARIANTS),
-        "change": CHANGES[1],
-        "level": level,
-        "builder": FakeBuilder(),
         "metric": parse_metric("tpot"),
         "setting": SETTING,
-        "launches": 12,
-        "budget": 600.0,
+        "builder": FakeBuilder(),
     }
-    return make_check_plan(**known | changed)
+    own = {name: changed.pop(name) for name in setup.keys() & changed.keys()}
+    options = {"change": CHANGES[1], "launches": 12, "budget": 600.0, **level}
+    return build_check_plan(MeasurementSetup(**setup | own), **options | changed)
 
 
-def checked(job: Job, world: World, level: CheckLevel, **changed: Any) -> CheckDocument:
+def checked(job: Job, world: World, level: dict[str, Any], **changed: Any) -> CheckDocument:
     tools = Watch().tools(world)
     write_plan(job, plan_of(level, **changed), tools.clock)
     with job.held():
@@ -80,7 +76,7 @@ def checked(job: Job, world: World, level: CheckLevel, **changed: Any) -> CheckD
 def test_worse_than_the_baseline_by_more_fails(
     new_job: MakeJob, baseline: Callable[..., RecordedLevel]
 ) -> None:
-    level = CheckLevel(baseline=baseline(), max_regression=0.03)
+    level = {"recorded": (baseline(),), "max_regression": 0.03}
     document = checked(new_job(), World(CHANGES, 1, factor=1.1, tau=0.01), level)
     assert (document.verdict, document.how, document.finished) == ("failed", "baseline", True)
     assert document.low is not None and document.high is not None
@@ -111,7 +107,7 @@ def test_not_worse_by_more_passes(new_job: MakeJob, baseline: Callable[..., Reco
     document = checked(
         new_job(),
         World(CHANGES, None, tau=0.01),
-        CheckLevel(baseline=baseline(), max_regression=0.06),
+        {"recorded": (baseline(),), "max_regression": 0.06},
         launches=20,
     )
     assert document.verdict == "passed"
@@ -124,7 +120,7 @@ def test_shorter_answers_fail_by_their_guard(
     new_job: MakeJob, baseline: Callable[..., RecordedLevel]
 ) -> None:
     world = World(CHANGES, 1, factor=0.7, tau=0.01, tokens=lambda position: 32.0 - 12 * position)
-    document = checked(new_job(), world, CheckLevel(baseline=baseline(), max_regression=0.05))
+    document = checked(new_job(), world, {"recorded": (baseline(),), "max_regression": 0.05})
     assert document.verdict == "failed"
     assert document.high is not None and document.high < 0
     assert any(text.startswith("Guard failed: ") for text in document.summary)
@@ -134,7 +130,7 @@ def test_guards_that_never_varied_hold_no_good_news_up(
     new_job: MakeJob, baseline: Callable[..., RecordedLevel]
 ) -> None:
     """Nothing failed then or now, and every answer is as long: two launches are enough."""
-    level = CheckLevel(baseline=baseline(launches=4), max_regression=0.05)
+    level = {"recorded": (baseline(launches=4),), "max_regression": 0.05}
     document = checked(new_job(), World(CHANGES, 1, factor=0.5, tau=0.002), level)
     assert (document.verdict, len(document.launches)) == ("passed", 2)
     assert {guard.name: guard.verdict for guard in document.guards} == {
@@ -147,7 +143,7 @@ def test_guards_that_never_varied_hold_no_good_news_up(
 def test_too_noisy_is_inconclusive_with_its_price(
     new_job: MakeJob, baseline: Callable[..., RecordedLevel]
 ) -> None:
-    level = CheckLevel(baseline=baseline(World(CHANGES, None, tau=0.1, seed=7)), max_regression=0.01)
+    level = {"recorded": (baseline(World(CHANGES, None, tau=0.1, seed=7)),), "max_regression": 0.01}
     document = checked(new_job(), World(CHANGES, None, tau=0.1), level, launches=4)
     assert document.verdict == "inconclusive"
     assert len(document.launches) == 4
@@ -156,7 +152,7 @@ def test_too_noisy_is_inconclusive_with_its_price(
 
 
 def test_two_values_are_a_line(new_job: MakeJob) -> None:
-    level = CheckLevel(values=(14.0, 21.0))
+    level = {"values": (14.0, 21.0)}
     good = checked(new_job(), World(CHANGES, 1, factor=1.02, tau=0.01), level)
     assert (good.verdict, len(good.launches)) == ("passed", 2)
     assert good.line == pytest.approx((14 * 21) ** 0.5)
@@ -170,8 +166,8 @@ def test_two_values_are_a_line(new_job: MakeJob) -> None:
 
 def test_a_value_that_is_worse_where_it_should_be_better() -> None:
     with pytest.raises(UsageError, match="the bad value is not the worse one"):
-        plan_of(CheckLevel(values=(21.0, 14.0)))
-    assert plan_of(CheckLevel(values=(1000.0, 900.0)), metric=parse_metric("output_throughput")).values
+        plan_of({"values": (21.0, 14.0)})
+    assert plan_of({"values": (1000.0, 900.0)}, metric=parse_metric("output_throughput")).values
 
 
 def test_the_ends_of_a_comparison_are_a_line(new_job: MakeJob) -> None:
@@ -182,7 +178,7 @@ def test_the_ends_of_a_comparison_are_a_line(new_job: MakeJob) -> None:
     assert [one.change.id for one in ends] == [change.id for change in CHANGES]
     assert len(ends[0].attempts) == len(ends[1].attempts) == compared.launches_a_side
     world = World(CHANGES, None, tau=0.01, seed=3)
-    document = checked(new_job(), world, CheckLevel(ends=ends))
+    document = checked(new_job(), world, {"recorded": ends})
     assert document.verdict == "passed"
     assert document.value is not None and document.line is not None and document.effect is not None
     assert document.value / document.line - 1 == pytest.approx(document.effect, abs=1e-9)
@@ -194,7 +190,7 @@ def test_a_check_goes_on_where_it_was_cut(new_job: MakeJob, baseline: Callable[.
     def cut(n: int, _: AttemptRequest) -> Interrupted | None:
         return Interrupted("now") if n == 2 else None
 
-    job, level = new_job(), CheckLevel(baseline=baseline(), max_regression=0.03)
+    job, level = new_job(), {"recorded": (baseline(),), "max_regression": 0.03}
     with pytest.raises(Interrupted):
         checked(job, World(CHANGES, 1, factor=1.1, tau=0.01, fault=cut), level)
     with job.held():
@@ -206,7 +202,7 @@ def test_a_check_goes_on_where_it_was_cut(new_job: MakeJob, baseline: Callable[.
 def test_the_budget_ends_it_without_a_verdict(
     new_job: MakeJob, baseline: Callable[..., RecordedLevel]
 ) -> None:
-    level = CheckLevel(baseline=baseline(), max_regression=0.1)
+    level = {"recorded": (baseline(),), "max_regression": 0.1}
     document = checked(new_job(), World(CHANGES, 1, factor=1.1, tau=0.02), level, budget=2.5)
     assert (document.verdict, len(document.launches)) == ("inconclusive", 2)
 
@@ -224,7 +220,7 @@ def test_a_baseline_that_cannot_be_compared(
     baseline: Callable[..., RecordedLevel], changed: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(UsageError, match=why):
-        plan_of(CheckLevel(baseline=baseline(), max_regression=0.05), **changed)
+        plan_of({"recorded": (baseline(),), "max_regression": 0.05}, **changed)
 
 
 def test_a_baseline_that_was_served_otherwise(baseline: Callable[..., RecordedLevel]) -> None:
@@ -232,7 +228,7 @@ def test_a_baseline_that_was_served_otherwise(baseline: Callable[..., RecordedLe
 
     served = apply_variant(cell(variants=VARIANTS), "async")
     with pytest.raises(UsageError, match=r"serve_args .* there, .*async-scheduling.* here"):
-        plan_of(CheckLevel(baseline=baseline(), max_regression=0.05), cell=served)
+        plan_of({"recorded": (baseline(),), "max_regression": 0.05}, cell=served)
 
 
 def test_another_client_is_refused_at_its_first_launch(
@@ -240,7 +236,7 @@ def test_another_client_is_refused_at_its_first_launch(
 ) -> None:
     world = World(CHANGES, None, client_digest="another client")
     with pytest.raises(UsageError, match="client_digest was 'toy client' there and is 'another client' here"):
-        checked(new_job(), world, CheckLevel(baseline=baseline(), max_regression=0.05))
+        checked(new_job(), world, {"recorded": (baseline(),), "max_regression": 0.05})
 
 
 def test_too_few_launches_are_no_baseline(baseline: Callable[..., RecordedLevel]) -> None:
@@ -293,7 +289,7 @@ def test_a_file_with_a_broken_launch(tmp_path: Path, baseline: Callable[..., Rec
     document = json.loads(path.read_text())
     del document["attempts"][0]["provenance"]
     path.write_text(json.dumps(document))
-    with pytest.raises(LocatedError, match="attempts: "):
+    with pytest.raises(LocatedError, match=r"attempts\.0: "):
         read_baseline(path)
 
 
@@ -305,14 +301,14 @@ def test_dependencies_of_another_day_are_told(
     document = checked(
         new_job(),
         World(CHANGES, 1, tau=0.01),
-        CheckLevel(baseline=level, max_regression=0.05),
+        {"recorded": (level,), "max_regression": 0.05},
         setting=setting,
     )
     assert any("Dependencies were of 2026-01-01 there and are of 2026-02-01" in x for x in document.summary)
 
 
 def test_a_commit_that_cannot_be_built_or_served(new_job: MakeJob) -> None:
-    level = CheckLevel(values=(14.0, 21.0))
+    level = {"values": (14.0, 21.0)}
     refusing = FakeBuilder(refused={CHANGES[1].id: Refusal("it changes compiled files")})
     with pytest.raises(SideRefusedError, match="cannot be built: it changes compiled files"):
         plan_of(level, builder=refusing)
@@ -339,7 +335,9 @@ def test_against_a_revision(new_job: MakeJob, factor: float, limit: float, word:
     assert document.verdict == word
     assert document.limit == limit
     markdown = report_markdown(build_report(document))
-    assert markdown.startswith(f"# Check of 010101010101 against 000000000000: {word}\n\n010101010101 is ")
+    assert markdown.startswith(
+        f"# Check of 010101010101 against 000000000000 on tiny: {word}\n\n010101010101 is "
+    )
     assert result_lines(document)[0].endswith(f": {word}")
     assert document.line == pytest.approx((1 + limit) * next(x for x in compared.metrics if x.headline).left)
 

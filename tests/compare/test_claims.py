@@ -25,10 +25,10 @@ expect:
 def test_a_claim(tmp_path: Path) -> None:
     (tmp_path / "claim.yaml").write_text(TEXT)
     claim = load_claim(tmp_path / "claim.yaml")
-    assert claim.workloads == ("text_ladder@c1-n32", "text_ladder@c8-n64")
+    assert claim.cells_beside(tmp_path / "claim.yaml") == ("text_ladder@c1-n32", "text_ladder@c8-n64")
     assert (claim.a, claim.b) == ("HEAD+sync", "HEAD+async")
-    assert claim.expect.ref.name == "output_throughput"
-    assert claim.expect.range.settles(0.05, 0.10) == "holds"
+    assert claim.expect.metric == "output_throughput"
+    assert claim.expect.change == "3 .. 15 %"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_a_claim_that_holds_is_what_is_told_first_and_nothing_more_is_asked(job:
     assert not any("inconclusive" in text or "A verdict takes" in text for text in document.summary)
     assert document.next == f"perfbisect report {job.id}"
     assert report_markdown(build_report(document)).startswith(
-        "# 010101010101 against 000000000000: claim holds\n"
+        "# Comparison of 010101010101 against 000000000000 on tiny: claim holds\n"
     )
 
 
@@ -40,7 +40,7 @@ def test_a_claim_that_is_refuted(job: Job) -> None:
     document = measured_with(job, 1.0, tau=0.01, expect="<= -20 %")
     assert document.summary[0] == "The claim (tpot <= -20 % of B against A) is refuted."
     assert report_markdown(build_report(document)).startswith(
-        "# 010101010101 against 000000000000: claim refuted\n"
+        "# Comparison of 010101010101 against 000000000000 on tiny: claim refuted\n"
     )
 
 
@@ -49,7 +49,7 @@ def test_a_guard_refutes_a_claim(job: Job) -> None:
     document = measured(job, world, expect="<= -20 %")
     assert document.summary[0].endswith("is refuted by a guard.")
     assert report_markdown(build_report(document)).startswith(
-        "# 010101010101 against 000000000000: claim refuted by a guard\n"
+        "# Comparison of 010101010101 against 000000000000 on tiny: claim refuted by a guard\n"
     )
 
 
@@ -58,7 +58,7 @@ def test_a_claim_that_is_not_settled_says_what_would(job: Job) -> None:
     assert document.claim == "inconclusive"
     assert document.summary[0] == "The claim (tpot <= -20 % of B against A) is neither confirmed nor refuted."
     assert report_markdown(build_report(document)).startswith(
-        "# 010101010101 against 000000000000: inconclusive\n"
+        "# Comparison of 010101010101 against 000000000000 on tiny: inconclusive\n"
     )
 
 

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfbisect.compare.documents import CompareDocument
-from perfbisect.compare.job import compare, make_compare_plan
-from perfbisect.compare.plan import ComparePlan, SidePlan
+from perfbisect.compare.documents import CompareDocument, compare_document
+from perfbisect.compare.job import compare
+from perfbisect.compare.plan import ComparePlan, MeasurementSetup, SidePlan, build_compare_plan
 from perfbisect.compare.report import build_report, result_lines
-from perfbisect.compare.results import compare_document
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
@@ -40,17 +39,20 @@ def job(tmp_path: Path) -> Job:
 
 
 def plan_of(**changed: Any) -> ComparePlan:
-    known: dict[str, Any] = {
+    setup = {
         "cell": cell(variants=VARIANTS),
-        "a": SidePlan(text="main~1", change=CHANGES[0]),
-        "b": SidePlan(text="main", change=CHANGES[1]),
-        "builder": FakeBuilder(),
         "metric": parse_metric("tpot"),
         "setting": MeasurementConfig(environment="fake:it"),
+        "builder": FakeBuilder(),
+    }
+    options = {
+        "a": SidePlan(typed="main~1", change=CHANGES[0]),
+        "b": SidePlan(typed="main", change=CHANGES[1]),
         "budget": 600.0,
         "blocks": 10,
     }
-    return make_compare_plan(**known | changed)
+    own = {name: changed.pop(name) for name in setup.keys() & changed.keys()}
+    return build_compare_plan(MeasurementSetup(**setup | own), **options | changed)
 
 
 def measured(job: Job, world: World, watch: Watch | None = None, **changed: Any) -> CompareDocument:
@@ -159,7 +161,7 @@ def test_a_side_that_does_not_serve_is_an_error(job: Job) -> None:
 
 def test_a_variant_of_one_change(job: Job) -> None:
     world = World(CHANGES, None, tau=0.01)
-    side = SidePlan(text="main+async", change=CHANGES[0], variant="async")
+    side = SidePlan(typed="main+async", change=CHANGES[0], variant="async")
     document = measured(job, world, b=side)
     assert document.b.name == "000000000000+async"
     served = {request.cell.variant: request.cell.serve_args for request in world.requests}
@@ -169,7 +171,7 @@ def test_a_variant_of_one_change(job: Job) -> None:
 
 def test_the_same_twice() -> None:
     with pytest.raises(UsageError, match="are the same: one environment, one variant"):
-        plan_of(b=SidePlan(text="main~1", change=CHANGES[0]))
+        plan_of(b=SidePlan(typed="main~1", change=CHANGES[0]))
     with pytest.raises(UsageError, match="are the same"):
         plan_of(builder=FakeBuilder(merged=frozenset({CHANGES[1].id})))
 
@@ -194,7 +196,7 @@ def test_the_document_reads_itself(job: Job) -> None:
 def test_variants_that_are_served_alike_are_the_same() -> None:
     twins = {**VARIANTS, "overlapped": {"serve_args": {"async-scheduling": True}}}
     sides = {
-        name: SidePlan(text=f"main+{variant}", change=CHANGES[0], variant=variant)
+        name: SidePlan(typed=f"main+{variant}", change=CHANGES[0], variant=variant)
         for name, variant in (("a", "async"), ("b", "overlapped"))
     }
     with pytest.raises(UsageError, match=r"one environment, .*\+async and .*\+overlapped are served alike"):

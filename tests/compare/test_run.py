@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from perfbisect.bisect.job import amend, bisect
-from perfbisect.compare.documents import RunDocument
-from perfbisect.compare.plan import RunPlan
+from perfbisect.compare.documents import RunDocument, run_document
+from perfbisect.compare.job import run
+from perfbisect.compare.plan import MeasurementSetup, RunPlan, build_run_plan
 from perfbisect.compare.report import build_report
-from perfbisect.compare.run import make_run_plan, run, run_document
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, MachineError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
@@ -28,10 +28,8 @@ def plan(
     world: World, launches: int = 3, runs: int = 2, builder: FakeBuilder | None = None, **changed: object
 ) -> RunPlan:
     measured = cell(**changed)
-    return make_run_plan(
-        cell=measured, change=world.changes[0], builder=builder or FakeBuilder(),
-        metric=resolve_metric(measured, None), setting=SETTING, launches=launches, runs=runs,
-    )  # fmt: skip
+    setup = MeasurementSetup(measured, resolve_metric(measured, None), SETTING, builder or FakeBuilder())
+    return build_run_plan(setup, change=world.changes[0], launches=launches, runs=runs)
 
 
 def job_of(tmp_path: Path, made: RunPlan, watch: Watch, world: World) -> Job:

@@ -14,7 +14,8 @@ from perfbisect.bisect.job import bisect
 from perfbisect.bisect.plan import make_plan
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import commit_history
-from perfbisect.compare.run import make_run_plan, run
+from perfbisect.compare.job import run
+from perfbisect.compare.plan import MeasurementSetup, build_run_plan
 from perfbisect.errors import Interrupted, PerfbisectError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
@@ -159,10 +160,8 @@ class Place:
     def _launch(self, night: NightPlan, one: CellJob, launch: int) -> None:
         served, tools = one.plan.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
         if not one.job.journal.exists():
-            plan = make_run_plan(
-                cell=served, change=night.commit, builder=FakeBuilder(), metric=resolve_metric(served, None),
-                setting=night.setting, launches=one.plan.launches, runs=one.plan.runs,
-            )  # fmt: skip
+            setup = MeasurementSetup(served, resolve_metric(served, None), night.setting, FakeBuilder())
+            plan = build_run_plan(setup, change=night.commit, launches=one.plan.launches, runs=one.plan.runs)
             write_plan(one.job, plan, tools.clock)
         with one.job.held():
             run(one.job, tools, until=launch)

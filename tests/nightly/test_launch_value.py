@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from perfbisect.compare.run import run
+from perfbisect.compare.job import run
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
 from perfbisect.model.metric import parse_metric

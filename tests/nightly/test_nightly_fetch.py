@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.commands.invocation import MeasureOptions
+from perfbisect.commands.options import MeasureOptions
 from perfbisect.errors import LocatedError, MachineError
 from perfbisect.nightly.measure import build_context
 from tests.fakes.remote import Cloned, cloned
