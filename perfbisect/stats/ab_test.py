@@ -42,9 +42,6 @@ class AbTest:
 
     ``blocks``: the maximum; ``seed`` draws the side that begins each block. ``absolute``: the metric is a
     share, its effect is B - A and ``min_effect`` a difference of shares.
-
-    Raises:
-        ValueError: a field is out of range.
     """
 
     sign: int = 1
@@ -93,26 +90,26 @@ class AbVerdict:
     b: float = math.nan
 
 
-def block_order(question: AbTest, block: int) -> tuple[Side, Side, Side, Side]:
+def block_order(test: AbTest, block: int) -> tuple[Side, Side, Side, Side]:
     """The order of a block, A B B A or B A A B, by the seed."""
-    drawn = hashlib.sha256(f"{question.seed}:{block}".encode()).digest()[0]
+    drawn = hashlib.sha256(f"{test.seed}:{block}".encode()).digest()[0]
     return ("a", "b", "b", "a") if drawn % 2 else ("b", "a", "a", "b")
 
 
-def next_side(question: AbTest, seen: Sequence[AbLaunch]) -> Side | None:
+def next_side(test: AbTest, launches: Sequence[AbLaunch]) -> Side | None:
     """The side to launch next; None once the verdict is settled."""
-    if len(seen) % BLOCK_SIZE == 0 and judge_blocks(question, seen).settled:
+    if len(launches) % BLOCK_SIZE == 0 and judge_blocks(test, launches).settled:
         return None
-    return side_of_launch(question, len(seen))
+    return side_of_launch(test, len(launches))
 
 
-def side_of_launch(question: AbTest, made: int) -> Side:
-    """The side of the next launch after ``made`` launches."""
-    block, place = divmod(made, BLOCK_SIZE)
-    return block_order(question, block)[place]
+def side_of_launch(test: AbTest, index: int) -> Side:
+    """The side of a launch, counted from 0."""
+    block, place = divmod(index, BLOCK_SIZE)
+    return block_order(test, block)[place]
 
 
-def judge_blocks(question: AbTest, seen: Sequence[AbLaunch]) -> AbVerdict:
+def judge_blocks(test: AbTest, launches: Sequence[AbLaunch]) -> AbVerdict:
     """The verdict after all complete blocks.
 
     ``same``: the interval lies within ``min_effect``. ``regression`` or ``improvement``: it does not, and a
@@ -121,35 +118,35 @@ def judge_blocks(question: AbTest, seen: Sequence[AbLaunch]) -> AbVerdict:
     Raises:
         ValueError: a value is not positive and finite, or the launches are out of order.
     """
-    block = len(seen) // BLOCK_SIZE
-    used = [_launch(question, i, launch) for i, launch in enumerate(seen)][: block * BLOCK_SIZE]
+    block = len(launches) // BLOCK_SIZE
+    used = [_level(test, i, launch) for i, launch in enumerate(launches)][: block * BLOCK_SIZE]
     if not block:
-        return AbVerdict("inconclusive", math.nan, math.nan, math.nan, len(seen), False)
-    looks = max(question.blocks, block)
+        return AbVerdict("inconclusive", math.nan, math.nan, math.nan, len(launches), False)
+    looks = max(test.blocks, block)
     wide, wider = (tail_mass(looks, block, alpha) for alpha in (1 - COVERED, DIFFERENT))
-    is_b = np.array([launch.side == "b" for launch in seen[: len(used)]]).reshape(-1, BLOCK_SIZE)
+    is_b = np.array([launch.side == "b" for launch in launches[: len(used)]]).reshape(-1, BLOCK_SIZE)
     levels = np.array(used, float).reshape(-1, BLOCK_SIZE)
     delta, mass = difference_posterior(levels, is_b)
     far_low, low, middle, high, far_high = quantiles(
         delta, mass, (wider / 2, wide / 2, 0.5, 1 - wide / 2, 1 - wider / 2)
     )
-    scale = question.scale
+    scale = test.scale
     ends = sorted((scale.effect(low), scale.effect(high)))
     word: Word = "inconclusive"
-    if max(abs(ends[0]), abs(ends[1])) < question.min_effect:
+    if max(abs(ends[0]), abs(ends[1])) < test.min_effect:
         word = "same"
     elif far_low > 0:
         word = "regression"
     elif far_high < 0:
         word = "improvement"
     is_open = word == "inconclusive"
-    needed = _needed(block, low, middle, high, scale.room(question.min_effect)) if is_open else 0
+    needed = _needed(block, low, middle, high, scale.room(test.min_effect)) if is_open else 0
     a, b = map(scale.value, side_levels(levels[~is_b].tolist(), levels[is_b].tolist(), middle))
     # Shares are not negative: shift both levels up if one is.
-    lift = max(0.0, -min(a, b)) if question.absolute else 0.0
-    settled = not is_open or block >= question.blocks
+    lift = max(0.0, -min(a, b)) if test.absolute else 0.0
+    settled = not is_open or block >= test.blocks
     effect = scale.effect(middle)
-    return AbVerdict(word, effect, ends[0], ends[1], len(seen), settled, needed, a + lift, b + lift)
+    return AbVerdict(word, effect, ends[0], ends[1], len(launches), settled, needed, a + lift, b + lift)
 
 
 def side_levels(a: Sequence[float], b: Sequence[float], difference: float) -> tuple[float, float]:
@@ -159,29 +156,27 @@ def side_levels(a: Sequence[float], b: Sequence[float], difference: float) -> tu
     return middle - half, middle + half
 
 
-def forecast_blocks(question: AbTest, noise: float) -> int | None:
+def forecast_blocks(test: AbTest, noise: float) -> int | None:
     """Blocks for an even chance of a verdict if nothing changed; None if the budget is too small.
 
     ``noise``: standard deviation of a launch on the model's scale. Assumes normal launches without outliers.
     """
-    smallest = question.scale.room(question.min_effect)
-    wide = stopping_boundaries(question.blocks, 1 - COVERED)
-    for block in range(1, question.blocks + 1):
+    smallest = test.scale.room(test.min_effect)
+    for block, wide in enumerate(stopping_boundaries(test.blocks, 1 - COVERED), 1):
         # The difference of two means of two has the standard error of one launch.
-        error = noise / math.sqrt(block)
-        if (wide[block - 1] + _HALF) * error < smallest:
+        if (wide + _HALF) * (noise / math.sqrt(block)) < smallest:
             return block
     return None
 
 
-def _launch(question: AbTest, number: int, launch: AbLaunch) -> float:
+def _level(test: AbTest, index: int, launch: AbLaunch) -> float:
+    expected = side_of_launch(test, index)
     try:
-        level = question.scale.level(launch.values)
+        level = test.scale.level(launch.values)
     except ValueError as error:
-        raise ValueError(f"launch {number + 1}: {error}") from None
-    block, place = divmod(number, BLOCK_SIZE)
-    if launch.side != block_order(question, block)[place]:
-        raise ValueError(f"launch {number + 1} must be of side {block_order(question, block)[place]}")
+        raise ValueError(f"launch {index + 1}: {error}") from None
+    if launch.side != expected:
+        raise ValueError(f"launch {index + 1} must be of side {expected}")
     return level
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from perfbisect.stats.robust import Array, quantiles
+from perfbisect.stats.robust import quantiles
 from perfbisect.stats.sequential import tail_mass
 from perfbisect.stats.two_sample import difference_posterior, level_posterior
 
@@ -80,38 +80,33 @@ class ThresholdVerdict:
     needed: int | None = 0
 
 
-def judge_threshold(line: Threshold, made: Sequence[float], most: int) -> ThresholdVerdict:
-    """Verdict on the launches so far, of at most ``most``.
-
-    Raises:
-        ValueError: ``most`` is less than one look.
-    """
+def judge_threshold(threshold: Threshold, launches: Sequence[float], most: int) -> ThresholdVerdict:
+    """Verdict on the launches so far, of at most ``most``. :raises ValueError: less than one look."""
     if most < STEP:
         raise ValueError(f"need at least {STEP} launches, not {most}")
-    look, looks = len(made) // STEP, max(most, len(made)) // STEP
+    look, looks = len(launches) // STEP, max(most, len(launches)) // STEP
     if not look:
-        return ThresholdVerdict("inconclusive", math.nan, math.nan, math.nan, len(made), False)
-    over = np.array(made[: look * STEP], float) - line.at
+        return ThresholdVerdict("inconclusive", math.nan, math.nan, math.nan, len(launches), False)
+    over = np.array(launches[: look * STEP], float) - threshold.at
+    recorded = np.array(threshold.known) - threshold.at
+    if threshold.known:
+        row = np.concatenate([recorded, over])
+        is_new = np.arange(len(row)) >= len(recorded)
+        posterior = difference_posterior(row[None, :], is_new[None, :])
+    else:
+        posterior = level_posterior(over)
     tail = tail_mass(looks, look, ERROR) / 2
-    low, middle, high = quantiles(*_against(line, over), (tail, 0.5, 1 - tail))
+    low, middle, high = quantiles(*posterior, (tail, 0.5, 1 - tail))
     word: Word = "beyond" if low > 0 else "within" if high < 0 else "inconclusive"
-    settled = word != "inconclusive" or len(made) + STEP > most
-    needed = _needed(len(line.known), look * STEP, max(high - middle, middle - low), abs(middle))
-    return ThresholdVerdict(
-        word, middle, low, high, len(made), settled, needed if word == "inconclusive" else 0
-    )
+    is_open = word == "inconclusive"
+    settled = not is_open or len(launches) + STEP > most
+    half = max(high - middle, middle - low)
+    needed = _needed(len(threshold.known), look * STEP, half, abs(middle)) if is_open else 0
+    return ThresholdVerdict(word, middle, low, high, len(launches), settled, needed)
 
 
-def _against(line: Threshold, over: Array) -> tuple[Array, Array]:
-    if not line.known:
-        return level_posterior(over)
-    row = np.concatenate([np.array(line.known) - line.at, over])
-    is_new = np.arange(len(row)) >= len(line.known)
-    return difference_posterior(row[None, :], is_new[None, :])
-
-
-def _needed(known: int, made: int, half: float, away: float) -> int | None:
+def _needed(recorded: int, launches: int, half: float, away: float) -> int | None:
     """New launches until the interval excludes the threshold, given the recorded ones."""
-    ours = 1 / known if known else 0.0
-    left = (ours + 1 / made) * (away / half) ** 2 - ours
+    fixed = 1 / recorded if recorded else 0.0
+    left = (fixed + 1 / launches) * (away / half) ** 2 - fixed
     return math.ceil(1 / left) if left > 0 else None

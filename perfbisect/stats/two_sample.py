@@ -36,15 +36,10 @@ class Scale:
 
     @staticmethod
     def of(metric: Metric) -> Scale:
-        """The scale of a metric."""
         return Scale(metric.sign, metric.absolute)
 
     def level(self, values: Sequence[float]) -> float:
-        """The level of a launch: its value on this scale.
-
-        Raises:
-            ValueError: a value is not finite, or not positive on a log scale.
-        """
+        """The value of a launch on this scale. :raises ValueError: not finite, or not positive for logs."""
         given = np.array(values, float)
         least = 0.0 if self.absolute else np.nextafter(0.0, 1.0)
         if not len(given) or not np.all(np.isfinite(given)) or np.any(given < least):
@@ -53,7 +48,6 @@ class Scale:
         return self.sign * (value if self.absolute else math.log(value))
 
     def signed(self, values: Array) -> Array:
-        """Values on this scale."""
         return np.asarray(self.sign * (values if self.absolute else np.log(values)))
 
     def value(self, level: float) -> float:
