@@ -244,10 +244,12 @@ class Match:
         return not self.differing
 
 
-def nearest_cells(seen: ReportedWorkload, cells: Iterable[Cell]) -> tuple[Match, ...]:
+def nearest_cells(report: ReportedWorkload, cells: Iterable[Cell]) -> tuple[Match, ...]:
     """The cells by number of differences, then those of the report's test, then by name."""
-    found = [Match(cell, differing(seen, cell)) for cell in cells]
-    return tuple(sorted(found, key=lambda m: (len(m.differing), not _is_of_test(seen, m.cell), m.cell.name)))
+    found = [Match(cell, differing(report, cell)) for cell in cells]
+    return tuple(
+        sorted(found, key=lambda m: (len(m.differing), not _is_of_test(report, m.cell), m.cell.name))
+    )
 
 
 def fields_apart(cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -255,41 +257,41 @@ def fields_apart(cells: Sequence[Cell]) -> tuple[str, ...]:
     return tuple(sorted({row[0] for other in cells[1:] for row in cell_difference(cells[0], other)}))
 
 
-def differing(seen: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
+def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
     """Reported fields that the cell has otherwise."""
     rows: list[Difference] = []
-    if seen.test and not _is_of_test(seen, cell):
-        rows.append(("test", seen.test, cell.name))
-    for name, value in sorted(seen.fields.items()):
+    if report.test and not _is_of_test(report, cell):
+        rows.append(("test", report.test, cell.name))
+    for name, value in sorted(report.fields.items()):
         own = _field(cell, name)
         if canonical(value) != canonical(own):
             rows.append((name, value, own))
     sampling = cell.sampling.model_dump(exclude_none=True)
     options = {name.replace("_", "-"): value for name, value in sampling.items()}
     arguments = {**cell.dataset_args, **cell.client.args, **options}
-    rows += _differing_options(seen.arguments, arguments, closed=seen.closed)
-    if seen.serve_args is not None:
+    rows += _differing_options(report.arguments, arguments, closed=report.closed)
+    if report.serve_args is not None:
         rows += [
             (f"serve_args.{name}", left, right)
-            for name, left, right in _differing_options(seen.serve_args, cell.serve_args, closed=True)
+            for name, left, right in _differing_options(report.serve_args, cell.serve_args, closed=True)
         ]
     return tuple(rows)
 
 
 def _differing_options(
-    seen: Mapping[str, object], own: Mapping[str, object], *, closed: bool
+    report: Mapping[str, object], own: Mapping[str, object], *, closed: bool
 ) -> list[Difference]:
     rows: list[Difference] = []
-    for name in sorted({*seen, *(own if closed else ())}):
-        left, right = seen.get(name), own.get(name)
+    for name in sorted({*report, *(own if closed else ())}):
+        left, right = report.get(name), own.get(name)
         if canonical(left) != canonical(right):
             rows.append((name, "-" if left is None else left, "-" if right is None else right))
     return rows
 
 
-def _is_of_test(seen: ReportedWorkload, cell: Cell) -> bool:
+def _is_of_test(report: ReportedWorkload, cell: Cell) -> bool:
     stem = cell.name.partition("@")[0]
-    return bool(seen.test) and (stem == seen.test or stem.startswith(f"{seen.test}-"))
+    return bool(report.test) and (stem == report.test or stem.startswith(f"{report.test}-"))
 
 
 def _field(cell: Cell, name: str) -> object:

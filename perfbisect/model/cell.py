@@ -117,16 +117,25 @@ ClientArgs = Annotated[dict[str, Any], BeforeValidator(lambda v: parse_options(v
 LOCAL = "sha256:"
 """Prefix of the revision of a local folder or file: the hash of its content."""
 
-FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_short_form(cls, value: object) -> object:
+        return cls._from_text(value) if isinstance(value, str) else value
+
+    @classmethod
+    def _from_text(cls, text: str) -> object:
+        return text
 
 
-class Sampling(BaseModel):
+class Sampling(_Frozen):
     """Sampling of every request: set by the cell, never by a hub's generation config.
 
     Text is greedy by default; other families use their deploy YAML, because greedy speech does not end.
     """
-
-    model_config = FROZEN
 
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -137,23 +146,23 @@ class Sampling(BaseModel):
     repetition_penalty: float | None = None
 
 
-class Revision(BaseModel):
+class Revision(_Frozen):
     """Revisions of model, tokenizer and data set: a hub's commit or tag, or ``sha256:...`` if local."""
-
-    model_config = FROZEN
 
     model: str | None = None
     tokenizer: str | None = None
     dataset: str | None = None
 
+    @classmethod
+    def _from_text(cls, text: str) -> object:
+        return {"model": text}
 
-class DeployYaml(BaseModel):
+
+class DeployYaml(_Frozen):
     """A deploy YAML: pinned (``text``, ``file``, ``at`` a commit), or the change's own (``from: change``).
 
     A bare path is ``from: change``. ``text`` is set once the file or commit has been read.
     """
-
-    model_config = FROZEN
 
     text: str | None = None
     file: str | None = None
@@ -161,10 +170,9 @@ class DeployYaml(BaseModel):
     origin: Literal["change"] | None = Field(default=None, alias="from")
     path: str | None = None
 
-    @model_validator(mode="before")
     @classmethod
-    def _bare_path(cls, value: object) -> object:
-        return {"from": "change", "path": value} if isinstance(value, str) else value
+    def _from_text(cls, text: str) -> object:
+        return {"from": "change", "path": text}
 
     @model_validator(mode="after")
     def _one_form(self) -> DeployYaml:
@@ -190,14 +198,12 @@ class DeployYaml(BaseModel):
         )
 
 
-class Reference(BaseModel):
+class Reference(_Frozen):
     """An image that the server generates again after the runs, with its request.
 
     ``body``: fields of the request beside the prompt (``seed``, ``num_inference_steps``). ``content``: the
     image's digest, set once the file has been read.
     """
-
-    model_config = FROZEN
 
     image: str = Field(min_length=1)
     prompt: str = Field(min_length=1)
@@ -209,25 +215,20 @@ class Reference(BaseModel):
         return {"image": self.content or self.image, "prompt": self.prompt, "body": self.body}
 
 
-class ClientSpec(BaseModel):
+class ClientSpec(_Frozen):
     """The load generator with its options and environment variables."""
-
-    model_config = FROZEN
 
     name: str = "vllm_bench"
     args: ClientArgs = Field(default_factory=dict)
     env: Variables = Field(default_factory=dict)
 
-    @model_validator(mode="before")
     @classmethod
-    def _bare_name(cls, value: object) -> object:
-        return {"name": value} if isinstance(value, str) else value
+    def _from_text(cls, text: str) -> object:
+        return {"name": text}
 
 
-class Variant(BaseModel):
+class Variant(_Frozen):
     """Server-side overrides: part of the change, not of the workload. Null removes a serve argument."""
-
-    model_config = FROZEN
 
     serve_args: ServeOverrides = Field(default_factory=dict)
     env: Variables = Field(default_factory=dict)
@@ -238,31 +239,23 @@ class Variant(BaseModel):
 SERVER_SIDE = ("serve_args", "env", "deploy_yaml", "stage_overrides")
 """The fields a variant may set."""
 
-NOT_WORKLOAD: dict[str, str] = {
-    "name": "what it is called",
-    "description": "what it is for",
-    "percentile_metrics": "what is reported of the same requests",
-    "metric_percentiles": "what is reported of the same requests",
-    "headline": "which number is judged",
-    "guards": "which numbers are watched",
-    "ready_timeout": "how long a start may take",
-    "known_baselines": "what was measured elsewhere",
-    "variants": "part of the change",
-    "variant": "part of the change",
-    "before_variant": "enters in place of what a variant has set",
-    "revision": "enters with the model, tokenizer and data set that it pins",
-}
-"""Fields that are not part of the workload, and why."""
+NOT_WORKLOAD = frozenset(
+    {
+        *("name", "description", "headline", "guards", "ready_timeout", "known_baselines"),
+        *("percentile_metrics", "metric_percentiles"),  # reports about the same requests
+        *("variants", "variant", "before_variant"),  # part of the change
+        "revision",  # enters with the model, tokenizer and data set that it pins
+    }
+)
+"""Fields that do not enter the digest by themselves."""
 
 
-class Cell(BaseModel):
+class Cell(_Frozen):
     """One workload that is measured.
 
     ``request_rate`` in requests per second (infinite: limited by ``max_concurrency`` alone);
     ``ready_timeout`` in seconds; ``gpus``: devices to reserve. Run k of a launch uses ``seed + k``.
     """
-
-    model_config = FROZEN
 
     name: str
     family: str
@@ -302,13 +295,6 @@ class Cell(BaseModel):
     variants: dict[str, Variant] = Field(default_factory=dict)
     variant: str = ""
     before_variant: Variant | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _revision_text(cls, value: object) -> object:
-        if isinstance(value, Mapping) and isinstance(value.get("revision"), str):
-            return {**value, "revision": {"model": value["revision"]}}
-        return value
 
     @model_validator(mode="before")
     @classmethod

@@ -127,19 +127,21 @@ def image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] 
 
 def edit(cell: Cell, model: str) -> ProbeRequest:
     """An edited image (multipart form)."""
-    fields = {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
-    body = {"model": model, "prompt": _TEXT, "response_format": "b64_json", **fields, **_size(cell)}
-    body |= {**_SHORT, "image": picture()}
+    body = {"model": model, "prompt": _TEXT, "response_format": "b64_json", **_form_fields(cell)}
+    body |= {**_size(cell), **_SHORT, "image": picture()}
     return ProbeRequest(EDITS, body, "data.0.b64_json", form=True)
 
 
 def video(cell: Cell, model: str) -> ProbeRequest:
     """A video job; the response only confirms that it was accepted."""
-    fields = {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
-    body = {"model": model, "prompt": _TEXT, **fields, **shape(cell), **_SHORT}
+    body = {"model": model, "prompt": _TEXT, **_form_fields(cell), **shape(cell), **_SHORT}
     if cell.task in _FROM_IMAGE:
         body["input_reference"] = picture()
     return ProbeRequest(VIDEOS, body, "id", form=True)
+
+
+def _form_fields(cell: Cell) -> dict[str, object]:
+    return {name: value for name, value in cell.extra_body.items() if not isinstance(value, (dict, list))}
 
 
 def shape(cell: Cell) -> dict[str, object]:
