@@ -16,7 +16,7 @@ from perfbisect.cells.match import WORKLOAD_PARTS, ReportedWorkload, parse_comma
 from perfbisect.clients.eras import NIGHTLY_ERAS
 from perfbisect.common.durations import moment, stamp
 from perfbisect.errors import UsageError
-from perfbisect.series.points import Build, Point, RawFile, RejectedResult, RejectionKind, Workload, known
+from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload, known
 from perfbisect.series.sources import journals, kanban
 from perfbisect.series.sources.base import LARGEST
 from perfbisect.series.sources.published import PublishedRun, published_points, read_origin
@@ -49,33 +49,26 @@ def admit_build(build: Build, files: Iterable[RawFile], latest: datetime | None 
     What began after ``latest`` was measured by a clock that is wrong: one such night would be the last of all
     for years.
     """
-    points: list[Point] = []
-    rejected: list[RejectedResult] = []
+    results: list[Point | RejectedResult] = []
     runs: list[PublishedRun] = []
     for file in files:
-        duplicate = f"the same file as {file.duplicate_of}"
         for result in _read_file(build, file):
             if isinstance(result, RejectedResult):
-                rejected.append(result)
-            elif isinstance(result, PublishedRun):
-                if file.duplicate_of:
-                    rejected.append(result.rejected(build, "twin", duplicate))
-                else:
-                    runs.append(result)
+                results.append(result)
             elif file.duplicate_of:
-                rejected.append(result.rejected("twin", duplicate))
+                results.append(result.rejected("twin", f"the same file as {file.duplicate_of}"))
+            elif isinstance(result, PublishedRun):
+                runs.append(result)
             elif latest is not None and result.moment > latest:
                 reason = f"says {result.began}, which is not yet: the clock was wrong"
-                rejected.append(replace(result.rejected("broken", reason), night=""))
+                results.append(replace(result.rejected("broken", reason), night=""))
             else:
-                points.append(result)
-    for launch in published_points(build, runs, {point.start for point in points}):
-        if isinstance(launch, RejectedResult):
-            rejected.append(launch)
-        else:
-            points.append(launch)
+                results.append(result)
+    recorded_starts = {result.start for result in results if isinstance(result, Point)}
+    results += published_points(runs, recorded_starts)
+    points = [result for result in results if isinstance(result, Point)]
     admitted, others = admit_results(points)
-    rejected += others
+    rejected = [*(result for result in results if isinstance(result, RejectedResult)), *others]
     night = _night(points)
     return admitted, tuple(replace(r, night=night or r.night or build.fixed[:10]) for r in rejected)
 
@@ -149,11 +142,7 @@ def parse_time(text: str, zone: str) -> datetime:
 
 
 def zone_of(name: str) -> tzinfo:
-    """``UTC``, ``Asia/Shanghai`` -> the zone.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
+    """``UTC``, ``Asia/Shanghai`` -> the zone."""
     if name.upper() in ("UTC", "Z"):
         return timezone.utc
     try:
@@ -207,16 +196,11 @@ def _read_file(build: Build, file: RawFile) -> Iterator[Point | RejectedResult |
         yield RejectedResult(build, "older", reason, file.place)
         return
     name = _parse_name(file.name.rsplit("/", 1)[-1])
-    try:
-        records = result_records(document)
-    except UnusableResultError as error:
-        yield _reject(build, file, name, 0, document, error.kind, str(error))
-        return
-    for index, record in enumerate(records):
+    for index, record in enumerate(result_records(document)):
         try:
             yield _read_record(build, file, name, index, record)
         except UnusableResultError as error:
-            yield _reject(build, file, name, index, record, error.kind, str(error))
+            yield _reject(build, file, name, index, record, error)
         except (ValueError, ArithmeticError) as error:
             yield RejectedResult(build, "broken", str(error), file.place, index)
 
@@ -227,7 +211,7 @@ def _read_record(
     result = parse_result(record)
     if result.published is not None:
         moment(result.published.origin.began)
-        return replace(result.published, raw=file.place, record=index)
+        return replace(result.published, build=build, raw=file.place, record=index)
     return _point(build, file, name, index, result)
 
 
@@ -273,8 +257,7 @@ def _reject(
     name: ReportedWorkload,
     index: int,
     record: object,
-    kind: RejectionKind,
-    reason: str,
+    error: UnusableResultError,
 ) -> RejectedResult:
     """With the cell and the night that the result or the file's name says, if any."""
     origin = read_origin(record)
@@ -282,9 +265,10 @@ def _reject(
     if not night and name.time:
         try:
             night = stamp(parse_time(name.time, file.zone or "UTC"))[:10]
-        except ValueError as error:
-            return RejectedResult(build, "broken", str(error), file.place, index)
-    return RejectedResult(build, kind, reason, file.place, index, cell or _named_cell(name), night)
+        except ValueError as time_error:
+            return RejectedResult(build, "broken", str(time_error), file.place, index)
+    cell = cell or _named_cell(name)
+    return RejectedResult(build, error.kind, str(error), file.place, index, cell, night)
 
 
 def _named_cell(name: ReportedWorkload) -> str:

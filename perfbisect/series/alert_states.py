@@ -33,11 +33,7 @@ class TrackStateDocument(Document):
 
 
 def set_state(store: SeriesStore, name: str, state: State, reason: str) -> TrackStateDocument:
-    """Set the state of an alert, or of all alerts of an event.
-
-    Raises:
-        UsageError: there is no such alert, or no reason is given.
-    """
+    """Set the state of an alert, or of all alerts of an event."""
     if not reason.strip():
         raise UsageError("--reason is empty", next_step='such as --reason "issue 2711"')
     alerts = [record.alert for record in store.alerts.find(name)]

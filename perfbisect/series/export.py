@@ -49,11 +49,7 @@ class TrackExportDocument(Document):
 def series_for_export(
     store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "", since: str = ""
 ) -> MachineSeries:
-    """The points of these cells by kind of machine, without builds that are known to be of another branch.
-
-    Raises:
-        UsageError: a cell without points, an unknown metric or one that none of the points reports.
-    """
+    """The points of these cells by kind of machine, without builds that are known to be of another branch."""
     ref = parse_metric(metric) if metric else None
     of_main = [
         (name, tuple(point for point in points if point.build.of_main is not False))
@@ -72,9 +68,6 @@ def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str =
 
     For github-action-benchmark two files: of ``bench.json``, ``bench-smaller.json`` for its tool
     ``customSmallerIsBetter`` and ``bench-bigger.json`` for ``customBiggerIsBetter``.
-
-    Raises:
-        MachineError: the files cannot be written.
     """
     if form == "csv":
         texts = {"csv": csv_text(series, metric)}

@@ -55,10 +55,6 @@ def ingest(
     """Store what is new at each path or address, and make the points of the builds that it changes.
 
     A path is stored whole or not at all; of a service what came before a failure is kept.
-
-    Raises:
-        UsageError: no such place, a file whose time has no zone, a build that is there twice.
-        MachineError: a folder, a service or the store fails.
     """
     if options.zone:
         zone_of(options.zone)  # An unknown one fails before anything is read.

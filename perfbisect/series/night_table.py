@@ -86,11 +86,7 @@ def show_nights(
     since: str = "",
     marks: Marks = lambda _: {},
 ) -> TrackShowDocument:
-    """The tables of these cells; without cells, a line for each.
-
-    Raises:
-        UsageError: a cell without points, an unknown metric or one that none of these cells reports.
-    """
+    """The tables of these cells; without cells, a line for each."""
     if metric:
         parse_metric(metric)
     by_cell = dict(store.machine_series(cells, since=since))

@@ -83,12 +83,7 @@ class _Publication:
 
 
 def publish(folder: Path, jobs: Iterable[Job]) -> TrackPublishDocument:
-    """Write new results of these jobs below ``folder``; jobs of other commands are skipped. Idempotent.
-
-    Raises:
-        LocatedError: a journal was changed.
-        MachineError: the folder cannot be written.
-    """
+    """Write new results of these jobs below ``folder``; jobs of other commands are skipped. Idempotent."""
     done = _Publication()
     for job in jobs:
         recorded = read_run(job.journal)

@@ -170,9 +170,6 @@ def rebaseline(
     default the last night of all of them.
 
     ``analysis``: of the store; no mean goes over a change, reported or not.
-
-    Raises:
-        UsageError: a cell without points.
     """
     names = {name for name, _ in store.machine_series(cells)}
     by_cell: dict[str, list[CellSeries]] = {}

@@ -116,9 +116,6 @@ def build_series(
 
     ``eras``: the table of the instrument that measured a point, in order of time. ``metric``: this one alone.
     ``cell``: the name of the series, where it is not the points' own.
-
-    Raises:
-        UsageError: there is no such metric.
     """
     ordered = sorted(points, key=lambda point: point.order)
     wanted = str(parse_metric(metric)) if metric else ""

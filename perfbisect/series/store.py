@@ -89,12 +89,7 @@ def _writable(value: object) -> Any:
 
 
 def open_store(path: Path) -> sqlite3.Connection:
-    """Open the store at ``path``; creates it if there is none.
-
-    Raises:
-        UsageError: it is no store of ours, or of another version.
-        MachineError: the disk failed, or another process held the store for longer than half a minute.
-    """
+    """Open the store at ``path``; creates it if there is none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, factory=_Connection)
@@ -173,18 +168,13 @@ class SeriesStore:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """:raises UsageError, MachineError: the database failed in the block."""
         self.close()
         if isinstance(error, sqlite3.DatabaseError):
             raise _database_error(self.path, error) from error
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of the block, or nothing of it.
-
-        Raises:
-            MachineError: the disk failed, or another process holds the store.
-        """
+        """All of the block, or nothing of it."""
         try:
             with _transaction(self._db):
                 yield
@@ -226,11 +216,7 @@ class SeriesStore:
         return frozenset(row[0] for row in self._db.execute("SELECT key FROM builds WHERE is_whole"))
 
     def keep_file(self, build: int, file: RawFile, version: str) -> FileState:
-        """Write a file of a build; ``duplicate``: it was read from another place before.
-
-        Raises:
-            UsageError: the build has this name twice with different content, in two places.
-        """
+        """Write a file of a build; ``duplicate``: it was read from another place before."""
         kept = self._db.execute(
             "SELECT id, digest, place, zone, facts FROM files WHERE build = ? AND name = ?",
             (build, file.name),
@@ -345,11 +331,7 @@ class SeriesStore:
     def machine_series(
         self, names: Sequence[str] = (), *, since: str = ""
     ) -> Iterator[tuple[str, tuple[Point, ...]]]:
-        """The points of each machine series of these cells or series, by default of all.
-
-        Raises:
-            UsageError: there is no such cell or series.
-        """
+        """The points of each machine series of these cells or series, by default of all."""
         existing = set(self.cells())
         series = {name for name in names if name not in existing and cell_of_series(name) in existing}
         cells = self.match_cells([name for name in names if name not in series])
@@ -363,11 +345,7 @@ class SeriesStore:
             raise UsageError(f"no series of {missing[0]!r}; there are: {', '.join(available)}")
 
     def match_cells(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The cells of these names, or beginnings of names up to one of ``/@-``.
-
-        Raises:
-            UsageError: one is of no cell in the store; the nearest are named.
-        """
+        """The cells of these names, or beginnings of names up to one of ``/@-``."""
         cells = self.cells()
         if not cells:
             raise UsageError("the store has no points", next_step="perfbisect track ingest PATH")
@@ -402,11 +380,7 @@ class AlertTable:
         return tuple(_alert_record(*row) for row in rows)
 
     def find(self, name: str) -> tuple[AlertRecord, ...]:
-        """All alerts of an event, or the one alert of a name or the beginning of one.
-
-        Raises:
-            UsageError: there is none, or several alerts begin so.
-        """
+        """All alerts of an event, or the one alert of a name or the beginning of one."""
         records = self.all()
         of_event = tuple(record for record in records if record.alert.event == name)
         begun = tuple(record for record in records if name and record.alert.id.startswith(name))

@@ -166,7 +166,7 @@ def test_what_is_read_is_what_was_written(values: dict[str, float], zero: bool) 
     exact = {name for name in expected if name != "spec_decode_acceptance_rate"}
     assert {name: found.run.values[name] for name in exact} == {name: expected[name] for name in exact}
     assert found.run.facts["output_tokens"] == 71
-    assert (found.commit, found.engine, found.origin.host) == (COMMIT, "0.32.0", "box")
+    assert (found.build.commit, found.engine, found.origin.host) == (COMMIT, "0.32.0", "box")
 
 
 def test_a_result_of_the_client_keeps_what_else_it_says() -> None:

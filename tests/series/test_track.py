@@ -18,10 +18,8 @@ from perfbisect.series.night_table import nights_report, show_nights
 from perfbisect.series.rebaseline import rebaseline
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
-from perfbisect.series.suspects.job import window_between
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.series.made import drawn, name_of, nights, result, series_of, served, template, text_only, write
-from tests.series.suspects.test_window import line
 
 TABLE = load_suspect_table()
 CELL = "omni/random@c4-n40"
@@ -42,7 +40,7 @@ def bring(store: SeriesStore, *paths: Path, **asked: Any) -> TrackIngestDocument
     return ingest(store, [str(path) for path in paths], IngestOptions(**asked))
 
 
-def test_nothing_comes_in_twice(store: SeriesStore, kanban: Path) -> None:
+def test_nothing_comes_in_twice(store: SeriesStore, kanban: Path, tmp_path: Path) -> None:
     nights(kanban, [600.0, 610.0, None, 620.0])
     first = bring(store, kanban)
     assert (first.builds, first.new, first.points, first.rejected) == (3, 3, 3, ())
@@ -53,15 +51,9 @@ def test_nothing_comes_in_twice(store: SeriesStore, kanban: Path) -> None:
     nights(kanban, [630.0], first=104)
     later = bring(store, kanban)
     assert (later.new, later.unchanged, later.points) == (1, 3, 1)
-
-
-def test_a_copy_of_the_checkout_adds_nothing(store: SeriesStore, kanban: Path, tmp_path: Path) -> None:
-    nights(kanban, [600.0, 610.0])
-    bring(store, kanban)
     shutil.copytree(kanban, tmp_path / "copy")
     copied = bring(store, tmp_path / "copy")
-    assert (copied.duplicates, copied.new) == (2, 0)
-    assert len(store.points()) == 2
+    assert (copied.duplicates, copied.new, len(store.points())) == (4, 0, 4)
 
 
 @pytest.mark.parametrize("order", [("raw", "old"), ("old", "raw")])
@@ -150,26 +142,6 @@ def test_an_ingest_that_was_cut_short_is_made_good(
     assert bring(store, kanban).points == 2
 
 
-def test_raw_results_stay_when_the_checkout_goes(store: SeriesStore, kanban: Path) -> None:
-    nights(kanban, [600.0])
-    bring(store, kanban)
-    shutil.rmtree(kanban)
-    assert json.loads(store.files(1)[0].text)["median_audio_ttfp_ms"] == 600.0
-
-
-def test_series_of_the_store(store: SeriesStore, kanban: Path) -> None:
-    nights(kanban, [600.0, None, 620.0])
-    nights(kanban, [300.0], test="omni_two", first=100)
-    bring(store, kanban)
-    found = {s.key: s for s in series_of(store)}
-    assert found[CELL, "audio_ttfp"].values == (600.0, 620.0)
-    assert {cell for cell, _ in found} == {CELL, "omni_two/random@c4-n40"}
-    assert [s.metric for s in series_of(store, [CELL], metric="ttft:p99")] == ["ttft:p99"]
-    assert [s.cell for s in series_of(store, ["omni"], metric="ttft")] == [CELL]
-    with pytest.raises(UsageError, match=r"no cell 'omni_tow'.*nearest: omni_two/random@c4-n40"):
-        next(series_of(store, ["omni_tow"]))
-
-
 def test_the_nightlys_new_warm_ups_break_its_series(store: SeriesStore, kanban: Path) -> None:
     for build, day in (("1", 17), ("2", 19)):
         at = f"202605{day}-190000"
@@ -181,18 +153,9 @@ def test_the_nightlys_new_warm_ups_break_its_series(store: SeriesStore, kanban: 
     assert [h.kind for h in series.hints] == ["warmups"]
 
 
-def test_commits_between_two_builds(store: SeriesStore, kanban: Path) -> None:
-    nights(kanban, [600.0, None, 620.0])
-    bring(store, kanban)
-    points = store.points()
-    hours = (0, 12, 14, 30, 66, 68)  # after April began: results at 19:00 of the first and the third
-    found = window_between(line(*hours), points, points[0].build, points[1].build)
-    assert [int(c.id[:8], 16) for c in found.commits] == [2, 3, 4]
-    with pytest.raises(UsageError, match="lacks the commits"):
-        window_between(line(20, 30), points, points[0].build, points[1].build)
-
-
 def test_the_table_of_nights(store: SeriesStore, kanban: Path) -> None:
+    with pytest.raises(UsageError, match="the store has no points"):
+        show_nights(store, [])
     nights(kanban, [600.0, 660.0, None, 594.0])
     result(kanban, "102", name_of(at="20260403-190000"), served(completed=0, failed=40))
     bring(store, kanban)
@@ -209,6 +172,10 @@ def test_the_table_of_nights(store: SeriesStore, kanban: Path) -> None:
     marked = show_nights(store, [CELL], marks=lambda s: {s.values.index(660.0): "worse by 10 %"})
     assert marked.tables[0].rows[1].marks == ("worse by 10 %",)
     assert show_nights(store, [CELL], since="2026-04-02").tables[0].rows[0].build == "101"
+    requests = show_nights(store, [CELL], metric="input_tokens")
+    title = f"{CELL}: input_tokens in tokens/req, neither more nor less is better"
+    assert (requests.tables[0].neutral, table.neutral) == (True, False)
+    assert nights_report(requests).sections[0].title == title
 
 
 def test_a_cell_may_be_the_beginning_of_names(store: SeriesStore, kanban: Path) -> None:
@@ -225,23 +192,12 @@ def test_a_cell_may_be_the_beginning_of_names(store: SeriesStore, kanban: Path) 
     for beginning in ("omni", "omni/", "omni/random", "omni/random@"):
         assert shown(beginning) == [four, forty]
     assert shown("omni/random@c4") == shown("omni/random@c4-") == [four]
+    assert [series.metric for series in series_of(store, ["omni/"], metric="ttft:p99")] == ["ttft:p99"] * 2
     for other in ("omn", "omni_", ""):
         with pytest.raises(UsageError, match=f"no cell {other!r}"):
             shown(other)
     with pytest.raises(UsageError, match="nearest: omni_chunk/random@c4-n40"):
         shown("omni_")
-
-
-def test_what_is_asked_is_neither_better_nor_worse(store: SeriesStore, kanban: Path) -> None:
-    nights(kanban, [600.0, 660.0])
-    bring(store, kanban)
-    asked = show_nights(store, [CELL], metric="input_tokens")
-    assert asked.tables[0].neutral
-    assert (
-        nights_report(asked).sections[0].title
-        == f"{CELL}: input_tokens in tokens/req, neither more nor less is better"
-    )
-    assert not show_nights(store, [CELL]).tables[0].neutral
 
 
 def test_a_metric_that_half_the_points_lack(store: SeriesStore, kanban: Path) -> None:
@@ -275,12 +231,6 @@ def test_without_a_cell_a_line_for_each(store: SeriesStore, kanban: Path) -> Non
         show_nights(store, [], since="2027-01-01")
 
 
-def test_an_empty_store_says_what_comes_next(store: SeriesStore) -> None:
-    with pytest.raises(UsageError, match="no points") as caught:
-        show_nights(store, [])
-    assert caught.value.next_step == "perfbisect track ingest PATH"
-
-
 def test_new_baselines(store: SeriesStore, kanban: Path) -> None:
     baseline = {"median_audio_ttfp_ms": 700, "H100.median_audio_rtf": 0.2, "audio_throughput": 8.1, "x": 1}
     nights(kanban, [100.0, 600.0, 610.0, 620.0, 630.0, 640.0, 650.0, 660.0], baseline=baseline)
@@ -299,20 +249,17 @@ def test_new_baselines(store: SeriesStore, kanban: Path) -> None:
     assert {row.name: row.status for row in earlier.rows}["median_audio_ttfp_ms"] == "too few"
 
 
-def test_a_baseline_in_another_unit_is_told_in_its_own(store: SeriesStore, kanban: Path) -> None:
+def test_baselines_in_another_unit_and_without_old_ones(store: SeriesStore, kanban: Path) -> None:
     sound = {"mean_audio_duration_ms": 21_000.0, "total_audio_duration_ms": 800_000.0}
     nights(kanban, [600.0] * 7, baseline={"mean_audio_duration_ms": 20_000}, **sound)
+    nights(kanban, [600.0] * 7, test="other", first=200)
     bring(store, kanban)
-    (row,) = rebaseline(store, analyze_series(store, TABLE)).rows
-    assert (row.old, row.mean) == (20_000, pytest.approx(21_000))
-
-
-def test_without_baselines_the_usual_ones_are_new(store: SeriesStore, kanban: Path) -> None:
-    nights(kanban, [600.0] * 7)
-    bring(store, kanban)
-    rows = {row.name: row for row in rebaseline(store, analyze_series(store, TABLE)).rows}
-    assert rows["median_audio_ttfp_ms"].status == "new"
-    assert "median_tpot_ms" not in rows
+    rows = rebaseline(store, analyze_series(store, TABLE)).rows
+    (converted,) = (row for row in rows if row.cell == CELL)
+    assert (converted.old, converted.mean) == (20_000, pytest.approx(21_000))
+    usual = {row.name: row.status for row in rows if row.cell != CELL}
+    assert usual["median_audio_ttfp_ms"] == "new"
+    assert "median_tpot_ms" not in usual
 
 
 def test_a_mean_begins_at_a_change_of_the_instrument(store: SeriesStore, kanban: Path) -> None:

@@ -21,11 +21,7 @@ SOURCES = {source.name: source for source in _ALL}
 
 
 def find_source(place: str, name: str | None = None) -> tuple[ResultSource, str]:
-    """The source of a path or address, and its absolute path; ``name``: the source that it must be.
-
-    Raises:
-        UsageError: there is no such place, or no source takes it.
-    """
+    """The source of a path or address, and its absolute path; ``name``: the source that it must be."""
     is_address = urlsplit(place).scheme in ("http", "https")
     path = Path(place).expanduser().absolute()
     location = place if is_address else str(path)

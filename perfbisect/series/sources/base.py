@@ -84,21 +84,12 @@ class ResultSource(Protocol):
         ...
 
     def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
-        """The builds, oldest first where that is known.
-
-        Raises:
-            UsageError: the place holds nothing.
-            MachineError: it cannot be reached.
-        """
+        """The builds, oldest first where that is known; raises UsageError if the place holds nothing."""
         ...
 
 
 def json_files(root: Path) -> Iterator[Path]:
-    """Every JSON file below a folder, sorted; hidden folders and links to folders are skipped.
-
-    Raises:
-        MachineError: a folder cannot be read.
-    """
+    """Every JSON file below a folder, sorted; hidden folders and links to folders are skipped."""
 
     def fail(error: OSError) -> NoReturn:
         raise MachineError(
@@ -124,11 +115,7 @@ def local_file(path: Path, root: Path) -> SourceFile:
 
 
 def read_text(path: Path) -> str:
-    """A file's text without byte order mark; bytes that are no UTF-8 are replaced.
-
-    Raises:
-        MachineError: it cannot be read.
-    """
+    """A file's text without byte order mark; bytes that are no UTF-8 are replaced."""
     try:
         with path.open("rb") as stream:
             return stream.read(LARGEST).decode("utf-8-sig", "replace")

@@ -73,12 +73,7 @@ class Buildkite:
         return parse_address(place) is not None
 
     def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
-        """Every nightly build, oldest first, without those that had ended when they were read.
-
-        Raises:
-            UsageError: no token, one that is refused, an address with nothing behind it.
-            MachineError: the service gives no answer.
-        """
+        """Every nightly build, oldest first, without those that had ended when they were read."""
         pipeline = parse_address(place)
         if pipeline is None:
             raise UsageError(f"{place} is no address of Buildkite", next_step=f"give {self.accepts}")

@@ -42,12 +42,7 @@ class Journals:
         return any(True for _ in _journals(Path(place)))
 
     def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
-        """Every ``run``.
-
-        Raises:
-            UsageError: there is no run among the jobs.
-            LocatedError: a journal was changed.
-        """
+        """Every ``run``."""
         is_empty = True
         for path in _journals(Path(place)):
             state, recorded = path.stat(), read_run(path)

@@ -62,18 +62,18 @@ class RunOrigin(BaseModel):
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A run that was read back. ``commit`` is empty where what was measured is no commit."""
+    """A run that was read back, of the build in which its file lies."""
 
+    build: Build
     origin: RunOrigin
-    commit: str
     engine: str
     run: RunResult
     raw: str = ""
     record: int = 0
 
-    def rejected(self, build: Build, kind: RejectionKind, reason: str) -> RejectedResult:
+    def rejected(self, kind: RejectionKind, reason: str) -> RejectedResult:
         night = stamp(moment(self.origin.began))[:10]
-        return RejectedResult(build, kind, reason, self.raw, self.record, self.origin.cell, night)
+        return RejectedResult(self.build, kind, reason, self.raw, self.record, self.origin.cell, night)
 
 
 def name_of(key: str, *, diffusion: bool = False) -> str:
@@ -123,7 +123,7 @@ def published_run(
         **{name: result.get(total) for name, total in TOTALS.items()},
     }
     run = RunResult(origin.run, origin.seed, reported, seconds=origin.seconds, facts=facts)
-    return PublishedRun(origin, str(record.get("commit") or ""), str(record.get("engine_version") or ""), run)
+    return PublishedRun(_build(origin, record), origin, str(record.get("engine_version") or ""), run)
 
 
 def read_origin(document: object) -> RunOrigin | None:
@@ -144,12 +144,16 @@ def published_build(document: object) -> Build | None:
     origin = read_origin(document)
     if origin is None:
         return None
-    record: Any = document[0] if isinstance(document, list) else document
+    return _build(origin, document[0] if isinstance(document, list) else document)
+
+
+def _build(origin: RunOrigin, record: Any) -> Build:
+    """``commit`` is empty where what was measured is no commit."""
     return Build(SOURCE, PIPELINE, origin.job, commit=str(record.get("commit") or ""), fixed=origin.planned)
 
 
 def published_points(
-    build: Build, runs: Iterable[PublishedRun], recorded: Collection[str] = ()
+    runs: Iterable[PublishedRun], recorded: Collection[str] = ()
 ) -> Iterator[Point | RejectedResult]:
     """The launches of a build from their runs. ``recorded``: server starts that the journal itself has.
 
@@ -159,10 +163,10 @@ def published_points(
     for run in runs:
         launch = launches.setdefault(run.origin.launch, {})
         if run.origin.start in recorded:
-            yield run.rejected(build, "twin", "the same run of the same launch is in the journal")
+            yield run.rejected("twin", "the same run of the same launch is in the journal")
         elif run.origin.run in launch:
             reason = f"the same run of the same launch is {launch[run.origin.run].raw}"
-            yield run.rejected(build, "twin", reason)
+            yield run.rejected("twin", reason)
         else:
             launch[run.origin.run] = run
     for launch in filter(None, launches.values()):
@@ -171,10 +175,10 @@ def published_points(
         if len(ordered) == expected:
             origin = last.origin
             attempt = _attempt_of(ordered)
-            yield point_of_attempt(build, origin.cell, origin.model, attempt, last.raw, last.record)
+            yield point_of_attempt(last.build, origin.cell, origin.model, attempt, last.raw, last.record)
         else:
             reason = f"{len(ordered)} of the {expected} runs of its launch are there"
-            yield last.rejected(build, "unmeasured", reason)
+            yield last.rejected("unmeasured", reason)
 
 
 def _attempt_of(runs: Sequence[PublishedRun]) -> Attempt:
@@ -190,6 +194,5 @@ def _attempt_of(runs: Sequence[PublishedRun]) -> Attempt:
             "launch": {"id": origin.start, "suite": origin.suite or None},
         },
     )
-    return Attempt(
-        origin.launch, last.commit, "run", provenance, tuple(run.run for run in runs), started_at=origin.began
-    )
+    results, change = tuple(run.run for run in runs), last.build.commit
+    return Attempt(origin.launch, change, "run", provenance, results, started_at=origin.began)

@@ -72,16 +72,10 @@ def key_of(name: str) -> tuple[str, float] | None:
 
 
 def result_records(document: object) -> list[object]:
-    """The records of a file: one of a served benchmark, or those of a diffusion benchmark.
-
-    Raises:
-        UnusableResultError: a list without a result.
-    """
-    if not isinstance(document, list):
-        return [document]
-    if not any(_is_diffusion(record) for record in document):
-        raise UnusableResultError("other", "a list without a result of the diffusion benchmark")
-    return document
+    """The records of a file: one of a served benchmark, or those of a diffusion benchmark."""
+    if isinstance(document, list) and any(map(_is_diffusion, document)):
+        return document
+    return [document]
 
 
 def parse_result(record: object) -> ParsedResult:
@@ -90,6 +84,8 @@ def parse_result(record: object) -> ParsedResult:
     Raises:
         UnusableResultError: it is no measurement.
     """
+    if isinstance(record, list):
+        raise UnusableResultError("other", "a list without a result of the diffusion benchmark")
     if not isinstance(record, Mapping):
         raise UnusableResultError("other", f"holds {type(record).__name__}, no result of a benchmark")
     try:

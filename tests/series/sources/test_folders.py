@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import UsageError
-from perfbisect.measure.attempt import to_dict
-from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
+from perfbisect.model.attempt import Failure
 from perfbisect.series.points import Point, RejectedResult
 from perfbisect.series.sources import SOURCES, IngestOptions, SourceBuild, find_source
 from perfbisect.series.sources.journals import recorded_points
 from tests.series.made import RAW, drawn, name_of, result, served, write
+from tests.series.test_publish import COMMIT, VALUES, attempt, cell, job_of
 
 
 def batches(path: Path, **asked: Any) -> list[SourceBuild]:
@@ -55,13 +55,10 @@ def test_a_kanban_of_every_layout(tmp_path: Path) -> None:
     assert batches(tmp_path, zone="Asia/Tokyo")[0].zone == "Asia/Tokyo"
 
 
-def test_results_beside_other_things_are_no_kanban(tmp_path: Path) -> None:
-    write(tmp_path / "data/results/thing.json", {"a": 1})
-    write(tmp_path / "results" / name_of(), served())
-    assert source_of(tmp_path) == "folder"
-
-
-def test_a_kanban_without_results(tmp_path: Path) -> None:
+def test_folders_that_are_no_kanban_or_an_empty_one(tmp_path: Path) -> None:
+    write(tmp_path / "plain/data/results/thing.json", {"a": 1})
+    write(tmp_path / "plain/results" / name_of(), served())
+    assert source_of(tmp_path / "plain") == "folder"
     (tmp_path / RAW / "6433").mkdir(parents=True)
     with pytest.raises(UsageError, match="no results"):
         batches(tmp_path)
@@ -147,66 +144,35 @@ def test_every_source_satisfies_the_protocol(name: str, tmp_path: Path) -> None:
     assert not source.takes("https://example.org/some/thing/else")
 
 
-def attempt(identity: str, *values: float, failure: Failure | None = None) -> dict[str, Any]:
-    runs = tuple(
-        RunResult(k, k, {"ttft:median": value, "failed": 0.0}, seconds=10.0,
-                  facts={"completed": 8, "failed": 0, "input_tokens": 800, "output_tokens": 80})
-        for k, value in enumerate(values, 1)
-    )  # fmt: skip
-    made = Attempt(
-        identity, "c" * 40, "run", Provenance("digest-1", "cpu-2", "client-digest"), runs, failure,
-        started_at="2026-04-12T21:00:00+02:00", folder=f"/state/jobs/j/attempts/{identity}",
-    )  # fmt: skip
-    return to_dict(made)
-
-
-def journal(folder: Path, verb: str, *events: tuple[str, dict[str, Any]]) -> None:
-    plan = {
-        "verb": verb,
-        "cell": {"name": "text_cpu@c4-n8", "model": "M"},
-        "change": {"id": "c" * 40 + "+pip:a==1", "kind": "commit"},
-    }
-    rows = [("plan", plan), *events]
-    folder.mkdir(parents=True)
-    lines = [
-        json.dumps({"schema": 1, "seq": i, "time": "2026-04-12T19:00:00+00:00", "event": kind, "data": data})
-        for i, (kind, data) in enumerate(rows)
-    ]
-    (folder / "journal.jsonl").write_text("\n".join(lines) + "\n")
-
-
 def test_our_own_runs_are_points(tmp_path: Path) -> None:
-    journal(
-        tmp_path / "jobs" / "a",
-        "run",
-        ("finished", {"attempt": attempt("1", 10.0, 40.0)}),
-        ("failed", {"attempt": attempt("2", failure=Failure("launch", "machine", "no memory"))}),
-        ("finished", {"attempt": attempt("3", 10.0)}),
-        ("discarded", {"attempt": "3", "reason": "somebody else measured"}),
-        ("finished", {"attempt": {"id": "4"}}),
+    of = cell()
+    attempts = (
+        attempt(1, of, {"ttft:median": 10.0, "failed": 0.0}, {"ttft:median": 40.0, "failed": 0.0}),
+        attempt(2, of, failure=Failure("launch", "machine", "no memory")),
+        attempt(3, of, VALUES),
     )
-    journal(tmp_path / "jobs" / "b", "bisect")
+    job = job_of(tmp_path, "a", of, *attempts, discarded="a-003")
+    torn = {"schema": 1, "seq": 6, "time": "2026-04-12T19:00:00+00:00", "event": "finished"}
+    with job.journal.open("a") as journal:
+        journal.write(json.dumps(torn | {"data": {"attempt": {"id": "4"}}}) + "\n")
+    job_of(tmp_path, "b", of, verb="bisect")
     (batch,) = batches(tmp_path)
-    assert (batch.build.name, batch.build.commit, batch.build.source) == ("a", "c" * 40, "journal")
+    assert (batch.build.name, batch.build.commit, batch.build.source) == ("a", COMMIT, "journal")
     document = json.loads(batch.files[0].read()[0])
-    point, failed, voided, torn = recorded_points(batch.build, document, "raw")
+    point, *rejected = recorded_points(batch.build, document, "raw")
     assert isinstance(point, Point)
-    assert point.cell == "text_cpu@c4-n8"
-    assert point.workload.digest == "digest-1"
-    assert point.began == "2026-04-12T19:00:00Z"
+    assert (point.cell, point.workload.digest) == (of.name, of.digest)
+    assert point.began == "2026-04-12T19:01:00Z"
     assert point.values == pytest.approx({"ttft:median": 20.0, "failed": 0.0})
-    assert (point.start, point.covariates["input_tokens"], point.covariates["duration"]) == ("1", 100, 20)
-    assert point.covariates["hardware"] == "cpu-2"
-    assert isinstance(failed, RejectedResult)
-    assert isinstance(voided, RejectedResult)
-    assert (failed.kind, failed.reason) == ("unmeasured", "no memory")
-    assert voided.reason == "somebody else measured"
-    assert isinstance(torn, RejectedResult)
-    assert torn.kind == "broken"
+    assert (point.start, point.covariates["output_tokens"], point.covariates["duration"]) == ("a-001", 9, 20)
+    assert point.covariates["hardware"] == "H20 x 2"
+    kinds = [(result.kind, result.reason) for result in rejected if isinstance(result, RejectedResult)]
+    assert kinds[:2] == [("unmeasured", "no memory"), ("unmeasured", "others measured")]
+    assert kinds[2][0] == "broken"
     assert source_of(tmp_path / "jobs" / "a") == "journals"
 
 
 def test_jobs_that_are_no_runs_are_no_nights(tmp_path: Path) -> None:
-    journal(tmp_path / "jobs" / "b", "bisect")
+    job_of(tmp_path, "b", cell(), verb="bisect")
     with pytest.raises(UsageError, match="no job of `perfbisect run`"):
         batches(tmp_path)
