@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import MachineError
 from perfbisect.jobs.events import MachineBackoff
-from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
-from tests.fixtures.jobs import MakePlan
-from tests.jobs.world import PowerCut, Watch, World, history, kinds, verdict
+from tests.fixtures.jobs import MakePlan, NewJob, Play
+from tests.jobs.world import PowerCut, Watch, World, history, kinds, named, verdict
 
-NewJob = Callable[[BisectPlan, Watch, World], Job]
 FAILED = Failure("launch", "machine", "killed from outside", "/log")
 
 
@@ -27,9 +22,9 @@ def first_search(world: World) -> int:
 
 
 @pytest.fixture
-def calm(plan_for: MakePlan, new_job: NewJob) -> World:
-    world, watch = World(history(40).changes, slow=23, factor=1.3), Watch()
-    assert verdict(new_job(plan_for(world), watch, world), watch, world).outcome == "found"
+def calm(play: Play) -> World:
+    world = World(history(40).changes, slow=23, factor=1.3)
+    assert play(world).outcome == "found"
     return world
 
 
@@ -37,19 +32,18 @@ def at(world: World, request: AttemptRequest) -> int:
     return next(i for i, change in enumerate(world.changes) if change.id == request.change.id)
 
 
-def test_an_end_is_measured_before_a_new_position(calm: World, plan_for: MakePlan, new_job: NewJob) -> None:
+def test_an_end_is_measured_before_a_new_position(calm: World, play: Play) -> None:
     n = first_search(calm)
     world, watch = World(calm.changes, slow=23, factor=1.3), Watch()
     world.fault = lambda i, _: FAILED if i == n else None
-    report = verdict(new_job(plan_for(world), watch, world), watch, world)
+    report = play(world, watch)
     assert watch.waits == [30.0]
     failed, anchor, again = world.requests[n - 1 : n + 2]
     assert at(world, anchor) in (0, 39)
     assert anchor.purpose == "search"
     assert again.change == failed.change
     assert "a control run" in report.launches[n].why
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[23].id
+    assert named(report) == world.changes[23].id
 
 
 def test_a_machine_that_is_another_since_is_waited_for(
@@ -67,18 +61,17 @@ def test_a_machine_that_is_another_since_is_waited_for(
     assert [x.number for x in void] == [n + 1]
     assert "the machine is not what it was" in void[0].reason
     assert any(isinstance(x, MachineBackoff) and "not what it was" in x.reason for x in watch.notices)
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[23].id
+    assert named(report) == world.changes[23].id
     assert report.minutes.lost > 0
 
 
-def test_a_machine_that_stays_another_ends_the_job(calm: World, plan_for: MakePlan, new_job: NewJob) -> None:
+def test_a_machine_that_stays_another_ends_the_job(calm: World, play: Play) -> None:
     n = first_search(calm)
-    world, watch = World(calm.changes, slow=23, factor=1.3), Watch()
+    world = World(calm.changes, slow=23, factor=1.3)
     world.fault = lambda i, _: FAILED if i == n else None
     world.pace = lambda _: 2.0 if n < len(world.requests) else 1.0
     with pytest.raises(MachineError, match="not what it was"):
-        verdict(new_job(plan_for(world), watch, world), watch, world)
+        play(world)
 
 
 def test_the_doubt_outlives_an_interruption(calm: World, plan_for: MakePlan, new_job: NewJob) -> None:
@@ -95,13 +88,11 @@ def test_the_doubt_outlives_an_interruption(calm: World, plan_for: MakePlan, new
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_half_the_launches_killed_from_outside(plan_for: MakePlan, new_job: NewJob, seed: int) -> None:
-    world, watch = World(history(24).changes, slow=17, factor=1.3, seed=seed), Watch()
+def test_half_the_launches_killed_from_outside(play: Play, seed: int) -> None:
+    world = World(history(24).changes, slow=17, factor=1.3, seed=seed)
     world.fault = lambda i, _: FAILED if (i * 2_654_435_761 + seed * 40_503) >> 7 & 1 else None
-    report = verdict(new_job(plan_for(world), watch, world), watch, world, backoff=(1.0,) * 8)
-    assert report.outcome == "found"
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[17].id
+    report = play(world, backoff=(1.0,) * 8)
+    assert named(report) == world.changes[17].id
     assert report.skips == ()
     assert report.minutes.total <= 600
     failed = [x for x in report.launches if x.outcome == "failed"]

@@ -5,24 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from perfbisect.bisect.plan import BisectPlan
 from perfbisect.commands import session
 from perfbisect.errors import BuildError
-from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.runner import SpareCores
 from perfbisect.machine.slots import Slot
 from perfbisect.model.change import Change
-from tests.fixtures.jobs import MakePlan
+from tests.fixtures.jobs import MakePlan, NewJob
 from tests.jobs.world import FakeBuilder, Watch, World, history, verdict
-
-NewJob = Callable[[BisectPlan, Watch, World], Job]
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal, get_args
 
 import pytest
@@ -24,28 +23,25 @@ from perfbisect.jobs.journal import read
 from perfbisect.jobs.kind import Amendment
 from perfbisect.model.change import Change
 from perfbisect.model.metric import parse_metric
-from tests.fixtures.jobs import MakePlan
-from tests.jobs.world import FakeBuilder, PowerCut, Watch, World, history, verdict
-
-NewJob = Callable[[BisectPlan, Watch, World], Job]
+from tests.fixtures.jobs import MakePlan, NewJob, Play
+from tests.jobs.world import FakeBuilder, PowerCut, Watch, World, history, named, verdict
 
 
 class TestFix:
-    def test_the_change_that_made_it_better_is_named(self, plan_for: MakePlan, new_job: NewJob) -> None:
-        world, watch = World(history(16).changes, slow=11, factor=1 / 1.3), Watch()
-        report = verdict(new_job(plan_for(world, direction="improvement"), watch, world), watch, world)
+    def test_the_change_that_made_it_better_is_named(self, play: Play) -> None:
+        world = World(history(16).changes, slow=11, factor=1 / 1.3)
+        report = play(world, direction="improvement")
         assert report.outcome == "found"
-        assert report.culprit is not None
-        assert report.culprit.id == world.changes[11].id
+        assert named(report) == world.changes[11].id
         assert "better: -" in report.summary[0]
         assert report.good.id == world.changes[-1].id, "the later end is the good one"
         assert report.bad.id == world.changes[0].id
         assert "bad end, round 1" in report.launches[0].why
         assert report.launches[0].change.id == world.changes[0].id
 
-    def test_a_regression_is_no_fix(self, plan_for: MakePlan, new_job: NewJob) -> None:
-        world, watch = World(history(8).changes, slow=4, factor=1.3, tau=0.005), Watch()
-        report = verdict(new_job(plan_for(world, direction="improvement"), watch, world), watch, world)
+    def test_a_regression_is_no_fix(self, play: Play) -> None:
+        world = World(history(8).changes, slow=4, factor=1.3, tau=0.005)
+        report = play(world, direction="improvement")
         assert report.outcome == "not reproduced"
         assert f"{world.changes[-1].short} is not better than {world.changes[0].short}" in report.summary[0]
         assert any("good end is worse than the bad end" in text for text in report.summary)
@@ -54,8 +50,7 @@ class TestFix:
         world, watch = World(history(10).changes, slow=4, factor=1 / 1.4), Watch()
         plan = plan_for(world, direction="improvement", metric="output_throughput")
         report = verdict(new_job(plan, watch, world), watch, world)
-        assert report.culprit is not None
-        assert report.culprit.id == world.changes[4].id
+        assert named(report) == world.changes[4].id
         assert "better: +" in report.summary[0]
 
     def test_an_end_is_called_what_the_user_calls_it(self, plan_for: MakePlan) -> None:
@@ -119,10 +114,10 @@ class Stairs(World):
             self.pace = before
 
 
-def test_every_step_is_named(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = Stairs(history(10).changes, slow=3, factor=1.7, tau=0.01), Watch()
+def test_every_step_is_named(play: Play) -> None:
+    world = Stairs(history(10).changes, slow=3, factor=1.7, tau=0.01)
     world.second = 7
-    report = verdict(new_job(plan_for(world, all_steps=True), watch, world), watch, world)
+    report = play(world, all_steps=True)
     assert report.outcome == "found"
     assert [step.culprits[0].changes[0].id for step in report.steps] == [
         world.changes[3].id,
@@ -190,8 +185,7 @@ class TestAside:
     def test_a_step_on_main_is_found_there(self, plan_for: MakePlan, new_job: NewJob) -> None:
         world, watch = World(history(12).changes, slow=7, factor=1.3), Watch()
         report = verdict(new_job(self.plan(plan_for, world), watch, world), watch, world)
-        assert report.culprit is not None
-        assert report.culprit.id == world.changes[7].id
+        assert named(report) == world.changes[7].id
         first = next(x for x in report.launches if x.purpose == "search")
         assert first.change.id == world.changes[1].id, "the merge base is the first probe"
         assert "merge base" in first.why

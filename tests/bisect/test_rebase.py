@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,14 +11,11 @@ import pytest
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.positions import Position, crossings, differing, pin_notes
 from perfbisect.environments.base import Refusal
-from perfbisect.jobs.folders import Job
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
-from tests.fixtures.jobs import MakePlan
-from tests.jobs.world import FakeBuilder, Watch, World, history, verdict
-
-NewJob = Callable[[BisectPlan, Watch, World], Job]
+from tests.fixtures.jobs import MakePlan, NewJob
+from tests.jobs.world import FakeBuilder, Watch, World, history, named, verdict
 
 PACKAGES = {
     "v0.20.0": ["numpy==2.1", "nvidia-cublas-cu12==12.8", "torch==2.9", "vllm==0.20.0", "xgrammar==0.1"],
@@ -78,8 +75,7 @@ def test_the_rebase_and_its_parent_are_measured_first_and_named(plan_for: MakePl
     searched = [x.change.id for x in report.launches if x.purpose == "search"]
     assert searched[:2] == [here.changes[4].id, here.changes[5].id]
     assert report.launches[len([x for x in report.launches if x.purpose == "end"])].why.startswith("beside a")
-    assert report.culprit is not None
-    assert report.culprit.id == here.changes[5].id
+    assert named(report) == here.changes[5].id
     said = "\n".join(report.summary)
     rebase, parent = here.changes[5].short, here.changes[4].short
     assert f"The step is a rebase: {rebase} moves its pin of vllm from v0.20.0 to v0.21.0." in said
@@ -96,8 +92,7 @@ def test_the_rebase_and_its_parent_are_measured_first_and_named(plan_for: MakePl
 def test_a_step_beside_the_rebase_is_no_rebase(plan_for: MakePlan, new_job: NewJob, slow: int) -> None:
     here, watch = world(5, slow), Watch()
     report = verdict(new_job(plan(plan_for, here), watch, here), watch, here)
-    assert report.culprit is not None
-    assert report.culprit.id == here.changes[slow].id
+    assert named(report) == here.changes[slow].id
     assert not any("rebase" in sentence for sentence in report.summary)
 
 
@@ -117,8 +112,7 @@ def test_a_pin_that_has_become_unlikely_is_not_measured(plan_for: MakePlan, new_
     made = plan_for(here, PinnedFake(groups=groups))
     assert [one.index for one in crossings(made.positions)] == [4, 36]
     report = verdict(new_job(made, watch, here), watch, here)
-    assert report.culprit is not None
-    assert report.culprit.id == here.changes[4].id
+    assert named(report) == here.changes[4].id
     measured = {x.change.id for x in report.launches}
     assert here.changes[36].id not in measured
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import amend
-from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.report import build_report
-from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.kind import Amendment
 from perfbisect.measure.executor import AttemptRequest
@@ -18,10 +14,9 @@ from perfbisect.model.attempt import Failure
 from perfbisect.model.change import Change
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
-from tests.fixtures.jobs import MakePlan
+from tests.fixtures.jobs import MakePlan, NewJob, Play
 from tests.jobs.world import PowerCut, Watch, World, history, kinds, verdict
 
-NewJob = Callable[[BisectPlan, Watch, World], Job]
 LESS = Change("ee" * 20, "commit", 'Revert "Change 6"')
 
 
@@ -83,9 +78,9 @@ def test_the_step_is_gone_with_its_culprit(plan_for: MakePlan, new_job: NewJob) 
     assert LESS.short in report_html(build_report(report))
 
 
-def test_something_else_may_keep_the_later_end_slow(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = world_of(left=1.3, tau=0.005, sigma=0.005), Watch()
-    report = verdict(new_job(plan_for(world, confirm_revert=True), watch, world), watch, world, revert=taken)
+def test_something_else_may_keep_the_later_end_slow(play: Play) -> None:
+    world = world_of(left=1.3, tau=0.005, sigma=0.005)
+    report = play(world, confirm_revert=True, revert=taken)
     assert report.outcome == "found"
     assert any("taking it back changes nothing there" in text for text in report.summary)
 
@@ -102,11 +97,11 @@ def test_a_conflict_is_said_and_no_failure(plan_for: MakePlan, new_job: NewJob) 
 
 
 @pytest.mark.parametrize("phase", ["build", "launch"])
-def test_a_reverted_tree_that_does_not_work_is_said(plan_for: MakePlan, new_job: NewJob, phase: str) -> None:
-    world, watch = world_of(), Watch()
+def test_a_reverted_tree_that_does_not_work_is_said(play: Play, phase: str) -> None:
+    world = world_of()
     failure = Failure(phase, "change", "ImportError", "/log")  # type: ignore[arg-type]
     world.fault = lambda _, request: failure if request.change.id == LESS.id else None
-    report = verdict(new_job(plan_for(world, confirm_revert=True), watch, world), watch, world, revert=taken)
+    report = play(world, confirm_revert=True, revert=taken)
     assert report.outcome == "found"
     assert report.revert is None
     assert "ImportError" in report.revert_note
@@ -144,9 +139,9 @@ def test_it_can_be_asked_of_a_finished_job(plan_for: MakePlan, new_job: NewJob) 
     assert again.culprit == first.culprit
 
 
-def test_the_budget_ends_it(plan_for: MakePlan, new_job: NewJob) -> None:
+def test_the_budget_ends_it(plan_for: MakePlan, new_job: NewJob, play: Play) -> None:
     world, watch = world_of(), Watch()
-    free = verdict(new_job(plan_for(world), watch, world), watch, world)
+    free = play(world, watch)
     world, watch = world_of(), Watch()
     job = new_job(plan_for(world, confirm_revert=True, budget=free.minutes.total + 2.5), watch, world)
     report = verdict(job, watch, world, revert=taken)
@@ -156,10 +151,10 @@ def test_the_budget_ends_it(plan_for: MakePlan, new_job: NewJob) -> None:
     assert sum(event.kind == "verdict" for event in read(job.journal).events) == 1
 
 
-def test_of_a_set_nothing_is_taken_back(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = world_of(), Watch()
+def test_of_a_set_nothing_is_taken_back(play: Play) -> None:
+    world = world_of()
     failure = Failure("build", "change", "no", "/log")
     world.fault = lambda _, request: failure if request.change.id == world.changes[6].id else None
-    report = verdict(new_job(plan_for(world, confirm_revert=True), watch, world), watch, world, revert=taken)
+    report = play(world, confirm_revert=True, revert=taken)
     assert [p.index for p in report.culprits] == [6, 7]
     assert "cannot be told apart" in report.revert_note

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 
-from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.jobs.events import JobNote, MachineBackoff
-from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
-from tests.fixtures.jobs import MakePlan
-from tests.jobs.world import PowerCut, Watch, World, history, verdict
+from tests.fixtures.jobs import MakePlan, NewJob, Play
+from tests.jobs.world import PowerCut, Watch, World, history, named, verdict
 
-NewJob = Callable[[BisectPlan, Watch, World], Job]
 TWO = (Slot("one"), Slot("two"))
 FAILED = Failure("launch", "machine", "no memory", "/log")
 
@@ -37,9 +33,7 @@ def test_two_slots_name_the_planted_change(plan_for: MakePlan, new_job: NewJob) 
     world, watch = World(history(24).changes, slow=15, factor=1.3, hold=beside), Watch()
     job = new_job(plan_for(world), watch, world)
     report = verdict(job, watch, world, slots=TWO)
-    assert report.outcome == "found"
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[15].id
+    assert named(report) == world.changes[15].id
     seen = launches(read(job.journal).events)
     measured = [x for x in seen if x.end == "finished"]
     assert {x.slot for x in measured} == {"one", "two"}
@@ -53,24 +47,20 @@ def test_two_slots_name_the_planted_change(plan_for: MakePlan, new_job: NewJob) 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_slot_of_half_the_speed_is_no_step(plan_for: MakePlan, new_job: NewJob, seed: int) -> None:
-    world, watch = World(history(20).changes, slow=9, factor=1.2, hold=beside, seed=seed), Watch()
+def test_a_slot_of_half_the_speed_is_no_step(play: Play, seed: int) -> None:
+    world = World(history(20).changes, slow=9, factor=1.2, hold=beside, seed=seed)
     world.pace = lambda request: 2.0 if name_of(request) == "two" else 1.0
-    report = verdict(new_job(plan_for(world), watch, world), watch, world, slots=TWO)
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[9].id
+    report = play(world, slots=TWO)
+    assert named(report) == world.changes[9].id
     assert report.confirmed is not None
     assert report.confirmed.low < 0.2 < report.confirmed.high
 
 
-def test_a_slot_that_the_machine_fails_is_left_and_the_other_goes_on(
-    plan_for: MakePlan, new_job: NewJob
-) -> None:
+def test_a_slot_that_the_machine_fails_is_left_and_the_other_goes_on(play: Play) -> None:
     world, watch = World(history(12).changes, slow=5, hold=beside), Watch()
     world.fault = lambda _, request: FAILED if name_of(request) == "two" else None
-    report = verdict(new_job(plan_for(world), watch, world), watch, world, slots=TWO, backoff=(0.0, 0.0))
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[5].id
+    report = play(world, watch, slots=TWO, backoff=(0.0, 0.0))
+    assert named(report) == world.changes[5].id
     assert {x.slot for x in report.launches if x.outcome == "measured"} == {"one"}
     assert {n.slot for n in watch.notices if isinstance(n, MachineBackoff)} == {"two"}
     notes = [n.text for n in watch.notices if isinstance(n, JobNote)]
@@ -78,11 +68,11 @@ def test_a_slot_that_the_machine_fails_is_left_and_the_other_goes_on(
     assert report.skips == ()
 
 
-def test_slots_that_all_fail_end_the_job(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = World(history(12).changes, slow=5, hold=beside), Watch()
+def test_slots_that_all_fail_end_the_job(play: Play) -> None:
+    world = World(history(12).changes, slow=5, hold=beside)
     world.fault = lambda *_: FAILED
     with pytest.raises(MachineError, match="2 times in a row on slot"):
-        verdict(new_job(plan_for(world), watch, world), watch, world, slots=TWO, backoff=(0.0,))
+        play(world, slots=TWO, backoff=(0.0,))
 
 
 def test_power_lost_with_two_launches_under_way_costs_those_two(plan_for: MakePlan, new_job: NewJob) -> None:
@@ -96,8 +86,7 @@ def test_power_lost_with_two_launches_under_way_costs_those_two(plan_for: MakePl
     world.fault = lambda *_: None
     report = verdict(job, watch, world, slots=TWO)
     assert {x.token for x in opened} <= {token for token, _, _ in watch.stopped}
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[5].id
+    assert named(report) == world.changes[5].id
     assert {x.attempt for x in report.launches if x.reason == "perfbisect ended during it"} == {
         x.attempt_id for x in opened
     }
@@ -110,8 +99,7 @@ def test_a_job_of_two_slots_is_resumed_on_one(plan_for: MakePlan, new_job: NewJo
     with pytest.raises(PowerCut):
         verdict(job, watch, world, slots=TWO)
     report = verdict(job, watch, world, slots=TWO[:1])
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[5].id
+    assert named(report) == world.changes[5].id
 
 
 def test_an_interruption_of_one_ends_the_other_too(plan_for: MakePlan, new_job: NewJob) -> None:

@@ -231,3 +231,8 @@ def verdict(job: Job, watch: Watch, world: World, **tools: Any) -> ReportDocumen
 
 def kinds(job: Job) -> list[str]:
     return [event.kind for event in read(job.journal).events]
+
+
+def named(report: ReportDocument) -> str | None:
+    """The id of the one change that a bisection names."""
+    return report.culprit.id if report.culprit else None
