@@ -227,20 +227,20 @@ def spread(attempt: Attempt | None, metric: MetricRef) -> float | None:
     return median(known) if known else None
 
 
-def minutes_document(seen: Sequence[LaunchRecord], budget: float, saved: float = 0.0) -> MinutesDocument:
+def minutes_document(records: Sequence[LaunchRecord], budget: float, saved: float = 0.0) -> MinutesDocument:
     """Where the minutes went, by phase; lost are those of attempts that are no evidence."""
     phases: dict[str, float] = {}
-    for launch in seen:
+    for launch in records:
         for phase, seconds in (launch.attempt.seconds if launch.attempt else {}).items():
             phases[phase] = phases.get(phase, 0.0) + seconds / 60
-    lost = sum(x.minutes for x in seen if x.end != "finished" and not x.refused)
-    total = sum(x.minutes for x in seen)
+    lost = sum(x.minutes for x in records if x.end != "finished" and not x.refused)
+    total = sum(x.minutes for x in records)
     return MinutesDocument(total=total, budget=budget, lost=lost, by_phase=phases, saved=saved)
 
 
-def versions(setting: MeasurementConfig, seen: Iterable[LaunchRecord]) -> dict[str, Any]:
+def versions(setting: MeasurementConfig, records: Iterable[LaunchRecord]) -> dict[str, Any]:
     """Versions of perfbisect, engines, client and machine; several where they differ."""
-    provenances = [launch.attempt.provenance for launch in seen if launch.attempt is not None]
+    provenances = [launch.attempt.provenance for launch in records if launch.attempt is not None]
     facts: Mapping[str, Any] = next((p.facts for p in provenances if p.facts), {})
     return {
         "perfbisect": perfbisect.__version__,

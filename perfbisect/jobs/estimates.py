@@ -71,10 +71,10 @@ def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef) -> Noise:
 
 def earlier_attempts(jobs: Jobs, digest: str) -> tuple[Attempt, ...]:
     """Attempts of the last jobs that measured this cell: for prices and noise, never as evidence."""
-    found: list[Attempt] = []
+    earlier: list[Attempt] = []
     for job in jobs.all()[-_JOBS_BACK:]:
         with contextlib.suppress(PerfbisectError):
-            seen = launches(read(job.journal).events)
-            attempts = [x.attempt for x in seen if x.end == "finished" and x.attempt is not None]
-            found += [a for a in attempts if a.provenance.cell_digest == digest]
-    return tuple(found)
+            records = launches(read(job.journal).events)
+            attempts = [x.attempt for x in records if x.end == "finished" and x.attempt is not None]
+            earlier += [a for a in attempts if a.provenance.cell_digest == digest]
+    return tuple(earlier)

@@ -55,18 +55,14 @@ def plan_cell(plan: JobPlan) -> Cell:
 
 
 def read_cell(data: Mapping[str, Any], digest: str) -> Cell:
-    """Read a cell from a plan.
-
-    Raises:
-        UsageError: it cannot be parsed, or its digest differs from the plan's.
-    """
+    """Read a cell from a plan; UsageError if it cannot be parsed, or its digest differs from the plan's."""
     try:
         cell = Cell.model_validate_json(json.dumps(data))
     except ValidationError as error:
         raise UsageError(f"the job's cell cannot be read: {error}", next_step="start a new job") from error
     if cell.digest != digest:
         raise UsageError(
-            f"the job's cell has the digest {cell.digest} here and had {digest} when the job began",
+            f"the job's cell has the digest {cell.digest} and had {digest} when the job began",
             next_step="continue with the version of perfbisect that began it, or start a new job",
         )
     return cell
@@ -89,11 +85,7 @@ def plan_data(events: Sequence[JournalEvent]) -> Mapping[str, Any]:
 
 
 def find_plan(events: Sequence[JournalEvent], plan_type: type[PlanT]) -> PlanT | None:
-    """Read the plan; None if the job is of another kind.
-
-    Raises:
-        UsageError: there is none, or it cannot be parsed.
-    """
+    """Read the plan; None if the job is of another kind, UsageError if it cannot be parsed."""
     data = plan_data(events)
     if data.get("verb") != verb_of(plan_type):
         return None

@@ -134,13 +134,13 @@ def _updated(launch: LaunchRecord, event: JournalEvent) -> LaunchRecord:
     )
 
 
-def ended_launches(seen: Iterable[LaunchRecord]) -> list[LaunchRecord]:
+def ended_launches(records: Iterable[LaunchRecord]) -> list[LaunchRecord]:
     """Ended launches in the order of their final events, which wall clocks do not disturb."""
-    return sorted((launch for launch in seen if launch.end is not None), key=lambda launch: launch.ended)
+    return sorted((launch for launch in records if launch.end is not None), key=lambda launch: launch.ended)
 
 
 def retry_due(
-    seen: Sequence[LaunchRecord], slot: str = "", slots: Collection[str] = ("",)
+    records: Sequence[LaunchRecord], slot: str = "", slots: Collection[str] = ("",)
 ) -> LaunchRecord | None:
     """The failed launch to repeat on this slot.
 
@@ -148,14 +148,14 @@ def retry_due(
     keeps pairs together, or on any slot if that one is gone.
     """
     failed: dict[int, LaunchRecord] = {}
-    for launch in ended_launches(seen):
+    for launch in ended_launches(records):
         if launch.end == "finished":
             failed.pop(launch.position, None)
         elif launch.end == "failed" and launch.refused:
             is_retry = failed.pop(launch.position, None) is not None
             if launch.built and not is_retry:
                 failed[launch.position] = launch
-    running = {launch.position for launch in seen if launch.end is None}
+    running = {launch.position for launch in records if launch.end is None}
     for launch in failed.values():
         if launch.position not in running and (launch.slot == slot or launch.slot not in slots):
             return launch
@@ -164,7 +164,7 @@ def retry_due(
 
 def require_comparable(
     attempt: Attempt,
-    seen: Sequence[LaunchRecord],
+    records: Sequence[LaunchRecord],
     metric: MetricRef,
     advice: str = "measure all of a bisection",
 ) -> None:
@@ -178,7 +178,7 @@ def require_comparable(
             where=attempt.folder,
             next_step="name one of these with --metric",
         ) from None
-    finished = (x.attempt for x in ended_launches(seen) if x.end == "finished" and x.attempt is not None)
+    finished = (x.attempt for x in ended_launches(records) if x.end == "finished" and x.attempt is not None)
     first = next(finished, attempt)
     for field, left, right in provenance_differences(first.provenance, attempt.provenance):
         raise MachineError(
@@ -195,8 +195,8 @@ class Timeline:
     last launch plus the wall-clock time since, if that is positive.
     """
 
-    def __init__(self, seen: Sequence[LaunchRecord], seconds: Callable[[], float], now: datetime) -> None:
-        known = [launch for launch in seen if launch.at is not None]
+    def __init__(self, records: Sequence[LaunchRecord], seconds: Callable[[], float], now: datetime) -> None:
+        known = [launch for launch in records if launch.at is not None]
         self._seconds = seconds
         self._first: float | None = None
         self._offset = 0.0
@@ -215,11 +215,11 @@ class Timeline:
         return self._offset + (now - self._first) / 60
 
 
-def minutes_saved(events: Iterable[JournalEvent], seen: Sequence[LaunchRecord]) -> float:
+def minutes_saved(events: Iterable[JournalEvent], records: Sequence[LaunchRecord]) -> float:
     """Minutes saved by overlap: clients imported during server starts, environments built ahead and used."""
-    facts = [launch.attempt.provenance.facts for launch in seen if launch.attempt is not None]
+    facts = [launch.attempt.provenance.facts for launch in records if launch.attempt is not None]
     seconds = sum(float(fact.get("saved_seconds") or 0.0) for fact in facts)
-    used = {launch.position for launch in seen}
+    used = {launch.position for launch in records}
     built = {
         int(event.data["position"]): float(event.data["seconds"]) for event in events if event.kind == "built"
     }
