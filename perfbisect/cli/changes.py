@@ -41,14 +41,14 @@ def show(revision: str, repo: Path | None, as_json: bool) -> int:
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.text import line
     from perfbisect.jobs.documents import change_document
-    from perfbisect.setup.checkout import Checkout
 
     here = open_workspace(repo=repo)
     change = resolve_change(here, revision)
     text = None
     if change.kind == "commit":
-        text = Checkout(here.needed_repository(), change.source).text(DOCKERFILE)
+        text = here.needed_repository().read_text(change.source, DOCKERFILE)
     pins = parse_pins(text) if text is not None else None
+    packages = pins.packages if pins else ()
     document = ChangesShowDocument(
         change=change_document(change),
         kind=change.kind,
@@ -56,15 +56,13 @@ def show(revision: str, repo: Path | None, as_json: bool) -> int:
         tag=pins.tag if pins else "",
         release=pins.release if pins else "",
         commit=pins.commit if pins else "",
-        packages=tuple(PackageDocument(name=p.name, version=p.version) for p in pins.packages)
-        if pins
-        else (),
+        packages=tuple(PackageDocument(name=p.name, version=p.version) for p in packages),
     )
     lines = [f"{change.short} {line(change.subject)}".rstrip()]
     if change.date:
         lines.append(f"  of {change.date}")
     if pins:
         lines.append(f"  built on {pins.text} ({DOCKERFILE})")
-        lines += [f"  {p.name} {p.version or 'removed'}" for p in pins.packages]
+        lines += [f"  {p.name} {p.version or 'removed'}" for p in packages]
     print_document(document, lines, as_json=as_json)
     return 0

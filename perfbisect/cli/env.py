@@ -18,35 +18,33 @@ if TYPE_CHECKING:
     from perfbisect.environments.gc import CacheEntry
 
 
-def item_document(item: CacheEntry) -> GcItemDocument:
-    """A folder of the cache as it is told."""
-    used = datetime.fromtimestamp(item.used_at, timezone.utc).strftime("%Y-%m-%d") if item.used_at else ""
+def _gc_item(entry: CacheEntry) -> GcItemDocument:
     from perfbisect.commands.documents import GcItemDocument
 
+    used = datetime.fromtimestamp(entry.used_at, timezone.utc).strftime("%Y-%m-%d") if entry.used_at else ""
     return GcItemDocument(
-        folder=str(item.folder),
-        kind=item.kind,
-        change=item.change,
-        megabytes=round(item.bytes / 1e6, 1),
+        folder=str(entry.folder),
+        kind=entry.kind,
+        change=entry.change,
+        megabytes=round(entry.bytes / 1e6, 1),
         last_used=used,
-        why=item.reason,
+        why=entry.reason,
     )
 
 
-def gc_lines(document: EnvGcDocument) -> list[str]:
-    """For a person: what went, what could not, what that freed."""
-    word = "would be removed" if document.dry_run else "removed"
-    out = [_line(item, f"{word}: {item.why}") for item in document.removed]
-    out += [_line(item, "stays: it is in use") for item in document.in_use]
-    out.append(
-        f"{document.freed_megabytes:.1f} MB {'would be ' if document.dry_run else ''}freed, "
-        f"{document.kept_megabytes:.1f} MB left in {document.cache}"
-    )
-    return out
-
-
-def _line(item: GcItemDocument, what: str) -> str:
-    return f"{item.kind:<12} {item.change[:24]:<24} {item.megabytes:8.1f} MB  {what}  {item.folder}"
+def _gc_lines(document: EnvGcDocument) -> list[str]:
+    """Folders that were removed, folders in use, and the bytes freed."""
+    would = "would be " if document.dry_run else ""
+    rows = [(item, f"{would}removed: {item.why}") for item in document.removed]
+    rows += [(item, "stays: it is in use") for item in document.in_use]
+    return [
+        *(
+            f"{item.kind:<12} {item.change[:24]:<24} {item.megabytes:8.1f} MB  {fate}  {item.folder}"
+            for item, fate in rows
+        ),
+        f"{document.freed_megabytes:.1f} MB {would}freed, "
+        f"{document.kept_megabytes:.1f} MB left in {document.cache}",
+    ]
 
 
 @click.group(cls=Verbs, short_help="List, build and remove environments.")
@@ -74,26 +72,27 @@ def list_verb(as_json: bool) -> int:
     from perfbisect.environments.gc import list_environments
 
     cache = open_workspace().cache
-    rows = tuple(
-        EnvironmentDocument(
-            key=row.folder.name,
-            builder=row.stamp.builder if row.stamp else "",
-            spec=row.stamp.spec if row.stamp else "",
-            change=row.stamp.change if row.stamp else "",
-            engine_version=row.stamp.engine_version if row.stamp else "",
-            folder=str(row.folder),
-            complete=row.stamp is not None,
-            megabytes=round(row.bytes / 1e6, 1),
+    rows = []
+    for entry in list_environments(cache):
+        stamp = entry.stamp
+        rows.append(
+            EnvironmentDocument(
+                key=entry.folder.name,
+                builder=stamp.builder if stamp else "",
+                spec=stamp.spec if stamp else "",
+                change=entry.change,
+                engine_version=stamp.engine_version if stamp else "",
+                folder=str(entry.folder),
+                complete=stamp is not None,
+                megabytes=round(entry.bytes / 1e6, 1),
+            )
         )
-        for row in list_environments(cache)
-    )
     lines = [
-        f"{x.builder if x.complete else 'unfinished':<10} {x.change[:24]:<24} {x.megabytes:8.1f} MB  "
-        f"{x.folder}"
-        for x in rows
+        f"{row.builder or 'unfinished':<10} {row.change[:24]:<24} {row.megabytes:8.1f} MB  {row.folder}"
+        for row in rows
     ]
     print_document(
-        EnvListDocument(cache=str(cache), environments=rows),
+        EnvListDocument(cache=str(cache), environments=tuple(rows)),
         lines or [f"no environments in {cache}"],
         as_json=as_json,
     )
@@ -200,9 +199,9 @@ def gc(older_than: float | None, keep: int | None, dry_run: bool, as_json: bool)
         dry_run=dry_run,
         freed_megabytes=round(sum(item.bytes for item in done.removed) / 1e6, 1),
         kept_megabytes=round(sum(item.bytes for item in (*done.in_use, *done.kept)) / 1e6, 1),
-        removed=tuple(map(item_document, done.removed)),
-        in_use=tuple(map(item_document, done.in_use)),
-        kept=tuple(map(item_document, done.kept)),
+        removed=tuple(map(_gc_item, done.removed)),
+        in_use=tuple(map(_gc_item, done.in_use)),
+        kept=tuple(map(_gc_item, done.kept)),
     )
-    print_document(document, gc_lines(document), as_json=as_json)
+    print_document(document, _gc_lines(document), as_json=as_json)
     return 0
