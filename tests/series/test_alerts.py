@@ -49,6 +49,10 @@ def test_found_again_with_more_nights_it_is_the_same() -> None:
     closed = record(replace(first, state="closed", why="fixed by #7"), before)
     (again,) = told(found(nights=40), known=(closed,))
     assert (again.id, again.new, again.state, again.why) == (first.id, False, "closed", "fixed by #7")
+    passing = found(nights=21, factor=2.0)
+    (first,) = told(passing)
+    (again,) = told(found(nights=40, factor=2.0), known=(record(first, passing),))
+    assert (first.shape, again.shape, again.id) == ("transient", "step", first.id)
 
 
 def test_another_night_another_way_or_another_cell_is_another() -> None:
@@ -57,14 +61,6 @@ def test_another_night_another_way_or_another_cell_is_another() -> None:
     for other in (found(at=30), found(factor=0.7), found(test="other")):
         (alert,) = told(other, known=(record(first, before),))
         assert alert.new and alert.id != first.id
-
-
-def test_a_transient_that_stays_is_the_same_alert() -> None:
-    before = found(nights=21, at=20, factor=2.0)
-    (first,) = told(before)
-    (again,) = told(found(nights=40, at=20, factor=2.0), known=(record(first, before),))
-    assert first.shape == "transient" and again.shape == "step"
-    assert again.id == first.id
 
 
 @given(st.integers(0, 5), st.integers(1, 5))

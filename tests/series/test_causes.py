@@ -147,9 +147,6 @@ class TestInstrument:
             assert judge(other) == ("unknown", ["few requests moved", "one night so far"])
         assert judge(replace(context, after=(cold,), ended=True))[0] == "night"
 
-    def test_a_mean_that_moves_with_its_median_is_judged_like_it(self) -> None:
-        assert judge(change(nights=4, statistic="mean", median_shift=0.9, cells=SOME))[0] == "product"
-
 
 class TestWorkload:
     def test_longer_outputs_are_enough(self) -> None:
@@ -268,11 +265,6 @@ def cause_of(series: Sequence[CellSeries], of: str = "") -> tuple[SeriesChange, 
     return next((f, c) for f, c in causes(series) if f.series.cell.startswith(of))
 
 
-def test_a_step_that_stays_is_a_products() -> None:
-    _, cause = cause_of([*e2el("a", 1, at=15, factor=1.3), *quiet()])
-    assert (cause.word, cause.evidence[0]) == ("product", Evidence("lasting", {"nights": 15}))
-
-
 def test_six_nights_and_back_are_as_good_as_a_step() -> None:
     found, cause = cause_of([*e2el("a", 1, at=15, factor=1.5, until=21), *quiet()])
     assert (found.point.shape, found.after) == ("transient", tuple(range(15, 21)))
@@ -286,13 +278,6 @@ def test_a_few_nights_are_enough_only_where_those_that_run_one_thing_moved() -> 
     found, cause = cause_of([*both, *quiet("abcd")], of="tts")
     assert (found.point.shape, len(found.after), cause.word) == ("step", 3, "product")
     assert [evidence.kind for evidence in cause.evidence] == ["lasting", "shared trait"]
-
-
-def test_one_night_of_all_servers_is_the_nights() -> None:
-    hit = {"at": 15, "factor": 1.5, "until": 16, "concurrency": 1}
-    _, cause = cause_of([series for n, t in enumerate("abcd") for series in e2el(t, n, **hit)])
-    assert cause.word == "night"
-    assert cause.evidence[0] == Evidence("servers moved", {"count": 4, "total": 4, "controls": (4, 4)})
 
 
 def test_one_night_of_those_that_run_one_thing_is_a_products() -> None:
@@ -376,30 +361,34 @@ def test_a_cell_that_was_not_measured_on_both_sides_has_no_vote() -> None:
     assert [c.cell for c in SeriesIndex(series, traits).measured_cells(found)] == ["a/random@c4-n40"]
 
 
-VALUES = {
-    "label changed": {"name": "hardware", "old": "H100", "new": "H20"},
-    "count falls short": {"name": "output_tokens", "before": 50.0, "after": 55.0, "shift": math.log(3)},
-    "servers moved": {"count": 3, "total": 4, "controls": (1, 2)},
-    "all servers moved": {"count": 3, "total": 4, "controls": (0, 0)},
-    "size of one night": {"shift": 0.2, "deviations": 4.2},
-    "shared trait": {"traits": ["chunk", "x"], "spared": 2, "percent": 4.1},
-    "level seen before": {"night": 20000},
-}
-SENTENCES = {
-    "label changed": "hardware: H100 before, H20 after",
-    "count falls short": "output tokens: 50 before, 55 after, which does not explain 3 times",
-    "servers moved": ("3 of 4 servers moved together; of the controls (low concurrency, stage times) 1 of 2"),
-    "all servers moved": "3 of 4 servers moved together: code that all run, or what it is built on",
-    "size of one night": "one night long: +22.1 %, 4 standard deviations of its nights",
-    "shared trait": (
-        "every server that moved runs chunk and x, none of the 2 others does; they moved by 4 % at most"
-    ),
-    "level seen before": "the night of 2024-10-04 was like that before: nights of two kinds, as machines are",
-}
-
-
-@pytest.mark.parametrize("kind", SENTENCES)
-def test_the_values_are_in_the_sentence(kind: EvidenceKind, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    ("kind", "values", "sentence"),
+    [
+        (
+            "count falls short",
+            {"name": "output_tokens", "before": 50.0, "after": 55.0, "shift": math.log(3)},
+            "output tokens: 50 before, 55 after, which does not explain 3 times",
+        ),
+        (
+            "servers moved",
+            {"count": 3, "total": 4, "controls": (1, 2)},
+            "3 of 4 servers moved together; of the controls (low concurrency, stage times) 1 of 2",
+        ),
+        (
+            "size of one night",
+            {"shift": 0.2, "deviations": 4.2},
+            "one night long: +22.1 %, 4 standard deviations of its nights",
+        ),
+        (
+            "level seen before",
+            {"night": 20000},
+            "the night of 2024-10-04 was like that before: nights of two kinds, as machines are",
+        ),
+    ],
+)
+def test_the_values_are_in_the_sentence(
+    kind: EvidenceKind, values: dict[str, Any], sentence: str, request: pytest.FixtureRequest
+) -> None:
     assert cause_text._SENTENCES.keys() == set(get_args(EvidenceKind))
     if "gibberish" not in request.node.name:
-        assert cause_text.evidence_sentence(Evidence(kind, VALUES[kind])) == SENTENCES[kind]
+        assert cause_text.evidence_sentence(Evidence(kind, values)) == sentence

@@ -69,22 +69,6 @@ def test_the_size_is_that_of_a_gaussian_mean_where_the_place_is_sure() -> None:
     assert high - low == pytest.approx(2 * stats.norm.ppf(1 - 0.0125) * error, rel=0.15)
 
 
-def test_a_prior_of_steps_has_a_total_of_one() -> None:
-    density = integrate.quad(lambda x: step_density(x, 0.02), 0.4 * 0.02, np.inf)[0]
-    assert 2 * density == pytest.approx(1.0, abs=1e-6)
-    assert step_density(0.3 * 0.02, 0.02) == 0.0
-
-
-def test_evidence_is_at_most_one_on_average_without_a_change() -> None:
-    """Over 300 series drawn from the noise that it supposes, at every place."""
-    which = kinds((0.0,), (1.0,), (1.0,), (0.05,), (1.0,))
-    means = []
-    for seed in range(300):
-        t = tables(logs(16, seed), which)
-        means.append(np.exp(weigh(t, 0, 16).logs).mean())
-    assert np.mean(np.minimum(means, 50.0)) < 1.5
-
-
 @pytest.mark.parametrize("memory", [0.0, 0.6])
 def test_it_is_at_most_one_on_average_whatever_the_memory(memory: float) -> None:
     """Also of one that is rare where the level changes."""

@@ -65,17 +65,6 @@ def test_alerts_lists_and_the_census() -> None:
     assert 0.01 < (by_key["quiet 0"].smallest or 0) < 0.10
 
 
-def test_no_change_is_no_alert() -> None:
-    got = detect_all([series(f"quiet {k}", 200 + k) for k in range(25)])
-    assert got.alerts == ()
-    assert got.coverage.cut == 0.0
-
-
-def test_nothing_to_judge_is_nothing_told() -> None:
-    got = detect_all([])
-    assert (got.alerts, got.points, got.events, got.coverage.series) == ((), {}, (), ())
-
-
 def test_keys_are_unique_and_rates_are_rates() -> None:
     with pytest.raises(ValueError, match="series of one key: a"):
         detect_all([series("a", 1), series("a", 2), series("b", 3)])
@@ -139,9 +128,3 @@ def test_a_missing_night_is_part_of_the_change_before_the_next() -> None:
     (event,) = find_joint_events([*whole, gapped], [*seen, judged(49, k20=4.0)])
     assert "gap" in event.votes
     assert event.window == (119, 120)
-
-
-def test_two_changes_are_two_events() -> None:
-    given = [series(f"cell {k}", k, group=f"server {k}") for k in range(6)]
-    first, second = find_joint_events(given, [judged(50, k12=4.0, k35=5.0) for _ in given])
-    assert (first.window, second.window) == ((111, 112), (134, 135))

@@ -19,13 +19,11 @@ def test_a_level_is_a_median_between_cuts() -> None:
 
 
 def test_without_cuts_there_is_one_level_and_of_nothing_none() -> None:
+    assert [outermost(count) for count in (1, 2, 5)] == [0, 0, 0]
+    assert len(levels([1.0, 2.0, 3.0], [0, 3])) == 1
     (only,) = levels([3.0], [])
     assert (only.low, only.value, only.high, only.spread) == (3.0, 3.0, 3.0, None)
     assert levels([], []) == ()
-
-
-def test_a_cut_at_an_end_makes_no_empty_level() -> None:
-    assert len(levels([1.0, 2.0, 3.0], [0, 3])) == 1
 
 
 @pytest.mark.parametrize("cut", [-1, 4])
@@ -38,11 +36,6 @@ def test_a_cut_beyond_is_refused(cut: int) -> None:
 def test_the_interval_is_the_narrowest_that_holds_the_median(count: int) -> None:
     out = outermost(count)
     assert 2 * binom.cdf(out, count, 0.5) <= 0.05 < 2 * binom.cdf(out + 1, count, 0.5)
-
-
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_few_nights_leave_nothing_out(count: int) -> None:
-    assert outermost(count) == 0
 
 
 def test_the_interval_covers_the_median_of_skewed_noise() -> None:

@@ -94,14 +94,6 @@ def test_a_commit_that_may_be_of_both_is_asked_in_both(line: tuple[Repository, M
     }
 
 
-def test_a_window_without_commits_is_no_question(line: tuple[Repository, MainLine]) -> None:
-    repository, commits = line
-    with pytest.raises(RevisionError, match="not in this repository"):
-        build_question(
-            repository, commits, [Onset("n1", 1.0, between(commits, 3, 3))], Aftermath(LinePosition(3, 3))
-        )
-
-
 def at(day: int, hour: int, minute: int) -> datetime:
     return datetime(2026, 4, day, hour, minute, tzinfo=timezone.utc)
 
@@ -139,3 +131,11 @@ def test_the_break_of_april_from_the_times_of_its_builds(omni: HistoryRepository
     ranking = rank_suspects(found.question, table)
     assert ranking.suspects[0].sha == omni.sha("5d58abb1")
     assert ranking.attributed is not None and ranking.suspects[0].p >= 0.95
+
+
+def test_a_window_without_commits_is_no_question(line: tuple[Repository, MainLine]) -> None:
+    repository, commits = line
+    with pytest.raises(RevisionError, match="not in this repository"):
+        build_question(
+            repository, commits, [Onset("n1", 1.0, between(commits, 3, 3))], Aftermath(LinePosition(3, 3))
+        )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from perfbisect.series.suspects.report import TrackSuspectsDocument, suspects_document, suspects_report
-from tests.series.suspect_worlds import STREAMS, commit, later, ranked, sha
+from tests.series.suspect_worlds import STREAMS, commit, later, ranked
 
 EVIL = "<script>alert(1)</script> | `x` \x1b[31m @all #1"
 
@@ -31,18 +29,6 @@ DOCUMENT = TrackSuspectsDocument(
 )
 
 
-def test_the_json_that_others_build_on() -> None:
-    found = json.loads(DOCUMENT.text())
-    assert found["schema"] == "perfbisect.track-suspects/2"
-    assert found["bisect"] == "perfbisect bisect x"
-    assert (found["alert"], found["of"], len(found["suspects"])) == ("alert-1", 3, 2)
-    first = found["suspects"][0]
-    assert (first["sha"], first["subject"], first["date"]) == (sha("a"), EVIL, "2026-04-12T11:54:23Z")
-    assert first["p"] > 0.95
-    assert {"name", "weight", "words"} == first["evidence"][0].keys()
-    assert "#7" in found["attributed"] and "stream" in found["blast_radius"]
-
-
 def test_the_lines() -> None:
     lines = report_lines(suspects_report(DOCUMENT))
     assert lines[:2] == ["Suspects of alert-1: 3 commits in its window", f"  {WHAT}"]
@@ -63,12 +49,3 @@ def test_the_markdown_shows_the_words_of_others_as_text() -> None:
     assert "```sh\nperfbisect bisect x\n```" in text
     assert text.startswith("# Suspects of alert-1: 3 commits in its window\n\nttft of a")
     assert "\n\nattributed by revert to `aaaaaaaaaaaa`: ffffffffffff" in text
-
-
-def test_a_ranking_that_settles_nothing() -> None:
-    plain = suspects_document("alert-2", ranked(commit("a"), commit("b")))
-    report = suspects_report(TrackSuspectsDocument(**dict(plain), of=2))
-    assert report.verdict.text == "2 commits in its window"
-    text = report_markdown(report)
-    assert "attributed" not in text and "```" not in text
-    assert "the machine) 0.20" in text

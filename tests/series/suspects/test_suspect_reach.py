@@ -40,20 +40,6 @@ def test_the_ratio_of_the_likelihoods(path: str, expected: float) -> None:
     assert factor(path) == pytest.approx(expected)
 
 
-def test_the_words_count_servers() -> None:
-    said = words("src/stream/x.py")
-    assert (
-        said
-        == "src/stream/x.py (streams) is run by 2 of 2 servers that were hit, and by 0 of 2 that were not"
-    )
-
-
-def test_a_commit_of_many_files_is_no_likelier_than_each_of_them() -> None:
-    some = ("src/stream/x.py", "src/image/x.py")
-    assert factor(*some) == pytest.approx((factor(some[0]) + factor(some[1])) / 2)
-    assert factor("src/stream/x.py", "src/stream/y.py") == pytest.approx(factor("src/stream/x.py"))
-
-
 def test_files_weigh_by_the_root_of_their_lines_and_by_their_kind() -> None:
     files = (
         ChangedFile("src/stream/x.py", 15, 0),
@@ -88,11 +74,6 @@ def test_many_servers_count_as_six_at_most() -> None:
     )
 
 
-def test_what_serves_an_unknown_model_says_nothing_of_models() -> None:
-    cells = tuple(replace(cell, model="") for cell in STREAMS)
-    assert factor("src/models/talk/x.py", cells=cells) == 1.0
-
-
 @pytest.mark.parametrize(
     ("name", "model", "runs"),
     [
@@ -124,3 +105,8 @@ def test_the_radius_in_words() -> None:
     assert describe_blast_radius(server_votes(STREAMS[:2])) == "", "there is nothing to compare with"
     spoken = replace(STREAMS[3], traits=frozenset({"stream"}))
     assert describe_blast_radius(server_votes((*STREAMS[:3], spoken))) == "", "a spared one streams too"
+
+
+def test_what_serves_an_unknown_model_says_nothing_of_models() -> None:
+    cells = tuple(replace(cell, model="") for cell in STREAMS)
+    assert factor("src/models/talk/x.py", cells=cells) == 1.0

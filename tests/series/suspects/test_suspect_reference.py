@@ -10,7 +10,6 @@ from perfbisect.series.suspects.ranking import (
     find_answer,
     later_evidence,
     parse_commit,
-    reverted_pairs,
 )
 from tests.series.suspect_worlds import TABLE, commit, later, sha
 
@@ -102,16 +101,6 @@ def test_the_lines_the_other_way_round_are_a_revert_whatever_it_says() -> None:
     assert answer("Tidy up", "", ChangedFile("src/a.py", 2, 29), back[1]).startswith("same files")
 
 
-def test_the_same_files_without_lines_are_a_hint_and_with_a_name_a_revert() -> None:
-    files = ChangedFile("src/a.py"), ChangedFile("src/b.py")
-    assert answer("Tidy up", "", *files).startswith("same files")
-    assert answer("Better now, see #2551", "", *files) == "revert: names it by its number #2551"
-
-
-def test_a_single_common_file_is_no_hint() -> None:
-    assert find_answer(told(commit("b", "src/a.py")), told(commit("a", "src/a.py"))) is None
-
-
 def test_the_piece_that_weighs_most_counts_either_way() -> None:
     known = commit("a", number=7)
     pieces = later("slow", body="Reverts #7"), later("recovery", body="as #7 has it")
@@ -122,6 +111,8 @@ def test_the_piece_that_weighs_most_counts_either_way() -> None:
     assert weighed(known, later("after", body="see #7")) is None
 
 
-def test_what_a_window_undoes_itself() -> None:
-    window = [commit("a", number=7), commit("b", number=8), commit("c", body="Reverts #7")]
-    assert reverted_pairs([told(one) for one in window]) == {sha("a"): sha("c"), sha("c"): sha("a")}
+def test_the_same_files_without_lines_are_a_hint_and_with_a_name_a_revert() -> None:
+    files = ChangedFile("src/a.py"), ChangedFile("src/b.py")
+    assert answer("Tidy up", "", *files).startswith("same files")
+    assert answer("Better now, see #2551", "", *files) == "revert: names it by its number #2551"
+    assert find_answer(told(commit("b", "src/a.py")), told(commit("a", "src/a.py"))) is None, "one file"

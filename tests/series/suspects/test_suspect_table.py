@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
-from perfbisect.errors import LocatedError, UsageError
-from perfbisect.series.suspects.table import SHIPPED, SuspectTable, load_suspect_table
+from perfbisect.errors import LocatedError
+from perfbisect.series.suspects.table import SHIPPED, load_suspect_table
 from tests.shared import data
 
 TABLE = load_suspect_table()
@@ -102,23 +101,6 @@ def test_a_wrong_table_says_where(tmp_path: Path, change: str, replaced: str, sa
         load_suspect_table(path)
     assert said in str(raised.value)
     assert raised.value.where is not None and raised.value.where.startswith(f"{path}:")
-
-
-def test_a_table_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        load_suspect_table(tmp_path / "none.yaml")
-
-
-def test_the_models_own_pattern_in_a_users_table() -> None:
-    table = SuspectTable.model_validate(
-        yaml.safe_load(SHIPPED.read_text())
-        | {"parts": [{"part": "mine", "sure": 0.5, "paths": ["zoo/{model}/v?.py"]}]}
-    )
-    part = table.part_of("zoo/tiger/v1.py")
-    assert part is not None
-    found = part.match("zoo/tiger/v1.py")
-    assert found is not None and found["model"] == "tiger"
-    assert table.part_of("zoo/a/b/v1.py") is None
 
 
 @pytest.mark.parametrize(

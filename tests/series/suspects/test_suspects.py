@@ -18,12 +18,6 @@ def test_commits_of_which_nothing_is_known_are_alike() -> None:
     assert [s.sha for s in found.suspects] == [sha("b"), sha("a")], "of equal ones the newest first"
 
 
-def test_a_single_commit_of_documents_is_not_the_answer() -> None:
-    found = ranked(commit("a", "docs/index.md"))
-    assert p_of(found, "a") == pytest.approx(0.01 / 0.51)
-    assert found.p_outside_window == pytest.approx(0.5 / 0.51)
-
-
 def test_a_commit_counts_as_its_likeliest_file() -> None:
     found = ranked(commit("a", "docs/index.md", "src/start.py"), commit("b", "README.md"))
     assert weight_of(found, "a", "kind") == 0.4
@@ -121,21 +115,6 @@ class TestLater:
         assert [weight_of(found, letter, "undone") for letter in "abc"] == [0.1, 0.1, 1.0]
 
 
-def test_titles_count_nothing() -> None:
-    """Only what a title refers to does: the same ranking whatever the commits say of themselves."""
-    words = ("[Perf] Make streaming slower", "Fix a typo")
-    one = ranked(*(commit(x, subject=w) for x, w in zip("ab", words, strict=True)), cells=STREAMS)
-    two = ranked(*(commit(x, subject=w) for x, w in zip("ab", reversed(words), strict=True)), cells=STREAMS)
-    assert [s.p for s in one.suspects] == [s.p for s in two.suspects]
-
-
-def test_no_probability_is_told_above_ninety_nine() -> None:
-    found = ranked(
-        commit("a", "src/stream/x.py", number=7), later=(later("recovery", body="Reverts #7"),), cells=STREAMS
-    )
-    assert p_of(found, "a") == 0.99
-
-
 @pytest.mark.parametrize(
     ("commits", "places", "said"),
     [
@@ -171,9 +150,3 @@ def test_a_ranking_is_a_distribution_that_excludes_nothing(files, hits, cause) -
     total = sum(s.p for s in found.suspects) + found.p_outside_window
     assert total == pytest.approx(1) or max(found.p_outside_window, *(s.p for s in found.suspects)) == 0.99
     assert {s.sha for s in found.suspects} == {c.sha for c in commits}
-
-
-def test_the_order_of_the_commits_does_not_matter_to_their_probability() -> None:
-    commits = [commit("a", "src/stream/x.py"), commit("b", "src/image/x.py"), commit("c", "docs/x.md")]
-    one, two = ranked(*commits, cells=STREAMS), ranked(*reversed(commits), cells=STREAMS)
-    assert {s.sha: s.p for s in one.suspects} == pytest.approx({s.sha: s.p for s in two.suspects})

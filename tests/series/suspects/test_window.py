@@ -41,10 +41,6 @@ def test_when_the_build_was_made_says_the_commit() -> None:
     assert found == LinePosition(1, 1)
 
 
-def test_without_either_the_lead_is_not_known() -> None:
-    assert locate_build(line(0, 10, 12, 14, 20), build(), at(15)) == LinePosition(0, 3)
-
-
 def test_a_window_goes_from_the_earliest_to_the_latest() -> None:
     commits = line(0, 10, 12, 30, 35, 60)
     found = commit_window(commits, (build("1"), at(15)), (build("2"), at(39)))
@@ -72,10 +68,6 @@ def test_a_history_that_begins_too_late_is_told() -> None:
         locate_build(line(0), build(commit="f" * 40, branch="main"), at(5))
 
 
-def test_a_branch_of_its_own_is_placed_by_time() -> None:
-    assert locate_build(line(0, 10), build(commit="f" * 40, branch="fix"), at(20)) == LinePosition(1, 1)
-
-
 def test_builds_in_the_wrong_order_are_refused() -> None:
     with pytest.raises(ValueError, match="began after"):
         commit_window(line(0), (build("2"), at(9)), (build("1"), at(8)))
@@ -98,3 +90,7 @@ def test_the_guilty_commit_is_in_the_window(
     found = commit_window(commits, (build("1"), at(left)), (build("2"), at(right)), LEAD)
     guilty = {c.id for c in commits.commits[has + 1 : gets + 1]}
     assert guilty <= {c.id for c in found.commits}
+
+
+def test_a_branch_of_its_own_is_placed_by_time() -> None:
+    assert locate_build(line(0, 10), build(commit="f" * 40, branch="fix"), at(20)) == LinePosition(1, 1)
