@@ -30,8 +30,8 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from perfbisect.series.detection.fdr import detect_all  # noqa: E402
+from perfbisect.series.detection.likelihood import scale_of  # noqa: E402
 from perfbisect.series.detection.model import ALPHA, ChangePoint, SeriesValues, detect  # noqa: E402
-from perfbisect.series.detection.noise import scale_of  # noqa: E402
 from scripts.informed import informed  # noqa: E402
 
 __all__ = ["change_sets", "detect_indices", "main"]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from perfbisect.model.commit_details import CauseWord, MeasuredCell
 from perfbisect.model.metric import STAGE
-from perfbisect.series.detection.evidence import INNER
+from perfbisect.series.detection.likelihood import INNER
 from perfbisect.series.detection.model import Shape
 from perfbisect.series.findings import SeriesChange
 from perfbisect.series.points import Workload

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from perfbisect.series.detection.evidence import INNER, likely_places
+from perfbisect.series.detection.likelihood import INNER, likely_places
 from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, judge_series
 from perfbisect.stats.robust import Array, log_sum_exp
 

@@ -11,12 +11,27 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
-from perfbisect.series.detection.evidence import INNER, LAST, ChangeEvidence, Likelihoods, level, likelihoods
-from perfbisect.series.detection.noise import FINE, Tables, kinds, likely, scale_of, smooth, tables
+from perfbisect.series.detection.likelihood import (
+    FINE,
+    INNER,
+    LAST,
+    ChangeEvidence,
+    Likelihoods,
+    Tables,
+    kinds,
+    level,
+    likelihoods,
+    likely,
+    scale_of,
+    smooth,
+    step_size,
+    tables,
+)
 from perfbisect.stats.robust import Array, log_sum_exp
 
 _WIDTHS = (3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
@@ -64,6 +79,11 @@ class LevelChange:
     @property
     def index(self) -> int:
         return self.offset + self.place
+
+    @cached_property
+    def size(self) -> tuple[float, float, float]:
+        """The step with its interval, in logs."""
+        return step_size(self.tables, self.start, self.end, self.evidence, self.noise)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from perfbisect.cells.loading import known_cells
@@ -26,7 +26,6 @@ from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.report import TrackSuspectsDocument, suspects_document
 from perfbisect.series.suspects.table import SuspectTable
 from perfbisect.series.suspects.window import (
-    LEAD,
     Aftermath,
     CommitWindow,
     MainLine,
@@ -42,11 +41,9 @@ def start_time(points: Sequence[Point], build: Build) -> datetime:
     return min(moment(point.began) for point in points if point.build.key == build.key)
 
 
-def window_between(
-    line: MainLine, points: Sequence[Point], before: Build, after: Build, lead: timedelta = LEAD
-) -> CommitWindow:
+def window_between(line: MainLine, points: Sequence[Point], before: Build, after: Build) -> CommitWindow:
     """The commits between two builds of these points. :raises RevisionError: the history lacks them."""
-    return commit_window(line, (before, start_time(points, before)), (after, start_time(points, after)), lead)
+    return commit_window(line, (before, start_time(points, before)), (after, start_time(points, after)))
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class CommitWindow:
     why: str
 
 
-def locate_build(line: MainLine, build: Build, began: datetime, lead: timedelta = LEAD) -> LinePosition:
+def locate_build(line: MainLine, build: Build, began: datetime) -> LinePosition:
     """Where a build's commit is. ``began``: when its first result began.
 
     :raises RevisionError: the line begins after that, or its commit is not on it.
@@ -121,7 +121,7 @@ def locate_build(line: MainLine, build: Build, began: datetime, lead: timedelta 
                 next_step=_FETCH,
             )
     latest = moment(build.fixed) if build.fixed else began
-    earliest = line.last_before(latest if build.fixed else latest - lead, surely=True)
+    earliest = line.last_before(latest if build.fixed else latest - LEAD, surely=True)
     if earliest < 0:
         first = f"begins on {line.commits[0].date}" if line.commits else "is empty"
         raise RevisionError(
@@ -133,10 +133,7 @@ def locate_build(line: MainLine, build: Build, began: datetime, lead: timedelta 
 
 
 def commit_window(
-    line: MainLine,
-    before: tuple[Build, datetime],
-    after: tuple[Build, datetime],
-    lead: timedelta = LEAD,
+    line: MainLine, before: tuple[Build, datetime], after: tuple[Build, datetime]
 ) -> CommitWindow:
     """The commits between two builds, each with the moment at which its first result began.
 
@@ -145,19 +142,17 @@ def commit_window(
     """
     if before[1] > after[1]:
         raise ValueError(f"build {before[0].name} began after build {after[0].name}")
-    left, right = locate_build(line, *before, lead), locate_build(line, *after, lead)
+    left, right = locate_build(line, *before), locate_build(line, *after)
     commits = line.commits[left.earliest + 1 : max(right.latest, left.earliest) + 1]
-    return CommitWindow(
-        commits, left, right, f"{_explain(*before, left, lead)}; {_explain(*after, right, lead)}"
-    )
+    return CommitWindow(commits, left, right, f"{_explain(*before, left)}; {_explain(*after, right)}")
 
 
-def _explain(build: Build, began: datetime, position: LinePosition, lead: timedelta) -> str:
+def _explain(build: Build, began: datetime, position: LinePosition) -> str:
     if build.commit and position.earliest == position.latest:
         return f"build {build.name} is of {build.commit[:12]}"
     if build.fixed:
         return f"build {build.name} was made at {build.fixed}"
-    hours = lead.total_seconds() / 3600
+    hours = LEAD.total_seconds() / 3600
     start = began.strftime("%Y-%m-%d %H:%MZ")
     return f"build {build.name} began to measure at {start}, its commit was chosen up to {hours:g} h before"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from perfbisect.series.detection.shapes import LONGEST, RAMP, fit_ramp, transients
+from perfbisect.series.detection.model import LONGEST, RAMP, fit_ramp, transients
 
 
 def noise(n: int, seed: int, scale: float = 0.01) -> np.ndarray:

@@ -12,7 +12,7 @@ from perfbisect.common.durations import stamp
 from perfbisect.errors import RevisionError
 from perfbisect.model.change import Change
 from perfbisect.series.points import Build
-from perfbisect.series.suspects.window import LEAD, LinePosition, MainLine, commit_window, locate_build
+from perfbisect.series.suspects.window import LinePosition, MainLine, commit_window, locate_build
 
 BEGAN = datetime(2026, 4, 1, tzinfo=timezone.utc)
 
@@ -87,7 +87,7 @@ def test_the_guilty_commit_is_in_the_window(
         chosen = max(i for i, c in enumerate(commits.commits) if c.date <= stamp(at(began - before)))
         builds.append((name, began, chosen))
     (_, left, has), (_, right, gets) = builds
-    found = commit_window(commits, (build("1"), at(left)), (build("2"), at(right)), LEAD)
+    found = commit_window(commits, (build("1"), at(left)), (build("2"), at(right)))
     guilty = {c.id for c in commits.commits[has + 1 : gets + 1]}
     assert guilty <= {c.id for c in found.commits}
 

@@ -8,16 +8,21 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from perfbisect.series.detection.evidence import INNER, LAST, ChangeEvidence, level, likelihoods, size
-from perfbisect.series.detection.noise import (
+from perfbisect.series.detection.likelihood import (
+    INNER,
+    LAST,
     LEAST,
+    ChangeEvidence,
     NoiseKinds,
     Tables,
     kinds,
+    level,
+    likelihoods,
     likely,
     scale_of,
     smooth,
     step_density,
+    step_size,
     tables,
 )
 
@@ -62,7 +67,7 @@ def test_it_is_the_integral_over_both_levels(n: int, at: int, step: float) -> No
 def test_the_size_is_that_of_a_gaussian_mean_where_the_place_is_sure() -> None:
     values = logs(60, 5, 30, 0.2)
     t = tables(values, ONE)
-    middle, low, high = size(t, 0, 60, weigh(t, 0, 60), t.prior)
+    middle, low, high = step_size(t, 0, 60, weigh(t, 0, 60), t.prior)
     apart = values[30:].mean() - values[:30].mean()
     error = t.scale * math.sqrt(2 / 30)
     assert middle == pytest.approx(apart, abs=0.3 * error)
