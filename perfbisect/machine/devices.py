@@ -240,7 +240,7 @@ def gpus() -> tuple[Gpu, ...]:
 
 def list_devices(smi: Smi) -> tuple[Gpu, ...]:
     """The devices that a command lists, each followed by its MIG instances."""
-    found = tuple(
+    devices = tuple(
         Gpu(
             name=row["name"],
             memory=int(_number(row, "memory.total") or 0),
@@ -254,7 +254,7 @@ def list_devices(smi: Smi) -> tuple[Gpu, ...]:
         for row in smi.devices(_FIXED).rows
         if "name" in row and "uuid" in row
     )
-    return _with_instances(found, smi.listing()) if any(gpu.mig for gpu in found) else found
+    return _with_instances(devices, smi.listing()) if any(gpu.mig for gpu in devices) else devices
 
 
 def _with_instances(devices: Sequence[Gpu], listing: str) -> tuple[Gpu, ...]:

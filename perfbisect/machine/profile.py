@@ -256,8 +256,8 @@ def _cpu_model() -> str:
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
         for label in ("model name", "Model", "Hardware"):
-            if found := re.search(rf"^{label}\s*:\s*(.+)$", text, re.MULTILINE):
-                return " ".join(found[1].split())
+            if match := re.search(rf"^{label}\s*:\s*(.+)$", text, re.MULTILINE):
+                return " ".join(match[1].split())
     return platform.machine() or "unknown CPU"
 
 

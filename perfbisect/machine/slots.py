@@ -50,7 +50,7 @@ class TooFewDevicesError(UsageError):
 
 
 def plan_slots(
-    here: Machine,
+    hardware: Machine,
     *,
     gpus: int,
     workers: int,
@@ -62,7 +62,7 @@ def plan_slots(
 ) -> tuple[Slot, ...]:
     """Plan ``workers`` disjoint slots of ``gpus`` devices each, all of one kind, with their local cores.
 
-    ``here.gpus``: the visible devices; ``everything``: all devices, each with its share of the local cores,
+    ``hardware.gpus``: the visible devices; ``everything``: all devices, each with its share of local cores,
     so that slots of different users do not overlap; by default listed by ``profile``. ``avoid``: UUIDs in
     use, taken last. ``pin`` None: pin with several workers, or if the machine has devices outside the slot.
     One worker without devices or pinning gets ``Slot("")``, the whole machine.
@@ -79,9 +79,9 @@ def plan_slots(
         avoid = {*avoid, *all_devices.in_use(smi)} if gpus else avoid
     topology = read_topology(everything, ask=smi.topology) if topology is None else topology
     if gpus == 0:
-        return _of_cores(topology, workers, bool(pin) or workers > 1, profile.none_of(here.gpus))
+        return _of_cores(topology, workers, bool(pin) or workers > 1, profile.none_of(hardware.gpus))
     shares = topology.shares(everything)
-    chosen = _groups(here.gpus, gpus, workers, topology, shares, set(avoid), profile.variable)
+    chosen = _groups(hardware.gpus, gpus, workers, topology, shares, set(avoid), profile.variable)
     others = len(all_devices.usable(everything)) > gpus
     pinned = pin if pin is not None else workers > 1 or others
     return tuple(

@@ -104,11 +104,11 @@ def _cpus(path: Path) -> tuple[int, ...]:
 
 def parse_cpus(text: str) -> tuple[int, ...]:
     """Parse a CPU list (``0-3,8``); ValueError if it is none."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found.extend(range(int(first), int(last or first) + 1))
-    return tuple(found)
+        numbers.extend(range(int(first), int(last or first) + 1))
+    return tuple(numbers)
 
 
 def bus_folder(bus: str) -> str:
@@ -121,10 +121,10 @@ def parse_matrix(text: str) -> dict[int, tuple[int, ...]]:
     """Parse ``nvidia-smi topo -m``: processors local to each device, by index (column ``CPU Affinity``)."""
     head = next((line for line in text.splitlines() if "CPU Affinity" in line), "")
     before = len(re.findall(r"\b(?:GPU|NIC|mlx5_|CPU)\d+\b", head.partition("CPU Affinity")[0]))
-    found = {}
+    local = {}
     for line in text.splitlines():
         row = _NEAR.match(line)
         cells = line.split()
         if row and len(cells) > before + 1 and _LIST.match(cells[before + 1]):
-            found[int(row[1])] = parse_cpus(cells[before + 1])
-    return found
+            local[int(row[1])] = parse_cpus(cells[before + 1])
+    return local

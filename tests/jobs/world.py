@@ -50,27 +50,22 @@ def history(count: int) -> History:
     )
 
 
-@dataclass
-class FakeBuilder:
-    """Every change has an environment of its own, but for those merged with their neighbour or refused."""
+class StubBuilder:
+    """A builder that refuses nothing, has nothing cached and knows no prices."""
 
-    merged: frozenset[str] = frozenset()
-    refused: Mapping[str, Refusal] = field(default_factory=dict)
-    name: str = "fake"
-    spec: str = "fake:it"
-    _last: str = ""
+    name = "fake"
+    spec = "fake:it"
 
     def prepare(self, changes: Iterable[Change]) -> None:
-        """Nothing is dearer one by one here."""
+        pass
 
-    def refuses(self, change: Change) -> Refusal | None:
-        return self.refused.get(change.id)
+    def refuses(self, _change: Change) -> Refusal | None:
+        return None
 
     def key(self, change: Change) -> str:
-        self._last = self._last if change.id in self.merged else change.id
-        return self._last
+        return change.id
 
-    def cached(self, _: Change) -> bool:
+    def cached(self, _change: Change) -> bool:
         return False
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
@@ -87,6 +82,22 @@ class FakeBuilder:
 
     def disk(self, _changes: Iterable[Change]) -> int | None:
         return None
+
+
+@dataclass
+class FakeBuilder(StubBuilder):
+    """Every change has an environment of its own, but for those merged with their neighbour or refused."""
+
+    merged: frozenset[str] = frozenset()
+    refused: Mapping[str, Refusal] = field(default_factory=dict)
+    _last: str = ""
+
+    def refuses(self, change: Change) -> Refusal | None:
+        return self.refused.get(change.id)
+
+    def key(self, change: Change) -> str:
+        self._last = self._last if change.id in self.merged else change.id
+        return self._last
 
 
 Fault = Callable[[int, AttemptRequest], Failure | BaseException | None]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfbisect.environments.base import Environment, Refusal
+from perfbisect.environments.base import Environment
 from perfbisect.machine.interference import UNJUDGED
 from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
@@ -18,6 +18,7 @@ from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.system import ports, processes
+from tests.jobs.world import StubBuilder
 
 ENGINE = Path(__file__).parents[1] / "fakes" / "engine"
 CHANGE = Change("c0ffee" + "0" * 34)
@@ -42,18 +43,10 @@ def environment(
 
 
 @dataclass
-class OneEnvironment:
+class OneEnvironment(StubBuilder):
     """A builder whose changes all run in one environment, or fail in one way."""
 
     made: Environment | BaseException
-    name: str = "existing"
-    spec: str = "existing:python"
-
-    def prepare(self, _changes: Iterable[Change]) -> None:
-        """Nothing is dearer one by one here."""
-
-    def refuses(self, _change: Change) -> Refusal | None:
-        return None
 
     def key(self, _change: Change) -> str:
         return "engine"
@@ -66,18 +59,6 @@ class OneEnvironment:
         if isinstance(self.made, BaseException):
             raise self.made
         return self.made
-
-    def client(self) -> Environment | None:
-        return None
-
-    def minutes(self, _change: Change) -> float | None:
-        return None
-
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
-    def disk(self, _changes: Iterable[Change]) -> int | None:
-        return None
 
 
 def cell(**fields: Any) -> Cell:
