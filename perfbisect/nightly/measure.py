@@ -27,14 +27,14 @@ from perfbisect.commands.session import (
 )
 from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.compare.job import RUN, run
-from perfbisect.compare.plan import MeasurementSetup, RunPlan, build_run_plan
+from perfbisect.compare.plan import MeasurementSetup, build_run_plan
 from perfbisect.compare.suite import suite
 from perfbisect.environments.base import Builder
 from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, RevisionError, UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.measurement import resolve_metric
-from perfbisect.jobs.plans import PlanT, require_plan
+from perfbisect.jobs.plans import require_plan
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
 from perfbisect.nightly.context import (
     BisectionWindow,
@@ -137,17 +137,18 @@ class LocalMachine:
         return PreparedBisection(planned.shown.expected.minutes_low, lambda job: self._bisect(job, planned))
 
     def _bisect(self, job: Job, planned: PlannedBisection) -> ReportDocument:
-        existing = _existing_plan(job, BisectPlan)
-        begin = plan_writer(job, planned.plan) if existing is None else _do_nothing
+        events = job.events()
+        plan = require_plan(job, events, BisectPlan) if events else planned.plan
+        begin = _do_nothing if events else plan_writer(job, plan)
         with open_session(job, planned.slots, self.measuring, begin=begin) as session:
-            return run_job(self.workspace, session, BISECT, existing or planned.plan, planned.builder)
+            return run_job(self.workspace, session, BISECT, plan, planned.builder)
 
 
 def _begin_job(
     night: NightPlan, cell: CellJob, builder: Builder, group: Sequence[str], notes: Sequence[str]
 ) -> Callable[[], None]:
     """Return what writes the plan of a cell's job, if it has none."""
-    if _existing_plan(cell.job, RunPlan) is not None:
+    if cell.job.events():
         return _do_nothing
     others = ", ".join(name for name in group if name != cell.plan.name)
     if others:
@@ -157,12 +158,6 @@ def _begin_job(
     setup = MeasurementSetup(workload, metric, night.setting, builder, notes=tuple(notes))
     plan = build_run_plan(setup, change=night.commit, launches=cell.plan.launches, runs=cell.plan.runs)
     return plan_writer(cell.job, plan)
-
-
-def _existing_plan(job: Job, plan_type: type[PlanT]) -> PlanT | None:
-    """Read the plan of a job that has begun; raises UsageError if it cannot be read."""
-    events = job.events()
-    return require_plan(job, events, plan_type) if events else None
 
 
 def _do_nothing() -> None:

@@ -37,9 +37,8 @@ from perfbisect.nightly.journal import (
     read_plan,
 )
 from perfbisect.nightly.model import Night, NightAlert, NightFindings, NightStep
-from perfbisect.nightly.night import build_night, planned_night
+from perfbisect.nightly.night import build_night, build_plan, planned_night
 from perfbisect.nightly.plan import next_launch
-from perfbisect.nightly.prepare import build_plan
 from perfbisect.series.detect import SeriesAnalysis, analyze_series
 from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.store import SeriesStore

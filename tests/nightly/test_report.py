@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from perfbisect.nightly.delivery import message
 from perfbisect.nightly.model import Night, NightStep
 from perfbisect.nightly.report import night_report, night_verdict
-from perfbisect.nightly.webhook import message
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from tests.nightly.night_factory import HOSTILE, alert, make_night, make_quiet_night, row, search

@@ -10,7 +10,7 @@ from email.utils import format_datetime
 import pytest
 
 from perfbisect.errors import MachineError, PerfbisectError, UsageError
-from perfbisect.nightly.webhook import WebhookTarget, read_target, send
+from perfbisect.nightly.delivery import WebhookTarget, read_target, send
 from tests.nightly.webhook_server import NAME, SECRET, hook
 
 TOKEN = "tok-0123456789abcdef"

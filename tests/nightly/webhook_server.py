@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from perfbisect.nightly.webhook import read_target, send
+from perfbisect.nightly.delivery import read_target, send
 
 SECRET = "T0AAAAAAA/B0BBBBBBB/xyzxyzxyzxyz"
 NAME = "NIGHTLY_WEBHOOK"
