@@ -186,11 +186,15 @@ def import_own_engine(
     return found
 
 
-def checked_venv(
-    folder: Path, interpreter: Path, found: ImportedEngine, commit: str, facts: Mapping[str, Any]
+def checked_environment(
+    interpreter: Path,
+    found: ImportedEngine,
+    commit: str,
+    packages: str,
+    facts: Mapping[str, Any],
+    python_path: tuple[Path, ...] = (),
 ) -> CheckedEnvironment:
-    """The check result of a virtual environment, with the packages listed when it was created."""
-    packages = (folder / PACKAGES_FILE).read_text()
+    """The result of a check; ``packages``: one a line."""
     return CheckedEnvironment(
         interpreter,
         found.version,
@@ -198,7 +202,16 @@ def checked_venv(
         found.file,
         text_digest(packages),
         {**found.facts, "packages": packages.splitlines(), **facts},
+        python_path,
     )
+
+
+def checked_venv(
+    folder: Path, interpreter: Path, found: ImportedEngine, commit: str, facts: Mapping[str, Any]
+) -> CheckedEnvironment:
+    """The check result of a virtual environment, with the packages listed when it was created."""
+    packages = (folder / PACKAGES_FILE).read_text()
+    return checked_environment(interpreter, found, commit, packages, facts)
 
 
 def is_same_version(found: str, wanted: str) -> bool:
@@ -236,35 +249,18 @@ def reported_commit(found: ImportedEngine) -> str:
     return reported if re.fullmatch(r"[0-9a-f]{7,64}", reported) else commit_in_version(found.version)
 
 
-@dataclass(frozen=True)
-class ContentMatch:
-    """Python files of an installed package compared with a commit; paths inside the package.
+def differing_files(folder: Path, tracked: Mapping[str, str]) -> tuple[list[str], list[str], int]:
+    """Python files of an installed package that differ from a commit, that are missing, and how many exist.
 
-    ``missing`` excludes folders of which nothing was installed.
+    ``tracked``: path inside the package -> object name, at that commit. A file is not missing if nothing of
+    its folder was installed.
     """
-
-    same: int
-    differing: tuple[str, ...]
-    missing: tuple[str, ...]
-
-    @property
-    def is_exact(self) -> bool:
-        return not self.differing and not self.missing
-
-    @property
-    def is_foreign(self) -> bool:
-        """True if it cannot have been built from the commit."""
-        return len(self.differing) > FOREIGN_SHARE * max(self.same + len(self.differing), 1)
-
-
-def compare_content(folder: Path, tracked: Mapping[str, str]) -> ContentMatch:
-    """Compare an installed package with the object names of a commit (path -> name)."""
     python = {path: blob for path, blob in tracked.items() if path.endswith(".py")}
     present = {path for path in python if (folder / path).is_file()}
     parents = {PurePosixPath(path).parent for path in present}
     differing = sorted(path for path in present if file_blob_id(folder / path, python[path]) != python[path])
     missing = sorted(path for path in python if path not in present and PurePosixPath(path).parent in parents)
-    return ContentMatch(len(present) - len(differing), tuple(differing), tuple(missing))
+    return differing, missing, len(present)
 
 
 def identify_commit(
@@ -280,9 +276,9 @@ def identify_commit(
     reported = reported_commit(found)
     if reported and not sha.startswith(reported):
         raise BuildError(f"{what}: the engine ({found.version}) says it is commit {reported}", where=log)
-    content = compare_content(found.file.parent, tracked)
-    if content.is_foreign or (not reported and not content.is_exact):
-        files = (*content.differing, *content.missing)
+    differing, missing, count = differing_files(found.file.parent, tracked)
+    files = (*differing, *missing)
+    if len(differing) > FOREIGN_SHARE * max(count, 1) or (files and not reported):
         says = f"says no commit (its version is {found.version}), and"
         if reported:
             says = f"says it is {reported}, but"

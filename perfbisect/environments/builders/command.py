@@ -12,7 +12,7 @@ from perfbisect.common.digests import text_digest
 from perfbisect.environments import uv
 from perfbisect.environments.build import BuildRun, registry_environment
 from perfbisect.environments.builders.cached import BuildContext, CommitBuilder
-from perfbisect.environments.builders.toolchain import build_variables
+from perfbisect.environments.builders.source import build_variables
 from perfbisect.environments.cache import CheckedEnvironment
 from perfbisect.environments.source_tree import sync_tree
 from perfbisect.environments.spec import Spec

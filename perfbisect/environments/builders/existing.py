@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.changes.git import Repository
-from perfbisect.common.digests import environment_key, text_digest
+from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
 from perfbisect.environments.base import Environment, Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import BuildContext
-from perfbisect.environments.cache import CheckedEnvironment, variables
-from perfbisect.environments.health import ImportedEngine, check_version, import_engine
+from perfbisect.environments.cache import variables
+from perfbisect.environments.health import ImportedEngine, check_version, checked_environment, import_engine
 from perfbisect.environments.packages import engine
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, PerfbisectError
@@ -121,9 +121,9 @@ class ExistingBuilder:
         self, build: BuildRun, key: str, change: str, found: ImportedEngine, commit: str, identified_by: str
     ) -> Environment:
         packages = uv.list_packages(build, self.interpreter, with_origin=True)
-        facts = {**found.facts, "identified_by": identified_by, "packages": packages.splitlines()}
-        digest, path = text_digest(packages), (self.path,) if self.path else ()
-        checked = CheckedEnvironment(self.interpreter, found.version, commit, found.file, digest, facts, path)
+        path = (self.path,) if self.path else ()
+        facts = {"identified_by": identified_by}
+        checked = checked_environment(self.interpreter, found, commit, packages, facts, path)
         environment = self.cache.ensure(
             key,
             builder=self.name,
@@ -139,8 +139,8 @@ class ExistingBuilder:
             engine_version=found.version,
             engine_commit=commit,
             engine_file=str(found.file),
-            packages_digest=digest,
-            facts={"builder": self.name, **facts},
+            packages_digest=checked.packages_digest,
+            facts={"builder": self.name, **checked.facts},
         )
 
 

@@ -37,6 +37,7 @@ from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache, 
 from perfbisect.environments.health import (
     FOREIGN_SHARE,
     LocatedEngine,
+    checked_environment,
     import_engine,
     import_own_engine,
     locate_engine,
@@ -103,11 +104,8 @@ class InterpreterBase:
             found = import_engine(
                 build, self.interpreter, self.package.module, env=variables(folder), what=self.what
             )
-            facts = {**found.facts, "packages": self._packages.splitlines(), "base": self.what}
-            digest = text_digest(self._packages)
-            return CheckedEnvironment(
-                self.interpreter, found.version, found.commit, found.file, digest, facts
-            )
+            facts = {"base": self.what}
+            return checked_environment(self.interpreter, found, found.commit, self._packages, facts)
 
         return self.cache.ensure(
             self.key(),

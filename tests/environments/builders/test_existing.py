@@ -17,6 +17,11 @@ from tests.environments.tiny import TinyHistory, package_files, write_history
 from tests.fakes.gitwriter import run_git
 
 
+def ensure(builder: ExistingBuilder, change: Change | str, log: Path) -> Environment:
+    change = Change(change) if isinstance(change, str) else change
+    return builder.ensure(change, log=log, timeout=60)
+
+
 def existing(
     cache: Path, interpreter: Path, repository: Repository | None = None, **options: str
 ) -> ExistingBuilder:
@@ -56,7 +61,7 @@ def test_another_release(installed: Environment, tmp_path: Path, log: Path) -> N
 
 def test_a_clean_checkout_at_the_commit(checkout: TinyHistory, tmp_path: Path, log: Path) -> None:
     builder = existing(tmp_path / "c", Path(sys.executable), path=str(checkout.path))
-    built = builder.ensure(Change(checkout.slow_again), log=log, timeout=60)
+    built = ensure(builder, checkout.slow_again, log)
     assert built.facts["identified_by"] == "checkout"
     assert (built.engine_commit, built.engine_version) == (checkout.slow_again, "1.0.dev5")
     assert built.env["PYTHONPATH"] == str(checkout.path)
@@ -67,7 +72,7 @@ def test_a_checkout_at_another_commit(checkout: TinyHistory, tmp_path: Path, log
         tmp_path / "c", Path(sys.executable), Repository.open(checkout.path), path=str(checkout.path)
     )
     with pytest.raises(BuildError) as raised:
-        builder.ensure(Change(checkout.base), log=log, timeout=60)
+        ensure(builder, checkout.base, log)
     assert f"a checkout at {checkout.slow_again[:12]}, not {checkout.base[:12]}" in raised.value.message
     assert f"checkout {checkout.base[:12]}" in (raised.value.next_step or "")
 
@@ -78,15 +83,13 @@ def test_a_dirty_checkout(dirt: str, checkout: TinyHistory, tmp_path: Path, log:
     (checkout.path / "tiny_engine" / name).write_text("def speed():\n    return 9\n")
     builder = existing(tmp_path / "c", Path(sys.executable), path=str(checkout.path))
     with pytest.raises(BuildError, match="with uncommitted changes"):
-        builder.ensure(Change(checkout.slow_again), log=log, timeout=60)
+        ensure(builder, checkout.slow_again, log)
 
 
 def test_a_checkout_that_is_dirty_elsewhere(checkout: TinyHistory, tmp_path: Path, log: Path) -> None:
     (checkout.path / "docs" / "a").write_text("9")
     builder = existing(tmp_path / "c", Path(sys.executable), path=str(checkout.path))
-    assert (
-        builder.ensure(Change(checkout.slow_again), log=log, timeout=60).engine_commit == checkout.slow_again
-    )
+    assert ensure(builder, checkout.slow_again, log).engine_commit == checkout.slow_again
 
 
 def test_an_environment_inside_a_checkout_is_no_checkout(
@@ -99,7 +102,7 @@ def test_an_environment_inside_a_checkout_is_no_checkout(
         (site / name).write_bytes(data)
     builder = existing(tmp_path / "c", Path(sys.executable), path=str(site))
     with pytest.raises(BuildError, match=r"is version 1\.0 of no known commit"):
-        builder.ensure(Change(checkout.slow_again), log=log, timeout=60)
+        ensure(builder, checkout.slow_again, log)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +117,11 @@ def test_an_engine_that_knows_its_commit(
         (tmp_path / "site" / name).write_bytes(data)
     builder = existing(tmp_path / "c", Path(sys.executable), path=str(tmp_path / "site"))
     if right:
-        built = builder.ensure(Change(history.slow), log=log, timeout=60)
+        built = ensure(builder, history.slow, log)
         assert (built.facts["identified_by"], built.engine_commit) == ("engine", history.slow)
     else:
         with pytest.raises(BuildError, match=f"is commit {said}, not {history.slow[:12]}"):
-            builder.ensure(Change(history.slow), log=log, timeout=60)
+            ensure(builder, history.slow, log)
 
 
 def test_what_nobody_can_tell_is_believed_only_when_told_to(
@@ -148,7 +151,7 @@ def test_what_is_found_now_counts_and_not_an_earlier_look(
 ) -> None:
     def look() -> Environment:
         builder = existing(tmp_path / "c", Path(sys.executable), path=str(checkout.path))
-        return builder.ensure(Change(checkout.slow_again), log=log, timeout=60)
+        return ensure(builder, checkout.slow_again, log)
 
     before = look()
     (checkout.path / "tiny_engine" / "_version.py").write_bytes(

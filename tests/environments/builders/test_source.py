@@ -227,7 +227,7 @@ def test_a_project_in_a_folder_and_a_commit_without_it(tmp_path: Path, wheels: P
 
 
 def test_precompiled_files_are_those_of_the_commit() -> None:
-    from perfbisect.environments.builders.toolchain import with_precompiled_commit
+    from perfbisect.environments.builders.source import with_precompiled_commit
     from perfbisect.environments.packages import engine
 
     row, sha = engine("vllm"), "a" * 40

@@ -1,13 +1,15 @@
-"""Wheels of a per-commit index: what is there, what is not, and what is not what it is called."""
+"""Wheels of a per-commit index: found, missing, and other than the index calls them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from perfbisect.changes.git import Repository
+from perfbisect.environments.base import Environment
 from perfbisect.environments.builders import wheel as wheel_builder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.builders.wheel_index import page_of
@@ -18,61 +20,71 @@ from tests.environments.tiny import TinyHistory, package_files, write_wheel
 from tests.environments.wheel_index import Index, serving, wheel_of
 from tests.fakes.gitwriter import HistoryWriter
 
+DEFAULT = ",variant=default"
 
-@pytest.fixture(autouse=True)
-def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same on every machine, and no second tries by uv."""
+
+@dataclass(frozen=True)
+class Site:
+    """An index of a history's wheels, an empty cache and a log."""
+
+    index: Index
+    history: TinyHistory
+    repository: Repository
+    cache: Path
+    log: Path
+
+    def builder(self, more: str = DEFAULT, day: str | None = None) -> WheelBuilder:
+        spec = f"wheel:{self.index.address}/{{sha}},package=tiny_engine{more}"
+        builder = plain_builder(spec, repository=self.repository, cache=self.cache, exclude_newer=day)
+        assert isinstance(builder, WheelBuilder)
+        builder.index.pause_s = 0.01
+        return builder
+
+    def serve(self, sha: str, of: str = "", *, variant: str = "", version: str = "", says: str = "") -> str:
+        """Serve a commit's wheel, or another commit's; returns its page."""
+        folder = self.cache / "served" / sha / (variant or "default")
+        wheel = wheel_of(folder, self.repository, of or sha, version=version, says=says)
+        return self.index.add(sha, wheel, variant=variant)
+
+    def ensure(self, builder: WheelBuilder, change: Change) -> Environment:
+        return builder.ensure(change, log=self.log, timeout=60)
+
+    @property
+    def commits(self) -> list[Change]:
+        names = ("base", "slow", "kernel", "back", "removed", "mended", "slow_again")
+        return [Change(getattr(self.history, name)) for name in names]
+
+
+@pytest.fixture
+def site(
+    history: TinyHistory, repository: Repository, tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    """An empty index, on a machine without a driver; uv tries once."""
     monkeypatch.setattr(wheel_builder, "driver_cuda", lambda: None)
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    with serving() as index:
+        yield Site(index, history, repository, tmp_path, log)
 
 
 @pytest.fixture
-def index() -> Iterator[Index]:
-    with serving() as made:
-        yield made
+def lying(site: Site) -> Site:
+    """Two right wheels, and one of each kind that is wrong."""
+    history, folder = site.history, site.cache / "served"
+    site.serve(history.base, says=history.base[:10])
+    site.index.failing[site.serve(history.slow)] = [500, 503]
+    site.serve(history.mended, history.base, version=f"1.0.dev7+g{history.mended[:9]}", says=history.base)
+    release = write_wheel(folder / "d", "tiny-engine", "1.0", package_files(), ("tiny-helper",))
+    site.index.add(history.kernel, release)
+    torn = wheel_of(folder / "e", site.repository, history.slow_again)
+    site.index.add(history.slow_again, torn, data=torn.read_bytes()[:-300])
+    site.serve(history.removed, history.base)
+    return site
 
 
-@pytest.fixture
-def lying(index: Index, history: TinyHistory, repository: Repository, tmp_path: Path) -> Index:
-    """Two honest entries, and one of each kind that is not."""
-    folder = tmp_path / "served"
-    index.add(history.base, wheel_of(folder / "a", repository, history.base, says=history.base[:10]))
-    page = index.add(history.slow, wheel_of(folder / "b", repository, history.slow))
-    index.failing[page] = [500, 503]
-    other = wheel_of(
-        folder / "c", repository, history.base, version=f"1.0.dev7+g{history.mended[:9]}", says=history.base
-    )
-    index.add(history.mended, other)
-    index.add(
-        history.kernel, write_wheel(folder / "d", "tiny-engine", "1.0", package_files(), ("tiny-helper",))
-    )
-    whole = wheel_of(folder / "e", repository, history.slow_again)
-    index.add(history.slow_again, whole, data=whole.read_bytes()[:-300])
-    index.add(history.removed, wheel_of(folder / "f", repository, history.base))
-    return index
-
-
-def wheel(
-    cache: Path, index: Index, repository: Repository, more: str = "", day: str | None = None
-) -> WheelBuilder:
-    spec = f"wheel:{index.address}/{{sha}},package=tiny_engine{more}"
-    builder = plain_builder(spec, repository=repository, cache=cache, exclude_newer=day)
-    assert isinstance(builder, WheelBuilder)
-    builder.index.pause_s = 0.01
-    return builder
-
-
-def commits(history: TinyHistory) -> list[Change]:
-    names = ("base", "slow", "kernel", "back", "removed", "mended", "slow_again")
-    return [Change(getattr(history, name)) for name in names]
-
-
-def test_the_holes_are_told_before_anything_is_built(
-    lying: Index, history: TinyHistory, repository: Repository, tmp_path: Path
-) -> None:
-    builder = wheel(tmp_path, lying, repository, ",variant=default")
-    builder.prepare(commits(history))
-    refused = {change.id: builder.refuses(change) for change in commits(history)}
+def test_missing_wheels_are_known_before_anything_is_built(lying: Site) -> None:
+    builder, history = lying.builder(), lying.history
+    builder.prepare(lying.commits)
+    refused = {change.id: builder.refuses(change) for change in lying.commits}
     holes = {sha for sha, refusal in refused.items() if refusal is not None}
     assert holes == {history.back, history.removed}
     assert "HTTP 404" in str(refused[history.back])
@@ -80,150 +92,114 @@ def test_the_holes_are_told_before_anything_is_built(
     (note,) = builder.notes()
     assert note.startswith("the index has no wheel for 2 of 7 commits: ")
     assert all(sha[:12] in note for sha in holes)
-    assert not (tmp_path / "environments").exists()
+    assert not (lying.cache / "environments").exists()
 
 
-def test_each_commit_is_asked_once_and_a_failing_page_again(
-    lying: Index, history: TinyHistory, repository: Repository, tmp_path: Path
-) -> None:
-    builder = wheel(tmp_path, lying, repository, ",variant=default")
-    builder.prepare(commits(history))
-    for change in commits(history):
+def test_each_page_is_read_once_and_a_failing_page_again(lying: Site) -> None:
+    builder = lying.builder()
+    builder.prepare(lying.commits)
+    for change in lying.commits:
         builder.refuses(change)
         builder.key(change)
-    pages = [f"/{change.id}/tiny-engine/" for change in commits(history)]
-    assert sorted(lying.asked) == sorted([*pages, *[f"/{history.slow}/tiny-engine/"] * 2])
+    pages = [f"/{change.id}/tiny-engine/" for change in lying.commits]
+    assert sorted(lying.index.asked) == sorted([*pages, *[f"/{lying.history.slow}/tiny-engine/"] * 2])
 
 
-def test_honest_wheels_are_installed_with_dependencies_of_a_day(
-    lying: Index, history: TinyHistory, repository: Repository, tmp_path: Path, log: Path
-) -> None:
-    builder = wheel(tmp_path, lying, repository, ",variant=default", day="2001-01-01")
-    for sha, shown in ((history.base, "commit"), (history.slow, "commit")):
-        built = builder.ensure(Change(sha), log=log, timeout=60)
-        assert built.engine_commit == sha
-        assert built.engine_version == f"1.0.dev7+g{sha[:9]}"
-        assert built.facts["identified_by"] == shown
+def test_right_wheels_are_installed_with_dependencies_of_a_day(lying: Site) -> None:
+    builder = lying.builder(day="2001-01-01")
+    for sha in (lying.history.base, lying.history.slow):
+        built = lying.ensure(builder, Change(sha))
+        assert (built.engine_commit, built.engine_version) == (sha, f"1.0.dev7+g{sha[:9]}")
+        assert built.facts["identified_by"] == "commit"
         assert built.facts["packages"] == [f"tiny-engine==1.0.dev7+g{sha[:9]}", "tiny-helper==5.1"]
-        assert built.facts["wheel"].startswith(f"{lying.address}/{sha}/")
+        assert built.facts["wheel"].startswith(f"{lying.index.address}/{sha}/")
         assert built.facts["exclude_newer"] == "2001-01-01"
         assert builder.cached(Change(sha))
         assert builder.minutes(Change(sha)) == 0.0
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "said"),
     [
         ("mended", "says it is commit"),
         ("kernel", r"says no commit \(its version is 1\.0\), and 1 of its files are not those of"),
         ("slow_again", "cannot install tiny_engine @ .*Failed to extract archive"),
     ],
 )
-def test_a_wheel_that_is_not_what_the_index_calls_it(
-    name: str,
-    told: str,
-    lying: Index,
-    history: TinyHistory,
-    repository: Repository,
-    tmp_path: Path,
-    log: Path,
-) -> None:
-    builder = wheel(tmp_path, lying, repository, ",variant=default")
-    change = Change(getattr(history, name))
+def test_wrong_wheels(name: str, said: str, lying: Site) -> None:
+    builder, change = lying.builder(), Change(getattr(lying.history, name))
     assert builder.refuses(change) is None
-    with pytest.raises(BuildError, match=told) as raised:
-        builder.ensure(change, log=log, timeout=60)
-    assert raised.value.where == str(log)
+    with pytest.raises(BuildError, match=said) as raised:
+        lying.ensure(builder, change)
+    assert raised.value.where == str(lying.log)
     assert not builder.cached(change)
-    assert not list((tmp_path / "environments").glob("[!.]*"))
+    assert not list((lying.cache / "environments").glob("[!.]*"))
 
 
-def test_a_release_with_the_commits_own_files_is_that_commit(
-    index: Index, history: TinyHistory, repository: Repository, tmp_path: Path, log: Path
-) -> None:
-    release = write_wheel(tmp_path / "w", "tiny-engine", "1.0", package_files(), ("tiny-helper",))
-    index.add(history.base, release)
-    builder = wheel(tmp_path, index, repository, ",variant=default")
-    built = builder.ensure(Change(history.base), log=log, timeout=60)
+def test_a_release_with_the_commits_own_files_is_that_commit(site: Site) -> None:
+    release = write_wheel(site.cache / "w", "tiny-engine", "1.0", package_files(), ("tiny-helper",))
+    site.index.add(site.history.base, release)
+    built = site.ensure(site.builder(), Change(site.history.base))
     assert built.facts["identified_by"] == "content"
 
 
-def test_an_index_that_is_down_is_the_machines_fault(
-    index: Index, history: TinyHistory, repository: Repository, tmp_path: Path
-) -> None:
-    index.failing["*"] = [503]
-    builder = wheel(tmp_path, index, repository)
+def test_an_index_that_is_down_is_the_machines_fault(site: Site) -> None:
+    site.index.failing["*"] = [503]
+    builder = site.builder("")
     with pytest.raises(MachineError, match="does not answer: HTTP 503"):
-        builder.prepare(commits(history))
-    index.failing.clear()
-    builder.prepare(commits(history))
-    assert builder.refuses(Change(history.base)) is not None
+        builder.prepare(site.commits)
+    site.index.failing.clear()
+    builder.prepare(site.commits)
+    assert builder.refuses(Change(site.history.base)) is not None
+    gone = replace(site, index=Index(address="http://127.0.0.1:9")).builder("")
+    with pytest.raises(MachineError, match="does not answer: ConnectionError"):
+        gone.refuses(Change(site.history.base))
 
 
-def test_an_index_without_variants_is_taken_as_it_is_and_said_so(
-    lying: Index, history: TinyHistory, repository: Repository, tmp_path: Path
-) -> None:
-    builder = wheel(tmp_path, lying, repository)
-    builder.prepare(commits(history))
-    assert builder.refuses(Change(history.base)) is None
+def test_an_index_without_variants(lying: Site) -> None:
+    builder = lying.builder("")
+    builder.prepare(lying.commits)
+    assert builder.refuses(Change(lying.history.base)) is None
     assert "does not have cpu, which this machine runs, for both ends" in builder.notes()[0]
 
 
-def test_an_index_that_is_not_there(history: TinyHistory, repository: Repository, tmp_path: Path) -> None:
-    builder = wheel(tmp_path, Index(address="http://127.0.0.1:9"), repository)
-    with pytest.raises(MachineError, match="does not answer: ConnectionError"):
-        builder.refuses(Change(history.base))
-
-
-def test_one_page_that_does_not_answer_is_no_hole(
-    lying: Index, history: TinyHistory, repository: Repository, tmp_path: Path, log: Path
-) -> None:
-    page = f"/{history.base}/tiny-engine/"
-    lying.failing[page] = [500] * 100
-    builder = wheel(tmp_path, lying, repository, ",variant=default")
-    builder.prepare(commits(history))
-    assert builder.refuses(Change(history.base)) is None
+def test_one_page_that_does_not_answer_is_no_hole(lying: Site) -> None:
+    builder, base = lying.builder(), Change(lying.history.base)
+    lying.index.failing[f"/{base.id}/tiny-engine/"] = [500] * 100
+    builder.prepare(lying.commits)
+    assert builder.refuses(base) is None
     assert any("did not answer for 1 of 7 commits" in note for note in builder.notes())
     with pytest.raises(MachineError, match="does not answer: HTTP 500"):
-        builder.ensure(Change(history.base), log=log, timeout=60)
-    lying.failing.clear()
-    assert builder.ensure(Change(history.base), log=log, timeout=60).engine_commit == history.base
+        lying.ensure(builder, base)
+    lying.index.failing.clear()
+    assert lying.ensure(builder, base).engine_commit == base.id
 
 
-def test_commits_that_differ_in_documentation_share_an_environment(
-    index: Index, tmp_path: Path, log: Path
-) -> None:
-    writer = HistoryWriter(tmp_path / "repo")
-    writer.commit(
-        "engine", {"tiny_engine/__init__.py": b"from ._version import __version__\n", "docs/a": b"1"}
-    )
-    writer.commit(
-        "docs, tests", {"docs/a": b"2", "tests/t.py": b"", ".github/x.yml": b"", "mkdocs.yaml": b""}
-    )
+def test_commits_that_differ_in_documentation_share_an_environment(site: Site) -> None:
+    writer = HistoryWriter(site.cache / "repo")
+    init = b"from ._version import __version__\n"
+    writer.commit("engine", {"tiny_engine/__init__.py": init, "docs/a": b"1"})
+    writer.commit("docs", {"docs/a": b"2", "tests/t.py": b"", ".github/x.yml": b"", "mkdocs.yaml": b""})
     writer.commit("build", {"setup.py": b""})
     shas = writer.finish(checkout=False)
-    repository = Repository.open(tmp_path / "repo")
+    site = replace(site, repository=Repository.open(site.cache / "repo"))
     for sha in shas:
-        index.add(sha, wheel_of(tmp_path / sha, repository, sha))
-    builder = wheel(tmp_path, index, repository, ",variant=default")
+        site.serve(sha)
+    builder = site.builder()
     engine, docs, build = (Change(sha) for sha in shas)
     assert builder.key(engine) == builder.key(docs) != builder.key(build)
-    first = builder.ensure(engine, log=log, timeout=60)
-    second = builder.ensure(docs, log=log, timeout=60)
+    first, second = site.ensure(builder, engine), site.ensure(builder, docs)
     assert (second.folder, second.seconds, second.engine_commit) == (first.folder, 0.0, docs.id)
 
 
-def test_the_variant_is_the_first_that_both_ends_have(
-    index: Index, history: TinyHistory, repository: Repository, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_the_variant_is_the_first_that_both_ends_have(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel_builder, "driver_cuda", lambda: (13, 0))
-    first, middle, last = history.base, history.slow, history.mended
-    for sha in (first, middle, last):
-        index.add(sha, wheel_of(tmp_path / sha, repository, sha), variant="cu129")
-    index.add(first, wheel_of(tmp_path / first, repository, first), variant="cu130")
-    changes = [Change(sha) for sha in (first, middle, last)]
-    builder = wheel(tmp_path, index, repository)
+    shas = (site.history.base, site.history.slow, site.history.mended)
+    for sha in shas:
+        site.serve(sha, variant="cu129")
+    site.serve(shas[0], variant="cu130")
+    changes = [Change(sha) for sha in shas]
+    builder = site.builder("")
     builder.prepare(changes)
     assert [builder.refuses(change) for change in changes] == [None, None, None]
     (note,) = builder.notes()
@@ -231,63 +207,51 @@ def test_the_variant_is_the_first_that_both_ends_have(
         "wheels of the variant cu129, which this machine runs "
         "(it also runs cu130, cu128, cu126: variant=NAME)"
     )
-    assert builder.key(changes[0]) != wheel(tmp_path, index, repository, ",variant=cu130").key(changes[0])
-    index.add(last, wheel_of(tmp_path / last, repository, last), variant="cu130")
-    resumed = wheel(tmp_path, index, repository)
+    assert builder.key(changes[0]) != site.builder(",variant=cu130").key(changes[0])
+    site.serve(shas[-1], variant="cu130")
+    resumed = site.builder("")
     resumed.prepare(changes)
     assert resumed.key(changes[0]) == builder.key(changes[0])
 
 
-def test_a_silent_page_does_not_choose_the_variant(
-    index: Index, history: TinyHistory, repository: Repository, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_a_silent_page_does_not_choose_the_variant(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheel_builder, "driver_cuda", lambda: (13, 0))
-    for variant in ("cu130", "cu129"):
-        page = index.add(
-            history.base, wheel_of(tmp_path / variant, repository, history.base), variant=variant
-        )
-        index.failing.setdefault(page, [500] * 4 if variant == "cu130" else [])
-    builder = wheel(tmp_path, index, repository)
+    base = Change(site.history.base)
+    site.serve(base.id, variant="cu129")
+    site.index.failing[site.serve(base.id, variant="cu130")] = [500] * 4
+    builder = site.builder("")
     with pytest.raises(MachineError, match="HTTP 500"):
-        builder.refuses(Change(history.base))
-    assert builder.refuses(Change(history.base)) is None
+        builder.refuses(base)
+    assert builder.refuses(base) is None
     assert builder.notes()[0].startswith("wheels of the variant cu130")
 
 
-def test_the_variant_may_stand_anywhere_in_the_address(
-    index: Index, history: TinyHistory, repository: Repository, tmp_path: Path
-) -> None:
-    spec = f"wheel:{index.address}/x/{{variant}}/{{sha}}/simple/,package=tiny_engine"
-    builder = plain_builder(spec, repository=repository, cache=tmp_path)
+def test_the_variant_may_stand_anywhere_in_the_address(site: Site) -> None:
+    address = f"{site.index.address}/x/{{variant}}/{{sha}}/simple/"
+    builder = plain_builder(f"wheel:{address}", repository=site.repository, cache=site.cache)
     assert isinstance(builder, WheelBuilder)
     assert builder.variants == ("cpu",)
-    assert page_of(builder.index.template, history.base, "cpu", "tiny-engine") == (
-        f"{index.address}/x/cpu/{history.base}/simple/tiny-engine/"
-    )
+    page = page_of(builder.index.template, "a1", "cpu", "tiny-engine")
+    assert page == f"{site.index.address}/x/cpu/a1/simple/tiny-engine/"
 
 
-def test_what_it_costs_is_learnt_from_the_index_and_from_builds(
-    index: Index, history: TinyHistory, repository: Repository, tmp_path: Path, log: Path
-) -> None:
-    made = wheel_of(tmp_path / "w", repository, history.base)
-    index.add(history.base, made)
-    index.add(history.slow, wheel_of(tmp_path / "v", repository, history.slow))
-    builder = wheel(tmp_path, index, repository, ",variant=default")
-    base, slow = Change(history.base), Change(history.slow)
+def test_costs_are_estimated_from_the_index_and_from_builds(site: Site) -> None:
+    base, slow = Change(site.history.base), Change(site.history.slow)
+    for change in (base, slow):
+        site.serve(change.id)
+    (wheel,) = (site.cache / "served" / base.id).rglob("*.whl")
+    builder = site.builder()
     assert builder.minutes(base) is None
-    assert builder.disk([base]) == 3 * made.stat().st_size
-    built = builder.ensure(base, log=log, timeout=60)
+    assert builder.disk([base]) == 3 * wheel.stat().st_size
+    built = site.ensure(builder, base)
     assert builder.minutes(slow) == pytest.approx(built.seconds / 60)
     assert builder.disk([base]) == 0
     assert builder.disk([base, slow]) == built.facts["bytes"]
 
 
-def test_the_client_is_one_commits(
-    index: Index, history: TinyHistory, repository: Repository, tmp_path: Path
-) -> None:
-    index.add(history.base, wheel_of(tmp_path / "w", repository, history.base))
-    assert wheel(tmp_path, index, repository).client() is None
-    client = wheel(tmp_path, index, repository, f",client={history.base}").client()
+def test_the_client_is_one_commits(site: Site) -> None:
+    site.serve(site.history.base)
+    assert site.builder("").client() is None
+    client = site.builder(f",client={site.history.base}").client()
     assert client is not None
-    assert client.engine_commit == history.base
+    assert client.engine_commit == site.history.base
