@@ -152,7 +152,7 @@ def test_our_own_runs_are_points(tmp_path: Path) -> None:
         attempt(3, of, VALUES),
     )
     job = job_of(tmp_path, "a", of, *attempts, discarded="a-003")
-    torn = {"schema": 1, "seq": 6, "time": "2026-04-12T19:00:00+00:00", "event": "finished"}
+    torn = {"schema": 1, "seq": 5, "time": "2026-04-12T19:00:00+00:00", "event": "finished"}
     with job.journal.open("a") as journal:
         journal.write(json.dumps(torn | {"data": {"attempt": {"id": "4"}}}) + "\n")
     job_of(tmp_path, "b", of, verb="bisect")
