@@ -33,7 +33,6 @@ class TrackStateDocument(Document):
 
 
 def set_state(store: SeriesStore, name: str, state: State, reason: str) -> TrackStateDocument:
-    """Set the state of an alert, or of all alerts of an event."""
     if not reason.strip():
         raise UsageError("--reason is empty", next_step='such as --reason "issue 2711"')
     alerts = [record.alert for record in store.alerts.find(name)]
@@ -52,7 +51,6 @@ def set_state(store: SeriesStore, name: str, state: State, reason: str) -> Track
 
 
 def state_report(document: TrackStateDocument) -> Report:
-    """Report of ``track ack``, ``close`` and ``reopen``."""
     more = f" and {document.alerts - 1} more" if document.alerts > 1 else ""
     alert = f"{document.id} {document.cell} {document.metric}{more}"
     change = Paragraph(f"{alert}: {document.state}, was {document.before}")

@@ -89,7 +89,6 @@ def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str =
 
 
 def export_report(document: TrackExportDocument) -> Report:
-    """Report of ``track export`` into files."""
     lines = [f"{path}: {kind}" for kind, path in document.files.items()]
     lines.append(f"{_count(document.points, 'point')} of {_count(document.cells, 'cell')} were read")
     return Report("Export", Verdict(_count(len(document.files), "file")), tuple(map(Paragraph, lines)))

@@ -144,7 +144,6 @@ def _group_rejections(rejected: Sequence[RejectedResult]) -> tuple[FateDocument,
 
 
 def ingest_report(document: TrackIngestDocument) -> Report:
-    """Report of ``track ingest``."""
     counts = {
         "new": document.new,
         "changed": document.changed,

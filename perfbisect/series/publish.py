@@ -93,7 +93,6 @@ def publish(folder: Path, jobs: Iterable[Job]) -> TrackPublishDocument:
 
 
 def publish_report(document: TrackPublishDocument) -> Report:
-    """Report of ``track publish``."""
     files = f"{len(document.written)} files written, {document.unchanged} were there"
     lines = [f"{document.folder}: {document.launches} launches; {files}"]
     if document.removed:

@@ -89,7 +89,6 @@ def _writable(value: object) -> Any:
 
 
 def open_store(path: Path) -> sqlite3.Connection:
-    """Open the store at ``path``; creates it if there is none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, factory=_Connection)
@@ -410,7 +409,6 @@ class AlertTable:
         )
 
     def mark(self, name: str, state: State, why: str, *, by_rule: bool = False) -> None:
-        """Set the state of an alert."""
         self._db.execute(
             "UPDATE alerts SET state = ?, why = ?, by_rule = ? WHERE id = ?", (state, why, by_rule, name)
         )

@@ -42,7 +42,6 @@ class Journals:
         return any(True for _ in _journals(Path(place)))
 
     def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
-        """Every ``run``."""
         is_empty = True
         for path in _journals(Path(place)):
             state, recorded = path.stat(), read_run(path)

@@ -72,11 +72,6 @@ def test_covariates_stand_beside() -> None:
     assert read(served(duration=99.0)).covariates["keys"] == read(served()).covariates["keys"]
 
 
-def test_a_rate_is_no_concurrency() -> None:
-    found = read(served(request_rate=0.5, max_concurrency=None))
-    assert (found.workload.concurrency, found.workload.rate) == (None, 0.5)
-
-
 def test_a_name_that_changed_its_unit_is_converted() -> None:
     old = {k: v for k, v in served().items() if not k.startswith(("median_audio_duration", "total_audio"))}
     old |= {"median_audio_duration_ms": 20_000.0, "total_audio_duration_ms": 800_000.0}
@@ -85,12 +80,6 @@ def test_a_name_that_changed_its_unit_is_converted() -> None:
     assert found.values["e2el_per_audio_s"] == 250.0
     assert found.covariates["converted"] == ["median_audio_duration_ms", "total_audio_duration_ms"]
     assert read(served()).covariates["converted"] == []
-
-
-def test_seconds_that_are_milliseconds_contradict_the_throughput() -> None:
-    found = refused(served(total_audio_duration_s=800_000.0))
-    assert found.kind == "broken"
-    assert "contradicts itself: 800000 s of sound, and by its audio_throughput 800 s" in str(found)
 
 
 def test_the_ttft_of_speech_is_not_read() -> None:
@@ -114,6 +103,11 @@ def test_text_alone_is_told_from_sound_that_did_not_come() -> None:
         (served(completed=37, failed=3), "failed", "3 of 40 requests failed"),
         (served(completed=37), "failed", "37 requests completed where 40 were asked for"),
         (served(duration=0.0), "broken", "duration is 0 s"),
+        (
+            served(total_audio_duration_s=800_000.0),
+            "broken",
+            "contradicts itself: 800000 s of sound, and by its audio_throughput 800 s",
+        ),
         (served(median_e2el_ms=math.nan), "broken", "median_e2el_ms is nan"),
         (served(median_e2el_ms="fast"), "broken", "not a number"),
         (served(median_audio_ttfp_ms=-5.0), "broken", "median_audio_ttfp_ms is -5.0: no measurement"),
