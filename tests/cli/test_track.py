@@ -47,7 +47,7 @@ def test_from_the_kanban_to_the_table(home: Path, capsys: pytest.CaptureFixture[
     assert typed("show") == 0
     assert CELL in capsys.readouterr().out
     assert typed("rebaseline", "omni") == 0
-    assert "MEANS OF 2026-03-29 TO 2026-04-04" in capsys.readouterr().out
+    assert "Means of 2026-03-29 to 2026-04-04" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", ["ingest kanban", f"show {CELL}", "show", "rebaseline"])
