@@ -65,10 +65,7 @@ class Trial:
 
 
 def sides(trial: tuple[LaunchEstimate, ...]) -> tuple[int, int]:
-    """Parent and culprit of an A/B of at least two launches; the culprit is launched first.
-
-    :raises ValueError: launches of any other position are among them.
-    """
+    """Parent and culprit of an A/B of at least two launches; ValueError for launches of other positions."""
     culprit, parent = trial[0].index, trial[1].index
     if parent >= culprit or {launch.index for launch in trial} != {parent, culprit}:
         raise ValueError(f"an A/B of parent and culprit has launches of {[x.index for x in trial]}")
@@ -151,9 +148,9 @@ def _one_level(data: list[LaunchEstimate], look: EffectPrior) -> Array:
 
 def _wider(look: EffectPrior, parent: list[LaunchEstimate], culprit: list[LaunchEstimate]) -> EffectPrior:
     """Noise that also holds what a drift does between a launch and the nearest one of the other side."""
-    one, other = (np.array([x.at for x in side]) for side in (parent, culprit))
     if not look.drift:
         return look
+    one, other = (np.array([x.at for x in side]) for side in (parent, culprit))
     apart = np.abs(one[:, None] - other[None, :])
     gap = float(np.mean([*apart.min(0), *apart.min(1)]))
     # Half of the variance of a difference over that gap falls on each of the two.

@@ -36,16 +36,14 @@ def next_action(
 ) -> NextLaunch | Wait | SearchEnd:
     """What the free ``slot`` measures next, or how the search ended. A pure function of its arguments.
 
-    ``pending``: the launches under way on other slots; ``slots``: all slots that will ask, this one among
-    them; an A/B begun on any other slot is begun again. Events are in the order in which launches ended.
-    The answer to a :class:`NextLaunch` is one event with its index, purpose and slot; after a :class:`Lost`
-    attempt the same launch is requested again. After a :class:`Wait`, ask again on the next event; with
-    nothing under way, some slot never gets one. A launch begins only where its expected minutes, and those
-    of the launches under way, fit into the budget.
+    ``pending``: launches under way on other slots; ``slots``: all slots that will ask, this one among them.
+    Events are in the order in which launches ended. A :class:`NextLaunch` is answered by one event with its
+    index, purpose and slot, a :class:`Wait` by asking again on the next event; with nothing under way, some
+    slot gets none. A launch begins only if its expected minutes fit into the budget with those under way.
 
-    :raises ValueError: the plan or an event makes no sense, or an end of the range cannot be measured (it was
-        skipped before it ever gave a value, or three times): an error about the range, never a verdict. Or
-        the slot is not free.
+    Raises:
+        ValueError: the plan or an event is invalid, the slot is not free, or an end of the range cannot be
+            measured (skipped before it ever gave a value, or three times): an error about the range.
     """
     context = SlotContext(slot, tuple(pending), tuple(slots))
     state = SearchState.from_events(plan, tuple(events))
@@ -58,10 +56,7 @@ def next_action(
 
 
 def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
-    """The posterior as it is shown beside a launch; before both ends were measured it is the prior.
-
-    :raises ValueError: as :func:`next_action`.
-    """
+    """The posterior; before both ends were measured the prior. Raises what :func:`next_action` raises."""
     state = SearchState.from_events(plan, tuple(events))
     return outcome.beliefs(plan, state, range_posterior(plan, state.data))
 

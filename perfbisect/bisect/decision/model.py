@@ -1,7 +1,4 @@
-"""The words of a bisection as values: the question, what happened, what to do next, how it ended.
-
-All of them are part of the interface of :mod:`perfbisect.bisect.decision.decide`; import them from there.
-"""
+"""Values of a bisection's search: its plan, events, next launch and outcome."""
 
 from __future__ import annotations
 
@@ -15,11 +12,12 @@ SearchVerdict = Literal["found", "not reproduced", "too small", "out of budget"]
 
 @dataclass(frozen=True)
 class Plan:
-    """The question. Positions 0..n are the history's changes: 0 is good, n is bad; candidates are 1..n.
+    """Positions 0..n are the history's changes: 0 is good, n is bad; candidates are 1..n.
 
-    ``sign`` is +1 where a larger value is worse; ``min_effect`` the smallest relative step worth telling;
-    ``prior`` weights over positions 0..n (position 0 is ignored), ``skips`` positions known to be
-    untestable, ``cached`` positions already built, ``budget`` minutes of measuring in all.
+    ``sign`` is +1 where a larger value is worse; ``min_effect`` the smallest relevant relative step;
+    ``prior`` weights over positions 0..n (position 0 is ignored); ``skips`` positions known to be untestable;
+    ``cached`` positions already built; ``budget`` minutes of measuring in all; ``all_steps``: find every step
+    of the range, not only one.
     """
 
     n: int
@@ -33,15 +31,14 @@ class Plan:
     max_runs: int = 6
     seed: int = 0
     all_steps: bool = False
-    """Go on after the first step is named, until every step of the range is: ``SearchOutcome.steps``."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A launch that gave values: one raw positive value a run, in run order; minutes it took.
+    """A launch with one raw positive value a run; ``build``, ``launch``, ``run``: the minutes these took.
 
     ``slot`` names the devices it ran on; ``at`` is the minute, from the first launch of all, at which its
-    first run began: a drift of the machine is a matter of time.
+    first run began; None: launches count as made one after the other.
     """
 
     index: int
@@ -50,10 +47,8 @@ class Measured:
     build: float = 0.0
     launch: float = 0.0
     run: float = 0.0
-    """Minutes of all runs together."""
     slot: str = ""
     at: float | None = None
-    """None: not known; then launches count as made one after the other, as long as they took."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Lost:
-    """Minutes spent on an attempt that is no evidence (the machine failed, the process was killed)."""
+    """Minutes of an attempt that is no evidence (the machine failed, the process was killed)."""
 
     minutes: float = 0.0
 
@@ -78,7 +73,7 @@ Event = Measured | Skipped | Lost
 
 @dataclass(frozen=True)
 class Pending:
-    """A launch under way on some slot: asked for, without an event yet."""
+    """A launch under way on a slot, without an event yet."""
 
     index: int
     runs: int
@@ -122,7 +117,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class NextLaunch:
-    """LaunchEstimate this position afresh and make ``runs`` runs."""
+    """Launch this position afresh and make ``runs`` runs."""
 
     index: int
     runs: int
@@ -132,8 +127,7 @@ class NextLaunch:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The confirming A/B of parent and culprit: relative effect (B/A - 1) with its 95 % interval; launches a
-    side."""
+    """Relative effect culprit / parent - 1 with its 95 % interval; ``launches``: of each side."""
 
     parent: int
     culprit: int
@@ -145,27 +139,27 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Beliefs:
-    """The posterior: ``p[i]`` that position i is the culprit (p[0] = 0), ``none`` that nothing changed, and
-    the levels."""
+    """The posterior: ``p[i]`` that position i is the culprit (p[0] = 0), ``none`` that nothing changed.
+
+    ``sigma``, ``tau``: noise between runs and between launches (log scale), 0 before both ends were measured.
+    ``step``: posterior mean of the relative step. ``leading``: the distinguishable set of positions with most
+    probability; that is ``leading_p``, at most 0.99.
+    """
 
     p: tuple[float, ...]
     none: float
     sigma: float
     tau: float
-    """Noise between runs and between launches (log scale); 0 before both ends were measured."""
     step: float
-    """Posterior mean of the step, relative (0.10: ten per cent worse)."""
     step_low: float
     step_high: float
     leading: tuple[int, ...]
-    """The distinguishable set of positions that holds most probability."""
     leading_p: float
-    """Its probability, at most 0.99."""
 
 
 @dataclass(frozen=True)
 class NamedStep:
-    """One of several steps, as :class:`SearchOutcome` tells its one: ``culprits`` cannot be told apart."""
+    """One of several steps; ``culprits`` cannot be told apart."""
 
     culprits: tuple[int, ...]
     probability: float
@@ -192,7 +186,7 @@ class Note:
     """What else a reader must know of an outcome; only the fields that its ``kind`` needs are set.
 
     ``positions``: those concerned, of a part its two ends. ``effect``, ``whole``: relative changes, of a step
-    and of the range; None where they are not part of it. ``spans``: the ends of several parts.
+    and of the range. ``spans``: the ends of several parts.
     """
 
     kind: NoteKind
@@ -205,13 +199,13 @@ class Note:
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """How a bisection ended.
+    """How a search ended.
 
     ``culprits``: positions that cannot be told apart (one, where its neighbours are testable); empty unless
     found or leading when the budget ended. ``probability``: of the culprits, or of no change where it was not
-    reproduced; never above 0.99. ``share``: the culprit's part of the whole change (of logs). ``notes``:
-    what else a reader must know (more than one step, an end that flaps). ``launches_needed``: for
-    "too small", the launches a side that would settle it; 0 unknown.
+    reproduced; at most 0.99. ``share``: the culprit's part of the whole change (of logs).
+    ``launches_needed``: for "too small", the launches a side that would settle it; 0 unknown. ``steps``: all
+    named steps, in the history's order, if all were asked for.
     """
 
     verdict: SearchVerdict
@@ -224,7 +218,6 @@ class SearchOutcome:
     notes: tuple[Note, ...] = ()
     launches_needed: int = 0
     steps: tuple[NamedStep, ...] = ()
-    """Where every step was asked for (``Plan.all_steps``): those that were named, in the history's order."""
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,8 @@ class LaunchEstimate:
 def launches(events: tuple[Event, ...], sign: int) -> tuple[LaunchEstimate, ...]:
     """The measured events as launches, larger is worse, less the effects of run order and slot.
 
-    :raises ValueError: no value, or one that is not positive.
+    Raises:
+        ValueError: no value, or one that is not positive.
     """
     seen = [event for event in events if isinstance(event, Measured)]
     logs = [_logs(event, sign) for event in seen]

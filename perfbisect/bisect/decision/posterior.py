@@ -62,7 +62,8 @@ def compute_posterior(
 
     ``weights`` are prior weights over positions 0..n, positive but for position 0 (:func:`prior_weights`);
     ``span`` restricts candidates to (lo, hi] and data to lo..hi.
-    :raises ValueError: fewer than two positions were measured, or not both ends of the span.
+    Raises:
+        ValueError: fewer than two positions were measured, or not both ends of the span.
     """
     lo, hi = span or (0, len(weights) - 1)
     data = tuple(launch for launch in data if lo <= launch.index <= hi)

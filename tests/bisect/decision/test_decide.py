@@ -33,7 +33,8 @@ def test_a_clear_step_is_found_and_confirmed_on_fresh_launches():
     world = bench()
     end = world.play()
     assert (end.verdict, end.culprits) == ("found", (7,))
-    assert end.probability == 0.99
+    assert end.probability == end.beliefs.leading_p == 0.99
+    assert sum(end.beliefs.p) + end.beliefs.none == pytest.approx(1)
     trial = [e for e in world.events if e.purpose == "confirm"]
     assert {e.index for e in trial} == {6, 7}
     assert len({len(e.values) for e in trial}) == 1
@@ -117,13 +118,31 @@ def test_the_budget_ends_it_with_the_leading_set():
     assert end.culprits == end.beliefs.leading
     assert end.confirmed is None
     assert sum(e.build + e.launch + e.run for e in world.events) <= 60
+    short = bench(budget=8.0).play()
+    assert (short.verdict, short.whole, short.beliefs.none) == ("out of budget", None, 0.25)
 
 
-def test_a_budget_too_small_for_both_ends():
-    end = bench(budget=8.0).play()
-    assert end.verdict == "out of budget"
-    assert end.whole is None
-    assert end.beliefs.none == 0.25
+@pytest.mark.parametrize(
+    ("known", "untestable", "culprits"),
+    [
+        ((), (6, 7, 8), (6, 7, 8, 9)),
+        ((6, 7, 8), (6, 7, 8), (6, 7, 8, 9)),
+        (range(1, 16), (), tuple(range(1, 17))),
+    ],
+)
+def test_skips_leave_a_set(known, untestable, culprits):
+    world = bench(skips=frozenset(known))
+    world.untestable = frozenset(untestable)
+    end = world.play()
+    assert (end.verdict, end.culprits) == ("found", culprits)
+    assert (end.confirmed.parent, end.confirmed.culprit) == (culprits[0] - 1, culprits[-1])
+    assert end.probability == 0.99
+    assert not {a.index for a in world.actions} & set(known)
+
+
+def test_two_positions():
+    end = bench(n=1, at=1).play()
+    assert (end.verdict, end.culprits) == ("found", (1,))
 
 
 def test_lost_minutes_are_spent_but_change_no_belief():
@@ -134,34 +153,6 @@ def test_lost_minutes_are_spent_but_change_no_belief():
     assert next_action(world.plan, lost) == next_action(world.plan, events)
     assert beliefs(world.plan, lost) == beliefs(world.plan, events)
     assert next_action(world.plan, [*events, Lost(99.0)]).outcome.verdict == "out of budget"
-
-
-def test_skips_leave_a_set():
-    world = bench()
-    world.untestable = frozenset({6, 7, 8})
-    end = world.play()
-    assert (end.verdict, end.culprits) == ("found", (6, 7, 8, 9))
-    assert (end.confirmed.parent, end.confirmed.culprit) == (5, 9)
-    assert end.probability == 0.99
-
-
-def test_known_skips_are_never_asked_for():
-    world = bench(skips=frozenset({6, 7, 8}))
-    world.untestable = world.plan.skips
-    end = world.play()
-    assert end.culprits == (6, 7, 8, 9)
-    assert not {a.index for a in world.actions} & {6, 7, 8}
-
-
-def test_a_whole_range_of_skips_is_one_set():
-    world = bench(skips=frozenset(range(1, 16)))
-    end = world.play()
-    assert (end.verdict, end.culprits) == ("found", tuple(range(1, 17)))
-
-
-def test_two_positions():
-    end = bench(n=1, at=1).play()
-    assert (end.verdict, end.culprits) == ("found", (1,))
 
 
 def test_a_skip_in_the_middle_of_an_a_b_starts_over():
@@ -292,13 +283,6 @@ def test_the_prior_is_told_before_the_ends():
     assert sum(told.p) == pytest.approx(0.75)
     assert told.leading == (1,)
     assert told.leading_p == pytest.approx(0.75 * 0.925)
-
-
-def test_no_probability_above_99_is_told():
-    world = bench()
-    end = world.play()
-    assert end.probability == end.beliefs.leading_p == 0.99
-    assert sum(end.beliefs.p) + end.beliefs.none == pytest.approx(1)
 
 
 @settings(max_examples=15, deadline=None)
