@@ -297,7 +297,7 @@ def _resolve_levels(
     return (read_baseline(path) if is_file else level_of_job(here.jobs.find(name)),), None
 
 
-def measure_ends(here: Workspace, request: CheckRequest) -> tuple[RecordedLevel, RecordedLevel]:
+def measure_ends(here: Workspace, request: CheckRequest) -> tuple[RecordedLevel, ...]:
     """The levels of git's good and bad end: known, or measured now.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from perfbisect.common.numbers import percent, with_unit
 from perfbisect.compare.baseline import RecordedLevel, record_level, require_enough
@@ -27,7 +27,7 @@ from perfbisect.compare.plan import (
     measured_launches,
     served_cells,
 )
-from perfbisect.compare.report import ResultDocument, build_report, result_lines
+from perfbisect.compare.report import build_report, result_lines
 from perfbisect.compare.result import has_open_guard
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, UsageError
 from perfbisect.jobs.documents import MetricDocument
@@ -42,7 +42,6 @@ from perfbisect.jobs.sequential import fits_budget, launch_ended, run_sequential
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
-from perfbisect.model.change import Change
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 
@@ -148,23 +147,26 @@ def level_of_job(job: Job) -> RecordedLevel:
             f"job {job.id} is a {verb}: it measured several changes, and a baseline is of one",
             next_step="name a job of perfbisect run or check, or a file of --save-baseline",
         )
-    attempts = attempts_of(measured_launches(launches(events)), 0)
-    level = record_level(job.id, plan, plan.change, served_cells(plan)[0], attempts)
+    (level,) = _record_levels(job, plan, launches(events))
     return require_enough(level, f"job {job.id}")
 
 
-def levels_of_comparison(job: Job) -> tuple[RecordedLevel, RecordedLevel]:
+def levels_of_comparison(job: Job) -> tuple[RecordedLevel, ...]:
     """Both sides of a comparison, with as many launches each."""
     events = read(job.journal).events
-    plan = require_plan(job, events, ComparePlan)
-    measured, cells = measured_launches(launches(events)), served_cells(plan)
-    sides = [attempts_of(measured, position) for position in (0, 1)]
-    count = min(map(len, sides))
-    good, bad = (
-        record_level(job.id, plan, side.change, cell, attempts[:count])
-        for side, cell, attempts in zip(plan.sides, cells, sides, strict=True)
+    return _record_levels(job, require_plan(job, events, ComparePlan), launches(events))
+
+
+def _record_levels(
+    job: Job, plan: MeasurementPlan, records: Sequence[LaunchRecord]
+) -> tuple[RecordedLevel, ...]:
+    measured = measured_launches(records)
+    attempts = [attempts_of(measured, position) for position in range(len(plan.sides))]
+    count = min(map(len, attempts))
+    return tuple(
+        record_level(job.id, plan, side.change, cell, launched[:count])
+        for side, cell, launched in zip(plan.sides, served_cells(plan), attempts, strict=True)
     )
-    return good, bad
 
 
 _EXIT_CODES = {
@@ -222,50 +224,34 @@ def _status(
     )
 
 
-def _markdown(document: ResultDocument) -> str:
-    return report_markdown(build_report(document))
+_RENDERINGS: dict[str, Any] = {
+    "lines": result_lines,
+    "markdown": lambda document: report_markdown(build_report(document)),
+    "page": lambda document: report_html(build_report(document)),
+    "client_change": lambda plan: plan.sides[-1].change,
+}
 
-
-def _page(document: ResultDocument) -> str:
-    return report_html(build_report(document))
-
-
-def _newest_change(plan: MeasurementPlan) -> Change:
-    return plan.sides[-1].change
-
-
-RUN: Final = JobKind(
+RUN: Final[JobKind[RunPlan, RunDocument]] = JobKind(
     plan=RunPlan,
     run=run,
     document=run_document,
     exit_code=lambda _: EXIT_OK,
     status=_run_status,
-    lines=result_lines,
-    markdown=_markdown,
-    page=_page,
-    client_change=_newest_change,
+    **_RENDERINGS,
 )
-
-CHECK: Final = JobKind(
+CHECK: Final[JobKind[CheckPlan, CheckDocument]] = JobKind(
     plan=CheckPlan,
     run=check,
     document=check_document,
     exit_code=exit_code,
     status=_check_status,
-    lines=result_lines,
-    markdown=_markdown,
-    page=_page,
-    client_change=_newest_change,
+    **_RENDERINGS,
 )
-
-COMPARE: Final = JobKind(
+COMPARE: Final[JobKind[ComparePlan, CompareDocument]] = JobKind(
     plan=ComparePlan,
     run=compare,
     document=compare_document,
     exit_code=exit_code,
     status=_compare_status,
-    lines=result_lines,
-    markdown=_markdown,
-    page=_page,
-    client_change=_newest_change,
+    **_RENDERINGS,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -103,17 +104,16 @@ class MeasurementPlan(JobPlan):
     budget: float | None = None
 
     @property
-    def sides(self) -> tuple[SidePlan, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def sides(self) -> tuple[SidePlan, ...]: ...
 
     @property
-    def max_launches(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def max_launches(self) -> int: ...
 
     def position(self, count: int) -> int:
         """The side of the launch after so many."""
-        del count
-        return 0
+        return count % len(self.sides)
 
     def reason(self, count: int) -> str:
         """Why there is a launch after so many."""

@@ -170,20 +170,15 @@ def _judge_beside(
 
 
 def _pool_counts(metric: MetricRef, attempts: Sequence[Attempt]) -> tuple[int, int] | None:
-    """Hits, and of how many, over all runs of launches; None where a run keeps no counts of the share."""
-    counts = [_counts(metric, run.facts) for attempt in attempts for run in attempt.runs]
-    known = [count for count in counts if count is not None]
-    if not known or len(known) != len(counts):
-        return None
-    return sum(hits for hits, _ in known), sum(of for _, of in known)
-
-
-def _counts(metric: MetricRef, facts: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Hits, and of how many, over all runs; None where a run keeps no counts of the share."""
     if metric.name not in _COUNTED:
         return None
-    hits, of = _COUNTED[metric.name]
-    known = [number for name in (hits, *of) if isinstance(number := facts.get(name), int)]
-    if len(known) != 1 + len(of):
-        return None
-    count, whole = known[0], sum(known[1:])
-    return (count, whole) if 0 <= count <= whole and whole else None
+    hit_name, names = _COUNTED[metric.name]
+    hits = total = 0
+    for run in (run for attempt in attempts for run in attempt.runs):
+        counts: list[Any] = [run.facts.get(name) for name in (hit_name, *names)]
+        hit, *parts = counts
+        if not all(isinstance(count, int) for count in counts) or not 0 <= hit <= sum(parts):
+            return None
+        hits, total = hits + hit, total + sum(parts)
+    return (hits, total) if total else None

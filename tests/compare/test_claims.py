@@ -1,13 +1,23 @@
-"""Claim files, and what is wrong in them with its line."""
+"""Claims: their files, whether an interval settles them, and what their comparisons say."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from perfbisect.compare.claims import load_claim
+from perfbisect.compare.claims import load_claim, parse_change
+from perfbisect.compare.report import build_report
 from perfbisect.errors import LocatedError
+from perfbisect.jobs.folders import Job
+from tests.compare.test_job import CHANGES, job, measured
+from tests.jobs.world import World
+
+__all__ = ["job"]
 
 TEXT = """\
 claim: async scheduling gives 3 to 15 % more throughput
@@ -22,13 +32,56 @@ expect:
 """
 
 
-def test_a_claim(tmp_path: Path) -> None:
-    (tmp_path / "claim.yaml").write_text(TEXT)
-    claim = load_claim(tmp_path / "claim.yaml")
-    assert claim.cells_beside(tmp_path / "claim.yaml") == ("text_ladder@c1-n32", "text_ladder@c8-n64")
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [
+        (">= 3 %", 0.03, math.inf),
+        (">3%", 0.03, math.inf),
+        ("<= -8 %", -1.0, -0.08),
+        ("-1 to 1 %", -0.01, 0.01),
+        ("+3% .. +15%", 0.03, 0.15),
+    ],
+)
+def test_a_change_is_a_range_of_effects(text: str, low: float, high: float) -> None:
+    change = parse_change(text)
+    assert (change.low, change.high) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize("text", ["", "faster", "3 %", ">= 3", ">= x %", "15 .. 3 %", "3 .. 3 %"])
+def test_what_is_no_change(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no change|empty"):
+        parse_change(text)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (0.031, 0.14, "holds"),
+        (0.02, 0.05, "inconclusive"),
+        (0.12, 0.18, "inconclusive"),
+        (-0.02, 0.02, "refuted"),
+        (0.16, 0.2, "refuted"),
+        (math.nan, math.nan, "inconclusive"),
+    ],
+)
+def test_three_to_fifteen_per_cent(low: float, high: float, word: str) -> None:
+    assert parse_change("3 .. 15 %").settles(low, high) == word
+
+
+@given(low=st.floats(-0.5, 0.5), width=st.floats(0, 0.3), shrink=st.floats(0, 1))
+def test_a_narrower_interval_never_turns_what_was_settled(low: float, width: float, shrink: float) -> None:
+    change = parse_change("3 .. 15 %")
+    inner = change.settles(low, low + width * shrink)
+    assert change.settles(low, low + width) in (inner, "inconclusive")
+
+
+def test_a_claim_file(tmp_path: Path) -> None:
+    path = tmp_path / "claim.yaml"
+    path.write_text(TEXT)
+    claim = load_claim(path)
+    assert claim.cells_beside(path) == ("text_ladder@c1-n32", "text_ladder@c8-n64")
     assert (claim.a, claim.b) == ("HEAD+sync", "HEAD+async")
-    assert claim.expect.metric == "output_throughput"
-    assert claim.expect.change == "3 .. 15 %"
+    assert (claim.expect.metric, claim.expect.change) == ("output_throughput", "3 .. 15 %")
 
 
 @pytest.mark.parametrize(
@@ -42,12 +95,9 @@ def test_a_claim(tmp_path: Path) -> None:
         ("cells: [", "cellls: [", 1, "cell"),
         ("cells: [text_ladder@c1-n32, text_ladder@c8-n64]", "cells: []", 1, "say which workload"),
         ("b: HEAD+async", "b: 7", 5, "b: expected text"),
-        ("expect:", "expects:", 1, "expect"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(
-    tmp_path: Path, old: str, new: str, line: int, said: str
-) -> None:
+def test_an_error_names_its_line(tmp_path: Path, old: str, new: str, line: int, said: str) -> None:
     path = tmp_path / "claim.yaml"
     assert old in TEXT
     path.write_text(TEXT.replace(old, new))
@@ -56,3 +106,39 @@ def test_what_is_wrong_is_told_with_its_line(
     assert said in caught.value.message
     assert caught.value.line is not None
     assert caught.value.line >= line
+
+
+@pytest.mark.parametrize(
+    ("world", "asked", "claim", "heading", "command"),
+    [
+        ({"factor": 0.6, "tau": 0.05}, {"expect": "<= -20 %", "blocks": 1}, "holds", "claim holds", "report"),
+        ({"factor": 1.0, "tau": 0.01}, {"expect": "<= -20 %"}, "refuted", "claim refuted", "report"),
+        (
+            {"factor": 0.6, "tau": 0.005, "tokens": lambda position: 32.0 - 12 * position},
+            {"expect": "<= -20 %"},
+            "refuted",
+            "claim refuted by a guard",
+            "report",
+        ),
+        (
+            {"factor": 0.8, "tau": 0.1},
+            {"expect": "<= -20 %", "blocks": 1},
+            "inconclusive",
+            "inconclusive",
+            "compare",
+        ),
+        ({"factor": 2.0, "tau": 0.05}, {"max_regression": 0.05, "blocks": 1}, "refuted", "failed", "bisect"),
+        ({"factor": 0.6, "tau": 0.05}, {"max_regression": 0.05, "blocks": 1}, "holds", "passed", "report"),
+    ],
+)
+def test_what_is_settled_asks_for_nothing_more(
+    job: Job, world: dict[str, Any], asked: dict[str, Any], claim: str, heading: str, command: str
+) -> None:
+    document = measured(job, World(CHANGES, 1, **world), **asked)
+    assert document.claim == claim
+    sides = "010101010101 against 000000000000 on tiny"
+    title = f"Check of {sides}" if "max_regression" in asked else f"Comparison of {sides}"
+    assert build_report(document).heading == f"{title}: {heading}"
+    assert document.next.startswith(f"perfbisect {command} ")
+    open_question = any("inconclusive" in text or "A verdict takes" in text for text in document.summary)
+    assert open_question == (claim == "inconclusive")

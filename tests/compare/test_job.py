@@ -30,6 +30,7 @@ from perfbisect.report.markdown import report_markdown
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell, history
 
 CHANGES = history(2).changes
+SETTING = MeasurementConfig(environment="fake:it")
 VARIANTS = {"async": {"serve_args": {"async-scheduling": True}}}
 
 
@@ -42,7 +43,7 @@ def plan_of(**changed: Any) -> ComparePlan:
     setup = {
         "cell": cell(variants=VARIANTS),
         "metric": parse_metric("tpot"),
-        "setting": MeasurementConfig(environment="fake:it"),
+        "setting": SETTING,
         "builder": FakeBuilder(),
     }
     options = {
@@ -64,13 +65,17 @@ def measured(job: Job, world: World, watch: Watch | None = None, **changed: Any)
 
 def test_a_slower_side_is_a_regression(job: Job) -> None:
     document = measured(job, World(CHANGES, 1, factor=1.1, tau=0.01))
-    assert (document.verdict, document.headline) == ("regression", "regression")
+    assert (document.verdict, document.headline, document.finished) == ("regression", "regression", True)
     assert document.low is not None and document.high is not None
     assert document.low < 0.1 < document.high
     assert document.summary[0].startswith("010101010101 against 000000000000: time per output token")
     assert "bisect tiny --good 000000000000 --bad 010101010101" in document.next
+    rows = {row.name: row for row in document.metrics}
     assert [row.name for row in document.metrics if row.headline] == ["tpot"]
+    assert rows["output_throughput"].verdict == "regression"
+    assert rows["output_throughput"].effect < 0
     assert {launch.change.short for launch in document.launches} == {"000000000000", "010101010101"}
+    assert CompareDocument.model_validate_json(document.text()) == document
 
 
 def test_equal_sides_are_the_same(job: Job) -> None:
@@ -89,40 +94,24 @@ def test_shorter_answers_are_a_regression_by_guard(job: Job) -> None:
     assert any(text.startswith("Guard failed: ") for text in document.summary)
 
 
-def test_good_news_waits_for_its_guards(job: Job) -> None:
+@pytest.mark.parametrize(("factor", "headline"), [(0.5, "improvement"), (2.0, "regression")])
+def test_only_good_news_waits_for_its_guards(factor: float, headline: str, job: Job) -> None:
     """Twice as fast is plain after a block; that every answer is a token shorter is not."""
-    world = World(CHANGES, 1, factor=0.5, tau=0.002, sigma=0.002, tokens=lambda position: 32.0 - position)
+    world = World(CHANGES, 1, factor=factor, tau=0.002, sigma=0.002, tokens=lambda position: 32.0 - position)
     document = measured(job, world)
-    assert (document.verdict, document.headline) == ("regression", "improvement")
-    assert any(launch.why.endswith("for the guards") for launch in document.launches)
+    assert (document.verdict, document.headline) == ("regression", headline)
+    waited = any(launch.why.endswith("for the guards") for launch in document.launches)
+    assert waited == (headline == "improvement")
     assert document.launches_a_side <= 8
 
 
-def test_bad_news_does_not_wait(job: Job) -> None:
-    world = World(CHANGES, 1, factor=2.0, tau=0.002, sigma=0.002, tokens=lambda position: 32.0 - position)
-    document = measured(job, world)
-    assert document.headline == "regression"
-    assert not any("guards" in launch.why for launch in document.launches)
-
-
-def test_metrics_that_disagree_stand_beside_each_other(job: Job) -> None:
-    document = measured(job, World(CHANGES, 1, factor=1.2, tau=0.005))
-    words = {row.name: row.verdict for row in document.metrics}
-    assert words["tpot"] == words["output_throughput"] == "regression"
-    assert next(row for row in document.metrics if row.name == "output_throughput").effect < 0
-
-
-def test_noise_is_inconclusive_with_its_price(job: Job) -> None:
-    document = measured(job, World(CHANGES, 1, factor=1.02, tau=0.12), blocks=2)
+@pytest.mark.parametrize("limit", [{"blocks": 2}, {"budget": 8.0}])
+def test_blocks_and_budget_end_without_a_verdict(limit: dict[str, Any], job: Job) -> None:
+    document = measured(job, World(CHANGES, 1, factor=1.02, tau=0.12), **limit)
     assert document.verdict == "inconclusive"
-    assert document.launches_a_side == 4
+    assert len(document.launches) <= 8
+    assert document.minutes.total <= limit.get("budget", 10.0)
     assert any("A verdict takes about" in text for text in document.summary)
-
-
-def test_the_budget_ends_it_without_a_verdict(job: Job) -> None:
-    document = measured(job, World(CHANGES, 1, factor=1.02, tau=0.12), budget=8.0)
-    assert document.verdict == "inconclusive"
-    assert document.minutes.total <= 8.0
 
 
 def test_it_goes_on_where_it_was_interrupted(job: Job) -> None:
@@ -169,11 +158,27 @@ def test_a_variant_of_one_change(job: Job) -> None:
     assert len({request.cell.digest for request in world.requests}) == 1
 
 
-def test_the_same_twice() -> None:
-    with pytest.raises(UsageError, match="are the same: one environment, one variant"):
-        plan_of(b=SidePlan(typed="main~1", change=CHANGES[0]))
-    with pytest.raises(UsageError, match="are the same"):
-        plan_of(builder=FakeBuilder(merged=frozenset({CHANGES[1].id})))
+TWINS = {**VARIANTS, "overlapped": {"serve_args": {"async-scheduling": True}}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"b": SidePlan(typed="main~1", change=CHANGES[0])}, "one environment, one variant"),
+        ({"builder": FakeBuilder(merged=frozenset({CHANGES[1].id}))}, "one environment"),
+        (
+            {
+                "cell": cell(variants=TWINS),
+                "a": SidePlan(typed="main+async", change=CHANGES[0], variant="async"),
+                "b": SidePlan(typed="main+overlapped", change=CHANGES[0], variant="overlapped"),
+            },
+            r"one environment, .*\+async and .*\+overlapped are served alike",
+        ),
+    ],
+)
+def test_sides_that_are_the_same_are_refused(changed: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=f"are the same: {why}"):
+        plan_of(**changed)
 
 
 def test_a_side_that_cannot_be_built() -> None:
@@ -185,22 +190,6 @@ def test_a_side_that_cannot_be_built() -> None:
 def test_a_metric_that_is_not_reported(job: Job) -> None:
     with pytest.raises(UsageError, match="did not report ttft:median; it reported: "):
         measured(job, World(CHANGES, None), metric=parse_metric("ttft"))
-
-
-def test_the_document_reads_itself(job: Job) -> None:
-    document = measured(job, World(CHANGES, 1, factor=1.3, tau=0.02))
-    assert document.finished
-    assert CompareDocument.model_validate_json(document.text()) == document
-
-
-def test_variants_that_are_served_alike_are_the_same() -> None:
-    twins = {**VARIANTS, "overlapped": {"serve_args": {"async-scheduling": True}}}
-    sides = {
-        name: SidePlan(typed=f"main+{variant}", change=CHANGES[0], variant=variant)
-        for name, variant in (("a", "async"), ("b", "overlapped"))
-    }
-    with pytest.raises(UsageError, match=r"one environment, .*\+async and .*\+overlapped are served alike"):
-        plan_of(cell=cell(variants=twins), **sides)
 
 
 @dataclass
