@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from perfbisect.jobs.documents import Document, LaunchDocument, MetricDocument, MinutesDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.plans import JobPlan, PlanT, require_plan, verb_of
+from perfbisect.jobs.plans import PlanT, require_plan, verb_of
 from perfbisect.jobs.runner import JobContext
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
@@ -54,11 +54,6 @@ class Amendment:
     confirm_revert: bool = False
 
 
-def one_worker(_: JobPlan) -> int:
-    """Concurrent launches of a kind without concurrency."""
-    return 1
-
-
 @dataclass(frozen=True)
 class JobKind(Generic[PlanT, DocumentT]):
     """A kind of job. The caller of ``run`` holds the job's lock."""
@@ -75,7 +70,8 @@ class JobKind(Generic[PlanT, DocumentT]):
     markdown: Callable[[DocumentT], str]
     client_change: Callable[[PlanT], Change]
     """The change whose environment provides the client by default."""
-    workers: Callable[[PlanT], int] = one_worker
+    workers: Callable[[PlanT], int] = lambda _: 1
+    """Concurrent launches."""
     page: Callable[[DocumentT], str] | None = None
     """The document as one HTML page."""
     amend: Callable[[Job, JobContext, Amendment], None] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -172,11 +173,8 @@ FREE = "GPU-00000001-aaaa-bbbb-cccc-0123456789a1"
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    made = tmp_path / "machine"
-    made.mkdir()
-    for file in (fake_smi.MACHINES / "eight").iterdir():
-        (made / file.name).write_text(file.read_text("utf-8"), "utf-8")
-    return made
+    """The answers of a machine, which a test may change."""
+    return Path(shutil.copytree(fake_smi.MACHINES / "eight", tmp_path / "machine"))
 
 
 @pytest.fixture
@@ -187,25 +185,22 @@ def changing(tmp_path: Path, machine: Path) -> Smi:
 def test_free_at_once(changing: Smi) -> None:
     assert wait_for_memory((FREE,), share=0.9, timeout=0, smi=changing) == {FREE: 4}
     assert wait_for_memory((UUID,), share=0.05, timeout=0, smi=changing) == {UUID: 129842}
+    assert wait_for_memory(("MIG-1",), share=0.9, timeout=0, smi=Smi(None)) == {}
 
 
-def test_holder_is_named(changing: Smi) -> None:
-    with pytest.raises(MachineError) as raised:
-        wait_for_memory((UUID,), share=0.9, timeout=0, smi=changing)
-    said = str(raised.value)
-    assert f"device {UUID}: 129842 of 143771 MiB are in use, 90% must be free" in said
-    assert "held by pid 731022, not of this container or gone with 129828 MiB (waited 0 s)" in said
-
-
-def test_holder_of_this_machine_has_a_name(changing: Smi, machine: Path) -> None:
-    (machine / "processes.csv").write_text(f"pid, gpu_uuid, used_memory\n{os.getpid()}, {UUID}, [N/A]\n")
-    with pytest.raises(MachineError, match=rf"held by \S+ \(pid {os.getpid()}\) \(waited"):
-        wait_for_memory((UUID,), share=0.9, timeout=0, smi=changing)
-
-
-def test_nobody_is_named(changing: Smi, machine: Path) -> None:
-    (machine / "processes.csv").write_text("pid, gpu_uuid, used_memory\n")
-    with pytest.raises(MachineError, match="held by a process that the driver does not name"):
+@pytest.mark.parametrize(
+    ("processes", "holder"),
+    [
+        ("731022, GPU, 129828\n", r"pid 731022, not of this container or gone with 129828 MiB \(waited 0 s"),
+        (f"{os.getpid()}, GPU, [N/A]\n", rf"\S+ \(pid {os.getpid()}\) \(waited"),
+        ("", "a process that the driver does not name"),
+    ],
+)
+def test_holder_is_named(changing: Smi, machine: Path, processes: str, holder: str) -> None:
+    text = f"pid, gpu_uuid, used_memory\n{processes.replace('GPU', UUID)}"
+    (machine / "processes.csv").write_text(text)
+    used = f"device {UUID}: 129842 of 143771 MiB are in use, 90% must be free; held by "
+    with pytest.raises(MachineError, match=used + holder):
         wait_for_memory((UUID,), share=0.9, timeout=0, smi=changing)
 
 
@@ -218,19 +213,14 @@ def test_it_comes_back(changing: Smi, machine: Path) -> None:
         table = machine / "gpu.csv"
         table.write_text(table.read_text().replace("129842, 13315", "4, 143153"))
 
-    assert wait_for_memory((UUID,), share=0.9, timeout=30, smi=changing, on_wait=told, every=0.01) == {
-        UUID: 4
-    }
+    used = wait_for_memory((UUID,), share=0.9, timeout=30, smi=changing, on_wait=told, every=0.01)
+    assert used == {UUID: 4}
     assert len(heard) == 1 and heard[0].startswith("waits for memory of devices: device GPU-00000002")
 
 
 def test_stop_while_waiting(changing: Smi) -> None:
     with pytest.raises(Interrupted, match="waited for memory"):
         wait_for_memory((UUID,), share=0.9, timeout=60, smi=changing, asked=lambda: True)
-
-
-def test_nothing_to_wait_for() -> None:
-    assert wait_for_memory(("MIG-1",), share=0.9, timeout=0, smi=Smi(None)) == {}
 
 
 def test_device_that_fell_off_the_bus(changing: Smi, machine: Path) -> None:

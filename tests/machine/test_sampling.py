@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -152,10 +153,7 @@ def test_sampler_that_fails_says_so_and_ends() -> None:
 
 def machine(folder: Path, *, processes: str) -> Smi:
     """The machine with eight devices, with other processes on them."""
-    made = folder / "machine"
-    made.mkdir()
-    for file in (fake_smi.MACHINES / "eight").iterdir():
-        (made / file.name).write_text(file.read_text("utf-8"), "utf-8")
+    made = Path(shutil.copytree(fake_smi.MACHINES / "eight", folder / "machine"))
     (made / "processes.csv").write_text("pid, gpu_uuid, used_memory\n" + processes, "utf-8")
     return Smi(fake_smi.install(folder, made))
 
