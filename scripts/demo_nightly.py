@@ -1,12 +1,12 @@
 """`make demo-nightly`: ten nights of a nightly in a few minutes, with what goes wrong in ten nights planted.
 
 A generated repository, the pretend engine, cells of three servers (two share one), the clock of each night
-told by PERFBISECT_NOW. Planted: a slow commit, a client that begins to count otherwise, a head that does not
+set by PERFBISECT_NOW. Planted: a slow commit, a client that begins to count otherwise, a head that does not
 import, a kill -9 in the middle of a night, and a night without a new commit.
 
 Leaves in build/demo-nightly/: repo/, state/ with every journal and raw file, nights/ (the document of each
 night), report/, site/ (open site/index.html) and verdict.json. Exits 0 if and only if the alert opened on the
-right night, the bisection that began by itself named the slow commit, nobody was blamed for the client,
+right night, the bisection that began by itself named the slow commit, no commit was named for the client,
 nothing was measured twice or lost, and report and site say so.
 """
 
@@ -42,7 +42,7 @@ PATIENCE = 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plants, runs the nights, compares."""
+    """Plant the changes, run the nights, compare."""
     parser = argparse.ArgumentParser(prog="make demo-nightly", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=1, help="of the noise")
     parser.add_argument("--folder", type=Path, default=FOLDER)
@@ -59,12 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if night == CLIENT:
             change_the_client(world)
         if night == KILLED:
-            kept = killed(world, night)
-            say(f"night {night}: killed with {len(kept)} launches measured; it is started again")
-        document = one(world, night)
+            kept = run_killed_night(world, night)
+            print_progress(f"night {night}: killed with {len(kept)} launches measured; it is started again")
+        document = run_night(world, night)
         documents.append(document)
-        say(f"night {night} ({moment(night):%a %d %b}): {told(document)}")
-    found = judge(gather(world, tuple(documents), kept))
+        print_progress(f"night {night} ({moment(night):%a %d %b}): {summarize(document)}")
+    found = judge(collect_results(world, tuple(documents), kept))
     for check in found:
         print(f"{'yes' if check.holds else 'NO '}  {check.what}: {check.words}")
     good = all(check.holds for check in found)
@@ -75,22 +75,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "good": good,
     }
     (folder / "verdict.json").write_text(json.dumps(verdict, indent=1) + "\n")
-    say(f"report: {folder / 'report' / 'nightly.md'}")
-    say(f"site: {folder / 'site' / 'index.html'}")
-    print("everything that was planted was found, and nobody else was blamed" if good else "NOT as planted")
+    print_progress(f"report: {folder / 'report' / 'nightly.md'}")
+    print_progress(f"site: {folder / 'site' / 'index.html'}")
+    print("all planted changes were found and no other commit was named" if good else "NOT as planted")
     return 0 if good else 1
 
 
-def gather(world: World, documents: tuple[dict[str, Any], ...], kept: frozenset[str]) -> Found:
-    """What ten nights left."""
-    seen = tuple(launch for job in Jobs(world.state).all() for launch in _seen(job))
+def collect_results(world: World, documents: tuple[dict[str, Any], ...], kept: frozenset[str]) -> Found:
+    """Collect what ten nights left."""
+    launched = tuple(launch for job in Jobs(world.state).all() for launch in _launches_of(job))
     pages = [path for path in sorted((world.folder / "site").rglob("*")) if path.suffix in (".js", ".html")]
     with SeriesStore.of(world.state) as store:
         points = len(store.points())
     return Found(
         world=world,
         nights=documents,
-        launches=seen,
+        launches=launched,
         kept=kept,
         started=(world.folder / "launches" / "launches").stat().st_size,
         points=points,
@@ -99,13 +99,13 @@ def gather(world: World, documents: tuple[dict[str, Any], ...], kept: frozenset[
     )
 
 
-def say(text: str) -> None:
-    """A line of progress; standard output stays free."""
+def print_progress(text: str) -> None:
+    """Print a progress line on standard error."""
     print(f"demo-nightly: {text}", file=sys.stderr, flush=True)
 
 
 def start(world: World, night: int, minutes: float = 0.0) -> subprocess.Popen[str]:
-    """A night's command, as cron would type it."""
+    """Start a night as cron would."""
     program = str(Path(sys.executable).with_name("perfbisect"))
     environment = os.environ | {
         "PERFBISECT_NOW": (moment(night) + timedelta(minutes=minutes)).isoformat(),
@@ -126,8 +126,8 @@ def start(world: World, night: int, minutes: float = 0.0) -> subprocess.Popen[st
         )
 
 
-def one(world: World, night: int) -> dict[str, Any]:
-    """A night to its end; its document. :raises SystemExit: it told none."""
+def run_night(world: World, night: int) -> dict[str, Any]:
+    """Run a night to its end; return its document."""
     process = start(world, night, minutes=5.0 if night == KILLED else 0.0)
     output, _ = process.communicate(timeout=PATIENCE)
     path = world.folder / "nights" / f"{night:02d}.json"
@@ -141,14 +141,16 @@ def one(world: World, night: int) -> dict[str, Any]:
     return document | {"ended_with": process.returncode}
 
 
-def killed(world: World, night: int) -> frozenset[str]:
-    """Starts a night and kills it while its fourth launch or a later one is under way: what had ended."""
+def run_killed_night(world: World, night: int) -> frozenset[str]:
+    """Start a night and kill it during its fourth launch or later; return the launches that had ended."""
     before = {job.id for job in Jobs(world.state).all()}
     process = start(world, night)
     while process.poll() is None:
-        seen = [launch for job in Jobs(world.state).all() if job.id not in before for launch in _seen(job)]
-        ended = frozenset(launch.attempt_id for launch in seen if launch.end == "finished")
-        if len(ended) >= 3 and any(launch.end is None and launch.pid for launch in seen):
+        launched = [
+            launch for job in Jobs(world.state).all() if job.id not in before for launch in _launches_of(job)
+        ]
+        ended = frozenset(launch.attempt_id for launch in launched if launch.end == "finished")
+        if len(ended) >= 3 and any(launch.end is None and launch.pid for launch in launched):
             process.send_signal(signal.SIGKILL)
             process.communicate()
             return ended
@@ -156,15 +158,15 @@ def killed(world: World, night: int) -> frozenset[str]:
     raise SystemExit(f"night {night} ended before it was killed, with {process.returncode}")
 
 
-def _seen(job: Job) -> tuple[LaunchRecord, ...]:
+def _launches_of(job: Job) -> tuple[LaunchRecord, ...]:
     try:
         return launches(read(job.journal).events)
     except UsageError:
         return ()
 
 
-def told(document: dict[str, Any]) -> str:
-    """A night in a line."""
+def summarize(document: dict[str, Any]) -> str:
+    """Summarize a night in a line."""
     cells: dict[str, int] = {}
     for cell in document["cells"]:
         cells[cell["state"]] = cells.get(cell["state"], 0) + 1
@@ -172,8 +174,8 @@ def told(document: dict[str, Any]) -> str:
     opened = [alert for alert in document["alerts"] if alert["change"] == "opened"]
     parts += [f"{len(opened)} alerts opened"] if opened else []
     parts += [
-        f"{one['state']}: {one['culprit']['short'] if one['culprit'] else one['why']}"
-        for one in document["bisections"]
+        f"{item['state']}: {item['culprit']['short'] if item['culprit'] else item['why']}"
+        for item in document["bisections"]
     ]
     return "; ".join([*parts, f"exit code {document['ended_with']}"])
 
