@@ -10,7 +10,7 @@ from pydantic import Field
 from perfbisect.common.numbers import number, percent
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, MetricDocument, metric_document
-from perfbisect.model.metric import Metric, parse_metric, row
+from perfbisect.model.metric import parse_metric, row
 from perfbisect.report.document import Column, Paragraph, Report, Section, Table, Verdict
 from perfbisect.series.points import (
     Build,
@@ -197,12 +197,11 @@ def _row(
 
 
 def _change_before(series: CellSeries, index: int) -> float | None:
-    return change(series.values[index - 1], series.values[index], series.row) if index else None
-
-
-def change(before: float, after: float, metric: Metric) -> float | None:
     """Against the value before: as a share, or the difference where the metric is itself a share."""
-    if metric.absolute:
+    if not index:
+        return None
+    before, after = series.values[index - 1 : index + 1]
+    if series.row.absolute:
         return after - before
     return after / before - 1 if before else None
 
