@@ -352,3 +352,31 @@ def test_waiting_to_be_reaped_is_not_living(tmp_path: Path) -> None:
     assert not alive(owned.pid, owned.created)
     assert processes.tree(owned.token, owned.pid, owned.created) == ()
     owned.popen.wait(10)
+
+
+def _start_threads(begun: threading.Event) -> None:
+    try:
+        while True:
+            one = threading.Thread(target=begun.set)
+            processes.start_thread(one)
+            one.join()
+    except KeyboardInterrupt:
+        return
+
+
+def test_an_interruption_reaches_the_thread_that_is_meant() -> None:
+    """One that does nothing but start threads: without the lock, some rounds hit a thread that it starts."""
+    for _ in range(300):
+        begun = threading.Event()
+        strays: list[threading.ExceptHookArgs] = []
+        thread = threading.Thread(target=_start_threads, args=(begun,), daemon=True)
+        thread.start()
+        assert begun.wait(20)
+        hook, threading.excepthook = threading.excepthook, strays.append
+        try:
+            processes.interrupt_thread(thread)
+            thread.join(20)
+        finally:
+            threading.excepthook = hook
+        assert not thread.is_alive()
+        assert not strays
