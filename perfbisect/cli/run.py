@@ -44,7 +44,6 @@ def run(
         return run_detached(measuring)
     here = workspace_of(measuring)
     setup, change = build_change_setup(here, cell, at, measuring)
-    wiring.require_workload(setup.cell, measuring.expect_workload)
     plan = build_run_plan(setup, change=change, launches=launches, runs=runs)
     job = wiring.new_job(here)
     lines = section_lines(workload_section(cell_document(setup.cell, setup.metric)))

@@ -71,6 +71,7 @@ def build_change_setup(
     """What one change is measured with, and the change."""
     change = changes.resolve_change(here, at)
     resolved = wiring.resolve_cell(here, cell, measuring.variant)
+    wiring.require_workload(resolved, measuring.expect_workload)
     return build_setup(here, resolved, at, (change,), measuring, exclude_newer=exclude_newer), change
 
 
