@@ -25,7 +25,8 @@ def commits_between(repository: Repository, after: str, upto: str) -> tuple[Comm
             next_step=f"git -C {repository.path} fetch --unshallow",
         )
     bodies = _bodies(repository, selected)
-    files = _files(repository, selected)
+    rows = repository.file_rows("--numstat", *selected, "--")
+    files = {sha: tuple(map(_changed_file, found)) for sha, found in rows.items()}
     return tuple(
         Commit(
             sha=record.change.id,
@@ -45,17 +46,6 @@ def _bodies(repository: Repository, selected: tuple[str, ...]) -> dict[str, str]
     )
     words = text.split("\0")
     return {words[i].strip(): words[i + 1].strip() for i in range(0, len(words) - 1, 2)}
-
-
-def _files(repository: Repository, selected: tuple[str, ...]) -> dict[str, tuple[ChangedFile, ...]]:
-    text = repository.text(
-        "log", "-z", "--numstat", "--no-renames", "-m", "--root", "--format=%x01%H", *selected, "--"
-    )
-    found = {}
-    for block in text.split("\x01")[1:]:
-        sha, *rows = (word.strip("\n") for word in block.split("\0"))
-        found[sha] = tuple(_changed_file(row) for row in rows if row)
-    return found
 
 
 def _changed_file(row: str) -> ChangedFile:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Literal
 
 from perfbisect.common.suggest import hint
 from perfbisect.errors import MachineError, RevisionError, ServerError
@@ -194,19 +195,22 @@ class Repository:
 
     def files_of(self, shas: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Files that differ from the first parent, per commit, by one git process."""
-        wanted = tuple(dict.fromkeys(shas))
-        if not wanted:
-            return {}
+        wanted = "".join(f"{sha}\n" for sha in dict.fromkeys(shas)).encode()
+        return self.file_rows("--name-only", "--stdin", "--no-walk=unsorted", stdin=wanted) if wanted else {}
+
+    def file_rows(
+        self, form: Literal["--name-only", "--numstat"], *arguments: str, stdin: bytes | None = None
+    ) -> dict[str, tuple[str, ...]]:
+        """A row for each file that differs from the first parent, per commit of ``git log``."""
         text = self.text(
-            "log", "--stdin", "--no-walk=unsorted", "-z", "--name-only", "--no-renames", "--first-parent",
-            "-m", "--root", "--format=%x01%H",
-            stdin="".join(f"{sha}\n" for sha in wanted).encode(),
+            "log", "-z", form, "--no-renames", "--first-parent", "-m", "--root", "--format=%x01%H",
+            *arguments, stdin=stdin,
         )  # fmt: skip
-        found: dict[str, tuple[str, ...]] = {}
+        rows: dict[str, tuple[str, ...]] = {}
         for block in text.split("\x01")[1:]:
-            sha, *files = (word.strip("\n") for word in block.split("\0"))
-            found[sha] = tuple(filter(None, files))
-        return found
+            sha, *words = (word.strip("\n") for word in block.split("\0"))
+            rows[sha] = tuple(filter(None, words))
+        return rows
 
     def entries(self, sha: str, path: str = "") -> tuple[TreeEntry, ...]:
         """Every file of a commit below ``path``; empty if there is none."""
