@@ -31,7 +31,7 @@ from perfbisect.compare.report import build_report, result_lines
 from perfbisect.compare.result import has_open_guard
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, UsageError
 from perfbisect.jobs.documents import MetricDocument
-from perfbisect.jobs.events import JobEnded, LaunchEnded
+from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent, read
 from perfbisect.jobs.kind import JobKind, JobStatus
@@ -122,9 +122,7 @@ def _conclusion(plan: MeasurementPlan, seen: Sequence[LaunchRecord]) -> dict[str
 
 def run(job: Job, tools: JobContext, *, until: int = 0) -> RunDocument:
     """Continue a run; ``until``: stop, unfinished, as soon as so many launches are measured."""
-    document = run_document(job, measure_launches(job, tools, RunPlan, until))
-    tools.sink(JobEnded(document))
-    return document
+    return run_document(job, measure_launches(job, tools, RunPlan, until))
 
 
 def check(job: Job, tools: JobContext) -> CheckDocument:

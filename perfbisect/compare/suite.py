@@ -17,7 +17,7 @@ from perfbisect.compare.documents import RunDocument, run_document
 from perfbisect.compare.job import PlannedLaunches
 from perfbisect.compare.plan import RunPlan, measured_launches
 from perfbisect.errors import PerfbisectError, UsageError
-from perfbisect.jobs.events import JobEnded, PhaseStarted
+from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
 from perfbisect.jobs.plans import plan_cell, require_plan
@@ -145,9 +145,7 @@ class _Member:
         measured = measured_launches(self.launches.seen)
         if not finished(self.journal.events) and len(measured) >= self.plan.launches:
             self.journal.append("verdict", {"verdict": "measured"})
-        document = run_document(self.job, self.journal.events)
-        self.tools.sink(JobEnded(document))
-        return CellOutcome(self.job, document, self.error)
+        return CellOutcome(self.job, run_document(self.job, self.journal.events), self.error)
 
 
 class _Start:

@@ -114,21 +114,6 @@ def test_blocks_and_budget_end_without_a_verdict(limit: dict[str, Any], job: Job
     assert any("A verdict takes about" in text for text in document.summary)
 
 
-def test_it_goes_on_where_it_was_interrupted(job: Job) -> None:
-    def cut(n: int, _: AttemptRequest) -> Interrupted | None:
-        return Interrupted("now") if n == 4 else None
-
-    with pytest.raises(Interrupted):
-        measured(job, World(CHANGES, 1, factor=1.3, tau=0.02, fault=cut))
-    watch = Watch()
-    with job.held():
-        document = compare(job, watch.tools(World(CHANGES, 1, factor=1.3, tau=0.02)))
-    assert document.verdict == "regression"
-    outcomes = [launch.outcome for launch in document.launches]
-    assert outcomes.count("abandoned") == 1
-    assert outcomes[3] == "abandoned"
-
-
 def test_a_failure_of_the_machine_is_no_evidence(job: Job) -> None:
     def full(n: int, _: AttemptRequest) -> Failure | None:
         return Failure("launch", "machine", "no memory") if n in (2, 3) else None
@@ -286,18 +271,21 @@ def test_a_verdict_that_turns_per_unit_of_output_says_so(job: Job, name: str) ->
     assert any(re.match(said, text) for text in document.summary), document.summary
 
 
-def test_answers_of_one_length_turn_nothing(job: Job) -> None:
-    slow = {"e2el:median": 700.0, "e2el_per_token": 700 / 32}
-    more = {0: {"e2el:median": 640.0, "e2el_per_token": 20.0}, 1: slow}
-    document = measured(job, Reporting(CHANGES, None, tau=0.005, more=more), metric=parse_metric("e2el"))
-    assert document.headline == "regression"
-    assert not any("Per unit" in text for text in document.summary)
+SLOWER = {"e2el:median": 700.0, "e2el_per_token": 700 / 32}
 
 
-def test_the_tail_is_not_held_against_a_ratio_of_medians(job: Job) -> None:
-    more = {k: {"e2el:p99": 900.0 + 200 * k, "e2el_per_token": 20.0} for k in (0, 1)}
+@pytest.mark.parametrize(
+    ("metric", "more"),
+    [
+        ("e2el", {0: {"e2el:median": 640.0, "e2el_per_token": 20.0}, 1: SLOWER}),
+        ("e2el:p99", {k: {"e2el:p99": 900.0 + 200 * k, "e2el_per_token": 20.0} for k in (0, 1)}),
+    ],
+)
+def test_answers_of_one_length_and_tails_turn_nothing(
+    metric: str, more: dict[int, dict[str, float]], job: Job
+) -> None:
     world = Reporting(CHANGES, None, tau=0.005, more=more)
-    document = measured(job, world, metric=parse_metric("e2el:p99"))
+    document = measured(job, world, metric=parse_metric(metric))
     assert document.headline == "regression"
     assert not any("Per unit" in text for text in document.summary)
 

@@ -12,7 +12,7 @@ from perfbisect.compare.job import run
 from perfbisect.compare.plan import MeasurementSetup, RunPlan, build_run_plan
 from perfbisect.compare.report import build_report
 from perfbisect.environments.base import Refusal
-from perfbisect.errors import BuildError, MachineError, ServerError, UsageError
+from perfbisect.errors import BuildError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.kind import Amendment
@@ -88,14 +88,6 @@ def test_a_change_that_cannot_be_built_is_told_at_once(tmp_path: Path) -> None:
         plan(world, builder=FakeBuilder(refused={world.changes[0].id: Refusal("too old")}))
     with pytest.raises(UsageError, match="wrong base"):
         plan(world, builder=FakeBuilder(refused={world.changes[0].id: Refusal("wrong base", error=True)}))
-
-
-def test_the_machine_is_waited_for(tmp_path: Path) -> None:
-    world, watch = World(history(2).changes, slow=None), Watch()
-    world.fault = lambda *_: Failure("launch", "machine", "no port")
-    with pytest.raises(MachineError, match="3 times in a row"):
-        run(job_of(tmp_path, plan(world), watch, world), watch.tools(world))
-    assert watch.waits == [30.0, 120.0]
 
 
 def test_several_runs_need_an_engine_that_forgets() -> None:
