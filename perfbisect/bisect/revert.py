@@ -123,7 +123,7 @@ class _RevertPolicy:
     def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
         require_comparable(attempt, seen, self.plan.ref)
 
-    def told(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
+    def event(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
         return launch_ended(ended, seen, order, self.plan.ref, self.plan.budget)
 
     def _side(self, position: int) -> str:

@@ -84,7 +84,7 @@ class PlannedLaunches:
     def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
         self.plan.require_admissible(attempt, seen)
 
-    def told(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
+    def event(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
         return launch_ended(ended, seen, order, self.plan.ref, self.plan.budget or 0.0)
 
 

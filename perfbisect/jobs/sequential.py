@@ -45,7 +45,7 @@ class LaunchPolicy(Protocol):
         """Raise an error if an attempt is not comparable; the launch is then discarded."""
         ...
 
-    def told(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
+    def event(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
         """The event for a launch that has ended."""
         ...
 
@@ -97,7 +97,7 @@ class PolicyLaunches:
                 # A resumed job must not count it.
                 self._journal.append("discarded", {"attempt": attempt_id, "reason": error.message})
                 raise
-        self._tools.sink(policy.told(ended, seen, order))
+        self._tools.sink(policy.event(ended, seen, order))
         if ended.refused and (not ended.built or self._retried is not None):
             raise self._failures.broken(ended, policy.name(order), policy.advice)
         self._failures.after(ended)
