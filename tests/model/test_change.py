@@ -29,12 +29,6 @@ def test_nothing_swapped_is_nothing_added() -> None:
         assert change.swapped(()) == change
 
 
-def test_the_ends_are_the_first_and_the_last() -> None:
-    found = history("a", "b", "c")
-    assert (found.good.id, found.bad.id) == ("a", "c")
-    assert [found.index(identity) for identity in "abc"] == [0, 1, 2]
-
-
 @pytest.mark.parametrize("ids", [(), ("a",)])
 def test_one_change_is_no_history(ids: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="a good and a bad end"):
