@@ -23,7 +23,7 @@ from perfbisect.nightly.delivery import (
 )
 from tests.nightly.night_factory import make_night, make_quiet_night
 from tests.nightly.nights import Place
-from tests.nightly.webhook_server import NAME, SECRET, hook
+from tests.nightly.webhook_server import NAME, SECRET, serve_hook
 
 CONFIG = """\
 name: n
@@ -92,15 +92,15 @@ def test_a_summary_is_cut_to_what_is_left_of_it(place: Place, tmp_path: Path) ->
 
 
 def test_a_webhook_is_told_of_findings(place: Place) -> None:
-    with hook((200, "ok", {})) as made:
-        variables = made.variables() | {"BUILDKITE_BUILD_URL": "https://buildkite.com/o/p/builds/1"}
+    with serve_hook((200, "ok", {})) as hook:
+        variables = hook.variables() | {"BUILDKITE_BUILD_URL": "https://buildkite.com/o/p/builds/1"}
         step = steps(place, f"tell: {{webhook: {{url: {NAME}}}}}\n", variables)["webhook"]
         assert step.run(make_quiet_night()).reported == "skipped: no findings"
-        assert made.got == []
+        assert hook.got == []
         assert step.run(make_night()).reported == "sent to http://127.0.0.1/(redacted)"
         always = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n", variables)
         always["webhook"].run(make_quiet_night())
-    first, second = made.got
+    first, second = hook.got
     assert (first["schema"], first["link"]) == (
         "perfbisect.nightly-message/1",
         variables["BUILDKITE_BUILD_URL"],
@@ -109,8 +109,8 @@ def test_a_webhook_is_told_of_findings(place: Place) -> None:
 
 
 def test_a_webhook_that_refuses_fails_its_step_and_shows_nothing(place: Place) -> None:
-    with hook((404, "no_service", {})) as made:
-        found = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n", made.variables())
+    with serve_hook((404, "no_service", {})) as hook:
+        found = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n", hook.variables())
         place.tasks = tuple(found.values())
         document = place.night(0)
     step = next(one for one in document.steps if one.name == "webhook")

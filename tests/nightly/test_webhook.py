@@ -11,7 +11,7 @@ import pytest
 
 from perfbisect.errors import MachineError, PerfbisectError, UsageError
 from perfbisect.nightly.delivery import WebhookTarget, read_target, send
-from tests.nightly.webhook_server import NAME, SECRET, hook
+from tests.nightly.webhook_server import NAME, SECRET, serve_hook
 
 TOKEN = "tok-0123456789abcdef"
 
@@ -28,28 +28,28 @@ def secret_in(error: BaseException) -> bool:
 
 @pytest.mark.parametrize(("token", "header"), [("", None), (TOKEN, f"Bearer {TOKEN}")])
 def test_a_message_is_taken(token: str, header: str | None) -> None:
-    with hook((204, "", {})) as made:
-        made.send({"text": "hello", "n": 1}, token=token)
-    assert (made.got, made.tokens) == ([{"text": "hello", "n": 1}], [header])
-    assert (made.waited, made.said) == ([], [])
+    with serve_hook((204, "", {})) as hook:
+        hook.send({"text": "hello", "n": 1}, token=token)
+    assert (hook.got, hook.tokens) == ([{"text": "hello", "n": 1}], [header])
+    assert (hook.waited, hook.said) == ([], [])
 
 
 def test_what_failed_there_is_sent_again() -> None:
-    with hook(BUSY, (503, "", {}), OK) as made:
-        made.send()
-    assert len(made.got) == 3
-    assert made.waited == [0.0, 2.0]
-    assert made.said == ["webhook: status 500; retrying in 0 s", "webhook: status 503; retrying in 2 s"]
+    with serve_hook(BUSY, (503, "", {}), OK) as hook:
+        hook.send()
+    assert len(hook.got) == 3
+    assert hook.waited == [0.0, 2.0]
+    assert hook.said == ["webhook: status 500; retrying in 0 s", "webhook: status 503; retrying in 2 s"]
 
 
 def test_it_is_given_up_after_a_few_tries() -> None:
     with (
-        hook(BUSY) as made,
+        serve_hook(BUSY) as hook,
         pytest.raises(MachineError, match="did not take the message: status 500") as caught,
     ):
-        made.send()
-    assert len(made.got) == 4
-    assert made.waited == [0.0, 2.0, 4.0]
+        hook.send()
+    assert len(hook.got) == 4
+    assert hook.waited == [0.0, 2.0, 4.0]
     assert caught.value.where == "http://127.0.0.1/(redacted)"
     assert not secret_in(caught.value)
 
@@ -58,44 +58,44 @@ def test_it_is_given_up_after_a_few_tries() -> None:
     ("status", "error"), [(400, MachineError), *((code, UsageError) for code in (401, 403, 404, 410))]
 )
 def test_what_was_refused_is_not_sent_again(status: int, error: type[PerfbisectError]) -> None:
-    with hook((status, "no_service", {})) as made, pytest.raises(error, match="no_service") as caught:
-        made.send()
-    assert (len(made.got), made.waited) == (1, [])
+    with serve_hook((status, "no_service", {})) as hook, pytest.raises(error, match="no_service") as caught:
+        hook.send()
+    assert (len(hook.got), hook.waited) == (1, [])
     assert caught.value.next_step == (f"set {NAME} again" if error is UsageError else None)
     assert not secret_in(caught.value)
 
 
 def test_its_limit_is_kept() -> None:
-    with hook((429, "rate_limited", {"Retry-After": "7"}), OK) as made:
-        made.send()
-    assert made.waited == [7.0]
+    with serve_hook((429, "rate_limited", {"Retry-After": "7"}), OK) as hook:
+        hook.send()
+    assert hook.waited == [7.0]
     soon = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=60), usegmt=True)
-    with hook((429, "", {"Retry-After": soon}), (429, "", {"Retry-After": "soon"}), OK) as made:
-        made.send()
-    assert 50 < made.waited[0] <= 60
-    assert made.waited[1] == 2.0, "a header that says nothing is none"
+    with serve_hook((429, "", {"Retry-After": soon}), (429, "", {"Retry-After": "soon"}), OK) as hook:
+        hook.send()
+    assert 50 < hook.waited[0] <= 60
+    assert hook.waited[1] == 2.0, "a header that says nothing is none"
 
 
 def test_a_wait_that_is_too_long_is_told() -> None:
     with (
-        hook((429, "", {"Retry-After": "3600"})) as made,
+        serve_hook((429, "", {"Retry-After": "3600"})) as hook,
         pytest.raises(MachineError, match="asks to wait 3600 s"),
     ):
-        made.send()
-    assert made.waited == []
+        hook.send()
+    assert hook.waited == []
 
 
 def test_a_redirect_is_not_followed() -> None:
     away = (302, "", {"Location": "http://127.0.0.1:1/elsewhere"})
-    with hook(away) as made, pytest.raises(MachineError, match="redirects: status 302"):
-        made.send(token=TOKEN)
-    assert len(made.got) == 1
+    with serve_hook(away) as hook, pytest.raises(MachineError, match="redirects: status 302"):
+        hook.send(token=TOKEN)
+    assert len(hook.got) == 1
 
 
 def test_what_echoes_the_secret_does_not_show_it() -> None:
     echo = (400, f"no hook /services/{SECRET} for Bearer {TOKEN}", {})
-    with hook(echo) as made, pytest.raises(MachineError) as caught:
-        made.send(token=TOKEN)
+    with serve_hook(echo) as hook, pytest.raises(MachineError) as caught:
+        hook.send(token=TOKEN)
     assert "no hook" in str(caught.value)
     assert not secret_in(caught.value)
 
@@ -141,9 +141,9 @@ def test_an_address_that_is_none(address: str, message: str) -> None:
 
 
 def test_a_token_that_is_none() -> None:
-    with hook(OK) as made, pytest.raises(PerfbisectError) as caught:
-        made.send(token=f"{TOKEN}\nHost: elsewhere")
-    assert made.got == []
+    with serve_hook(OK) as hook, pytest.raises(PerfbisectError) as caught:
+        hook.send(token=f"{TOKEN}\nHost: elsewhere")
+    assert hook.got == []
     assert not secret_in(caught.value)
 
 

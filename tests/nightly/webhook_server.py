@@ -1,4 +1,4 @@
-"""A server on the loopback that answers as webhooks do, and what it got."""
+"""A webhook server on the loopback that records its requests."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ class Hook:
         return {NAME: f"{self.url}/services/{SECRET}", f"{NAME}_TOKEN": token}
 
     def send(self, payload: dict[str, Any] | None = None, token: str = "") -> None:
-        variables = {NAME: f"{self.url}/services/{SECRET}", f"{NAME}_TOKEN": token}
         send(
-            read_target(NAME, variables),
+            read_target(NAME, self.variables(token)),
             payload or {"text": "hello"},
             wait=self.waited.append,
             say=self.said.append,
@@ -41,8 +40,8 @@ class Hook:
 
 
 @contextlib.contextmanager
-def hook(*answers: tuple[int, str, dict[str, str]]) -> Iterator[Hook]:
-    made = Hook(list(answers))
+def serve_hook(*answers: tuple[int, str, dict[str, str]]) -> Iterator[Hook]:
+    hook = Hook(list(answers))
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -50,9 +49,9 @@ def hook(*answers: tuple[int, str, dict[str, str]]) -> Iterator[Hook]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            made.got.append(json.loads(body))
-            made.tokens.append(self.headers.get("Authorization"))
-            status, text, headers = made.answers.pop(0) if len(made.answers) > 1 else made.answers[0]
+            hook.got.append(json.loads(body))
+            hook.tokens.append(self.headers.get("Authorization"))
+            status, text, headers = hook.answers.pop(0) if len(hook.answers) > 1 else hook.answers[0]
             content = text.encode()
             self.send_response(status)
             for name, value in headers.items():
@@ -63,9 +62,9 @@ def hook(*answers: tuple[int, str, dict[str, str]]) -> Iterator[Hook]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    made.url = f"http://127.0.0.1:{server.server_port}"
+    hook.url = f"http://127.0.0.1:{server.server_port}"
     try:
-        yield made
+        yield hook
     finally:
         server.shutdown()
         server.server_close()
