@@ -87,7 +87,7 @@ class Course:
     def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
         """Everything is admitted."""
 
-    def told(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
+    def event(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
         return launch_ended(ended, seen, order, self.plan.ref, 0.0)
 
 
