@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from perfbisect.changes.history import bisect_ends, commit_under_test
 from perfbisect.clients import CLIENTS
@@ -265,21 +265,20 @@ def _show_plan(shown: CheckPlanDocument | ComparePlanDocument, measuring: Measur
 
 
 def _plan_document(here: Workspace, setup: MeasurementSetup, plan: CheckPlan | RunPlan) -> CheckPlanDocument:
-    shown = CheckPlanDocument(
+    level: dict[str, Any] = {"how": "save"}
+    if isinstance(plan, CheckPlan):
+        level = {
+            "how": plan.how,
+            "limit": plan.max_regression,
+            "line": Scale.of(plan.ref.metric).value(plan.threshold().at),
+            "recorded": tuple(recorded_document(recorded, plan.ref) for recorded in plan.recorded),
+        }
+    return CheckPlanDocument(
         **plan_fields(plan, setup.cell, earlier_attempts(here.jobs, plan.digest)),
+        **level,
         change=change_document(plan.change),
-        how="save",
         commands=commands_document(setup.cell, plan.setting, plan.change, None),
     )
-    if isinstance(plan, RunPlan):
-        return shown
-    update = {
-        "how": plan.how,
-        "limit": plan.max_regression,
-        "line": Scale.of(plan.ref.metric).value(plan.threshold().at),
-        "recorded": tuple(recorded_document(level, plan.ref) for level in plan.recorded),
-    }
-    return shown.model_copy(update=update)
 
 
 def _resolve_levels(
