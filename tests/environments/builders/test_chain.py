@@ -76,18 +76,17 @@ class Scripted:
 
 
 A, B, C = (Change(letter * 40) for letter in "abc")
+Pair = tuple[Scripted, Scripted, ChainBuilder]
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> tuple[Scripted, Scripted, ChainBuilder]:
+def pair(tmp_path: Path) -> Pair:
     cache = EnvironmentCache(tmp_path)
     first, second = Scripted("first", cache), Scripted("second", cache)
     return first, second, ChainBuilder([first, second], cache)
 
 
-def test_what_the_first_refuses_goes_to_the_second(
-    pair: tuple[Scripted, Scripted, ChainBuilder], log: Path
-) -> None:
+def test_what_the_first_refuses_goes_to_the_second(pair: Pair, log: Path) -> None:
     first, second, chain = pair
     first.refused[B.id] = Refusal("too new")
     chain.prepare([A, B])
@@ -100,9 +99,7 @@ def test_what_the_first_refuses_goes_to_the_second(
     assert (first.tried, second.tried) == ([A.id], [B.id])
 
 
-def test_only_when_all_refuse_is_it_refused_and_every_reason_is_told(
-    pair: tuple[Scripted, Scripted, ChainBuilder], log: Path
-) -> None:
+def test_only_when_all_refuse_is_it_refused_and_every_reason_is_told(pair: Pair, log: Path) -> None:
     first, second, chain = pair
     first.refused[A.id] = Refusal("too new")
     assert chain.refuses(A) is None
@@ -114,14 +111,14 @@ def test_only_when_all_refuse_is_it_refused_and_every_reason_is_told(
         chain.ensure(A, log=log, timeout=5)
 
 
-def test_a_wrong_request_is_told_as_one(pair: tuple[Scripted, Scripted, ChainBuilder]) -> None:
+def test_a_wrong_request_is_told_as_one(pair: Pair) -> None:
     first, _, chain = pair
     first.refused[A.id] = Refusal("no base", error=True)
     assert chain.refuses(A) == Refusal("no base", error=True)
 
 
 def test_what_fails_to_build_goes_on_and_stays_there_after_a_restart(
-    pair: tuple[Scripted, Scripted, ChainBuilder], tmp_path: Path, log: Path
+    pair: Pair, tmp_path: Path, log: Path
 ) -> None:
     first, second, chain = pair
     first.failing[A.id] = BuildError("does not compile")
@@ -136,9 +133,7 @@ def test_what_fails_to_build_goes_on_and_stays_there_after_a_restart(
     assert first.tried == [A.id]
 
 
-def test_when_all_failed_all_are_tried_again(
-    pair: tuple[Scripted, Scripted, ChainBuilder], log: Path
-) -> None:
+def test_when_all_failed_all_are_tried_again(pair: Pair, log: Path) -> None:
     first, second, chain = pair
     first.failing[A.id], second.failing[A.id] = BuildError("one"), BuildError("two")
     with pytest.raises(BuildError, match="every builder failed: first: one; second: two"):
@@ -148,9 +143,7 @@ def test_when_all_failed_all_are_tried_again(
     assert (first.tried, second.tried) == ([A.id] * 2, [A.id])
 
 
-def test_a_failure_of_the_machine_is_never_handed_on(
-    pair: tuple[Scripted, Scripted, ChainBuilder], log: Path
-) -> None:
+def test_a_failure_of_the_machine_is_never_handed_on(pair: Pair, log: Path) -> None:
     first, second, chain = pair
     first.failing[A.id] = MachineError("disk full")
     with pytest.raises(MachineError, match="disk full"):
@@ -160,9 +153,7 @@ def test_a_failure_of_the_machine_is_never_handed_on(
     assert chain.ensure(A, log=log, timeout=5).facts["builder"] == "first"
 
 
-def test_costs_and_notes_are_those_of_who_builds(
-    pair: tuple[Scripted, Scripted, ChainBuilder], log: Path
-) -> None:
+def test_costs_and_notes_are_those_of_who_builds(pair: Pair, log: Path) -> None:
     first, second, chain = pair
     first.refused[B.id] = Refusal("x")
     second.cost = 20.0

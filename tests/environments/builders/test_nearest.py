@@ -18,10 +18,11 @@ from tests.environments.tiny import package_files
 from tests.fakes.gitwriter import HistoryWriter, run_git
 
 COUNT = 8
+Line = tuple[Repository, list[str], str]
 
 
 @pytest.fixture
-def line(tmp_path: Path) -> tuple[Repository, list[str], str]:
+def line(tmp_path: Path) -> Line:
     """Eight commits; compiled sources change at 4 and back at 6; a branch of two commits leaves at 5."""
     writer = HistoryWriter(tmp_path / "repo")
     tracked = {
@@ -44,7 +45,7 @@ def line(tmp_path: Path) -> tuple[Repository, list[str], str]:
     return Repository.open(path), shas, tip
 
 
-def test_distances(line: tuple[Repository, list[str], str]) -> None:
+def test_distances(line: Line) -> None:
     repository, shas, tip = line
     lines = FirstParentLines(repository)
     lines.prepare(shas)
@@ -54,7 +55,7 @@ def test_distances(line: tuple[Repository, list[str], str]) -> None:
     assert FirstParentLines(repository).distance(shas[3], tip) == 4
 
 
-def test_distances_where_nothing_is_shared(tmp_path: Path, line: tuple[Repository, list[str], str]) -> None:
+def test_distances_where_nothing_is_shared(tmp_path: Path, line: Line) -> None:
     repository, shas, _ = line
     other = HistoryWriter(tmp_path / "other")
     other.commit("x", {"x": b""})
@@ -74,7 +75,7 @@ def test_distances_where_nothing_is_shared(tmp_path: Path, line: tuple[Repositor
         ("", 0, "0.1.dev0"),
     ],
 )
-def test_versions(line: tuple[Repository, list[str], str], tag: str, distance: int, version: str) -> None:
+def test_versions(line: Line, tag: str, distance: int, version: str) -> None:
     repository, shas, _ = line
     if tag:
         run_git(repository.path, "tag", tag, shas[1])
@@ -97,9 +98,7 @@ def over(
     return builder
 
 
-def test_the_nearest_base_that_fits(
-    line: tuple[Repository, list[str], str], installed: Environment, tmp_path: Path
-) -> None:
+def test_the_nearest_base_that_fits(line: Line, installed: Environment, tmp_path: Path) -> None:
     repository, shas, tip = line
     builder = over(tmp_path, installed, repository, {"old": shas[0], "release": tip, "new": shas[7]})
     changes = [Change(sha) for sha in shas]
@@ -118,7 +117,7 @@ def test_the_nearest_base_that_fits(
 
 
 def test_what_no_base_fits_is_refused_with_every_reason(
-    line: tuple[Repository, list[str], str], installed: Environment, tmp_path: Path, log: Path
+    line: Line, installed: Environment, tmp_path: Path, log: Path
 ) -> None:
     repository, shas, _ = line
     builder = over(tmp_path, installed, repository, {"old": shas[0], "new": shas[7]})
@@ -133,7 +132,7 @@ def test_what_no_base_fits_is_refused_with_every_reason(
 
 
 def test_it_builds_over_the_base_it_chose(
-    line: tuple[Repository, list[str], str], installed: Environment, tmp_path: Path, log: Path
+    line: Line, installed: Environment, tmp_path: Path, log: Path
 ) -> None:
     repository, shas, _ = line
     builder = over(tmp_path, installed, repository, {"a": shas[0], "b": shas[0]})
