@@ -31,6 +31,7 @@ from perfbisect.cli.run import run as run_verb
 from perfbisect.cli.skill import skill_group
 from perfbisect.cli.track import track
 from perfbisect.commands import options
+from perfbisect.commands.output import CommandResult
 from perfbisect.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -134,7 +135,7 @@ def app() -> None:
 @click.command(short_help="JSON Schemas of documents and cells.")
 @click.argument("verb", nargs=-1, metavar="[VERB|cell]")
 @options.as_json
-def schema(verb: tuple[str, ...], as_json: bool) -> int:
+def schema(verb: tuple[str, ...]) -> CommandResult | int:
     """The JSON Schema of what VERB prints with --json, or of a cell file. Without VERB: list all schemas.
 
     The number behind a document's name grows with every incompatible change; a new field does not change it.
@@ -151,7 +152,6 @@ def schema(verb: tuple[str, ...], as_json: bool) -> int:
     from perfbisect.cells.loading import cell_schema
     from perfbisect.cli.schema import document_names, verb_schema
     from perfbisect.commands.documents import SchemasDocument
-    from perfbisect.commands.output import print_document
     from perfbisect.common.suggest import hint
     from perfbisect.errors import UsageError
 
@@ -159,12 +159,9 @@ def schema(verb: tuple[str, ...], as_json: bool) -> int:
     if not verb:
         document = SchemasDocument(verbs={name: tuple(names) for name, names in verbs.items()})
         width = max(map(len, verbs))
-        print_document(
-            document,
-            [f"{name:<{width}}  {', '.join(names)}" for name, names in verbs.items()],
-            as_json=as_json,
+        return CommandResult(
+            document, [f"{name:<{width}}  {', '.join(names)}" for name, names in verbs.items()]
         )
-        return 0
     name = " ".join(verb)
     if name != "cell" and name not in verbs:
         known = ["cell", *verbs]

@@ -8,6 +8,7 @@ import click
 
 from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
+from perfbisect.commands.output import CommandResult
 
 
 @click.group(cls=Verbs, short_help="List, show, check and compare cells.")
@@ -26,7 +27,7 @@ def cells() -> None:
     "--among", type=click.Path(path_type=Path), multiple=True, help="Cell files or folders besides."
 )
 @options.as_json
-def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
+def match(text: str, among: tuple[Path, ...]) -> CommandResult:
     """Find the cell that TEXT describes: a bench command, with the server's command if known, each on its own
     line, or the name of a result file. @FILE reads the text from a file.
 
@@ -42,12 +43,11 @@ def match(text: str, among: tuple[Path, ...], as_json: bool) -> int:
     Exit code: 0 a cell agrees with the text, 4 none does.
     """
     from perfbisect.commands.cells import match_cells
-    from perfbisect.commands.output import print_document, report_text
+    from perfbisect.commands.output import report_text
     from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK
 
     document, lines = match_cells(report_text(text), among)
-    print_document(document, lines, as_json=as_json)
-    return EXIT_OK if document.exact else EXIT_INCONCLUSIVE
+    return CommandResult(document, lines, EXIT_OK if document.exact else EXIT_INCONCLUSIVE)
 
 
 @cells.command(short_help="Check cells against an engine's sources at a commit.")
@@ -63,8 +63,7 @@ def lint(
     env: str | None,
     client: str | None,
     repo: Path | None,
-    as_json: bool,
-) -> int:
+) -> CommandResult:
     """Check CELLs, by default all, against the checkout of an engine at a commit; nothing is imported.
 
     Reports data sets and backends that the client does not support, missing deploy YAMLs (and the commit that
@@ -79,7 +78,6 @@ def lint(
     Exit code: 0 nothing or only warnings, 2 an error was found.
     """
     from perfbisect.commands.cells import lint_cells
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import EXIT_OK, EXIT_USAGE
 
@@ -91,8 +89,7 @@ def lint(
         env=here.setting("env", env) or "",
         client=here.setting("client", client) or "",
     )
-    print_document(document, lines, as_json=as_json)
-    return EXIT_USAGE if document.has_errors else EXIT_OK
+    return CommandResult(document, lines, EXIT_USAGE if document.has_errors else EXIT_OK)
 
 
 @cells.command("import", short_help="Make cell files of nightly performance specifications.")
@@ -103,9 +100,7 @@ def lint(
 )
 @options.repo
 @options.as_json
-def import_verb(
-    specs: tuple[Path, ...], output: Path, at: str | None, repo: Path | None, as_json: bool
-) -> int:
+def import_verb(specs: tuple[Path, ...], output: Path, at: str | None, repo: Path | None) -> CommandResult:
     """Make cell files of a nightly's performance SPECs, one a workload, in a folder.
 
     Reads vLLM-Omni's lists of servers and vLLM's serving tests, recognized by content. Paired lists stay a
@@ -121,17 +116,15 @@ def import_verb(
       perfbisect cells import .buildkite/performance-benchmarks/tests/serving-tests.json -o cells --at v0.14.0
     """
     from perfbisect.commands.cells import import_specifications
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
 
     repository = open_workspace(repo=repo).needed_repository() if at else None
-    print_document(*import_specifications(specs, output, repository, at), as_json=as_json)
-    return 0
+    return CommandResult(*import_specifications(specs, output, repository, at))
 
 
 @cells.command("list", short_help="Every cell that can be named.")
 @options.as_json
-def list_verb(as_json: bool) -> int:
+def list_verb() -> CommandResult:
     """Every cell that can be named: those in ./cells and those shipped.
 
     \b
@@ -139,10 +132,8 @@ def list_verb(as_json: bool) -> int:
       perfbisect cells list --json
     """
     from perfbisect.commands.cells import list_known
-    from perfbisect.commands.output import print_document
 
-    print_document(*list_known(), as_json=as_json)
-    return 0
+    return CommandResult(*list_known())
 
 
 @cells.command(short_help="What a cell measures.")
@@ -150,7 +141,7 @@ def list_verb(as_json: bool) -> int:
 @click.option("--variant", metavar="NAME", help="As this variant serves it.")
 @options.repo
 @options.as_json
-def show(cell: str, variant: str | None, repo: Path | None, as_json: bool) -> int:
+def show(cell: str, variant: str | None, repo: Path | None) -> CommandResult:
     """What CELL measures: the block that is shown before anything starts.
 
     \b
@@ -158,19 +149,15 @@ def show(cell: str, variant: str | None, repo: Path | None, as_json: bool) -> in
       perfbisect cells show text_cpu_llama100m
     """
     from perfbisect.commands.cells import show_cell
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
 
-    print_document(
-        *show_cell(cell, variant, open_workspace(repo=repo).repository if repo else None), as_json=as_json
-    )
-    return 0
+    return CommandResult(*show_cell(cell, variant, open_workspace(repo=repo).repository if repo else None))
 
 
 @cells.command(short_help="Check cell files.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @options.as_json
-def validate(files: tuple[str, ...], as_json: bool) -> int:
+def validate(files: tuple[str, ...]) -> CommandResult:
     """Check all cell FILEs; for each invalid one, show the place and what is allowed there.
 
     \b
@@ -180,19 +167,17 @@ def validate(files: tuple[str, ...], as_json: bool) -> int:
     Exit code: 0 all are valid, 2 one is not.
     """
     from perfbisect.commands.cells import validate_files
-    from perfbisect.commands.output import print_document
     from perfbisect.errors import EXIT_OK, EXIT_USAGE
 
     document, lines = validate_files(files)
-    print_document(document, lines, as_json=as_json)
-    return EXIT_OK if document.valid else EXIT_USAGE
+    return CommandResult(document, lines, EXIT_OK if document.valid else EXIT_USAGE)
 
 
 @cells.command(short_help="Where two cells differ.")
 @click.argument("a")
 @click.argument("b")
 @options.as_json
-def diff(a: str, b: str, as_json: bool) -> int:
+def diff(a: str, b: str) -> CommandResult:
     """Where the workloads of two cells differ: attempts of cells that differ are never compared.
 
     \b
@@ -200,7 +185,5 @@ def diff(a: str, b: str, as_json: bool) -> int:
       perfbisect cells diff text_throughput text_prefix_repetition
     """
     from perfbisect.commands.cells import diff_cells
-    from perfbisect.commands.output import print_document
 
-    print_document(*diff_cells(a, b), as_json=as_json)
-    return 0
+    return CommandResult(*diff_cells(a, b))

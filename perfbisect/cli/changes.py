@@ -8,6 +8,7 @@ import click
 
 from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
+from perfbisect.commands.output import CommandResult
 
 
 @click.group("changes", cls=Verbs, short_help="What a revision stands for.")
@@ -24,7 +25,7 @@ def changes_group() -> None:
 @click.argument("revision", metavar="CHANGE")
 @options.repo
 @options.as_json
-def show(revision: str, repo: Path | None, as_json: bool) -> int:
+def show(revision: str, repo: Path | None) -> CommandResult:
     """What CHANGE stands for: the commit, the vLLM that it is built on, and the other packages it replaces.
 
     The pin of a vLLM-Omni commit is read from its docker/Dockerfile.ci: a wheel of one commit wins over the
@@ -37,7 +38,6 @@ def show(revision: str, repo: Path | None, as_json: bool) -> int:
     from perfbisect.changes.pins import DOCKERFILE, parse_pins
     from perfbisect.commands.changes import resolve_change
     from perfbisect.commands.documents import ChangesShowDocument, PackageDocument
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.text import line
     from perfbisect.jobs.documents import change_document
@@ -64,5 +64,4 @@ def show(revision: str, repo: Path | None, as_json: bool) -> int:
     if pins:
         lines.append(f"  built on {pins.text} ({DOCKERFILE})")
         lines += [f"  {p.name} {p.version or 'removed'}" for p in packages]
-    print_document(document, lines, as_json=as_json)
-    return 0
+    return CommandResult(document, lines)

@@ -9,6 +9,7 @@ import click
 from perfbisect.cli.groups import Verbs
 from perfbisect.cli.track import FDR
 from perfbisect.commands import options
+from perfbisect.commands.output import CommandResult
 
 
 @click.group("dashboard", cls=Verbs, short_help="A static site of series, alerts, suspects and bisections.")
@@ -40,8 +41,7 @@ def build(
     repo: Path | None,
     fdr: float,
     state: Path | None,
-    as_json: bool,
-) -> int:
+) -> CommandResult:
     """Write the site of the stored series, their alerts, and the bisections in the state folder.
 
     It opens from disk and from any web host and loads nothing else. With --repo it ranks the suspects.
@@ -52,7 +52,6 @@ def build(
       perfbisect dashboard build -o site --commit-url https://github.com/vllm-project/vllm-omni/commit/{sha}
     """
     from perfbisect.commands.documents import DashboardDocument
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.durations import stamp
     from perfbisect.dashboard.build import write_site
@@ -91,14 +90,13 @@ def build(
         f"{document.bisections} bisections, {written.all / 1e6:.1f} MB, "
         f"{written.first_page / 1e3:.0f} kB before anything is opened"
     )
-    print_document(document, [summary], as_json=as_json)
-    return 0
+    return CommandResult(document, [summary])
 
 
 @dashboard.command("open", short_help="Open a site in the browser.")
 @click.argument("folder", type=click.Path(path_type=Path), default="site")
 @options.as_json
-def open_site(folder: Path, as_json: bool) -> int:
+def open_site(folder: Path) -> CommandResult:
     """Open the site in FOLDER in the browser.  [default: site]
 
     \b
@@ -108,7 +106,6 @@ def open_site(folder: Path, as_json: bool) -> int:
     import webbrowser
 
     from perfbisect.commands.documents import DashboardOpenDocument
-    from perfbisect.commands.output import print_document
     from perfbisect.errors import UsageError
 
     index = folder / "index.html"
@@ -117,5 +114,4 @@ def open_site(folder: Path, as_json: bool) -> int:
     address = index.resolve().as_uri()
     document = DashboardOpenDocument(address=address, opened=webbrowser.open(address))
     summary = address if document.opened else f"no browser was found: open {address}"
-    print_document(document, [summary], as_json=as_json)
-    return 0
+    return CommandResult(document, [summary])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.commands import options
+from perfbisect.commands.output import CommandResult
 
 if TYPE_CHECKING:
     from perfbisect.environments.base import Builder
@@ -30,8 +31,7 @@ def doctor(
     machine: str | None,
     repo: Path | None,
     state: Path | None,
-    as_json: bool,
-) -> int:
+) -> CommandResult:
     """Check that this machine can measure, with advice where it cannot.
 
     Checks the perfbisect.yaml in effect, git, uv, disk, memory, ports, devices and their users, leases, load
@@ -48,7 +48,6 @@ def doctor(
     Exit code: 0 fit to measure (warnings included), 5 not.
     """
     from perfbisect.commands import changes, wiring
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.text import line
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
@@ -91,5 +90,4 @@ def doctor(
         lines.append(f"{check.state:<8} {check.name:<14} {line(check.found)}")
         if check.advice:
             lines.append(f"{'':<24}{line(check.advice)}")
-    print_document(DoctorDocument(fit=fit, checks=results), lines, as_json=as_json)
-    return EXIT_OK if fit else EXIT_OUTSIDE
+    return CommandResult(DoctorDocument(fit=fit, checks=results), lines, EXIT_OK if fit else EXIT_OUTSIDE)

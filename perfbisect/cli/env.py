@@ -11,6 +11,7 @@ import click
 from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
 from perfbisect.commands.options import UnitParam
+from perfbisect.commands.output import CommandResult
 from perfbisect.common.durations import parse_age, parse_size
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def env() -> None:
 
 @env.command("list", short_help="Every environment that is kept.")
 @options.as_json
-def list_verb(as_json: bool) -> int:
+def list_verb() -> CommandResult:
     """Every environment that has been built and kept.
 
     \b
@@ -67,7 +68,6 @@ def list_verb(as_json: bool) -> int:
       perfbisect env list --json
     """
     from perfbisect.commands.documents import EnvironmentDocument, EnvListDocument
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.environments.gc import list_environments
 
@@ -91,12 +91,8 @@ def list_verb(as_json: bool) -> int:
         f"{row.builder or 'unfinished':<10} {row.change[:24]:<24} {row.megabytes:8.1f} MB  {row.folder}"
         for row in rows
     ]
-    print_document(
-        EnvListDocument(cache=str(cache), environments=tuple(rows)),
-        lines or [f"no environments in {cache}"],
-        as_json=as_json,
-    )
-    return 0
+    document = EnvListDocument(cache=str(cache), environments=tuple(rows))
+    return CommandResult(document, lines or [f"no environments in {cache}"])
 
 
 @env.command(short_help="Build the environment of one change.")
@@ -112,8 +108,7 @@ def build(
     repo: Path | None,
     constraints: Path | None,
     exclude_newer: str | None,
-    as_json: bool,
-) -> int:
+) -> CommandResult:
     """Build the environment of one change, or find it built, and check that its engine is that change.
 
     \b
@@ -122,7 +117,6 @@ def build(
     """
     from perfbisect.commands import changes, wiring
     from perfbisect.commands.documents import EnvBuildDocument
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import BuildError, UsageError
     from perfbisect.measure.executor import PhaseLimits
@@ -156,8 +150,7 @@ def build(
         seconds=made.seconds,
     )
     took = f"built in {made.seconds:.1f} s" if made.seconds else "was there already"
-    print_document(document, [f"{change.short}: {took}: {made.interpreter}"], as_json=as_json)
-    return 0
+    return CommandResult(document, [f"{change.short}: {took}: {made.interpreter}"])
 
 
 @env.command(short_help="Remove environments that are not needed.")
@@ -169,7 +162,7 @@ def build(
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 @options.as_json
-def gc(older_than: float | None, keep: int | None, dry_run: bool, as_json: bool) -> int:
+def gc(older_than: float | None, keep: int | None, dry_run: bool) -> CommandResult:
     """Remove environments by age and size; without an option only what builds that died have left.
 
     What a running perfbisect uses stays, and what is removed is built again when it is needed.
@@ -182,7 +175,6 @@ def gc(older_than: float | None, keep: int | None, dry_run: bool, as_json: bool)
     from datetime import timedelta
 
     from perfbisect.commands.documents import EnvGcDocument
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.environments.gc import collect
 
@@ -203,5 +195,4 @@ def gc(older_than: float | None, keep: int | None, dry_run: bool, as_json: bool)
         in_use=tuple(map(_gc_item, done.in_use)),
         kept=tuple(map(_gc_item, done.kept)),
     )
-    print_document(document, _gc_lines(document), as_json=as_json)
-    return 0
+    return CommandResult(document, _gc_lines(document))

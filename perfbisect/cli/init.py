@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from perfbisect.commands import options
+from perfbisect.commands.output import CommandResult
 
 
 @click.command(short_help="Write perfbisect.yaml for a checkout.")
@@ -18,7 +19,7 @@ from perfbisect.commands import options
 @click.option("--force", is_flag=True, help="Overwrite a different perfbisect.yaml.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
 @options.as_json
-def init(repo: Path | None, force: bool, dry_run: bool, as_json: bool) -> int:
+def init(repo: Path | None, force: bool, dry_run: bool) -> CommandResult:
     """Write perfbisect.yaml at the root of a checkout, so that a bisection needs a cell and two revisions.
 
     The settings follow from the engine, its release tags, the vLLM that HEAD pins and this machine's devices;
@@ -31,7 +32,6 @@ def init(repo: Path | None, force: bool, dry_run: bool, as_json: bool) -> int:
 
     Exit code: 0 written or up to date; 2 no such checkout, or a different file exists.
     """
-    from perfbisect.commands.output import print_document
     from perfbisect.common.text import line
     from perfbisect.setup.templates import write_settings
 
@@ -48,5 +48,4 @@ def init(repo: Path | None, force: bool, dry_run: bool, as_json: bool) -> int:
         *(f"  {line(text)}" for text in preview),
         f"next: {document.next}",
     ]
-    print_document(document, lines, as_json=as_json)
-    return 0
+    return CommandResult(document, lines)

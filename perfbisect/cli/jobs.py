@@ -8,6 +8,7 @@ import click
 
 from perfbisect.commands import options
 from perfbisect.commands.options import JobOptions, MinutesParam
+from perfbisect.commands.output import CommandResult
 
 
 @click.command(short_help="Continue a job after an interruption.")
@@ -93,8 +94,7 @@ def status(
     timeout: float | None,
     repo: Path | None,
     state: Path | None,
-    as_json: bool,
-) -> int:
+) -> CommandResult:
     """The progress of a job: running launches, candidates, the next event, the outcome.
 
     Without ID: the only unfinished job, or a list of all jobs. The document has the exit code and the error
@@ -105,21 +105,18 @@ def status(
       perfbisect status
       perfbisect status 20260102-030405-ab12 --wait --timeout 10m --json
     """
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.status import list_jobs, status_document, status_lines, wait_until_released
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.system.clock import now
 
     jobs = open_workspace(repo=repo, state=state).jobs
     if job_id is None and not jobs.unfinished():
-        print_document(*list_jobs(jobs, now), as_json=as_json)
-        return 0
+        return CommandResult(*list_jobs(jobs, now))
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("status")
     if wait:
         wait_until_released(job, timeout)
     document = status_document(job, now())
-    print_document(document, status_lines(document), as_json=as_json)
-    return 0
+    return CommandResult(document, status_lines(document))
 
 
 @click.command(short_help="Ask a job to stop.")
@@ -130,8 +127,8 @@ def status(
 @options.state
 @options.as_json
 def stop(
-    job_id: str, wait: bool, timeout: float | None, repo: Path | None, state: Path | None, as_json: bool
-) -> int:
+    job_id: str, wait: bool, timeout: float | None, repo: Path | None, state: Path | None
+) -> CommandResult:
     """Ask the process that works on a job to stop. It ends its servers; the job can be resumed.
 
     \b
@@ -139,13 +136,11 @@ def stop(
       perfbisect stop 20260102-030405-ab12
       perfbisect stop 20260102-030405-ab12 --wait --json
     """
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.status import stop_job
     from perfbisect.commands.workspace import open_workspace
 
     job = open_workspace(repo=repo, state=state).jobs.find(job_id)
-    print_document(*stop_job(job, wait=wait, timeout_min=timeout), as_json=as_json)
-    return 0
+    return CommandResult(*stop_job(job, wait=wait, timeout_min=timeout))
 
 
 @click.command(short_help="The report of a job.")
@@ -169,9 +164,7 @@ def report(
     metric: str | None,
     repo: Path | None,
     state: Path | None,
-    full: bool,
-    as_json: bool,
-) -> int:
+) -> CommandResult:
     """The report of a job, finished or not: Markdown to paste into an issue, JSON or HTML.
 
     With --metric, a bisection's launches are evaluated for another metric; `inconclusive` comes with the
@@ -183,7 +176,6 @@ def report(
       perfbisect report 20260102-030405-ab12 --metric ttft:p99
     """
     from perfbisect.commands.kinds import read_document
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import UsageError
 
@@ -197,7 +189,4 @@ def report(
                 f"job {job.id} is a {kind.plan.noun}: its report has no page", next_step="--format md"
             )
         text = kind.page(document)
-    print_document(
-        document, [text.rstrip("\n")], as_json=as_json or form == "json", full=full or form == "json"
-    )
-    return 0
+    return CommandResult(document, [text.rstrip("\n")], json=form == "json")

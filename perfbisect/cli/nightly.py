@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from perfbisect.commands import options
+from perfbisect.commands.output import print_document
 
 
 @click.command(short_help="Measure every night, report changes, find the commit.")
@@ -20,7 +21,7 @@ from perfbisect.commands import options
 @options.verbose
 @options.quiet
 @options.full
-@options.as_json
+@options.json_flag
 def nightly(
     config: Path | None,
     init: bool,
@@ -48,7 +49,6 @@ def nightly(
     step failed, 1 internal error, 4 a bisection is unsettled, 0 nothing new.
     """
     from perfbisect.commands.options import MeasureOptions
-    from perfbisect.commands.output import print_document
     from perfbisect.errors import UsageError
     from perfbisect.nightly.measure import build_context, run_nightly
     from perfbisect.nightly.report import night_report

@@ -8,6 +8,7 @@ import click
 
 from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
+from perfbisect.commands.output import CommandResult
 
 
 @click.group("skill", cls=Verbs, short_help="The skill for coding agents.")
@@ -23,7 +24,7 @@ def skill_group() -> None:
 @skill_group.command(short_help="Copy the skill into a folder of skills.")
 @click.argument("folder", metavar="[DIR]", default=".claude/skills", type=click.Path(path_type=Path))
 @options.as_json
-def install(folder: Path, as_json: bool) -> int:
+def install(folder: Path) -> CommandResult:
     """Copy the skill of this version into DIR/perf-bisect; without DIR into .claude/skills here.
 
     What is there already is never touched: the same files are told as such, others are refused.
@@ -35,7 +36,6 @@ def install(folder: Path, as_json: bool) -> int:
     """
     import perfbisect
     from perfbisect.commands.documents import SkillInstallDocument
-    from perfbisect.commands.output import print_document
     from perfbisect.resources import skill_folder
 
     target = folder.expanduser().absolute() / "perf-bisect"
@@ -47,8 +47,7 @@ def install(folder: Path, as_json: bool) -> int:
         folder=str(target), version=perfbisect.__version__, copied=copied, files=tuple(sorted(files))
     )
     told = f"{len(files)} files copied" if copied else "is there already, the same"
-    print_document(document, [f"{target}: {told}"], as_json=as_json)
-    return 0
+    return CommandResult(document, [f"{target}: {told}"])
 
 
 def _files(folder: Path) -> dict[str, bytes]:

@@ -12,6 +12,7 @@ import click
 
 from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
+from perfbisect.commands.output import CommandResult
 
 if TYPE_CHECKING:
     from perfbisect.jobs.documents import Document
@@ -55,12 +56,10 @@ def _analyze(store: SeriesStore, fdr: float = 0.05) -> SeriesAnalysis:
     return analyze_series(store, load_suspect_table(), fdr)
 
 
-def _print(document: Document, report: Report, *, as_json: bool, full: bool = False) -> int:
-    from perfbisect.commands.output import print_document
+def _output(document: Document, report: Report) -> CommandResult:
     from perfbisect.report.terminal import report_lines
 
-    print_document(document, report_lines(report), as_json=as_json, full=full)
-    return 0
+    return CommandResult(document, report_lines(report))
 
 
 @click.command(short_help="The nights of a cell: date, build, value, change.")
@@ -69,7 +68,7 @@ def _print(document: Document, report: Report, *, as_json: bool, full: bool = Fa
 @SINCE
 @options.state
 @options.as_json
-def show(cells: tuple[str, ...], metric: str | None, since: str, state: Path | None, as_json: bool) -> int:
+def show(cells: tuple[str, ...], metric: str | None, since: str, state: Path | None) -> CommandResult:
     """The nights of each CELL: date, build, value, change against the night before, and what marks them.
 
     Without a cell one line for every cell. A CELL may be the beginning of names, up to one of / @ -:
@@ -85,7 +84,7 @@ def show(cells: tuple[str, ...], metric: str | None, since: str, state: Path | N
 
     with _open_store(state) as store:
         document = show_nights(store, cells, metric=metric or "", since=since, marks=alert_marks(store))
-    return _print(document, nights_report(document), as_json=as_json)
+    return _output(document, nights_report(document))
 
 
 @click.command(short_help="The ranked commits behind an alert, with the evidence.")
@@ -109,8 +108,7 @@ def suspects(
     markdown: bool,
     fdr: float,
     state: Path | None,
-    as_json: bool,
-) -> int:
+) -> CommandResult:
     """Rank the commits of ALERT's window by how likely each is behind it, with every piece of evidence.
 
     ALERT is the name of an alert, its beginning, or an event. Last comes the command of the bisection that
@@ -121,7 +119,6 @@ def suspects(
       perfbisect track suspects 20260412-product --repo vllm-omni
       perfbisect track suspects 20260412-3f1a --repo vllm-omni --top 5 --json
     """
-    from perfbisect.commands.output import print_document
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.markdown import report_markdown
     from perfbisect.series.detect import analyze_series
@@ -143,9 +140,8 @@ def suspects(
         weights=workspace.state / "track" / "suspects" / f"{ranked.alert.id}.yaml",
     )
     if not markdown:
-        return _print(document, suspects_report(document), as_json=as_json)
-    print_document(document, [report_markdown(suspects_report(document))], as_json=as_json)
-    return 0
+        return _output(document, suspects_report(document))
+    return CommandResult(document, [report_markdown(suspects_report(document))])
 
 
 @click.command(short_help="The nightly report, in the nightlies' own table.")
@@ -161,7 +157,11 @@ def suspects(
 @options.state
 @options.full
 @options.as_json
-def report(form: str, fdr: float, state: Path | None, full: bool, as_json: bool) -> int:
+def report(
+    form: str,
+    fdr: float,
+    state: Path | None,
+) -> CommandResult:
     """What is at another level than before on the last night, and the events of all nights, with evidence.
 
     Nothing is written down: only `track detect` tells.
@@ -171,7 +171,6 @@ def report(form: str, fdr: float, state: Path | None, full: bool, as_json: bool)
       perfbisect track report > nightly.md
       perfbisect track report --format html > nightly.html
     """
-    from perfbisect.commands.output import print_document
     from perfbisect.report.html import report_html
     from perfbisect.report.markdown import report_markdown
     from perfbisect.series.nightly_report import build_nightly_report, nightly_report
@@ -181,8 +180,7 @@ def report(form: str, fdr: float, state: Path | None, full: bool, as_json: bool)
     render = report_html if form == "html" else report_markdown
     text = render(nightly_report(document)).rstrip("\n")
     written = form == "json"
-    print_document(document, [text], as_json=as_json or written, full=full or written)
-    return 0
+    return CommandResult(document, [text], json=written)
 
 
 @click.command(short_help="New baselines: old, 7-day mean, new, n, status.")
@@ -190,7 +188,7 @@ def report(form: str, fdr: float, state: Path | None, full: bool, as_json: bool)
 @_day_option("--until", "The last of these nights.  [default: the last in the store]")
 @options.state
 @options.as_json
-def rebaseline(cells: tuple[str, ...], until: str, state: Path | None, as_json: bool) -> int:
+def rebaseline(cells: tuple[str, ...], until: str, state: Path | None) -> CommandResult:
     """What the baselines of each CELL (none named: of all) would be: the mean of the last seven nights.
 
     A mean that is worse by more than 7 % does not become the baseline. Left out are the nights of a
@@ -206,7 +204,7 @@ def rebaseline(cells: tuple[str, ...], until: str, state: Path | None, as_json: 
 
     with _open_store(state) as store:
         document = propose_baselines(store, _analyze(store), cells, until=until)
-    return _print(document, rebaseline_report(document), as_json=as_json)
+    return _output(document, rebaseline_report(document))
 
 
 @click.command(short_help="Bring results in: a kanban, folders, Buildkite, our journals.")
@@ -228,8 +226,7 @@ def ingest(
     logs: bool,
     source: str | None,
     state: Path | None,
-    as_json: bool,
-) -> int:
+) -> CommandResult:
     """Bring in what is new at each PATH_OR_URL: a kanban checkout, a folder of result files, a pipeline or
     build of Buildkite (token in BUILDKITE_TOKEN), a state folder of ours. Nothing is brought in twice.
 
@@ -265,7 +262,7 @@ def ingest(
     )
     with _open_store(state) as store:
         document = ingest_places(store, places, ingest_options, source=source)
-    return _print(document, ingest_report(document), as_json=as_json)
+    return _output(document, ingest_report(document))
 
 
 @click.command(short_help="The series as CSV, or for github-action-benchmark.")
@@ -287,7 +284,7 @@ def ingest(
 @click.option("--metric", metavar="M", help="This metric alone, e.g. ttft:p99.")
 @SINCE
 @options.state
-@options.as_json
+@options.json_flag
 def export(
     cells: tuple[str, ...],
     form: str,
@@ -308,6 +305,7 @@ def export(
       perfbisect track export > series.csv
       perfbisect track export --format github-action-benchmark -o bench.json
     """
+    from perfbisect.commands.output import print_output
     from perfbisect.errors import UsageError
     from perfbisect.series.export import csv_text, export_files, export_report, series_for_export
 
@@ -320,7 +318,7 @@ def export(
         click.echo(csv_text(series, metric or ""), nl=False)
         return 0
     document = export_files(series, cast("Form", form), out, metric=metric or "")
-    return _print(document, export_report(document), as_json=as_json)
+    return print_output(_output(document, export_report(document)), as_json=as_json)
 
 
 @click.command(short_help="Our own launches in the kanban's file format.")
@@ -328,7 +326,7 @@ def export(
 @click.argument("jobs", nargs=-1, metavar="[JOB...]")
 @options.state
 @options.as_json
-def publish(folder: Path, jobs: tuple[str, ...], state: Path | None, as_json: bool) -> int:
+def publish(folder: Path, jobs: tuple[str, ...], state: Path | None) -> CommandResult:
     """Write what `perfbisect run` measured into FOLDER as result files of vLLM-Omni's kanban.
 
     A file is one run: what the client reported, with the time in UTC, and with commit, version of the engine
@@ -346,7 +344,7 @@ def publish(folder: Path, jobs: tuple[str, ...], state: Path | None, as_json: bo
 
     all_jobs = open_workspace(state=state).jobs
     document = publish_results(folder, [all_jobs.find(name) for name in jobs] if jobs else all_jobs.all())
-    return _print(document, publish_report(document), as_json=as_json)
+    return _output(document, publish_report(document))
 
 
 @click.command(short_help="Change points, drifts, transients, instrument changes.")
@@ -362,7 +360,12 @@ def publish(folder: Path, jobs: tuple[str, ...], state: Path | None, as_json: bo
 @options.state
 @options.full
 @options.as_json
-def detect(since: str, fdr: float, everything: bool, state: Path | None, full: bool, as_json: bool) -> int:
+def detect(
+    since: str,
+    fdr: float,
+    everything: bool,
+    state: Path | None,
+) -> CommandResult:
     """Judge every series in the store: what changed, since when, by how much, of what shape and cause.
 
     Medians and single numbers are judged together; means and percentiles by themselves. What was told before
@@ -381,7 +384,7 @@ def detect(since: str, fdr: float, everything: bool, state: Path | None, full: b
 
     with _open_store(state) as store:
         document = detect_changes(store, load_suspect_table(), now=stamp(now()), since=since, fdr=fdr)
-    return _print(document, detect_report(document, everything=everything), as_json=as_json, full=full)
+    return _output(document, detect_report(document, everything=everything))
 
 
 def _state_command(
@@ -396,12 +399,12 @@ def _state_command(
     )
     @options.state
     @options.as_json
-    def command(alert: str, reason: str, state: Path | None, as_json: bool) -> int:
+    def command(alert: str, reason: str, state: Path | None) -> CommandResult:
         from perfbisect.series.alert_states import set_state, state_report
 
         with _open_store(state) as store:
             document = set_state(store, alert, state_set, reason)
-        return _print(document, state_report(document), as_json=as_json)
+        return _output(document, state_report(document))
 
     return command
 

@@ -83,7 +83,22 @@ class PercentParam(UnitParam):
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+json_flag = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+
+
+def as_json(function: _Function) -> _Function:
+    """``--json``: prints the :class:`CommandResult` that the command returns, as a document or as lines."""
+
+    @functools.wraps(function)
+    def call(*, as_json: bool, full: bool = False, **typed: Any) -> int:
+        from perfbisect.commands.output import print_output
+
+        output = function(**typed)
+        return output if isinstance(output, int) else print_output(output, as_json=as_json, full=full)
+
+    return cast(_Function, json_flag(call))
+
+
 state = click.option(
     "--state",
     type=click.Path(path_type=Path),
@@ -150,9 +165,9 @@ expect_workload = click.option(
 )
 
 
-_WORKING = (wait, repo, state, detach, verbose, quiet, full, as_json)
+_WORKING = (wait, repo, state, detach, verbose, quiet, full, json_flag)
 _ENVIRONMENT = (repo, state, env, client)
-_MACHINE = (constraints, exclude_newer, machine, wait, detach, verbose, quiet, full, as_json)
+_MACHINE = (constraints, exclude_newer, machine, wait, detach, verbose, quiet, full, json_flag)
 
 
 def working(function: _Function) -> _Function:

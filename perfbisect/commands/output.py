@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from perfbisect.commands.options import JobOptions
-from perfbisect.errors import UsageError
+from perfbisect.errors import EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from perfbisect.jobs.documents import Document
@@ -68,6 +69,25 @@ def print_progress(text: str) -> None:
 def progress_printer(working: JobOptions) -> Callable[[str], None]:
     """Return the printer of progress lines, which is silent with ``--quiet``."""
     return (lambda _: None) if working.quiet else print_progress
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """What a command prints, a document for programs or lines for people, and its exit code.
+
+    ``json``: print the whole document even without ``--json``.
+    """
+
+    document: Document
+    lines: Sequence[str]
+    exit_code: int = EXIT_OK
+    json: bool = False
+
+
+def print_output(output: CommandResult, *, as_json: bool, full: bool = False) -> int:
+    """Print a command's output and return its exit code; ``full``: do not shorten the document's lists."""
+    print_document(output.document, output.lines, as_json=as_json or output.json, full=full or output.json)
+    return output.exit_code
 
 
 def print_document(document: Document, lines: Iterable[str], *, as_json: bool, full: bool = False) -> None:
