@@ -53,10 +53,14 @@ def from_dict(document: Mapping[str, Any]) -> Attempt:
         ValueError: a field is missing or invalid.
     """
     try:
-        return _ATTEMPT.validate_python(document)
+        attempt = _ATTEMPT.validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"not an attempt: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    # pydantic reads true as 1.0.
+    if any(isinstance(value, bool) for run in document.get("runs", ()) for value in run["values"].values()):
+        raise ValueError("not an attempt: runs.values: true and false are no numbers")
+    return attempt
 
 
 def write_attempt(folder: Path, attempt: Attempt) -> Path:

@@ -89,6 +89,7 @@ def test_facts_of_any_kind_become_plain() -> None:
         {"provenance": None},
         {"runs": [{"index": 0, "seed": 0, "values": {"tpot": None}}]},
         {"runs": [{"index": 0, "seed": 0, "values": {"tpot": "many"}}]},
+        {"runs": [{"index": 0, "seed": 0, "values": {"tpot": True}}]},
     ],
 )
 def test_what_is_no_attempt_is_a_value_error(wrong: dict[str, object]) -> None:
