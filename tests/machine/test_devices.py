@@ -195,6 +195,7 @@ def test_free_at_once(changing: Smi) -> None:
         (f"{os.getpid()}, GPU, [N/A]\n", rf"\S+ \(pid {os.getpid()}\) \(waited"),
         ("", "a process that the driver does not name"),
     ],
+    ids=("gone", "own", "none"),
 )
 def test_holder_is_named(changing: Smi, machine: Path, processes: str, holder: str) -> None:
     text = f"pid, gpu_uuid, used_memory\n{processes.replace('GPU', UUID)}"
