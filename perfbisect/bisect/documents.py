@@ -56,7 +56,7 @@ class EffectDocument(Document):
 class BeliefDocument(Document):
     """What is believed at the end: probabilities by position, and the noise as seen.
 
-    No probability is told above 0.99, so those of all positions need not add up to what is left of ``none``.
+    Probabilities are capped at 0.99, so those of all positions need not add up to what is left of ``none``.
     """
 
     none: float
@@ -71,7 +71,7 @@ class BeliefDocument(Document):
 
 
 class StepDocument(Document):
-    """One of several steps of a range: ``culprits`` cannot be told apart; ``confirmed``: their A/B."""
+    """One of several steps of a range: ``culprits`` cannot be distinguished; ``confirmed``: their A/B."""
 
     culprits: tuple[PositionDocument, ...]
     probability: float

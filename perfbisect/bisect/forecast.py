@@ -35,7 +35,7 @@ from perfbisect.report.console import cell_lines
 from perfbisect.stats.ab_test import BLOCK_SIZE
 
 _SIDES = (2, 4, 10)
-"""Launches a side for which the step that they resolve is told."""
+"""Launches a side for which the resolved step is shown."""
 
 _POWER = 1.96 + 0.84
 """Standard errors of a difference that is seen at 5 % in four cases of five."""

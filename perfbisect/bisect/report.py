@@ -114,7 +114,7 @@ def _summary(document: ReportDocument) -> Iterator[Block]:
     if document.culprit:
         yield Paragraph((strong("Culprit:"), " ", *parts_of(change_text(document.culprit))))
     elif document.outcome == "found":
-        yield Paragraph(f"One of {len(document.culprits)} changes that cannot be told apart:")
+        yield Paragraph(f"One of {len(document.culprits)} changes that cannot be distinguished:")
         yield _items(position.changes[0] for position in document.culprits)
     yield from (Paragraph(text) for text in document.summary)
     yield Paragraph(
@@ -161,7 +161,7 @@ def _culprit(document: ReportDocument) -> Iterator[Block]:
         yield KeyValues(tuple((label, code(value)) for label, value in rows if value))
     same = [change for position in document.culprits for change in position.changes[1:]]
     if document.outcome == "found" and same:
-        yield Paragraph("Its environment is also that of these changes, so they cannot be told apart:")
+        yield Paragraph("Its environment is also that of these changes, so they cannot be distinguished:")
         yield _items(same)
 
 

@@ -82,7 +82,7 @@ def confirm_revert(
 def _reverted_end(plan: BisectPlan, tools: JobContext, outcome: SearchOutcome) -> Change | str:
     """The later end without the culprit, or why there is none."""
     if len(outcome.culprits) != 1:
-        return "several changes cannot be told apart: none of them was taken back"
+        return "several changes cannot be distinguished: none of them was taken back"
     if outcome.culprits[0] == plan.merge_base:
         return "the step is in good's own commits: there is nothing to take back"
     head, culprit = plan.positions[plan.last].changes[-1], plan.positions[outcome.culprits[0]].change

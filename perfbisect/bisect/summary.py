@@ -140,7 +140,7 @@ def _found(outcome: SearchOutcome, plan: BisectPlan) -> Iterator[str]:
         names = "; ".join(map(_name, positions))
         yield (
             f"One of {len(positions)} neighbouring changes made {_metric(plan)} {change}; they cannot be "
-            f"told apart, since those between them cannot be measured: {names}."
+            f"distinguished, since those between them cannot be measured: {names}."
         )
     elif outcome.culprits[0] == plan.merge_base:
         yield _on_branch(plan, f"{_metric(plan)} {change}")

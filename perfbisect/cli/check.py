@@ -49,7 +49,7 @@ def check(
 ) -> int:
     """Is a commit worse than a revision, or than what was measured before, by more than a limit?
 
-    Against a revision both are launched in turn until it is told; a machine that drifts falls on both.
+    Against a revision both are launched in turn until the verdict is clear; drift affects both.
     Against a baseline only the commit is launched, and what drifted since then is part of the difference.
     With --git-bisect it is a step of `git bisect run`; without anything to hold against, git's two ends are
     measured first, and a commit is good or bad by the middle between them.

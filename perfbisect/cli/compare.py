@@ -77,7 +77,7 @@ def compare(
     dry_run: bool,
     measuring: MeasureOptions,
 ) -> int:
-    """Compare two changes, or two variants of one: A and B launched in turn until it is told.
+    """Compare two changes, or two variants of one: A and B launched in turn until the verdict is clear.
 
     Blocks of four fresh launches (A B B A), judged after each; the verdict may be looked at after every
     block and keeps its error over all of them. Guards decide too: shorter answers are no improvement.

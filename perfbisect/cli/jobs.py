@@ -67,7 +67,7 @@ def resume(
     slots = slots_for(cell, workers or kind.workers(plan), plan.setting.machine)
     require_same_machine(job.id, launches(events), slots, plan.setting.machine)
     builder = wiring.build_builder(here, plan.setting)
-    with open_session(job, slots, working) as desk:
+    with open_session(job, slots, working) as session:
         if budget is not None or metric is not None or confirm_revert:
             if kind.amend is None:
                 raise UsageError(
@@ -75,9 +75,9 @@ def resume(
                     next_step=f"perfbisect resume {job.id}, without options",
                 )
             judged = resolve_metric(cell, metric) if metric is not None else None
-            plain = desk.tools(builder, None, plan.setting)
+            plain = session.tools(builder, None, plan.setting)
             kind.amend(job, plain, Amendment(budget, judged, confirm_revert))
-        document = run_job(here, desk, kind, plan, builder)
+        document = run_job(here, session, kind, plan, builder)
     return print_result(document, kind.lines(document), kind.exit_code(document), working, job)
 
 

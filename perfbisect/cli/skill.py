@@ -27,7 +27,7 @@ def skill_group() -> None:
 def install(folder: Path) -> CommandResult:
     """Copy the skill of this version into DIR/perf-bisect; without DIR into .claude/skills here.
 
-    What is there already is never touched: the same files are told as such, others are refused.
+    Existing files are never changed: other ones than these are refused.
 
     \b
     Examples:
@@ -46,8 +46,8 @@ def install(folder: Path) -> CommandResult:
     document = SkillInstallDocument(
         folder=str(target), version=perfbisect.__version__, copied=copied, files=tuple(sorted(files))
     )
-    told = f"{len(files)} files copied" if copied else "is there already, the same"
-    return CommandResult(document, [f"{target}: {told}"])
+    result = f"{len(files)} files copied" if copied else "is there already, the same"
+    return CommandResult(document, [f"{target}: {result}"])
 
 
 def _files(folder: Path) -> dict[str, bytes]:

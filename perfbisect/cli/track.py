@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CELLS = click.argument("cells", nargs=-1, metavar="[CELL...]")
 FDR = click.option(
-    "--fdr", type=float, default=0.05, show_default=True, help="The rate with which the alert was told."
+    "--fdr", type=float, default=0.05, show_default=True, help="The rate with which the alert was reported."
 )
 
 
@@ -230,7 +230,7 @@ def ingest(
     """Bring in what is new at each PATH_OR_URL: a kanban checkout, a folder of result files, a pipeline or
     build of Buildkite (token in BUILDKITE_TOKEN), a state folder of ours. Nothing is brought in twice.
 
-    What is no measurement is left out and told with its reason: broken files, forms of zeros, runs with
+    What is no measurement is rejected with its reason: broken files, forms of zeros, runs with
     failed requests, the same file in another layout.
 
     \b
@@ -356,7 +356,7 @@ def publish(folder: Path, jobs: tuple[str, ...], state: Path | None) -> CommandR
     show_default=True,
     help="Share of false ones among the series that are alarmed, at most.",
 )
-@click.option("--all", "everything", is_flag=True, help="Tell in full what was told before, too.")
+@click.option("--all", "everything", is_flag=True, help="Show earlier alerts in full, too.")
 @options.state
 @options.full
 @options.as_json
@@ -368,8 +368,8 @@ def detect(
 ) -> CommandResult:
     """Judge every series in the store: what changed, since when, by how much, of what shape and cause.
 
-    Medians and single numbers are judged together; means and percentiles by themselves. What was told before
-    keeps its name and state, and is not told again.
+    Medians and single numbers are judged together; means and percentiles by themselves. Earlier alerts
+    keep their names and states and are not repeated.
 
     \b
     Examples:
@@ -413,7 +413,7 @@ ack = _state_command(
     "ack",
     "acknowledged",
     "Somebody knows of an alert.",
-    "ALERT, or all alerts of an event, is known: somebody looks at it, and it is not told again.",
+    "ALERT, or all alerts of an event, is being looked at and is not repeated.",
     "issue 2711",
 )
 close = _state_command(

@@ -74,7 +74,7 @@ SAVED_LAUNCHES = 8
 _DAY = timedelta(days=1)
 """Ends that were measured longer ago are measured again: a machine drifts."""
 _PLAIN = " plain"
-"""The end of the digest of a client that was told to print no table."""
+"""The end of the digest of a client that prints no table."""
 
 How = Literal["rev", "baseline", "values", "ends", "save"]
 

@@ -351,7 +351,7 @@ def plan_writer(job: Job, plan: JobPlan) -> Callable[[], None]:
 
 def run_job(
     here: Workspace,
-    desk: JobSession,
+    session: JobSession,
     kind: JobKind[PlanT, DocumentT],
     plan: PlanT,
     builder: Builder,
@@ -361,13 +361,13 @@ def run_job(
 
     ``before``: called with the shared client environment, if any, before the first launch.
     """
-    job, setting = desk.job, plan.setting
-    limit = desk.tools(builder, None, setting).limits.build
+    job, setting = session.job, plan.setting
+    limit = session.tools(builder, None, setting).limits.build
     client = wiring.client_environment(
         here, setting, builder, kind.client_change(plan), job.path / "client-build.log", limit
     )
     before(client)
-    document = kind.run(job, desk.tools(builder, client, setting))
+    document = kind.run(job, session.tools(builder, client, setting))
     write_report(job, kind, document)
     record_exit(job, kind.exit_code(document))
     return document

@@ -61,9 +61,10 @@ def require_workload(cell: Cell, report: str | None) -> None:
         return
     found = differing(parse_report(report_text(report)), cell)
     if found:
-        told = "; ".join(f"{field}: {left} there, {right} here" for field, left, right in found)
+        differences = "; ".join(f"{field}: {left} there, {right} here" for field, left, right in found)
         raise UsageError(
-            f"cell {cell.name} is not the one that the report speaks of, {len(found)} fields differ: {told}",
+            f"cell {cell.name} is not the one that the report speaks of, {len(found)} fields differ: "
+            f"{differences}",
             next_step="perfbisect cells match shows the nearest cell; or leave --expect-workload out",
         )
 

@@ -27,7 +27,7 @@ _AFTER: Final[Mapping[str, str]] = {
     "ready": "discarded run",
     "stop": "stopped",
 }
-"""A phase that was told -> what the attempt does from then on."""
+"""A finished phase -> what the attempt does next."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ def after(view: View, notice: JobEvent, now: float) -> View:
         return replace(view, running={**view.running, notice.slot: attempt}, waiting=waiting)
     if isinstance(notice, PhaseStarted):
         attempt_there = view.running.get(notice.slot)
-        told = _phase(notice) if attempt_there else None
-        if attempt_there is None or told is None:
+        started = _phase(notice) if attempt_there else None
+        if attempt_there is None or started is None:
             return view
-        changed = replace(attempt_there, phase=told[0], run=told[1], since=now)
+        changed = replace(attempt_there, phase=started[0], run=started[1], since=now)
         return replace(view, running={**view.running, notice.slot: changed})
     if isinstance(notice, LaunchEnded):
         launch = notice.launch

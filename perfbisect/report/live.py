@@ -99,8 +99,8 @@ def area(view: View, now: float, width: int, *, ascii_only: bool = False) -> Ite
         left = max(0.0, until - now)
         yield _row(slot or "waiting", [(f"{left:.0f} s left: ", "bold"), (line(why), "")])
     if view.last:
-        told = " | ".join(f"#{x.number} {_value(x, view.unit)}" for x in view.last)
-        yield _row("last", [(told, "")])
+        values = " | ".join(f"#{x.number} {_value(x, view.unit)}" for x in view.last)
+        yield _row("last", [(values, "")])
     yield from _budget(view, now, width, ramp)
 
 
@@ -180,8 +180,10 @@ def _budget(view: View, now: float, width: int, ramp: str) -> Iterator[Text]:
     bar = max(4, min(20, width // 6))
     filled = ramp[-1] * round(share * bar)
     left = f"{minutes(max(0.0, view.budget - spent))} left"
-    told = f" {minutes(spent)} of {minutes(view.budget)}, {left}"
-    yield _row("budget", [(f"{filled:<{bar}}", "yellow"), (told, ""), (passed if width >= 80 else "", "dim")])
+    used_text = f" {minutes(spent)} of {minutes(view.budget)}, {left}"
+    yield _row(
+        "budget", [(f"{filled:<{bar}}", "yellow"), (used_text, ""), (passed if width >= 80 else "", "dim")]
+    )
 
 
 def _value(launch: LaunchDocument, unit: str) -> str:

@@ -385,7 +385,7 @@ class AlertTable:
         begun = tuple(record for record in records if name and record.alert.id.startswith(name))
         matches = of_event or tuple(record for record in begun if record.alert.id == name) or begun
         if not matches:
-            raise UsageError(f"no alert {name!r} was told", next_step="perfbisect track detect")
+            raise UsageError(f"no alert {name!r} was reported", next_step="perfbisect track detect")
         if len(matches) > 1 and not of_event:
             some = ", ".join(record.alert.id for record in matches[:5])
             raise UsageError(f"{len(matches)} alerts begin with {name!r}: {some}", next_step="a longer name")

@@ -104,7 +104,7 @@ def test_a_change_that_fails_is_tried_once_more_and_then_a_skip(play: Play) -> N
     assert "exit code 1" in report.skips[0].reason
     tries = [i for i, request in enumerate(world.requests) if broken(request)]
     assert tries == [tries[0], tries[0] + 1], "the second try comes at once, with a fresh launch"
-    assert "cannot be told apart" in report.summary[0]
+    assert "cannot be distinguished" in report.summary[0]
 
 
 def test_a_change_that_fails_once_is_measured(play: Play) -> None:

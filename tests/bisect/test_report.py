@@ -147,7 +147,7 @@ def test_every_outcome_has_a_page(told: tuple[ReportDocument, Watch], outcome: s
 def test_several_culprits_are_all_named(told: tuple[ReportDocument, Watch]) -> None:
     report = told[0].model_copy(update={"culprit": None, "culprits": told[0].history[5:7]})
     shown = Page(report).text
-    assert "One of 2 changes that cannot be told apart" in shown
+    assert "One of 2 changes that cannot be distinguished" in shown
     for position in report.culprits:
         assert position.changes[0].short in shown
 

@@ -157,4 +157,4 @@ def test_of_a_set_nothing_is_taken_back(play: Play) -> None:
     world.fault = lambda _, request: failure if request.change.id == world.changes[6].id else None
     report = play(world, confirm_revert=True, revert=taken)
     assert [p.index for p in report.culprits] == [6, 7]
-    assert "cannot be told apart" in report.revert_note
+    assert "cannot be distinguished" in report.revert_note

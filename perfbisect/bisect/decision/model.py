@@ -159,7 +159,7 @@ class Beliefs:
 
 @dataclass(frozen=True)
 class NamedStep:
-    """One of several steps; ``culprits`` cannot be told apart."""
+    """One of several steps; ``culprits`` cannot be distinguished."""
 
     culprits: tuple[int, ...]
     probability: float
@@ -201,7 +201,7 @@ class Note:
 class SearchOutcome:
     """How a search ended.
 
-    ``culprits``: positions that cannot be told apart (one, where its neighbours are testable); empty unless
+    ``culprits``: positions that cannot be distinguished (one, if its neighbours are testable); empty unless
     found or leading when the budget ended. ``probability``: of the culprits, or of no change where it was not
     reproduced; at most 0.99. ``share``: the culprit's part of the whole change (of logs).
     ``launches_needed``: for "too small", the launches a side that would settle it; 0 unknown. ``steps``: all

@@ -160,7 +160,7 @@ def _searched(
 
 
 def _better(plan: Plan, state: SearchState, posterior: Posterior, span: Span) -> Note | None:
-    """A step that makes it better, told by the part's ends alone."""
+    """An improvement, shown by the part's ends alone."""
     low, high = ([x for x in state.usable if x.index == end] for end in span)
     change = confirm.compare(low, high, confirm.expected(posterior), plan.sign)
     worst = change.high if plan.sign > 0 else -change.low

@@ -185,7 +185,7 @@ def launches(events: tuple[Event, ...], sign: int) -> tuple[LaunchEstimate, ...]
 
 
 def minutes(events: tuple[Event, ...]) -> tuple[float, ...]:
-    """When each measured launch began its runs, in minutes: as told, else one launch after the other."""
+    """When each measured launch began its runs, in minutes: as recorded, else one launch after the other."""
     out, clock = [], 0.0
     for event in events:
         if isinstance(event, Measured):

@@ -124,7 +124,7 @@ def _begin(
     plan: Plan, state: SearchState, posterior: Posterior, culprit: int, context: SlotContext
 ) -> NextLaunch:
     """The first launch of an A/B. Where the last thing on this slot was an A/B with the same position in it,
-    the parent is measured once before, so that the two can be told apart."""
+    the parent is measured once before, so that the two can be distinguished."""
     runs = confirm.runs_for(posterior, state.prices, plan.max_runs)
     if any(
         x.alone and x.slot == context.slot and culprit in {y.index for y in x.launches} for x in state.trials

@@ -80,7 +80,7 @@ def find_alert(store: SeriesStore, analysis: SeriesAnalysis, name: str) -> Alert
         first = store.alerts.find(name)[0].alert
         raise UsageError(
             f"alert {first.id} of {first.cell} is not found any more in the nights up to {analysis.until}",
-            next_step="perfbisect track detect, with the --fdr with which it was told",
+            next_step="perfbisect track detect, with the --fdr with which it was reported",
         )
     return matches[0]
 
