@@ -67,13 +67,13 @@ def bisect(measuring: MeasureOptions, **typed: Any) -> int:
     request = BisectRequest(measuring=measuring, **typed)
     if measuring.detach and not request.dry_run:
         return run_detached(measuring)
-    here = workspace_of(measuring)
-    planned = build_plan(here, request)
+    workspace = workspace_of(measuring)
+    planned = build_plan(workspace, request)
     lines = plan_lines(planned.shown)
     if request.dry_run:
         lines += [*command_lines(planned.shown), UNDONE]
         print_document(planned.shown, lines, as_json=measuring.as_json, full=measuring.full)
         return 0
-    job = wiring.new_job(here)
-    document = measure(here, job, BISECT, planned.plan, planned.builder, planned.slots, measuring, lines)
+    job = wiring.new_job(workspace)
+    document = measure(workspace, job, BISECT, planned.plan, planned.builder, planned.slots, measuring, lines)
     return print_result(document, BISECT.lines(document), BISECT.exit_code(document), measuring, job)

@@ -81,13 +81,13 @@ def lint(
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import EXIT_OK, EXIT_USAGE
 
-    here = open_workspace(repo=repo)
+    workspace = open_workspace(repo=repo)
     document, lines = lint_cells(
         names,
-        here.needed_repository(),
+        workspace.needed_repository(),
         at,
-        env=here.setting("env", env) or "",
-        client=here.setting("client", client) or "",
+        env=workspace.setting("env", env) or "",
+        client=workspace.setting("client", client) or "",
     )
     return CommandResult(document, lines, EXIT_USAGE if document.has_errors else EXIT_OK)
 

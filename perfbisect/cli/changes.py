@@ -42,11 +42,11 @@ def show(revision: str, repo: Path | None) -> CommandResult:
     from perfbisect.common.text import line
     from perfbisect.jobs.documents import change_document
 
-    here = open_workspace(repo=repo)
-    change = resolve_change(here, revision)
+    workspace = open_workspace(repo=repo)
+    change = resolve_change(workspace, revision)
     text = None
     if change.kind == "commit":
-        text = here.needed_repository().read_text(change.source, DOCKERFILE)
+        text = workspace.needed_repository().read_text(change.source, DOCKERFILE)
     pins = parse_pins(text) if text is not None else None
     packages = pins.packages if pins else ()
     document = ChangesShowDocument(

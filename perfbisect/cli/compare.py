@@ -99,5 +99,5 @@ def compare(
     request = CompareRequest(
         cell, a, b, blocks, budget, seed, measuring, min_effect=min_effect, dry_run=dry_run
     )
-    here = workspace_of(measuring)
-    return sweep_loads(here, request) if sweep else run_comparison(here, request)
+    workspace = workspace_of(measuring)
+    return sweep_loads(workspace, request) if sweep else run_comparison(workspace, request)

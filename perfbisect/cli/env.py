@@ -121,22 +121,22 @@ def build(
     from perfbisect.errors import BuildError, UsageError
     from perfbisect.measure.executor import PhaseLimits
 
-    here = open_workspace(repo=repo)
-    environment, change = changes.environment_spec(here, env, at), changes.resolve_change(here, at)
+    workspace = open_workspace(repo=repo)
+    environment, change = changes.environment_spec(workspace, env, at), changes.resolve_change(workspace, at)
     setting = wiring.build_config(
-        here,
+        workspace,
         environment=environment,
         client=None,
         constraints=constraints,
         exclude_newer=exclude_newer,
         needs_repository=change.kind == "commit",
     )
-    builder = wiring.build_builder(here, setting)
+    builder = wiring.build_builder(workspace, setting)
     refusal = builder.refuses(change)
     if refusal is not None:
         kind = UsageError if refusal.error else BuildError
         raise kind(f"{change.short} cannot be built: {refusal.reason}", next_step="another --env or --at")
-    log = here.cache / "logs" / f"build-{builder.key(change)[:16]}.log"
+    log = workspace.cache / "logs" / f"build-{builder.key(change)[:16]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     made = builder.ensure(change, log=log, timeout=PhaseLimits().build)
     document = EnvBuildDocument(

@@ -58,15 +58,15 @@ def resume(
 
     if working.detach:
         return run_detached(working)
-    here = open_workspace(repo=working.repo, state=working.state)
-    job = here.jobs.find(job_id) if job_id else here.jobs.the_unfinished("resume")
+    workspace = open_workspace(repo=working.repo, state=working.state)
+    job = workspace.jobs.find(job_id) if job_id else workspace.jobs.the_unfinished("resume")
     events = read(job.journal).events
     kind = kind_of(events)
     plan = kind.read_plan(job, events)
     cell = plan_cell(plan)
     slots = slots_for(cell, workers or kind.workers(plan), plan.setting.machine)
     require_same_machine(job.id, launches(events), slots, plan.setting.machine)
-    builder = wiring.build_builder(here, plan.setting)
+    builder = wiring.build_builder(workspace, plan.setting)
     with open_session(job, slots, working) as session:
         if budget is not None or metric is not None or confirm_revert:
             if kind.amend is None:
@@ -77,7 +77,7 @@ def resume(
             judged = resolve_metric(cell, metric) if metric is not None else None
             plain = session.tools(builder, None, plan.setting)
             kind.amend(job, plain, Amendment(budget, judged, confirm_revert))
-        document = run_job(here, session, kind, plan, builder)
+        document = run_job(workspace, session, kind, plan, builder)
     return print_result(document, kind.lines(document), kind.exit_code(document), working, job)
 
 

@@ -54,13 +54,13 @@ def reproduce(
 
     if measuring.detach and not dry_run:
         return run_detached(measuring)
-    here, table = workspace_of(measuring), load_suspect_table()
-    repository = here.needed_repository()
-    with SeriesStore.of(here.state) as store:
+    workspace, table = workspace_of(measuring), load_suspect_table()
+    repository = workspace.needed_repository()
+    with SeriesStore.of(workspace.state) as store:
         seen = analyze_series(store, table, fdr)
         found = rank_alert(store, seen, find_alert(store, seen, alert), repository, table)
     ours = found.alert
-    chosen = cell or cell_of_ours(found.finding) or here.setting("cell", None)
+    chosen = cell or cell_of_ours(found.finding) or workspace.setting("cell", None)
     if not chosen:
         raise UsageError(
             f"no cell of ours is known to be {ours.cell}",
@@ -70,4 +70,4 @@ def reproduce(
     request = CompareRequest(chosen, found.good, found.bad, blocks, budget, seed, measuring, dry_run=dry_run)
     direction = "worse" if ours.worse else "better"
     question = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"
-    return run_comparison(here, request, line(question, 400))
+    return run_comparison(workspace, request, line(question, 400))

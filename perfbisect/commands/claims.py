@@ -39,7 +39,7 @@ def find_claim(name: str) -> tuple[Path, Claim]:
     return path, load_claim(path)
 
 
-def claim_cells(here: Workspace, path: Path, claim: Claim) -> tuple[str, ...]:
+def claim_cells(workspace: Workspace, path: Path, claim: Claim) -> tuple[str, ...]:
     """The cells of a claim by name, every load of a ladder.
 
     Raises:
@@ -47,7 +47,7 @@ def claim_cells(here: Workspace, path: Path, claim: Claim) -> tuple[str, ...]:
         MachineError: it needs devices or weights that are not here.
     """
     names: list[str] = []
-    devices = len(machine(dict(os.environ), wiring.load_profile(wiring.machine_name(here))).gpus)
+    devices = len(machine(dict(os.environ), wiring.load_profile(wiring.machine_name(workspace))).gpus)
     for name in claim.cells_beside(path):
         cells = load_cells(name)
         for cell in cells:
@@ -91,7 +91,7 @@ def _check_here(path: Path, claim: Claim, cell: Cell, devices: int) -> None:
         )
 
 
-def verify_claim(here: Workspace, name: str, request: CompareRequest) -> int:
+def verify_claim(workspace: Workspace, name: str, request: CompareRequest) -> int:
     """Measure the cells of a claim and print its verdict; sides of the request replace those of the claim."""
     path, claim = find_claim(name)
     request = replace(
@@ -107,8 +107,8 @@ def verify_claim(here: Workspace, name: str, request: CompareRequest) -> int:
         document = verify_document(claim, comparisons)
         return document, exit_code(document)
 
-    cells = claim_cells(here, path, claim)
-    return run_comparisons(here, [replace(request, cell=cell) for cell in cells], conclude)
+    cells = claim_cells(workspace, path, claim)
+    return run_comparisons(workspace, [replace(request, cell=cell) for cell in cells], conclude)
 
 
 def verify_document(claim: Claim, comparisons: Sequence[CompareDocument]) -> VerifyDocument:

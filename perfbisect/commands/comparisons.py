@@ -69,7 +69,7 @@ class PlannedComparison:
     shown: ComparePlanDocument
 
 
-def build_plan(here: Workspace, request: CompareRequest) -> PlannedComparison:
+def build_plan(workspace: Workspace, request: CompareRequest) -> PlannedComparison:
     """Plan a comparison.
 
     Raises:
@@ -79,24 +79,24 @@ def build_plan(here: Workspace, request: CompareRequest) -> PlannedComparison:
     measuring, min_effect = request.measuring, request.min_effect
     if min_effect is not None and not 0 < min_effect < 100:
         raise UsageError(f"--min-effect {min_effect:g} is no share in per cent, between 0 and 100")
-    cell = wiring.resolve_cell(here, request.cell, None)
+    cell = wiring.resolve_cell(workspace, request.cell, None)
     wiring.require_workload(cell, measuring.expect_workload)
-    a, b = resolve_sides(here, cell, request)
-    setup = build_setup(here, cell, b.typed, (a.change, b.change), measuring, dry_run=request.dry_run)
+    a, b = resolve_sides(workspace, cell, request)
+    setup = build_setup(workspace, cell, b.typed, (a.change, b.change), measuring, dry_run=request.dry_run)
     plan = build_compare_plan(
         setup,
         a=a,
         b=b,
-        deploy=ranges.deploy_blob_reader(here),
+        deploy=ranges.deploy_blob_reader(workspace),
         blocks=request.blocks,
-        budget=ranges.budget_minutes(here, request.budget),
+        budget=ranges.budget_minutes(workspace, request.budget),
         seed=request.seed,
         min_effect=None if min_effect is None else min_effect / 100,
         expect=request.expect,
         watch=request.watch,
         max_regression=request.max_regression,
     )
-    earlier = earlier_attempts(here.jobs, cell.digest)
+    earlier = earlier_attempts(workspace.jobs, cell.digest)
     blocks, forecast_from = forecast_blocks(plan, earlier)
     shown = ComparePlanDocument(
         **plan_fields(plan, cell, earlier),
@@ -113,37 +113,37 @@ def build_plan(here: Workspace, request: CompareRequest) -> PlannedComparison:
     return PlannedComparison(setup, plan, shown)
 
 
-def resolve_sides(here: Workspace, cell: Cell, request: CompareRequest) -> tuple[SidePlan, SidePlan]:
+def resolve_sides(workspace: Workspace, cell: Cell, request: CompareRequest) -> tuple[SidePlan, SidePlan]:
     """Both sides; without A that is the merge base of a pull request B."""
-    variant = here.setting("variant", request.measuring.variant) or ""
-    b = _resolve_side(here, cell, request.b, variant)
+    variant = workspace.setting("variant", request.measuring.variant) or ""
+    b = _resolve_side(workspace, cell, request.b, variant)
     if request.a is not None:
-        return _resolve_side(here, cell, request.a, variant), b
+        return _resolve_side(workspace, cell, request.a, variant), b
     number = parse_change_text(request.b).pull
     if number is None:
         raise UsageError("--a is missing: the change to compare with", next_step=f"--a REV --b {request.b}")
-    base = changes.base_of_pull(here.needed_repository(), number)
+    base = changes.base_of_pull(workspace.needed_repository(), number)
     return SidePlan(typed=f"merge base of pr/{number}", change=base, variant=variant), b
 
 
-def _resolve_side(here: Workspace, cell: Cell, typed: str, variant: str) -> SidePlan:
+def _resolve_side(workspace: Workspace, cell: Cell, typed: str, variant: str) -> SidePlan:
     text = parse_change_text(typed)
     variant = text.variant or variant
     if variant:
         apply_variant(cell, variant)
-    change = changes.resolve_change_text(here, replace(text, variant=""))
+    change = changes.resolve_change_text(workspace, replace(text, variant=""))
     return SidePlan(typed=typed, change=change, variant=variant)
 
 
-def run_comparison(here: Workspace, request: CompareRequest, heading: str = "") -> int:
+def run_comparison(workspace: Workspace, request: CompareRequest, heading: str = "") -> int:
     """Plan, measure and print a comparison, or show its plan under a heading; return the exit code."""
-    planned, measuring = build_plan(here, request), request.measuring
+    planned, measuring = build_plan(workspace, request), request.measuring
     if request.dry_run:
         return _show_plans((planned,), measuring, heading)
     if heading:
         progress_printer(measuring)(heading)
-    job = wiring.new_job(here)
-    document = measure_comparison(here, planned, measuring, job)
+    job = wiring.new_job(workspace)
+    document = measure_comparison(workspace, planned, measuring, job)
     return print_result(document, result_lines(document), exit_code(document), measuring, job)
 
 
@@ -151,15 +151,15 @@ _Document = TypeVar("_Document", bound=Document)
 
 
 def run_comparisons(
-    here: Workspace,
+    workspace: Workspace,
     requests: Sequence[CompareRequest],
     conclude: Callable[[list[CompareDocument]], tuple[VerifyDocument | SweepDocument, int]],
 ) -> int:
     """Plan, measure and print comparisons as one document, or show their plans; return the exit code."""
-    planned, measuring = [build_plan(here, request) for request in requests], requests[0].measuring
+    planned, measuring = [build_plan(workspace, request) for request in requests], requests[0].measuring
     if requests[0].dry_run:
         return _show_plans(planned, measuring)
-    document, code, first = measure_comparisons(here, planned, measuring, conclude)
+    document, code, first = measure_comparisons(workspace, planned, measuring, conclude)
     return print_result(document, result_lines(document), code, measuring, first)
 
 
@@ -172,7 +172,7 @@ def _show_plans(planned: Sequence[PlannedComparison], measuring: MeasureOptions,
 
 
 def measure_comparisons(
-    here: Workspace,
+    workspace: Workspace,
     planned: Sequence[PlannedComparison],
     working: JobOptions,
     conclude: Callable[[list[CompareDocument]], tuple[_Document, int]],
@@ -182,11 +182,12 @@ def measure_comparisons(
     Returns the document and the exit code of ``conclude``, and the first job. That one is held until the last
     has ended, and keeps the result, so that waiting for it is waiting for all.
     """
-    first = wiring.new_job(here)
+    first = wiring.new_job(workspace)
     with first.held(), recording_error(first):
-        comparisons = [measure_comparison(here, planned[0], working, first, held=True)]
+        comparisons = [measure_comparison(workspace, planned[0], working, first, held=True)]
         comparisons += [
-            measure_comparison(here, further, working, wiring.new_job(here)) for further in planned[1:]
+            measure_comparison(workspace, further, working, wiring.new_job(workspace))
+            for further in planned[1:]
         ]
         document, code = conclude(comparisons)
         record_exit(first, code, document)
@@ -194,16 +195,18 @@ def measure_comparisons(
 
 
 def measure_comparison(
-    here: Workspace, planned: PlannedComparison, working: JobOptions, job: Job, *, held: bool = False
+    workspace: Workspace, planned: PlannedComparison, working: JobOptions, job: Job, *, held: bool = False
 ) -> CompareDocument:
     """Measure a comparison in a new job. ``held``: this process has the job already."""
     setup, lines = planned.setup, plan_lines(planned.shown)
-    return measure(here, job, COMPARE, planned.plan, setup.builder, setup.slots, working, lines, held=held)
+    return measure(
+        workspace, job, COMPARE, planned.plan, setup.builder, setup.slots, working, lines, held=held
+    )
 
 
-def ladder_cells(here: Workspace, typed: str | None) -> tuple[str, ...]:
+def ladder_cells(workspace: Workspace, typed: str | None) -> tuple[str, ...]:
     """The cells of a ladder by name, in the order of the file."""
-    name = here.setting("cell", typed)
+    name = workspace.setting("cell", typed)
     if name is None:
         raise UsageError("no cell was named", next_step="perfbisect cells list")
     cells = load_cells(name)
@@ -216,14 +219,14 @@ def ladder_cells(here: Workspace, typed: str | None) -> tuple[str, ...]:
     return tuple(f"{name}@{suffix}" for suffix in suffixes)
 
 
-def sweep_loads(here: Workspace, request: CompareRequest) -> int:
+def sweep_loads(workspace: Workspace, request: CompareRequest) -> int:
     """Compare under every load of a ladder; return the worst exit code."""
 
     def conclude(comparisons: list[CompareDocument]) -> tuple[SweepDocument, int]:
         return sweep_document(comparisons), max(map(exit_code, comparisons))
 
-    cells = ladder_cells(here, request.cell)
-    return run_comparisons(here, [replace(request, cell=cell) for cell in cells], conclude)
+    cells = ladder_cells(workspace, request.cell)
+    return run_comparisons(workspace, [replace(request, cell=cell) for cell in cells], conclude)
 
 
 def sweep_document(comparisons: Sequence[CompareDocument]) -> SweepDocument:

@@ -25,7 +25,7 @@ from perfbisect.model.change import Change
 
 
 def build_setup(
-    here: Workspace,
+    workspace: Workspace,
     cell: Cell,
     newest: str,
     measured: Sequence[Change],
@@ -38,10 +38,10 @@ def build_setup(
 
     ``newest``: the newest of them as it was typed; ``exclude_newer``: the day where none was given.
     """
-    metric = resolve_metric(cell, here.setting("metric", measuring.metric))
+    metric = resolve_metric(cell, workspace.setting("metric", measuring.metric))
     setting = wiring.build_config(
-        here,
-        environment=changes.environment_spec(here, measuring.env, newest),
+        workspace,
+        environment=changes.environment_spec(workspace, measuring.env, newest),
         client=measuring.client,
         constraints=measuring.constraints,
         exclude_newer=measuring.exclude_newer,
@@ -49,19 +49,19 @@ def build_setup(
     )
     if exclude_newer is not None and measuring.exclude_newer is None:
         setting = setting.model_copy(update={"exclude_newer": exclude_newer})
-    slots, slot_notes = forecast_slots(cell, 1, wiring.machine_name(here), dry=dry_run)
+    slots, slot_notes = forecast_slots(cell, 1, wiring.machine_name(workspace), dry=dry_run)
     return MeasurementSetup(
         cell=cell,
         metric=metric,
         setting=setting,
-        builder=wiring.build_builder(here, setting),
+        builder=wiring.build_builder(workspace, setting),
         slots=slots,
-        notes=(*ranges.repository_notes(here, setting), *slot_notes),
+        notes=(*ranges.repository_notes(workspace, setting), *slot_notes),
     )
 
 
 def build_change_setup(
-    here: Workspace,
+    workspace: Workspace,
     cell: str | None,
     at: str,
     measuring: MeasureOptions,
@@ -69,10 +69,10 @@ def build_change_setup(
     exclude_newer: str | None = None,
 ) -> tuple[MeasurementSetup, Change]:
     """What one change is measured with, and the change."""
-    change = changes.resolve_change(here, at)
-    resolved = wiring.resolve_cell(here, cell, measuring.variant)
+    change = changes.resolve_change(workspace, at)
+    resolved = wiring.resolve_cell(workspace, cell, measuring.variant)
     wiring.require_workload(resolved, measuring.expect_workload)
-    return build_setup(here, resolved, at, (change,), measuring, exclude_newer=exclude_newer), change
+    return build_setup(workspace, resolved, at, (change,), measuring, exclude_newer=exclude_newer), change
 
 
 def plan_fields(plan: MeasurementPlan, cell: Cell, earlier: Sequence[Attempt]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def plan_fields(plan: MeasurementPlan, cell: Cell, earlier: Sequence[Attempt]) -
 
 
 def measure(
-    here: Workspace,
+    workspace: Workspace,
     job: Job,
     kind: JobKind[PlanT, DocumentT],
     plan: PlanT,
@@ -112,4 +112,4 @@ def measure(
     for text in (*lines, f"job {job.id}", ""):
         print_line(text)
     with open_session(job, slots, working, begin=plan_writer(job, plan), held=held) as session:
-        return run_job(here, session, kind, plan, builder, before)
+        return run_job(workspace, session, kind, plan, builder, before)

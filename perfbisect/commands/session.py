@@ -191,10 +191,10 @@ def require_same_machine(job: str, seen: Sequence[LaunchRecord], slots: Sequence
         UsageError: they are of another class.
     """
     before = next((x.attempt for x in seen if x.end == "finished" and x.attempt), None)
-    here = machine_of(slots[0], dict(os.environ), wiring.load_profile(named)).kind
-    if before is not None and before.provenance.machine_class != here:
+    workspace = machine_of(slots[0], dict(os.environ), wiring.load_profile(named)).kind
+    if before is not None and before.provenance.machine_class != workspace:
         raise UsageError(
-            f"job {job} has measured on {before.provenance.machine_class}, this would be {here}: "
+            f"job {job} has measured on {before.provenance.machine_class}, this would be {workspace}: "
             "launches on them are not comparable",
             next_step=f"perfbisect resume {job} on that machine, with as many --workers as before",
         )
@@ -350,7 +350,7 @@ def plan_writer(job: Job, plan: JobPlan) -> Callable[[], None]:
 
 
 def run_job(
-    here: Workspace,
+    workspace: Workspace,
     session: JobSession,
     kind: JobKind[PlanT, DocumentT],
     plan: PlanT,
@@ -364,7 +364,7 @@ def run_job(
     job, setting = session.job, plan.setting
     limit = session.tools(builder, None, setting).limits.build
     client = wiring.client_environment(
-        here, setting, builder, kind.client_change(plan), job.path / "client-build.log", limit
+        workspace, setting, builder, kind.client_change(plan), job.path / "client-build.log", limit
     )
     before(client)
     document = kind.run(job, session.tools(builder, client, setting))
