@@ -79,7 +79,7 @@ def next_step(
     return request(action.index, "search", action.runs, reason_sentence(action.why, plan))
 
 
-def amend(job: Job, tools: JobContext, asked: Amendment) -> None:
+def amend(job: Job, tools: JobContext, amendment: Amendment) -> None:
     """Extend a bisection: more minutes, another metric, or the later end without its culprit.
 
     What was measured stays; the search continues where the new plan needs it.
@@ -89,12 +89,12 @@ def amend(job: Job, tools: JobContext, asked: Amendment) -> None:
     """
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = require_plan(job, journal.events, BisectPlan)
-        budget, metric = asked.budget, asked.metric
+        budget, metric = amendment.budget, amendment.metric
         changed: dict[str, object] = {}
         if metric is not None and str(metric) != plan.metric:
             require_reported(launches(journal.events), metric)
             changed["metric"] = str(metric)
-        if asked.confirm_revert and not plan.confirm_revert:
+        if amendment.confirm_revert and not plan.confirm_revert:
             changed["confirm_revert"] = True
         outcome = outcome_of(journal.events)
         if budget is not None:

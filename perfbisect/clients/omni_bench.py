@@ -87,31 +87,31 @@ class OmniBench(Client):
 
     def options(self, cell: Cell) -> dict[str, object]:
         """See :class:`Client`. :raises UsageError: the backend or the response format does not fit."""
-        asked = _percentile_metrics(cell)
-        lowest = (_SILENT,) if "audio_duration" in asked else ()
+        requested = _percentile_metrics(cell)
+        lowest = (_SILENT,) if "audio_duration" in requested else ()
         return {
             "omni": True,
             "extra-body": _extra_body(cell) or None,
             "ready-check-timeout-sec": 60,
-            **reporting_options(asked, (*lowest, *cell.metric_percentiles)),
+            **reporting_options(requested, (*lowest, *cell.metric_percentiles)),
         }
 
     def metrics(self, cell: Cell) -> tuple[str, ...]:
         """See :class:`Client`; never standard deviations. :raises UsageError: an unknown backend."""
         backend = look_up_backend(cell)
         parts = ("median", "mean", *(f"p{percentile:g}" for percentile in cell.metric_percentiles))
-        asked = _percentile_metrics(cell)
-        keys = [f"{name}:{part}" for name in asked for part in parts]
+        requested = _percentile_metrics(cell)
+        keys = [f"{name}:{part}" for name in requested for part in parts]
         keys += ["request_throughput", "failed"]
         keys += ["request_goodput"] if "goodput" in cell.client.args else []
         if backend.text:
             keys += ["output_throughput", "total_token_throughput", "output_tokens", "input_tokens"]
             keys += ["e2el_per_token"]
-        if set(_SOUND) & set(asked):
+        if set(_SOUND) & set(requested):
             keys += ["audio_throughput"]
-        if "audio_duration" in asked:
+        if "audio_duration" in requested:
             keys += ["e2el_per_audio_s"]
-            keys += ["audio_ttfp_per_audio_s"] if "audio_ttfp" in asked else []
+            keys += ["audio_ttfp_per_audio_s"] if "audio_ttfp" in requested else []
         if backend.image:
             keys += ["image_throughput", "images", "image_pixels"]
         if backend.video:
@@ -194,11 +194,11 @@ def _seconds_of_sound(document: Mapping[str, Any], duration: float) -> float:
 
 
 def _short_outputs(cell: Cell, tokens: float) -> list[str]:
-    asked = cell.dataset_args.get("random-output-len")
+    requested = cell.dataset_args.get("random-output-len")
     ranged = cell.dataset_args.get("random-range-ratio")
-    if not cell.ignore_eos or not isinstance(asked, int) or ranged or tokens >= asked:
+    if not cell.ignore_eos or not isinstance(requested, int) or ranged or tokens >= requested:
         return []
-    return [f"outputs are shorter than requested: {tokens:.1f} of {asked} tokens per request"]
+    return [f"outputs are shorter than requested: {tokens:.1f} of {requested} tokens per request"]
 
 
 def look_up_backend(cell: Cell) -> Backend:
@@ -223,8 +223,8 @@ def _percentile_metrics(cell: Cell) -> tuple[str, ...]:
     backend = look_up_backend(cell)
     names = [name for name in cell.percentile_metrics if name in _TEXT and backend.text]
     if backend.sound and (not backend.text or audible(cell)):
-        asked = [name for name in cell.percentile_metrics if name.startswith("audio_")]
-        names += dict.fromkeys((*asked, *(_SOUND if not backend.text else ("audio_duration",))))
+        requested = [name for name in cell.percentile_metrics if name.startswith("audio_")]
+        names += dict.fromkeys((*requested, *(_SOUND if not backend.text else ("audio_duration",))))
     return (*names, "e2el")
 
 

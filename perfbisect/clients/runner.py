@@ -44,13 +44,13 @@ class ClientHost:
     channel: socket.socket = field(repr=False)
     _buffer: bytes = field(default=b"", repr=False)
 
-    def ready(self, limit: float, asked: StopRequested) -> ImportCosts:
+    def ready(self, limit: float, stop_requested: StopRequested) -> ImportCosts:
         """Return once everything is imported.
 
         Raises:
             HostUnavailableError: the client cannot be imported beforehand, or not in ``limit`` seconds.
         """
-        message = self._receive(time.monotonic() + limit, asked, "while it imported the client")
+        message = self._receive(time.monotonic() + limit, stop_requested, "while it imported the client")
         if message is None:
             raise HostUnavailableError(f"not imported after {limit:.0f} s", where=self.owned.log)
         if not message.get("ready"):
@@ -64,7 +64,7 @@ class ClientHost:
         log: Path,
         token: str,
         timeout: float,
-        asked: StopRequested,
+        stop_requested: StopRequested,
         at_limit: Callable[[], None] | None = None,
     ) -> ProcessResult:
         """Run ``argv`` (without the interpreter) like :func:`perfbisect.system.processes.run`.
@@ -72,7 +72,7 @@ class ClientHost:
         Raises:
             MachineError: a signal ended the host, or no memory or process is available.
             ClientError: the host failed.
-            Interrupted: ``asked`` returned True.
+            Interrupted: ``stop_requested`` returned True.
         """
         began, when = time.monotonic(), f"in {log.stem}"
         env = {processes.TOKEN_VARIABLE: token}
@@ -81,7 +81,7 @@ class ClientHost:
             self.channel.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
             raise self._gone(when) from None
-        message = self._receive(began + timeout, asked, when) or {}
+        message = self._receive(began + timeout, stop_requested, when) or {}
         if "pid" not in message:
             reason = message.get("refused", "")
             raise MachineError(
@@ -93,7 +93,7 @@ class ClientHost:
         row = processes.process(pid)
         ended: Mapping[str, Any] | None = None
         try:
-            ended = self._receive(began + timeout, asked, when)
+            ended = self._receive(began + timeout, stop_requested, when)
             if ended is None and at_limit is not None:
                 at_limit()
             seconds = time.monotonic() - began
@@ -112,10 +112,10 @@ class ClientHost:
         if self.owned.log.exists() and not logs.text_of(self.owned.log, 1):
             self.owned.log.unlink()
 
-    def _receive(self, deadline: float, asked: StopRequested, when: str) -> Mapping[str, Any] | None:
+    def _receive(self, deadline: float, stop_requested: StopRequested, when: str) -> Mapping[str, Any] | None:
         """The host's next message; None at the deadline."""
         while b"\n" not in self._buffer:
-            if asked():
+            if stop_requested():
                 raise Interrupted(f"stopped {when}", where=self.owned.log)
             if not select.select([self.channel], [], [], _TICK)[0]:
                 if time.monotonic() > deadline:
@@ -208,13 +208,13 @@ class Runner:
                 cores=self.cores,
             )
 
-    def ready(self, limit: float, asked: StopRequested) -> None:
+    def ready(self, limit: float, stop_requested: StopRequested) -> None:
         """Wait for the imports; if they fail, the client runs as a plain command."""
         if self._host is None:
             return
         began = time.monotonic()
         try:
-            self._imported = self._host.ready(limit, asked)
+            self._imported = self._host.ready(limit, stop_requested)
         except HostUnavailableError as error:
             self.plain = error.message
             self.end()
@@ -227,14 +227,19 @@ class Runner:
         log: Path,
         token: str,
         timeout: float,
-        asked: StopRequested,
+        stop_requested: StopRequested,
         at_limit: Callable[[], None] | None = None,
     ) -> ProcessResult:
         """Run the whole command ``argv``; none of its processes survive."""
         self._runs += 1
         if self._host is not None:
             return self._host.run(
-                argv[1:], log=log, token=token, timeout=timeout, asked=asked, at_limit=at_limit
+                argv[1:],
+                log=log,
+                token=token,
+                timeout=timeout,
+                stop_requested=stop_requested,
+                at_limit=at_limit,
             )
         return processes.run(
             argv,
@@ -243,7 +248,7 @@ class Runner:
             log=log,
             token=token,
             timeout=timeout,
-            asked=asked,
+            stop_requested=stop_requested,
             at_limit=at_limit,
             cores=self.cores,
         )

@@ -148,14 +148,14 @@ def _check_median(field: str, reported: float, median: float) -> None:
 
 
 def _short_outputs(cell: Cell, document: Mapping[str, Any], completed: int) -> list[str]:
-    asked = next((cell.dataset_args[name] for name in _LENGTHS if name in cell.dataset_args), None)
-    if not isinstance(asked, int) or cell.dataset_args.get("random-range-ratio"):
+    requested = next((cell.dataset_args[name] for name in _LENGTHS if name in cell.dataset_args), None)
+    if not isinstance(requested, int) or cell.dataset_args.get("random-range-ratio"):
         return []
     tokens, lengths = count(document, "total_output_tokens"), document.get("output_lens")
-    is_short = tokens < asked * completed
+    is_short = tokens < requested * completed
     if isinstance(lengths, list):
-        is_short = any(0 < length < asked for length in lengths)
-    per_request = f"{tokens / completed:.1f} of {asked} tokens per request"
+        is_short = any(0 < length < requested for length in lengths)
+    per_request = f"{tokens / completed:.1f} of {requested} tokens per request"
     return [f"outputs are shorter than requested: {per_request}"] if is_short else []
 
 

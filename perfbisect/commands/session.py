@@ -130,7 +130,7 @@ class JobSession:
             executor=LocalExecutor(
                 builder,
                 client,
-                asked=lambda: self.job.stop_requested,
+                stop_requested=lambda: self.job.stop_requested,
                 limits=machine_limits(os.environ.get(interference.VARIABLE, "")),
                 profile=wiring.load_profile(setting.machine),
             ),
@@ -232,7 +232,7 @@ def open_session(
             holder=LeaseHolder(job=job.id),
             wait=60 * (working.wait or 0.0),
             on_wait=progress_printer(working),
-            asked=lambda: job.stop_requested,
+            stop_requested=lambda: job.stop_requested,
         ) as had:
             if not working.wait:
                 begin()

@@ -357,7 +357,7 @@ def wait_for_memory(
     timeout: float,
     smi: Smi,
     on_wait: Callable[[str], None] = lambda _: None,
-    asked: StopRequested = never,
+    stop_requested: StopRequested = never,
     every: float = 1.0,
 ) -> dict[str, float]:
     """Wait until ``share`` of the memory of whole devices is free; returns used MiB by UUID.
@@ -367,7 +367,7 @@ def wait_for_memory(
 
     Raises:
         MachineError: memory is still in use after ``timeout`` seconds, or a device is no longer listed.
-        Interrupted: ``asked`` returned true.
+        Interrupted: ``stop_requested`` returned true.
     """
     whole = [uuid for uuid in uuids if not uuid.startswith("MIG-")]
     if not whole:
@@ -387,7 +387,7 @@ def wait_for_memory(
         if not is_reported:
             on_wait(f"waits for memory of devices: {why}")
             is_reported = True
-        if asked():
+        if stop_requested():
             raise Interrupted(f"stopped while it waited for memory: {why}")
         if time.monotonic() >= deadline:
             raise MachineError(

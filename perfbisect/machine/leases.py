@@ -84,7 +84,7 @@ def lease(
     holder: LeaseHolder,
     wait: float = 0.0,
     on_wait: Callable[[str], None] = lambda _: None,
-    asked: StopRequested = never,
+    stop_requested: StopRequested = never,
 ) -> Iterator[Lease]:
     """Lease all of these slots, or none, until the block ends.
 
@@ -92,7 +92,7 @@ def lease(
 
     Raises:
         MachineError: a slot is still leased after ``wait`` seconds, or the folder is unusable.
-        Interrupted: ``asked`` returned true while waiting.
+        Interrupted: ``stop_requested`` returned true while waiting.
     """
     deadline = time.monotonic() + wait
     _make_folder(folder)
@@ -104,7 +104,7 @@ def lease(
             if busy and busy != reported:
                 reported = busy
                 on_wait(f"waits: {busy}")
-            if asked():
+            if stop_requested():
                 raise Interrupted(f"stopped while it waited: {busy}")
             if time.monotonic() >= deadline:
                 raise MachineError(

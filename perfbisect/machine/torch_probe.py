@@ -108,7 +108,7 @@ def torch_facts(
     slot: Slot,
     folder: Path,
     *,
-    asked: StopRequested = never,
+    stop_requested: StopRequested = never,
     limit: float = _LIMIT_S,
 ) -> dict[str, Any]:
     """Facts of torch in the environment under test and of the slot's devices.
@@ -117,10 +117,10 @@ def torch_facts(
 
     Raises:
         MachineError: torch sees other devices than the slot's.
-        Interrupted: ``asked`` returned true.
+        Interrupted: ``stop_requested`` returned true.
     """
     try:
-        torch = probe(interpreter, env, folder, limit=limit, asked=asked)
+        torch = probe(interpreter, env, folder, limit=limit, stop_requested=stop_requested)
     except MachineError as error:
         return {"problem": error.message}
     problem = disagreement(torch, slot)
@@ -135,7 +135,7 @@ def probe(
     folder: Path,
     *,
     limit: float = _LIMIT_S,
-    asked: StopRequested = never,
+    stop_requested: StopRequested = never,
 ) -> Torch:
     """Probe the torch of an interpreter; MachineError without a valid answer within ``limit`` seconds."""
     log = folder / "torch-probe.log"
@@ -147,7 +147,7 @@ def probe(
         log=log,
         token=secrets.token_hex(16),
         timeout=limit,
-        asked=asked,
+        stop_requested=stop_requested,
     )
     torch = parse(logs.text_of(log))
     if torch is None:

@@ -32,11 +32,11 @@ class _StopCondition:
     """True on request, and some time after the server ended."""
 
     server: Server
-    asked: StopRequested
+    stop_requested: StopRequested
     _ended: float | None = None
 
     def __call__(self) -> bool:
-        if self.asked():
+        if self.stop_requested():
             return True
         if self._ended is None and self.server.owned.exited() is not None:
             self._ended = time.monotonic()
@@ -56,7 +56,7 @@ class BenchRuns:
     metadata: Mapping[str, str]
     limit: float
     classifier: FaultClassifier
-    asked: StopRequested
+    stop_requested: StopRequested
 
     def argv(self, cell: Cell, name: str, seed: int) -> tuple[str, ...]:
         """The command of a run, which writes ``run-NAME.json``."""
@@ -96,11 +96,11 @@ class BenchRuns:
                 log=log,
                 token=f"{self.runner.token}.client-{name}",
                 timeout=self.limit,
-                asked=_StopCondition(self.server, self.asked),
+                stop_requested=_StopCondition(self.server, self.stop_requested),
                 at_limit=lambda: unfinished.append(self.server.in_flight()),
             )
         except Interrupted:
-            if self.asked() or (trouble := self.server.trouble()) is None:
+            if self.stop_requested() or (trouble := self.server.trouble()) is None:
                 raise
             raise self._server_failed(trouble, "(its client went on, and was stopped)") from None
         document = self._read(ended, result, log, sum(unfinished))
@@ -222,23 +222,23 @@ _IMAGE_LIMIT_S = 60.0
 
 
 def check_image(
-    record: AttemptRecord, server: Server, env: Mapping[str, str], asked: StopRequested, sink: Sink
+    record: AttemptRecord, server: Server, env: Mapping[str, str], stop_requested: StopRequested, sink: Sink
 ) -> None:
     """Add the image distance to every run, unless the client reported one.
 
     On failure the guard stays unreported, and the attempt's facts have the reason.
 
     Raises:
-        Interrupted: ``asked`` returned True.
+        Interrupted: ``stop_requested`` returned True.
     """
     reference, request = record.request.cell.reference, server.command.image_check
     if reference is None or request is None or not record.runs:
         return
     image = record.request.folder / "reference-made.png"
     try:
-        answer = server.value(request, record.request.limits.first_request, asked)
+        answer = server.value(request, record.request.limits.first_request, stop_requested)
         image.write_bytes(_decode_image(str(answer)))
-        distance = _distance(record, image, Path(reference.image), env, asked)
+        distance = _distance(record, image, Path(reference.image), env, stop_requested)
     except (ServerError, MachineError, OSError, ValueError) as error:
         reason = logs.neutral(str(error), 400)
         record.facts["reference"] = {"image": reference.image, "why_not": reason}
@@ -257,7 +257,7 @@ def _decode_image(text: str) -> bytes:
 
 
 def _distance(
-    record: AttemptRecord, image: Path, reference: Path, env: Mapping[str, str], asked: StopRequested
+    record: AttemptRecord, image: Path, reference: Path, env: Mapping[str, str], stop_requested: StopRequested
 ) -> float:
     """Compare two images; ValueError if there is no distance."""
     if record.environment is None:
@@ -271,7 +271,7 @@ def _distance(
         log=log,
         token=f"{record.token}.image-check",
         timeout=_IMAGE_LIMIT_S,
-        asked=asked,
+        stop_requested=stop_requested,
     )
     if ended.timed_out or ended.code != 0:
         raise ValueError(logs.tail(log) or f"the comparison ended with {ended.code}")

@@ -52,14 +52,14 @@ class LocalExecutor:
     builder: Builder
     client_environment: Environment | None = None
     shell: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    asked: StopRequested = never
+    stop_requested: StopRequested = never
     overlap: bool = True
     limits: InterferenceLimits = UNJUDGED
     profile: Profile = CUDA
 
     def __post_init__(self) -> None:
         self._preparation = Preparation(
-            self.client_environment, self.shell, self.asked, self.overlap, self.profile
+            self.client_environment, self.shell, self.stop_requested, self.overlap, self.profile
         )
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
@@ -158,7 +158,7 @@ class LocalExecutor:
             timeout=request.limits.memory,
             smi=smi,
             on_wait=lambda text: sink("wait", {"text": text}),
-            asked=self.asked,
+            stop_requested=self.stop_requested,
         )
         self._preparation.add_torch_facts(record, environment, env, slot)
         common = {name: record.facts[name] for name in _SERVER_FACTS if name in record.facts}
@@ -208,18 +208,19 @@ class LocalExecutor:
         cell, limits, runner = request.cell, request.limits, prepared.runner
         bench = BenchRuns(
             prepared.client, cell, runner, server, monitor, request.folder,
-            {"attempt": request.id, "change": request.change.id}, limits.bench, record.classifier, self.asked,
+            {"attempt": request.id, "change": request.change.id}, limits.bench, record.classifier,
+            self.stop_requested,
         )  # fmt: skip
         record.facts["client"] = command_facts(bench.argv(cell, "1", cell.seed + 1), runner.env)
         with self._hosted_client(record, runner):
             with monitor.sample(measured=False):
                 if launched is not None:
                     server.wait_named(
-                        cell.ready_timeout if limits.ready is None else limits.ready, self.asked
+                        cell.ready_timeout if limits.ready is None else limits.ready, self.stop_requested
                     )
                     record.seconds["launch"] = time.monotonic() - launched
                 with record.timed("first_request", log):
-                    server.first_answer(limits.first_request, self.asked)
+                    server.first_answer(limits.first_request, self.stop_requested)
             record.facts["engine_log"] = engine_facts(logs.head_of(log))
             launch_s = record.seconds.get("launch", 0.0)
             sink("ready", {"seconds": launch_s, "first_request": record.seconds["first_request"]})
@@ -231,7 +232,7 @@ class LocalExecutor:
             with record.timed("bench"):
                 measure_runs(record, bench, server, sink)
             with monitor.sample(measured=False):
-                check_image(record, server, env, self.asked, sink)
+                check_image(record, server, env, self.stop_requested, sink)
 
     @contextmanager
     def _hosted_client(self, record: AttemptRecord, runner: Runner) -> Iterator[None]:

@@ -97,7 +97,7 @@ def fetch_models(
     log: Path,
     token: str,
     timeout: float,
-    asked: StopRequested,
+    stop_requested: StopRequested,
 ) -> bool:
     """Download repositories into the hub's cache; False if the interpreter has no hub client."""
     ended = processes.run(
@@ -107,7 +107,7 @@ def fetch_models(
         log=log,
         token=token,
         timeout=timeout,
-        asked=asked,
+        stop_requested=stop_requested,
     )
     if ended.code == 0:
         return True
@@ -139,7 +139,7 @@ class Preparation:
 
     client_environment: Environment | None
     shell: Mapping[str, str]
-    asked: StopRequested
+    stop_requested: StopRequested
     overlap: bool
     profile: Profile = CUDA
     _complete: set[tuple[str, str]] = field(default_factory=set, repr=False)
@@ -176,7 +176,7 @@ class Preparation:
         with record.timed("build"):
             runner = self._runner(record, client, {} if needs_hub_dataset(request.cell) else offline)
         sink("build", {"seconds": environment.seconds, "cached": environment.seconds == 0.0})
-        if self.asked():
+        if self.stop_requested():
             raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
         return Prepared(environment, offline, client, runner)
 
@@ -196,7 +196,7 @@ class Preparation:
                     log=record.log,
                     token=f"{record.token}.fetch",
                     timeout=request.limits.fetch,
-                    asked=self.asked,
+                    stop_requested=self.stop_requested,
                 )
             if not complete:
                 return {}
@@ -214,7 +214,9 @@ class Preparation:
         )
         known = (environment.key, client.name)
         if known not in self._versions:
-            self._versions[known] = identify_client(client, environment, env, request.folder, self.asked)
+            self._versions[known] = identify_client(
+                client, environment, env, request.folder, self.stop_requested
+            )
         date = request.change.date if self.client_environment is None else ""
         record.client = replace(self._versions[known], date=date)
         modules = client.preload(env)
@@ -233,13 +235,13 @@ class Preparation:
         known = (environment.packages_digest or environment.key, slot.name)
         if known not in self._torch:
             self._torch[known] = torch_facts(
-                environment.interpreter, env, slot, record.request.folder, asked=self.asked
+                environment.interpreter, env, slot, record.request.folder, stop_requested=self.stop_requested
             )
         record.facts["torch"] = self._torch[known]
 
     def await_client(self, record: AttemptRecord, client: Client, runner: Runner) -> None:
         """Wait for the client's imports; remember a client that cannot be forked."""
-        runner.ready(record.request.limits.first_request, self.asked)
+        runner.ready(record.request.limits.first_request, self.stop_requested)
         environment = self.client_environment or record.environment
         if runner.plain and environment is not None:
             self._plain[environment.key, client.name] = runner.plain

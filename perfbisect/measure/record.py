@@ -79,7 +79,7 @@ def identify_client(
     environment: Environment,
     env: Mapping[str, str],
     folder: Path,
-    asked: StopRequested = never,
+    stop_requested: StopRequested = never,
 ) -> ClientVersion:
     """Digest the client's sources with its interpreter, without importing the engine.
 
@@ -91,7 +91,13 @@ def identify_client(
     argv = [str(environment.interpreter), "-c", _DIGEST, client.package, *client.sources]
     token = secrets.token_hex(16)
     ended = processes.run(
-        argv, env=env, cwd=folder, log=log, token=token, timeout=_DIGEST_LIMIT_S, asked=asked
+        argv,
+        env=env,
+        cwd=folder,
+        log=log,
+        token=token,
+        timeout=_DIGEST_LIMIT_S,
+        stop_requested=stop_requested,
     )
     text = logs.text_of(log).strip()
     try:

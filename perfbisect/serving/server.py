@@ -39,17 +39,17 @@ class Server:
     endpoint: Endpoint
     command: ServerCommand
 
-    def wait_named(self, limit: float, asked: StopRequested = never) -> None:
+    def wait_named(self, limit: float, stop_requested: StopRequested = never) -> None:
         """Wait until the server lists this attempt's model; it is ready only after ``first_answer``.
 
         Raises:
             ServerError: it ended, is not ready within ``limit`` seconds or serves another model.
             MachineError: another process listens on the port, or the machine ended the server.
-            Interrupted: ``asked`` returned True.
+            Interrupted: ``stop_requested`` returned True.
         """
         began, last, output = time.monotonic(), "nothing listens on its port", ""
         while True:
-            self.check_going("before it was ready", asked)
+            self.check_going("before it was ready", stop_requested)
             if ports.answers(self.endpoint.host, self.endpoint.port):
                 self.check_ports("while waiting for it")
                 try:
@@ -81,29 +81,33 @@ class Server:
             )
         return bool(names)
 
-    def first_answer(self, limit: float, asked: StopRequested = never) -> None:
+    def first_answer(self, limit: float, stop_requested: StopRequested = never) -> None:
         """Send the first request, also streamed if the engine streams, and check the port.
 
         Raises:
             ServerError: it ended, did not answer within ``limit`` seconds or answered incorrectly.
             MachineError: another process listens on the port, or the machine ended the server.
-            Interrupted: ``asked`` returned True.
+            Interrupted: ``stop_requested`` returned True.
         """
         request = self.command.first_request
-        self._probe(request, limit, asked, lambda answer: _problem(answer, request))
+        self._probe(request, limit, stop_requested, lambda answer: _problem(answer, request))
         if "stream" in request.body and not request.content_type:
             streamed = replace(request, body={**request.body, "stream": True})
-            self._probe(streamed, limit, asked, _stream_problem)
+            self._probe(streamed, limit, stop_requested, _stream_problem)
         self.check_ports("after the first request")
         self.owned.observe()
 
-    def value(self, request: ProbeRequest, limit: float, asked: StopRequested = never) -> Any:
+    def value(self, request: ProbeRequest, limit: float, stop_requested: StopRequested = never) -> Any:
         """The value at ``must_contain`` of the response; raises what :meth:`first_answer` raises."""
-        answer = self._probe(request, limit, asked, lambda answer: _problem(answer, request))
+        answer = self._probe(request, limit, stop_requested, lambda answer: _problem(answer, request))
         return _value_at(answer.json(), request.must_contain.split("."))
 
     def _probe(
-        self, request: ProbeRequest, limit: float, asked: StopRequested, problem: Callable[[Reply], str]
+        self,
+        request: ProbeRequest,
+        limit: float,
+        stop_requested: StopRequested,
+        problem: Callable[[Reply], str],
     ) -> Reply:
         path, url = request.path, self.endpoint.base_url + request.path
         call = http.ask_in_background(
@@ -111,7 +115,7 @@ class Server:
         )
         deadline = time.monotonic() + limit + 1.0
         while not wait([call], _TICK).done and time.monotonic() < deadline:
-            self.check_going("at the first request", asked)
+            self.check_going("at the first request", stop_requested)
         try:
             if not call.done():
                 raise NoAnswerError(f"no answer within {limit:.0f} s")
@@ -121,21 +125,21 @@ class Server:
             end = time.monotonic() + _EXIT_PATIENCE
             while self.owned.exited() is None and time.monotonic() < end:
                 time.sleep(_TICK)
-            self.check_going("at the first request", asked)
+            self.check_going("at the first request", stop_requested)
             raise self._failure(f"{path}: {error} (limit {limit:.0f} s)", error.output) from error
         if found := problem(answer):
             raise ServerError(f"{path}: {found}: {answer}", where=self.owned.log, output=str(answer))
         return answer
 
-    def check_going(self, when: str, asked: StopRequested = never) -> None:
+    def check_going(self, when: str, stop_requested: StopRequested = never) -> None:
         """Check that the server runs.
 
         Raises:
             ServerError: it ended.
             MachineError: the machine ended it.
-            Interrupted: ``asked`` returned True.
+            Interrupted: ``stop_requested`` returned True.
         """
-        if asked():
+        if stop_requested():
             raise Interrupted(f"stopped {when}", where=self.owned.log)
         code = self.owned.exited()
         if code is None:

@@ -442,7 +442,7 @@ def run(
     log: Path,
     token: str,
     timeout: float,
-    asked: StopRequested = never,
+    stop_requested: StopRequested = never,
     at_limit: Callable[[], None] | None = None,
     cores: Sequence[int] = (),
 ) -> ProcessResult:
@@ -451,7 +451,7 @@ def run(
     ``at_limit`` is called at the timeout, before anything is ended.
 
     Raises:
-        Interrupted: ``asked`` returned True.
+        Interrupted: ``stop_requested`` returned True.
         ServerError: the command cannot be started or ended.
     """
     began, cpu = time.monotonic(), _children_cpu()
@@ -459,7 +459,7 @@ def run(
     try:
         code, timed_out = None, False
         while code is None and not timed_out:
-            if asked():
+            if stop_requested():
                 raise Interrupted(f"stopped while {Path(argv[0]).name} ran", where=log)
             try:
                 code = owned.popen.wait(_TICK)

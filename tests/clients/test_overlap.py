@@ -79,7 +79,7 @@ def host(site: Path, *modules: str, **more: str) -> Iterator[ClientHost]:
 
 def run(made: ClientHost, log: Path, *arguments: str, timeout: float = 20.0, **options: Any) -> ProcessResult:
     argv = ("-m", "pkg.tool", *arguments)
-    options = {"asked": never, **options}
+    options = {"stop_requested": never, **options}
     return made.run(argv, log=log, token="aa" * 16 + ".client-1", timeout=timeout, **options)
 
 
@@ -135,7 +135,7 @@ def test_a_run_is_ended_when_a_stop_is_asked_for(site: Path) -> None:
     with host(site, "pkg.before") as made:
         made.ready(20.0, never)
         with pytest.raises(Interrupted):
-            run(made, log, "hang", asked=lambda: log.exists() and "starts" in log.read_text())
+            run(made, log, "hang", stop_requested=lambda: log.exists() and "starts" in log.read_text())
         pid = int(log.read_text().split()[1])
         row = processes.process(pid)
         assert row is None or not row.living
@@ -151,7 +151,7 @@ def test_signal_of_a_run_is_told(site: Path) -> None:
 
     with host(site, "pkg.before") as made:
         made.ready(20.0, never)
-        assert run(made, log, "hang", asked=kill).code == -signal.SIGSEGV
+        assert run(made, log, "hang", stop_requested=kill).code == -signal.SIGSEGV
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_host_that_is_ended_from_outside_is_the_machines(site: Path) -> None:
             return False
 
         with pytest.raises(MachineError, match="ended by signal 9 in hang"):
-            run(made, log, "hang", asked=kill)
+            run(made, log, "hang", stop_requested=kill)
         pid = int(log.read_text().split()[1])
         until(lambda: (row := processes.process(pid)) is None or not row.living)
 

@@ -221,7 +221,7 @@ def test_it_comes_back(changing: Smi, machine: Path) -> None:
 
 def test_stop_while_waiting(changing: Smi) -> None:
     with pytest.raises(Interrupted, match="waited for memory"):
-        wait_for_memory((UUID,), share=0.9, timeout=60, smi=changing, asked=lambda: True)
+        wait_for_memory((UUID,), share=0.9, timeout=60, smi=changing, stop_requested=lambda: True)
 
 
 def test_device_that_fell_off_the_bus(changing: Smi, machine: Path) -> None:

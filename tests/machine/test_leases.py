@@ -211,7 +211,7 @@ def test_link_in_place_of_a_lock_is_not_followed(folder: Path, tmp_path: Path) -
 
 
 def test_stop_while_waiting(folder: Path) -> None:
-    mine = lease(A, folder=folder, holder=LeaseHolder("two"), wait=60, asked=lambda: True)
+    mine = lease(A, folder=folder, holder=LeaseHolder("two"), wait=60, stop_requested=lambda: True)
     with (
         lease(A, folder=folder, holder=LeaseHolder("one")),
         pytest.raises(Interrupted, match="job one"),

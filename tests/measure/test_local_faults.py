@@ -258,7 +258,7 @@ def test_stop_that_is_asked_for(tmp_path: Path, phase: str) -> None:
     asked: list[int] = []
     watch = Watch(at={phase: lambda _: asked.append(1)})
     with pytest.raises(Interrupted):
-        attempt(tmp_path, watch=watch, runs=2, asked=lambda: bool(asked), limits=LIMITS)
+        attempt(tmp_path, watch=watch, runs=2, stop_requested=lambda: bool(asked), limits=LIMITS)
     assert not (tmp_path / "attempt" / "attempt.json").exists()
 
 

@@ -173,7 +173,7 @@ def test_what_cannot_be_built_fails_every_cell_once(tmp_path: Path) -> None:
 def test_a_stop_between_two_cells_keeps_what_was_measured(tmp_path: Path) -> None:
     stop: list[bool] = []
     with pytest.raises(Interrupted):
-        share(tmp_path, three(), asked=lambda: bool(stop), each=lambda *_: stop.append(True))
+        share(tmp_path, three(), stop_requested=lambda: bool(stop), each=lambda *_: stop.append(True))
     kept = read_attempt(tmp_path / "a")
     assert kept is not None and kept.failure is None and len(kept.runs) == 1
     assert read_attempt(tmp_path / "b") is None

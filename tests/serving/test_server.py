@@ -217,7 +217,7 @@ def test_stop_that_is_asked_for_is_prompt(make: Make, behaviour: dict[str, objec
     timer.start()
     began = time.monotonic()
     with pytest.raises(Interrupted):
-        ready(server, 100.0, 100.0, asked=asked.is_set)
+        ready(server, 100.0, 100.0, stop_requested=asked.is_set)
     assert asked.is_set() and time.monotonic() - began < 60.0
     timer.join()
 

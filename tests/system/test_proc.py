@@ -266,7 +266,7 @@ def test_run_leaves_no_children_of_a_command_that_ended(tmp_path: Path) -> None:
 def test_run_is_stopped_when_asked(tmp_path: Path) -> None:
     log = tmp_path / "out.log"
     with pytest.raises(Interrupted):
-        run(tmp_path, family_script(), asked=lambda: log.exists() and "child" in log.read_text())
+        run(tmp_path, family_script(), stop_requested=lambda: log.exists() and "child" in log.read_text())
     assert ended_child(log)
 
 
