@@ -39,12 +39,12 @@ class SlotRecord:
         return best[-1] if best else None
 
 
-def slot_record(seen: Iterable[LaunchRecord], slot: str) -> SlotRecord:
+def slot_record(records: Iterable[LaunchRecord], slot: str) -> SlotRecord:
     """A slot is doubted from a machine failure on, until a launch of a known position agreed."""
     doubted = False
     known: list[LaunchRecord] = []
     unchecked: list[LaunchRecord] = []
-    for launch in ended_launches(seen):
+    for launch in ended_launches(records):
         if launch.slot != slot or launch.purpose not in SEARCHING:
             continue
         failure = launch.attempt.failure if launch.attempt else None
@@ -59,9 +59,9 @@ def slot_record(seen: Iterable[LaunchRecord], slot: str) -> SlotRecord:
     return SlotRecord(doubted, tuple(known))
 
 
-def disagreement(ended: LaunchRecord, seen: Sequence[LaunchRecord], plan: BisectPlan) -> str:
+def disagreement(ended: LaunchRecord, records: Sequence[LaunchRecord], plan: BisectPlan) -> str:
     """Why a launch that has just finished is discarded; empty if it counts."""
-    before = [launch for launch in ended_launches(seen) if launch.ended < ended.ended]
+    before = [launch for launch in ended_launches(records) if launch.ended < ended.ended]
     record = slot_record(before, ended.slot)
     earlier = [x.attempt.log_value(plan.ref) for x in record.of(ended.position) if x.attempt]
     measured = {launch.position for launch in before if launch.end == "finished"}

@@ -39,7 +39,7 @@ _LEADING = 3
 
 
 def next_step(
-    plan: BisectPlan, seen: Sequence[LaunchRecord], slot: str, slots: Sequence[str]
+    plan: BisectPlan, records: Sequence[LaunchRecord], slot: str, slots: Sequence[str]
 ) -> LaunchRequest | Wait | SearchOutcome:
     """What to launch on a free slot now, or how the search ended; ``slots``: all that will ask.
 
@@ -50,19 +50,19 @@ def next_step(
     def request(index: int, purpose: Purpose, runs: int, why: str) -> LaunchRequest:
         return LaunchRequest(index, plan.positions[index].change, purpose, runs, why)
 
-    failed = retry_due(seen, slot, slots)
+    failed = retry_due(records, slot, slots)
     if failed is not None:
         why = f"once more: it failed ({failed.reason})"
         return request(failed.position, failed.purpose, failed.runs, why)
-    events = to_search_events(seen, plan)
-    action = decide.next_action(plan.search, events, pending_launches(seen), slot, slots)
+    events = to_search_events(records, plan)
+    action = decide.next_action(plan.search, events, pending_launches(records), slot, slots)
     if isinstance(action, SearchEnd):
         return action.outcome
     if isinstance(action, Wait):
         return action
     if action.purpose != "search":
         return request(action.index, action.purpose, action.runs, reason_sentence(action.why, plan))
-    launched, base = {launch.position for launch in seen}, plan.merge_base
+    launched, base = {launch.position for launch in records}, plan.merge_base
     if base is not None and base not in launched and not plan.positions[base].skip:
         why = f"the merge base: is the step in {plan.end_name(0)}'s own commits?"
         return request(base, "search", action.runs, why)
@@ -71,7 +71,7 @@ def next_step(
     )
     if index is not None:
         return request(index, "search", action.runs, "beside a moved pin: is the step the rebase?")
-    record = slot_record(seen, slot)
+    record = slot_record(records, slot)
     control = record.control(plan) if record.doubted and not record.of(action.index) else None
     if control is not None:
         why = "a control run, since the machine failed: is it what it was?"
@@ -185,9 +185,9 @@ class _Search:
 
     def _build_ahead(self, ahead: SpareCores, slot: str) -> None:
         """Build the environment that is likely to be needed after the new launch."""
-        seen = self._seen()
-        running = next(x for x in reversed(seen) if x.end is None and x.slot == slot)
-        for position in likely_next(self.plan, seen, running, self.failures.slots):
+        records = self._seen()
+        running = next(x for x in reversed(records) if x.end is None and x.slot == slot)
+        for position in likely_next(self.plan, records, running, self.failures.slots):
             if position != running.position and ahead.wanted(self.plan.positions[position].change):
                 self.pool.beside(partial(self._build, ahead, position))
                 return
@@ -227,14 +227,14 @@ class _Search:
 
 
 def _report_launch(
-    ended: LaunchRecord, seen: Sequence[LaunchRecord], plan: BisectPlan, sink: EventListener
+    ended: LaunchRecord, records: Sequence[LaunchRecord], plan: BisectPlan, sink: EventListener
 ) -> None:
     """Send an ended launch, and the candidates once both ends were measured."""
-    positions, used = plan.positions, sum(x.minutes for x in seen)
+    positions, used = plan.positions, sum(x.minutes for x in records)
     document = launch_document(ended, positions[ended.position].change, plan.ref)
     launch = LaunchEnded(document, plan.ref.metric.unit, used, plan.budget)
-    both_ends = {0, plan.last} <= {x.position for x in seen if x.end == "finished"}
-    beliefs = beliefs_after(plan, seen) if both_ends else None
+    both_ends = {0, plan.last} <= {x.position for x in records if x.end == "finished"}
+    beliefs = beliefs_after(plan, records) if both_ends else None
     if beliefs is None:
         sink(launch)
         return

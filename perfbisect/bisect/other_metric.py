@@ -36,20 +36,20 @@ def document_for_metric(job: Job, events: Sequence[JournalEvent], metric: Metric
     Raises:
         UsageError: the job is no bisection, or its client did not report the metric.
     """
-    plan, seen = require_plan(job, events, BisectPlan), launches(events)
-    require_reported(seen, metric)
+    plan, records = require_plan(job, events, BisectPlan), launches(events)
+    require_reported(records, metric)
     plan = plan.model_copy(update={"metric": str(metric)})
-    outcome = _outcome(plan, seen)
+    outcome = _outcome(plan, records)
     if outcome is not None:
-        return build_document(job, plan, seen, outcome, events)
-    low = _launches_left(plan, seen)
-    each = median([launch.minutes for launch in seen if launch.end == "finished"])
+        return build_document(job, plan, records, outcome, events)
+    low = _launches_left(plan, records)
+    each = median([launch.minutes for launch in records if launch.end == "finished"])
     summary = (
         f"What was measured does not settle {metric.metric.display}: it was chosen for another metric. "
         f"The rest would take about {low} to {3 * low} launches, {low * each:.0f} to {3 * low * each:.0f} "
         "minutes."
     )
-    document = build_document(job, plan, seen, None, events)
+    document = build_document(job, plan, records, None, events)
     return document.model_copy(
         update={
             "outcome": "inconclusive",
@@ -59,9 +59,9 @@ def document_for_metric(job: Job, events: Sequence[JournalEvent], metric: Metric
     )
 
 
-def require_reported(seen: Sequence[LaunchRecord], metric: MetricRef) -> None:
+def require_reported(records: Sequence[LaunchRecord], metric: MetricRef) -> None:
     """Require that all launches of the search report a metric."""
-    attempts = [x.attempt for x in seen if x.end == "finished" and x.attempt and x.purpose in SEARCHING]
+    attempts = [x.attempt for x in records if x.end == "finished" and x.attempt and x.purpose in SEARCHING]
     if not attempts:
         raise UsageError(
             "nothing has been measured yet: there is nothing to ask another metric of",
@@ -77,19 +77,19 @@ def require_reported(seen: Sequence[LaunchRecord], metric: MetricRef) -> None:
         )
 
 
-def _launches_left(plan: BisectPlan, seen: Sequence[LaunchRecord]) -> int:
+def _launches_left(plan: BisectPlan, records: Sequence[LaunchRecord]) -> int:
     """At least so many launches: what the posterior leaves open, then an A/B."""
-    beliefs = beliefs_after(plan, seen)
+    beliefs = beliefs_after(plan, records)
     p = [v for v in (beliefs.p if beliefs else [1 / plan.last] * plan.last) if v > 0]
     bits = -sum(v / sum(p) * math.log2(v / sum(p)) for v in p)
     ends = 0 if beliefs is not None and beliefs.none < 0.1 else _END_LAUNCHES
     return math.ceil(bits / _BITS_PER_LAUNCH) + _AB_LAUNCHES + ends
 
 
-def _outcome(plan: BisectPlan, seen: Sequence[LaunchRecord]) -> SearchOutcome | None:
+def _outcome(plan: BisectPlan, records: Sequence[LaunchRecord]) -> SearchOutcome | None:
     """The outcome that the launches support; None if the search would measure more."""
-    events = to_search_events(seen, plan)
-    slots = tuple(dict.fromkeys(x.slot for x in seen if x.end == "finished")) or ("",)
+    events = to_search_events(records, plan)
+    slots = tuple(dict.fromkeys(x.slot for x in records if x.end == "finished")) or ("",)
     search = replace(plan.search, budget=math.inf)
     for slot in slots:
         try:

@@ -69,12 +69,12 @@ def bisect_document(job: Job, events: Sequence[JournalEvent]) -> ReportDocument:
 def build_document(
     job: Job,
     plan: BisectPlan,
-    seen: Sequence[LaunchRecord],
+    records: Sequence[LaunchRecord],
     outcome: SearchOutcome | None,
     events: Sequence[JournalEvent],
 ) -> ReportDocument:
     """The report of launches and their outcome; without one, of how far the job is."""
-    cell, check = plan_cell(plan), revert_check(events, plan, seen)
+    cell, check = plan_cell(plan), revert_check(events, plan, records)
     positions = position_documents(plan)
     found = outcome is not None and outcome.verdict == "found"
     culprits = outcome.culprits if outcome else ()
@@ -86,18 +86,18 @@ def build_document(
     good, bad = map(change_document, ends if plan.direction == "regression" else ends[::-1])
     changes = {change.id: change for position in plan.positions for change in position.changes}
     launched = changes | ({check.change.id: check.change} if check.change else {})
-    finished_launches = [x for x in seen if x.end == "finished"]
+    finished_launches = [x for x in records if x.end == "finished"]
     measured = {x.position for x in finished_launches if x.purpose in SEARCHING}
-    skips = _skips(plan, seen, measured)
+    skips = _skips(plan, records, measured)
     skipped = {skip.change.id for skip in skips}
-    beliefs = outcome.beliefs if outcome else beliefs_after(plan, seen)
+    beliefs = outcome.beliefs if outcome else beliefs_after(plan, records)
     example = next((x.attempt for x in reversed(finished_launches) if x.change_id == shown.id), None)
     return ReportDocument(
         job=job.id,
         outcome=outcome.verdict if outcome else "unfinished",
         summary=(
             *_outcome_summary(outcome, plan, finished_launches),
-            *rebase_sentences(plan, outcome, seen),
+            *rebase_sentences(plan, outcome, records),
             *revert_sentence(check, plan),
         ),
         next=next_command(outcome, plan, job.id) if outcome else f"perfbisect resume {job.id}",
@@ -108,7 +108,7 @@ def build_document(
         confirmed=_effect(confirmed, plan) if confirmed else None,
         whole=_effect(outcome.whole, plan) if outcome and outcome.whole else None,
         share=outcome.share if outcome else None,
-        guards=_guards(plan, seen, sides),
+        guards=_guards(plan, records, sides),
         beliefs=belief_document(beliefs) if beliefs else None,
         cell=cell_document(cell, plan.ref),
         metric=metric_document(plan.ref),
@@ -120,7 +120,7 @@ def build_document(
         changes=len(changes),
         positions=len(positions),
         history=positions,
-        launches=tuple(launch_document(x, launched[x.change_id], plan.ref) for x in seen),
+        launches=tuple(launch_document(x, launched[x.change_id], plan.ref) for x in records),
         skips=skips,
         merged=tuple(position for position in positions if len(position.changes) > 1),
         not_tested=tuple(
@@ -128,9 +128,9 @@ def build_document(
             for position in positions
             if position.index not in measured and position.changes[0].id not in skipped
         ),
-        minutes=minutes_document(seen, plan.budget, minutes_saved(events, seen)),
+        minutes=minutes_document(records, plan.budget, minutes_saved(events, records)),
         reproduce=commands_document(cell, plan.setting, shown, example),
-        versions=versions(plan.setting, seen),
+        versions=versions(plan.setting, records),
         notes=plan.notes,
         steps=tuple(
             StepDocument(
@@ -140,7 +140,7 @@ def build_document(
             )
             for step in (outcome.steps if outcome else ())
         ),
-        log_differences=_log_differences(seen, sides) if found else (),
+        log_differences=_log_differences(records, sides) if found else (),
         revert=_revert_effect(check, plan),
         revert_note=check.note,
         cherry_picks=tuple(map(change_document, plan.branch.own)) if on_branch and plan.branch else (),
@@ -185,10 +185,10 @@ def _revert_effect(check: RevertCheck, plan: BisectPlan) -> EffectDocument | Non
 
 
 def _guards(
-    plan: BisectPlan, seen: Sequence[LaunchRecord], sides: tuple[int, int]
+    plan: BisectPlan, records: Sequence[LaunchRecord], sides: tuple[int, int]
 ) -> tuple[GuardDocument, ...]:
     """Compared in the A/B, or without one over all launches."""
-    left, right = (search_launches(seen, position) for position in sides)
+    left, right = (search_launches(records, position) for position in sides)
     attempts = []
     for side in (left, right):
         confirming = [attempt for launch, attempt in side if launch.purpose == "confirm"]
@@ -197,11 +197,11 @@ def _guards(
 
 
 def _log_differences(
-    seen: Sequence[LaunchRecord], sides: tuple[int, int]
+    records: Sequence[LaunchRecord], sides: tuple[int, int]
 ) -> tuple[tuple[str, str, str], ...]:
     """What the engines' own logs say differently on the two sides."""
     left, right = (
-        [attempt.provenance.facts.get("engine_log") for _, attempt in search_launches(seen, position)]
+        [attempt.provenance.facts.get("engine_log") for _, attempt in search_launches(records, position)]
         for position in sides
     )
     return fact_differences(
@@ -210,11 +210,11 @@ def _log_differences(
     )
 
 
-def _skips(plan: BisectPlan, seen: Sequence[LaunchRecord], measured: set[int]) -> tuple[SkipDocument, ...]:
+def _skips(plan: BisectPlan, records: Sequence[LaunchRecord], measured: set[int]) -> tuple[SkipDocument, ...]:
     skips = list(skip_documents(plan))
-    events = to_search_events(seen, plan)
+    events = to_search_events(records, plan)
     for index in dict.fromkeys(event.index for event in events if isinstance(event, Skipped)):
-        last = [x for x in seen if x.position == index and x.refused][-1]
+        last = [x for x in records if x.position == index and x.refused][-1]
         failure = last.attempt.failure if last.attempt else None
         reason = f"{failure.phase}: {failure.reason}" if failure else last.reason
         skips.append(

@@ -42,7 +42,7 @@ class RevertCheck:
 
 
 def revert_check(
-    events: Sequence[JournalEvent], plan: BisectPlan, seen: Sequence[LaunchRecord]
+    events: Sequence[JournalEvent], plan: BisectPlan, records: Sequence[LaunchRecord]
 ) -> RevertCheck:
     """The last check in a journal."""
     check = RevertCheck()
@@ -53,7 +53,7 @@ def revert_check(
             check = replace(check, note=str(event.data["note"]), done=True)
     if check.change is None:
         return check
-    return replace(check, verdict=ab_test.judge_blocks(_test(plan), _sides(seen, plan, check.change)))
+    return replace(check, verdict=ab_test.judge_blocks(_test(plan), _sides(records, plan, check.change)))
 
 
 def confirm_revert(
@@ -97,18 +97,18 @@ class _RevertPolicy:
     reverted: Change
     advice: str = ""
 
-    def next(self, seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
-        sides = _sides(seen, self.plan, self.reverted)
+    def next(self, records: Sequence[LaunchRecord]) -> LaunchRequest | str:
+        sides = _sides(records, self.plan, self.reverted)
         side = ab_test.next_side(_test(self.plan), sides)
         if side is None:
             return ""
-        if not fits_budget(seen, self.plan.budget):
+        if not fits_budget(records, self.plan.budget):
             return f"the budget of {self.plan.budget:.0f} minutes is spent"
         last = self.plan.last
         position, change = (
             (last, self.plan.positions[last].change) if side == "a" else (last + 1, self.reverted)
         )
-        confirming = [launch.runs for launch in seen if launch.purpose == "confirm"]
+        confirming = [launch.runs for launch in records if launch.purpose == "confirm"]
         runs = confirming[-1] if confirming else 1
         return LaunchRequest(
             position, change, "revert", runs, f"{self._side(position)}, launch {len(sides) + 1}"
@@ -120,11 +120,13 @@ class _RevertPolicy:
     def name(self, order: LaunchRequest) -> str:
         return f"{order.change.short}, {self._side(order.position)},"
 
-    def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
-        require_comparable(attempt, seen, self.plan.ref)
+    def admit(self, attempt: Attempt, records: Sequence[LaunchRecord]) -> None:
+        require_comparable(attempt, records, self.plan.ref)
 
-    def event(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
-        return launch_ended(ended, seen, order, self.plan.ref, self.plan.budget)
+    def event(
+        self, ended: LaunchRecord, records: Sequence[LaunchRecord], order: LaunchRequest
+    ) -> LaunchEnded:
+        return launch_ended(ended, records, order, self.plan.ref, self.plan.budget)
 
     def _side(self, position: int) -> str:
         return "the later end" if position == self.plan.last else "the later end less the culprit"
@@ -134,10 +136,10 @@ def _test(plan: BisectPlan) -> ab_test.AbTest:
     return ab_test.AbTest(plan.search.sign, plan.search.min_effect, MAX_BLOCKS, plan.seed)
 
 
-def _sides(seen: Sequence[LaunchRecord], plan: BisectPlan, reverted: Change) -> list[ab_test.AbLaunch]:
+def _sides(records: Sequence[LaunchRecord], plan: BisectPlan, reverted: Change) -> list[ab_test.AbLaunch]:
     """The launches that count: a is the later end, b the one without the culprit."""
     return [
         ab_test.AbLaunch("b" if launch.change_id == reverted.id else "a", launch.attempt.values(plan.ref))
-        for launch in ended_launches(seen)
+        for launch in ended_launches(records)
         if launch.purpose == "revert" and launch.end == "finished" and launch.attempt is not None
     ]

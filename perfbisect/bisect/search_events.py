@@ -19,7 +19,7 @@ SEARCHING = ("end", "search", "confirm")
 """Purposes of launches that the search rests on."""
 
 
-def to_search_events(seen: Iterable[LaunchRecord], plan: BisectPlan) -> tuple[Event, ...]:
+def to_search_events(records: Iterable[LaunchRecord], plan: BisectPlan) -> tuple[Event, ...]:
     """Values, skips after the one retry, and lost minutes, in the order in which launches ended.
 
     A failure of an end that never gave a value is no skip: it is an error about the range.
@@ -27,7 +27,7 @@ def to_search_events(seen: Iterable[LaunchRecord], plan: BisectPlan) -> tuple[Ev
     events: list[Event] = []
     failed: set[int] = set()
     never = {0, plan.last}
-    for launch in ended_launches(seen):
+    for launch in ended_launches(records):
         if launch.purpose not in SEARCHING:
             continue
         if launch.end == "finished" and launch.attempt is not None:
@@ -45,19 +45,19 @@ def to_search_events(seen: Iterable[LaunchRecord], plan: BisectPlan) -> tuple[Ev
     return tuple(events)
 
 
-def pending_launches(seen: Iterable[LaunchRecord]) -> tuple[Pending, ...]:
+def pending_launches(records: Iterable[LaunchRecord]) -> tuple[Pending, ...]:
     return tuple(
         Pending(launch.position, launch.runs, launch.purpose, launch.slot)
-        for launch in seen
+        for launch in records
         if launch.end is None and launch.purpose in SEARCHING
     )
 
 
-def search_launches(seen: Iterable[LaunchRecord], position: int) -> list[tuple[LaunchRecord, Attempt]]:
+def search_launches(records: Iterable[LaunchRecord], position: int) -> list[tuple[LaunchRecord, Attempt]]:
     """The launches of a position that the search rests on."""
     return [
         (launch, launch.attempt)
-        for launch in seen
+        for launch in records
         if launch.position == position
         and launch.end == "finished"
         and launch.attempt is not None
@@ -65,22 +65,27 @@ def search_launches(seen: Iterable[LaunchRecord], position: int) -> list[tuple[L
     ]
 
 
-def beliefs_after(plan: BisectPlan, seen: Sequence[LaunchRecord]) -> Beliefs | None:
+def beliefs_after(plan: BisectPlan, records: Sequence[LaunchRecord]) -> Beliefs | None:
     """What the launches say; None if they cannot be judged."""
     try:
-        return decide.beliefs(plan.search, to_search_events(seen, plan))
+        return decide.beliefs(plan.search, to_search_events(records, plan))
     except (ValueError, KeyError):
         return None
 
 
 def likely_next(
-    plan: BisectPlan, seen: Sequence[LaunchRecord], running: LaunchRecord, slots: Sequence[str]
+    plan: BisectPlan, records: Sequence[LaunchRecord], running: LaunchRecord, slots: Sequence[str]
 ) -> tuple[int, ...]:
     """The positions that follow a running launch, if it is slow and if it is fast."""
-    levels = {end: [x.log_value(plan.ref) for _, x in search_launches(seen, end)] for end in (plan.last, 0)}
+    levels = {
+        end: [x.log_value(plan.ref) for _, x in search_launches(records, end)] for end in (plan.last, 0)
+    }
     if not all(levels.values()):
         return ()
-    events, others = to_search_events(seen, plan), [x for x in seen if x.attempt_id != running.attempt_id]
+    events, others = (
+        to_search_events(records, plan),
+        [x for x in records if x.attempt_id != running.attempt_id],
+    )
     purpose: Purpose = "confirm" if running.purpose == "confirm" else "search"
     found: dict[int, None] = {}
     for logs in levels.values():

@@ -256,7 +256,7 @@ def revert_sentence(check: RevertCheck, plan: BisectPlan) -> Iterator[str]:
 
 
 def rebase_sentences(
-    plan: BisectPlan, outcome: SearchOutcome | None, seen: Sequence[LaunchRecord]
+    plan: BisectPlan, outcome: SearchOutcome | None, records: Sequence[LaunchRecord]
 ) -> Iterator[str]:
     """That the step is a rebase, and how its packages are taken apart."""
     if outcome is None or outcome.verdict != "found" or len(outcome.culprits) != 1:
@@ -270,7 +270,7 @@ def rebase_sentences(
         f"{crossing.after}. What made it may be in {crossing.what} or in another package rather than in the "
         "commit itself."
     )
-    moved = differing(_packages(seen, crossing.parent), _packages(seen, crossing.index))
+    moved = differing(_packages(records, crossing.parent), _packages(records, crossing.index))
     swaps = [(name, new) for name, _, new in moved if new and not name.startswith(_LIBRARIES)]
     if not swaps:
         return
@@ -287,9 +287,9 @@ def rebase_sentences(
     yield f"One at a time over the parent: `{command}`" + (f"; then {others}." if others else ".")
 
 
-def _packages(seen: Sequence[LaunchRecord], position: int) -> tuple[str, ...]:
+def _packages(records: Sequence[LaunchRecord], position: int) -> tuple[str, ...]:
     """The packages of a position's environment, as its attempts report them."""
-    for launch in seen:
+    for launch in records:
         facts = launch.attempt.provenance.facts.get("engine") if launch.attempt else None
         if launch.position == position and isinstance(facts, Mapping) and facts.get("packages"):
             return tuple(str(line) for line in facts["packages"])

@@ -58,8 +58,8 @@ class PlannedLaunches:
     def advice(self) -> str:
         return self.plan.advice
 
-    def next(self, seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
-        plan, measured = self.plan, measured_launches(seen)
+    def next(self, records: Sequence[LaunchRecord]) -> LaunchRequest | str:
+        plan, measured = self.plan, measured_launches(records)
         count, for_guards = len(measured), False
         if count >= (self.until or plan.max_launches):
             return ""
@@ -69,7 +69,7 @@ class PlannedLaunches:
             for_guards = claim == "holds" and not is_last and has_open_guard(plan, measured, self.cells[0])
             if is_last or (claim != "inconclusive" and not for_guards):
                 return ""
-        if plan.budget is not None and not fits_budget(seen, plan.budget):
+        if plan.budget is not None and not fits_budget(records, plan.budget):
             return ""
         position = plan.position(count)
         why = plan.reason(count) + (", for the guards" if for_guards else "")
@@ -81,11 +81,13 @@ class PlannedLaunches:
     def name(self, order: LaunchRequest) -> str:
         return self.plan.side_name(order.position)
 
-    def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
-        self.plan.require_admissible(attempt, seen)
+    def admit(self, attempt: Attempt, records: Sequence[LaunchRecord]) -> None:
+        self.plan.require_admissible(attempt, records)
 
-    def event(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
-        return launch_ended(ended, seen, order, self.plan.ref, self.plan.budget or 0.0)
+    def event(
+        self, ended: LaunchRecord, records: Sequence[LaunchRecord], order: LaunchRequest
+    ) -> LaunchEnded:
+        return launch_ended(ended, records, order, self.plan.ref, self.plan.budget or 0.0)
 
 
 def measure_launches(
@@ -113,10 +115,10 @@ def measure_launches(
         return journal.events
 
 
-def _conclusion(plan: MeasurementPlan, seen: Sequence[LaunchRecord]) -> dict[str, object]:
+def _conclusion(plan: MeasurementPlan, records: Sequence[LaunchRecord]) -> dict[str, object]:
     if isinstance(plan, RunPlan):
         return {"verdict": "measured"}
-    verdict = plan.judge(measured_launches(seen))
+    verdict = plan.judge(measured_launches(records))
     return {"verdict": verdict.word, "launches": verdict.launches}
 
 

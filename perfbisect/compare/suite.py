@@ -104,14 +104,14 @@ class _Member:
     @property
     def failed_server(self) -> bool:
         """True if the server failed in this cell's last turn."""
-        seen = self.launches.seen
-        last = seen[-1].attempt if seen else None
+        records = self.launches.records
+        last = records[-1].attempt if records else None
         failure = last.failure if last else None
         return failure is not None and failure.fault == "change" and failure.phase in _CELL_PHASES
 
     @property
     def needs_launch(self) -> bool:
-        return self.error is None and isinstance(self.policy.next(self.launches.seen), LaunchRequest)
+        return self.error is None and isinstance(self.policy.next(self.launches.records), LaunchRequest)
 
     def begin(self, place: int, of: int, token: str) -> AttemptRequest:
         """Record the start of its turn. ``token``: of the server, drawn by the first turn."""
@@ -142,7 +142,7 @@ class _Member:
 
     def conclude(self) -> CellOutcome:
         """End the job if it has all launches."""
-        measured = measured_launches(self.launches.seen)
+        measured = measured_launches(self.launches.records)
         if not finished(self.journal.events) and len(measured) >= self.plan.launches:
             self.journal.append("verdict", {"verdict": "measured"})
         return CellOutcome(self.job, run_document(self.job, self.journal.events), self.error)

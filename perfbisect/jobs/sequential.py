@@ -29,7 +29,7 @@ class LaunchPolicy(Protocol):
         """The next step for the user if a change cannot be built or served."""
         ...
 
-    def next(self, seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
+    def next(self, records: Sequence[LaunchRecord]) -> LaunchRequest | str:
         """The next launch; or the reason for an early end, empty after a regular end."""
         ...
 
@@ -41,11 +41,13 @@ class LaunchPolicy(Protocol):
         """Names the side in error messages."""
         ...
 
-    def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
+    def admit(self, attempt: Attempt, records: Sequence[LaunchRecord]) -> None:
         """Raise an error if an attempt is not comparable; the launch is then discarded."""
         ...
 
-    def event(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
+    def event(
+        self, ended: LaunchRecord, records: Sequence[LaunchRecord], order: LaunchRequest
+    ) -> LaunchEnded:
         """The event for a launch that has ended."""
         ...
 
@@ -60,21 +62,21 @@ class PolicyLaunches:
         self._retried: LaunchRecord | None = None
 
     @property
-    def seen(self) -> tuple[LaunchRecord, ...]:
+    def records(self) -> tuple[LaunchRecord, ...]:
         return self._replay.read(self._journal.events)
 
     def announce(self, place: str = "") -> LaunchRequest | str:
         """The next launch, which is announced; or why there is none. ``place``: more of why it is made."""
-        seen, slot = self.seen, self._tools.slots[0].name
-        order = self._policy.next(seen)
+        records, slot = self.records, self._tools.slots[0].name
+        order = self._policy.next(records)
         if isinstance(order, str):
             return order
-        why, alike = order.why + place, [launch for launch in seen if launch.purpose == order.purpose]
+        why, alike = order.why + place, [launch for launch in records if launch.purpose == order.purpose]
         self._retried = retry_due(alike, slot, (slot,))
         if self._retried is not None:
             why += f", once more: {self._retried.reason}"
         self._order = replace(order, why=why)
-        self._tools.sink(launch_started(len(seen) + 1, self._order, 0, slot))
+        self._tools.sink(launch_started(len(records) + 1, self._order, 0, slot))
         return self._order
 
     def finish(self, attempt_id: str | None) -> None:
@@ -87,17 +89,17 @@ class PolicyLaunches:
             BuildError, ServerError: a change cannot be built or served.
             ClientError, MachineError: they failed too often; the job can be resumed.
         """
-        order, policy, seen = self._order, self._policy, self.seen
+        order, policy, records = self._order, self._policy, self.records
         assert order is not None
-        ended = next(launch for launch in seen if launch.attempt_id == attempt_id)
+        ended = next(launch for launch in records if launch.attempt_id == attempt_id)
         if ended.attempt is not None and ended.attempt.failure is None:
             try:
-                policy.admit(ended.attempt, seen)
+                policy.admit(ended.attempt, records)
             except PerfbisectError as error:
                 # A resumed job must not count it.
                 self._journal.append("discarded", {"attempt": attempt_id, "reason": error.message})
                 raise
-        self._tools.sink(policy.event(ended, seen, order))
+        self._tools.sink(policy.event(ended, records, order))
         if ended.refused and (not ended.built or self._retried is not None):
             raise self._failures.broken(ended, policy.name(order), policy.advice)
         self._failures.after(ended)
@@ -123,15 +125,19 @@ def run_sequentially(
     return order
 
 
-def fits_budget(seen: Sequence[LaunchRecord], budget: float) -> bool:
+def fits_budget(records: Sequence[LaunchRecord], budget: float) -> bool:
     """True if another launch of median length fits into the budget in minutes."""
-    each = [launch.minutes for launch in seen if launch.end == "finished"]
-    return sum(launch.minutes for launch in seen) + (median(each) if each else 0.0) <= budget
+    each = [launch.minutes for launch in records if launch.end == "finished"]
+    return sum(launch.minutes for launch in records) + (median(each) if each else 0.0) <= budget
 
 
 def launch_ended(
-    ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest, metric: MetricRef, budget: float
+    ended: LaunchRecord,
+    records: Sequence[LaunchRecord],
+    order: LaunchRequest,
+    metric: MetricRef,
+    budget: float,
 ) -> LaunchEnded:
     """The event for a launch of a job without a posterior."""
     document = launch_document(ended, order.change, metric)
-    return LaunchEnded(document, metric.metric.unit, sum(x.minutes for x in seen), budget)
+    return LaunchEnded(document, metric.metric.unit, sum(x.minutes for x in records), budget)
