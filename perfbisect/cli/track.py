@@ -212,7 +212,6 @@ def rebaseline(cells: tuple[str, ...], until: str, state: Path | None) -> Comman
 @click.option("--zone", metavar="ZONE", help="Time zone of times that say none, e.g. UTC, Asia/Shanghai.")
 @_day_option("--since", "Leave older builds.  [default for Buildkite: 90 days ago]")
 @click.option("--branch", default="main", show_default=True, help="Of Buildkite: whose builds; '' for all.")
-@click.option("--logs/--no-logs", default=True, help="Of Buildkite: keep the ends of the jobs' logs, or not.")
 @click.option(
     "--from", "source", metavar="SOURCE", help="What it must be: buildkite, kanban, journals, folder."
 )
@@ -223,7 +222,6 @@ def ingest(
     zone: str | None,
     since: str,
     branch: str,
-    logs: bool,
     source: str | None,
     state: Path | None,
 ) -> CommandResult:
@@ -255,7 +253,6 @@ def ingest(
         zone=zone or "",
         since=since,
         branch=branch,
-        logs=logs,
         now=started,
         variables=os.environ,
         say=print_progress,

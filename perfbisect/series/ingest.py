@@ -106,7 +106,7 @@ def _read_new(build: SourceBuild, versions: dict[str, str]) -> Iterator[tuple[Ra
 def _store_build(
     store: SeriesStore, build: SourceBuild, files: Iterable[tuple[RawFile, str]]
 ) -> Counter[FileState]:
-    number = store.keep_build(build.build, whole=build.whole, logs=build.logs)
+    number = store.keep_build(build.build, whole=build.whole)
     states: list[FileState] = []
     for file, version in files:
         try:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -57,10 +57,6 @@ CREATE TABLE results (
 );
 CREATE INDEX results_cell ON results (is_point, cell, night);
 CREATE INDEX results_build ON results (build);
-CREATE TABLE logs (
-  build INTEGER NOT NULL REFERENCES builds(id), job TEXT NOT NULL, content BLOB NOT NULL,
-  PRIMARY KEY (build, job)
-) WITHOUT ROWID;
 CREATE TABLE alerts (
   id TEXT PRIMARY KEY,
   state TEXT NOT NULL, why TEXT NOT NULL, by_rule INTEGER NOT NULL, record TEXT NOT NULL
@@ -182,7 +178,7 @@ class SeriesStore:
                 f"the store cannot be written: {error}; nothing of it was changed", where=self.path
             ) from error
 
-    def keep_build(self, build: Build, *, whole: bool = False, logs: Mapping[str, str] | None = None) -> int:
+    def keep_build(self, build: Build, *, whole: bool = False) -> int:
         """Write a build and return its number; what another source did not know is filled in."""
         row = self._db.execute(
             "SELECT id, is_whole, build FROM builds WHERE key = ?", (build.key,)
@@ -202,8 +198,6 @@ class SeriesStore:
                     "UPDATE builds SET build = ?, is_whole = max(is_whole, ?), is_changed = 1 WHERE id = ?",
                     (json.dumps(asdict(merged)), whole, number),
                 )
-        for job, text in (logs or {}).items():
-            self._db.execute("INSERT OR REPLACE INTO logs VALUES (?, ?, ?)", (number, job, _packed(text)))
         return number
 
     def versions(self) -> dict[str, str]:

@@ -23,13 +23,12 @@ class Service:
     builds: list[dict[str, Any]] = field(default_factory=list)
     artifacts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
-    logs: dict[str, str] = field(default_factory=dict)
     moods: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     seen_by_storage: list[str | None] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
-    """Jobs whose logs, and artifacts, that are not there any more."""
+    """Artifacts that are not there any more."""
     circle: bool = False
     """Its last page leads to the first."""
     per_page: int = 2
@@ -58,7 +57,6 @@ class Service:
             **told,
         }
         self.builds.insert(0, build)
-        self.logs[f"job-{number}"] = f"\x1b[0mlog of {number}"
         for path, document in files.items():
             self.artifact(number, path, document)
         return build
@@ -110,12 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, {"message": "Not found"})
         if len(words) == 2:
             return self._answer(200, build)
-        if (words[3] if words[-1] == "log" else words[-2]) in service.removed:
+        if words[-2] in service.removed:
             return self._answer(404, {"message": "Not found"})
         if words[2:] == ["artifacts"]:
             return self._page(service.artifacts.get(words[1], []), parts.path, query)
-        if words[-1] == "log":
-            return self._answer(200, {"content": service.logs.get(words[3], ""), "size": 1})
         if words[-1] == "download":
             return self._answer(
                 302, {"url": "..."}, {"Location": f"{service.storage}/{words[-2]}?signature=x"}

@@ -40,13 +40,12 @@ class SourceFile:
 class SourceBuild:
     """The files of one build. ``zone``: of times without one; empty: such a time is refused.
 
-    ``logs``: job -> the end of its log. ``whole``: the build has ended and everything of it is listed.
+    ``whole``: the build has ended and everything of it is listed.
     """
 
     build: Build
     files: tuple[SourceFile, ...]
     zone: str = ""
-    logs: Mapping[str, str] = field(default_factory=dict)
     whole: bool = False
 
 
@@ -62,7 +61,6 @@ class IngestOptions:
     zone: str = ""
     since: str = ""
     branch: str = "main"
-    logs: bool = True
     finished: frozenset[str] = frozenset()
     now: datetime | None = None
     variables: Mapping[str, str] = field(default_factory=dict)

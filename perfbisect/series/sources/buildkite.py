@@ -1,4 +1,4 @@
-"""Buildkite: the builds of a pipeline, their artifacts and the ends of their jobs' logs, over its REST API.
+"""Buildkite: the builds of a pipeline and their artifacts, over its REST API.
 
 A build says its commit and branch, and when it was made: the commit was chosen then. Nightly builds are
 those that a schedule started, or whose message says so.
@@ -6,7 +6,6 @@ those that a schedule started, or whose message says so.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,9 +22,6 @@ TOKENS = ("BUILDKITE_TOKEN", "BUILDKITE_API_TOKEN")
 API = "https://api.buildkite.com/v2"
 
 _PAGE = 100
-_LOG = 64 * 1024
-"""Characters of a job's log that are kept: its end."""
-
 _UNFINISHED = frozenset({"scheduled", "running", "failing", "canceling", "creating", "blocked", "waiting"})
 _WEB = re.compile(r"^/(?P<org>[\w-]+)/(?P<pipe>[\w-]+)(?:/builds/(?P<build>\d+))?/?$")
 _REST = re.compile(
@@ -81,7 +77,7 @@ class Buildkite:
         if not token:
             raise UsageError(
                 f"Buildkite needs a token, and {TOKENS[0]} is not set",
-                next_step=f"export {TOKENS[0]}=..., of one that may read builds, artifacts and build logs",
+                next_step=f"export {TOKENS[0]}=..., of one that may read builds and artifacts",
             )
         rest = RestClient(pipeline.api, token, "Buildkite", say=options.say, wait=options.wait)
         try:
@@ -156,17 +152,10 @@ def _source_build(
     # A step that was run again has uploaded its files again: the later ones count.
     artifacts.sort(key=lambda artifact: str(job_of(artifact).get("started_at")))
     by_path = {str(artifact["path"]): artifact for artifact in artifacts}
-    logs = {}
-    if options.logs:
-        for job in sorted({str(artifact.get("job_id")) for artifact in by_path.values()} & set(jobs)):
-            with contextlib.suppress(MissingResourceError):  # It was removed: the results count without it.
-                log = rest.json(f"{url}/jobs/{quote(job)}/log")
-                logs[_job_name(jobs[job])] = str(log.get("content") or "")[-_LOG:]
     return SourceBuild(
         build,
         tuple(_file(rest, path, artifact, job_of(artifact)) for path, artifact in by_path.items()),
         options.zone or "UTC",
-        logs,
         whole=build.state not in _UNFINISHED and bool(build.state),
     )
 

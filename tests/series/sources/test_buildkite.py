@@ -57,7 +57,7 @@ def test_other_addresses_are_none(address: str) -> None:
     assert parse_address(address) is None
 
 
-def test_a_build_comes_with_commit_branch_job_and_log(service: Service) -> None:
+def test_a_build_comes_with_commit_branch_and_job(service: Service) -> None:
     fields = service.add(6411, {f"{RESULTS}/{name_of()}": served(), "logs/serve.txt": "no result"})
     (build,) = fetched(service)
     assert build.build == Build(
@@ -68,7 +68,6 @@ def test_a_build_comes_with_commit_branch_job_and_log(service: Service) -> None:
     (file,) = build.files
     assert file.name == f"{RESULTS}/{name_of()}"
     assert file.facts == {"job": "Omni Perf Test", "host": "node-6411"}
-    assert build.logs == {"Omni Perf Test": "\x1b[0mlog of 6411"}
     assert '"num_prompts": 40' in file.read()[0]
     assert service.seen_by_storage == [None], "the token stays with the API"
 
@@ -204,9 +203,9 @@ def add_two_builds(service: Service) -> None:
 
 
 def test_what_was_removed_does_not_stop_the_rest(service: Service, tmp_path: Any) -> None:
-    """Logs and artifacts are removed after a time: a build that lacks them would be in the way for good."""
+    """Artifacts are removed after a time: a build that lacks them would be in the way for good."""
     add_two_builds(service)
-    service.removed = {"artifact-0", "job-6401", "job-6402"}
+    service.removed = {"artifact-0"}
     said: list[str] = []
     with SeriesStore.of(tmp_path) as store:
         done = ingest(store, [service.api + PIPELINE], options(say=said.append))
@@ -230,5 +229,4 @@ def test_ingest_keeps_what_came_before_a_failure_and_nothing_twice(service: Serv
         assert [(group.fate, group.count) for group in done.rejected] == [("broken", 1)]
         (point,) = store.points()
         assert (point.build.commit, point.covariates["host"]) == (service.builds[1]["commit"], "node-6401")
-        assert store._db.execute("SELECT count(*) FROM logs").fetchall() == [(2,)]
         assert ingest(store, [address], quick).builds == 0
