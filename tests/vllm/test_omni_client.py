@@ -177,7 +177,7 @@ def test_failed_requests_are_a_warning(done: dict[str, Done]) -> None:
 def test_a_request_without_sound_is_a_warning(done: dict[str, Done]) -> None:
     run = done["muted"].parsed()
     assert result(done["muted"].path)["failed"] == 0
-    assert [warning for warning in run.warnings if "brought no sound" in warning]
+    assert [warning for warning in run.warnings if "has no sound" in warning]
 
 
 @pytest.mark.parametrize(
