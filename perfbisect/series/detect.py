@@ -23,8 +23,16 @@ from perfbisect.series.findings import (
     drop_duplicate_tails,
     select_alerts,
 )
-from perfbisect.series.points import MachineSeriesStart, machine_series, machine_series_starts
-from perfbisect.series.series import CellSeries, build_series, day_number, night_of, nightly
+from perfbisect.series.series import (
+    CellSeries,
+    MachineSeriesStart,
+    build_series,
+    day_number,
+    machine_series,
+    machine_series_starts,
+    night_of,
+    nightly,
+)
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
 

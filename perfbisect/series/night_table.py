@@ -12,15 +12,15 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, MetricDocument, metric_document
 from perfbisect.model.metric import parse_metric, row
 from perfbisect.report.document import Column, Paragraph, Report, Section, Table, Verdict
-from perfbisect.series.points import (
-    Build,
+from perfbisect.series.points import Build, Point, RejectedResult
+from perfbisect.series.series import (
+    HEADLINES,
+    CellSeries,
     MachineSeriesStart,
-    Point,
-    RejectedResult,
+    build_series,
     cell_of_series,
     machine_series_starts,
 )
-from perfbisect.series.series import HEADLINES, CellSeries, build_series
 from perfbisect.series.store import SeriesStore
 
 Marks = Callable[[CellSeries], Mapping[int, str]]

@@ -6,10 +6,9 @@ Launch and provenance of a point are partly unknown, so it makes series and is n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
 from typing import Any, Literal
 
 from perfbisect.common.durations import moment
@@ -189,53 +188,3 @@ ALONE = "alone"
 def known(covariates: Mapping[str, Any]) -> dict[str, Any]:
     """Covariates without those that say nothing: None, empty text, empty lists and mappings."""
     return {name: value for name, value in covariates.items() if value not in (None, "", [], {})}
-
-
-ON = " on "
-"""Between the name of a cell and the kind of machine, of every kind but the first."""
-
-
-def machine_series(points: Iterable[Point]) -> Iterator[tuple[str, tuple[Point, ...]]]:
-    """The points of each cell by kind of machine, with a name: ``qwen3_tts@c4-n40 on H100``.
-
-    The kind that measured first keeps the cell's own name, so that its alerts stay when another comes.
-    Points without a machine count with it.
-    """
-    for cell, group in groupby(sorted(points, key=lambda point: point.order), key=lambda point: point.cell):
-        ordered = tuple(group)
-        kinds = dict.fromkeys(point.hardware for point in ordered if point.hardware)
-        first = next(iter(kinds), "")
-        for kind in kinds or ("",):
-            own = tuple(point for point in ordered if (point.hardware or first) == kind)
-            yield (cell if kind == first else f"{cell}{ON}{kind}"), own
-
-
-@dataclass(frozen=True)
-class MachineSeriesStart:
-    """Another kind of machine begins to measure a cell: ``first`` is its first point, ``before`` the last
-    point of another kind."""
-
-    name: str
-    first: Point
-    before: Point
-
-    @property
-    def what(self) -> str:
-        """What the two kinds do not share: ``driver 550.54 -> driver 560.28``."""
-        before, after = self.before.hardware.split(", "), self.first.hardware.split(", ")
-        old, new = [x for x in before if x not in after], [x for x in after if x not in before]
-        return f"{', '.join(old or before)} -> {', '.join(new or after)}"
-
-
-def machine_series_starts(points: Iterable[Point]) -> Iterator[MachineSeriesStart]:
-    """Where another kind of machine began to measure a cell: an update of the driver makes one too."""
-    named = tuple(point for point in points if point.hardware)
-    for name, own in machine_series(named):
-        earlier = [p for p in named if p.cell == own[0].cell and p.order < own[0].order]
-        if earlier:
-            yield MachineSeriesStart(name, own[0], max(earlier, key=lambda point: point.order))
-
-
-def cell_of_series(name: str) -> str:
-    """The cell of a machine series' name."""
-    return name.partition(ON)[0]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median
 from typing import Any, Literal
 
@@ -251,3 +251,53 @@ def _prompt_hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]
         for index, (old, new) in stretch.items():
             if sizes[index] > max(_SAME_TOKENS, usual):
                 yield Discontinuity(index, "workload", f"prompts have {new:.5g} tokens, {old:.5g} before")
+
+
+_ON = " on "
+"""Between the name of a cell and the kind of machine, of every kind but the first."""
+
+
+def machine_series(points: Iterable[Point]) -> Iterator[tuple[str, tuple[Point, ...]]]:
+    """The points of each cell by kind of machine, with a name: ``qwen3_tts@c4-n40 on H100``.
+
+    The kind that measured first keeps the cell's own name, so that its alerts stay when another comes.
+    Points without a machine count with it.
+    """
+    for cell, group in groupby(sorted(points, key=lambda point: point.order), key=lambda point: point.cell):
+        ordered = tuple(group)
+        kinds = dict.fromkeys(point.hardware for point in ordered if point.hardware)
+        first = next(iter(kinds), "")
+        for kind in kinds or ("",):
+            own = tuple(point for point in ordered if (point.hardware or first) == kind)
+            yield (cell if kind == first else f"{cell}{_ON}{kind}"), own
+
+
+@dataclass(frozen=True)
+class MachineSeriesStart:
+    """Another kind of machine begins to measure a cell: ``first`` is its first point, ``before`` the last
+    point of another kind."""
+
+    name: str
+    first: Point
+    before: Point
+
+    @property
+    def what(self) -> str:
+        """What the two kinds do not share: ``driver 550.54 -> driver 560.28``."""
+        before, after = self.before.hardware.split(", "), self.first.hardware.split(", ")
+        old, new = [x for x in before if x not in after], [x for x in after if x not in before]
+        return f"{', '.join(old or before)} -> {', '.join(new or after)}"
+
+
+def machine_series_starts(points: Iterable[Point]) -> Iterator[MachineSeriesStart]:
+    """Where another kind of machine began to measure a cell: an update of the driver makes one too."""
+    named = tuple(point for point in points if point.hardware)
+    for name, own in machine_series(named):
+        earlier = [p for p in named if p.cell == own[0].cell and p.order < own[0].order]
+        if earlier:
+            yield MachineSeriesStart(name, own[0], max(earlier, key=lambda point: point.order))
+
+
+def cell_of_series(name: str) -> str:
+    """The cell of a machine series' name."""
+    return name.partition(_ON)[0]

@@ -21,15 +21,8 @@ from pydantic import TypeAdapter
 from perfbisect.common.suggest import hint
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.alerts import AlertRecord, State
-from perfbisect.series.points import (
-    Build,
-    Point,
-    RawFile,
-    RejectedResult,
-    Workload,
-    cell_of_series,
-    machine_series,
-)
+from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
+from perfbisect.series.series import cell_of_series, machine_series
 
 FILE = "series.sqlite"
 VERSION = 4

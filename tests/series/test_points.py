@@ -8,14 +8,8 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.common.durations import moment, stamp
-from perfbisect.series.points import (
-    Build,
-    Point,
-    Workload,
-    cell_of_series,
-    machine_series,
-    machine_series_starts,
-)
+from perfbisect.series.points import Build, Point, Workload
+from perfbisect.series.series import cell_of_series, machine_series, machine_series_starts
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.series.made_series import cell, noise
 

@@ -14,7 +14,7 @@ from perfbisect.common.text import MODEL, glob_pattern
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.model.cell import Words
 from perfbisect.model.commit_details import CauseWord
-from perfbisect.series.points import cell_of_series
+from perfbisect.series.series import cell_of_series
 
 _SHARE = Field(gt=0, lt=1)
 _FACTOR = Field(gt=0, le=1e6)
