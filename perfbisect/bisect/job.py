@@ -241,7 +241,7 @@ def _report_launch(
     p, none = tuple(map(shown_probability, beliefs.p)), shown_probability(beliefs.none)
     best = sorted(range(1, plan.last + 1), key=lambda i: -beliefs.p[i])[:_LEADING]
     leading = ", ".join(f"{positions[i].change.short} {probability(p[i])}" for i in best)
-    sink(replace(launch, detail=f"leading {leading}; nothing changed {probability(none)}"))
+    sink(replace(launch, detail=f"leading {leading}; P(no change) {probability(none)}"))
     names = tuple((position.change.short, position.change.subject) for position in positions)
     untestable = frozenset(i for i, position in enumerate(positions) if position.skip)
     sink(CandidatesUpdated(names, p, none, untestable))

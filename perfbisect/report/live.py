@@ -137,7 +137,7 @@ def _posterior(view: View, width: int, ramp: str) -> Iterator[Text]:
             "",
             [(f"{probability(p[index]):<5} ", "bold"), (f"{filled:<{bar}} ", "cyan"), *_named(view, index)],
         )
-    yield _row("", [(f"{probability(view.none):<5} ", "bold"), ("nothing changed", "dim")])
+    yield _row("", [(f"{probability(view.none):<5} ", "bold"), ("P(no change)", "dim")])
 
 
 def _mark(part: Iterable[int], view: View, here: set[int]) -> str:

@@ -139,7 +139,7 @@ def test_the_area_says_what_is_believed_what_runs_and_what_is_left() -> None:
     assert "search: most bits a minute" in shown
     assert CHANGES[CULPRIT].short in shown
     assert "0.20" in shown
-    assert "nothing changed" in shown
+    assert "P(no change)" in shown
     assert "last     #1 11.00 ms" in shown
     assert "2.1 min of 60.0 min, 57.9 min left, 1.2 min by the clock" in shown
     assert used(view, 74.0) == pytest.approx(1.0 + 64 / 60)
