@@ -151,7 +151,7 @@ def stop(
     type=click.Choice(["md", "json", "html"]),
     default="md",
     show_default=True,
-    help="Format; html is a self-contained page, for bisections only.",
+    help="Format; html is a page that opens from disk.",
 )
 @click.option("--metric", metavar="M", help="Evaluate the same launches for another metric; starts nothing.")
 @options.repo
@@ -182,11 +182,11 @@ def report(
     jobs = open_workspace(repo=repo, state=state).jobs
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("report")
     kind, document = read_document(job, metric)
-    text = kind.markdown(document)
-    if form == "html":
-        if kind.page is None:
-            raise UsageError(
-                f"job {job.id} is a {kind.plan.noun}: its report has no page", next_step="--format md"
-            )
-        text = kind.page(document)
-    return CommandResult(document, [text.rstrip("\n")], json=form == "json")
+    if form == "json":
+        return CommandResult(document, (), json=True)
+    render = kind.page if form == "html" else kind.markdown
+    if render is None:
+        raise UsageError(
+            f"job {job.id} is a {kind.plan.noun}: its report has no page", next_step="--format md"
+        )
+    return CommandResult(document, [render(document).rstrip("\n")])
