@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from perfbisect.bisect.documents import EffectDocument, ReportDocument
-from perfbisect.common.numbers import minutes, percent, probability, with_unit
+from perfbisect.common.quantities import minutes, percent, probability, with_unit
 from perfbisect.jobs.documents import LaunchDocument
 from perfbisect.report.plots import (
     Plot,

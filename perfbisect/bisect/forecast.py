@@ -13,7 +13,7 @@ from pydantic import Field
 from perfbisect.bisect.documents import PositionDocument, SkipDocument, position_documents, skip_documents
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.revert import MAX_BLOCKS
-from perfbisect.common.numbers import minutes, percent
+from perfbisect.common.quantities import minutes, percent
 from perfbisect.common.text import line
 from perfbisect.environments.base import Builder
 from perfbisect.errors import MachineError

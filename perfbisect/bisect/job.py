@@ -18,7 +18,7 @@ from perfbisect.bisect.result import bisect_document, outcome_of
 from perfbisect.bisect.revert import confirm_revert
 from perfbisect.bisect.search_events import beliefs_after, likely_next, pending_launches, to_search_events
 from perfbisect.bisect.summary import reason_sentence
-from perfbisect.common.numbers import probability
+from perfbisect.common.quantities import probability
 from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
 from perfbisect.jobs.documents import launch_document
 from perfbisect.jobs.events import EventListener, JobEnded, LaunchEnded

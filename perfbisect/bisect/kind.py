@@ -10,7 +10,7 @@ from perfbisect.bisect.other_metric import document_for_metric
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.report import build_report
 from perfbisect.bisect.result import bisect_document
-from perfbisect.common.numbers import percent
+from perfbisect.common.quantities import percent
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
 from perfbisect.jobs.kind import Candidate, JobKind, JobStatus
 from perfbisect.report.html import report_html

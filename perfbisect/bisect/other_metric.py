@@ -13,7 +13,7 @@ from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.result import build_document
 from perfbisect.bisect.search_events import SEARCHING, beliefs_after, to_search_events
-from perfbisect.common.suggest import hint
+from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent

@@ -8,7 +8,7 @@ from typing import Final
 
 from perfbisect.bisect.documents import EffectDocument, ReportDocument
 from perfbisect.bisect.figures import PHASES, effect_rows, plots
-from perfbisect.common.numbers import minutes, number, percent, probability, with_unit
+from perfbisect.common.quantities import minutes, number, percent, probability, with_unit
 from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.report.document import (
     Block,

@@ -9,7 +9,7 @@ from perfbisect.bisect.decision.model import Comparison, Note, NoteKind, Reason,
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.positions import Position, crossings, differing
 from perfbisect.bisect.revert import RevertCheck
-from perfbisect.common.numbers import percent
+from perfbisect.common.quantities import percent
 from perfbisect.jobs.commands import follow_up_command, git_command
 from perfbisect.jobs.replay import LaunchRecord
 

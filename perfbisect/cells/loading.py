@@ -15,7 +15,7 @@ from perfbisect.cells.deploy import pinned_documents, placed_stages
 from perfbisect.cells.importers.base import ImportedCell
 from perfbisect.cells.ladder import LADDERS, LadderError, Rung, expand
 from perfbisect.clients import CLIENTS
-from perfbisect.common.suggest import hint, nearest
+from perfbisect.common.text import hint, nearest
 from perfbisect.common.yaml_source import Located, Place, keys_of, load, located, unknown_key
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.model.cell import LOCAL, Cell, DeployYaml, apply_variant

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
-from perfbisect.common.suggest import hint
+from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, RevisionError, ServerError
 from perfbisect.model.change import Change
 from perfbisect.system import processes

@@ -152,7 +152,7 @@ def schema(verb: tuple[str, ...]) -> CommandResult | int:
     from perfbisect.cells.loading import cell_schema
     from perfbisect.cli.schema import document_names, verb_schema
     from perfbisect.commands.documents import SchemasDocument
-    from perfbisect.common.suggest import hint
+    from perfbisect.common.text import hint
     from perfbisect.errors import UsageError
 
     verbs = document_names()

@@ -53,7 +53,7 @@ def build(
     """
     from perfbisect.commands.documents import DashboardDocument
     from perfbisect.commands.workspace import open_workspace
-    from perfbisect.common.durations import stamp
+    from perfbisect.common.quantities import stamp
     from perfbisect.dashboard.build import write_site
     from perfbisect.dashboard.collect import collect_site, load_bisections
     from perfbisect.errors import UsageError

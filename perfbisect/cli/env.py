@@ -12,7 +12,7 @@ from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
 from perfbisect.commands.options import UnitParam
 from perfbisect.commands.output import CommandResult
-from perfbisect.common.durations import parse_age, parse_size
+from perfbisect.common.quantities import parse_age, parse_size
 
 if TYPE_CHECKING:
     from perfbisect.commands.documents import EnvGcDocument, GcItemDocument

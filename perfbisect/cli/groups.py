@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from perfbisect.common.suggest import hint
+from perfbisect.common.text import hint
 
 
 class Verbs(click.Group):

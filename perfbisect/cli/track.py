@@ -373,7 +373,7 @@ def detect(
       perfbisect track detect
       perfbisect track detect --since 2026-04-01 --json
     """
-    from perfbisect.common.durations import stamp
+    from perfbisect.common.quantities import stamp
     from perfbisect.series.detect import detect as detect_changes
     from perfbisect.series.report import detect_report
     from perfbisect.series.suspects.table import load_suspect_table

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from perfbisect.common.arguments import option_tokens
-from perfbisect.common.suggest import nearest
+from perfbisect.common.text import nearest
 from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.attempt import key as metric_key

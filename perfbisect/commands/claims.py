@@ -12,7 +12,7 @@ from perfbisect.clients import CLIENTS
 from perfbisect.commands import wiring
 from perfbisect.commands.comparisons import CompareRequest, run_comparisons
 from perfbisect.commands.workspace import Workspace
-from perfbisect.common.suggest import hint
+from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load
 from perfbisect.compare.claims import Claim, Settled, load_claim
 from perfbisect.compare.documents import CompareDocument, VerifyDocument

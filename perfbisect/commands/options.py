@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from perfbisect.common.durations import parse_minutes, parse_share
+from perfbisect.common.quantities import parse_minutes, parse_share
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from perfbisect.cells.settings import FILE
 from perfbisect.commands.workspace import Workspace
-from perfbisect.common.durations import parse_minutes
+from perfbisect.common.quantities import parse_minutes
 from perfbisect.errors import UsageError
 from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.machine.slots import Slot

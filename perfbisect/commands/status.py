@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from perfbisect.common.numbers import minutes, probability, with_unit
+from perfbisect.common.quantities import minutes, probability, with_unit
 from perfbisect.common.text import line
 from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.documents import Document, ErrorDocument, LaunchDocument

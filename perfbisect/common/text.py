@@ -1,8 +1,10 @@
-"""Untrusted text (commit subjects, logs) made safe for terminals and Markdown; path globs."""
+"""Untrusted text made safe for terminals and Markdown; path globs; suggestions for mistyped names."""
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 
 def line(text: str, limit: int = 200) -> str:
@@ -63,3 +65,21 @@ def glob_pattern(glob: str, *, models: bool = False) -> re.Pattern[str]:
     known = _PARTS | ({MODEL: "(?P<model>[^/]+)"} if models else {})
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\{model\})", text)
     return re.compile("".join(known.get(part, re.escape(part)) for part in parts), re.DOTALL)
+
+
+_MOST_SUGGESTIONS = 3
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> tuple[str, ...]:
+    """At most three similar names, ignoring case: those with this prefix, then by :mod:`difflib`'s ratio."""
+    names = {candidate.lower(): candidate for candidate in reversed(tuple(known))}
+    typed = name.strip().lower()
+    prefixed = sorted(candidate for candidate in names if typed and candidate.startswith(typed))
+    similar = difflib.get_close_matches(typed, names, n=_MOST_SUGGESTIONS, cutoff=cutoff)
+    return tuple(names[candidate] for candidate in dict.fromkeys([*prefixed, *similar]))[:_MOST_SUGGESTIONS]
+
+
+def hint(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """``; nearest: a, b``, the end of a message; empty without similar names."""
+    near = nearest(name, known, cutoff)
+    return f"; nearest: {', '.join(near)}" if near else ""

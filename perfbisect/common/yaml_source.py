@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from perfbisect.common.suggest import nearest
+from perfbisect.common.text import nearest
 from perfbisect.errors import LocatedError, UsageError
 
 try:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.common.numbers import minutes, percent
+from perfbisect.common.quantities import minutes, percent
 from perfbisect.compare.baseline import RecordedLevel
 from perfbisect.compare.claims import Settled
 from perfbisect.compare.plan import CheckPlan, ComparePlan, MetricVerdict, RunPlan, SidePlan, attempts_of

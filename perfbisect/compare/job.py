@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from perfbisect.common.numbers import percent, with_unit
+from perfbisect.common.quantities import percent, with_unit
 from perfbisect.compare.baseline import RecordedLevel, record_level, require_enough
 from perfbisect.compare.documents import (
     CheckDocument,

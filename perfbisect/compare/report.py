@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfbisect.common.numbers import minutes, number, percent, with_unit
+from perfbisect.common.quantities import minutes, number, percent, with_unit
 from perfbisect.compare.documents import (
     CheckDocument,
     CheckPlanDocument,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from perfbisect.common.numbers import minutes, percent, with_unit
+from perfbisect.common.quantities import minutes, percent, with_unit
 from perfbisect.compare.baseline import RecordedLevel, dependency_days
 from perfbisect.compare.claims import Settled
 from perfbisect.compare.plan import CLAIMS, CheckPlan, ComparePlan, MetricVerdict

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
-from perfbisect.common.durations import moment, stamp
+from perfbisect.common.quantities import moment, stamp
 from perfbisect.dashboard.site import (
     Scalar,
     Site,

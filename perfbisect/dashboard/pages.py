@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, Literal, get_args
 
 from perfbisect.bisect.documents import ReportDocument
-from perfbisect.common.durations import moment
+from perfbisect.common.quantities import moment
 from perfbisect.common.text import line
 from perfbisect.dashboard.site import Site, SiteBisection, SiteCell, SiteMetric, SitePoint, SiteSeries
 from perfbisect.series.alerts import Alert

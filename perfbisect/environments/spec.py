@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from perfbisect.common.suggest import hint
+from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
 
 _MODULE = "import name of the engine"

@@ -15,7 +15,7 @@ import psutil
 from filelock import FileLock, Timeout
 from pydantic import ConfigDict, TypeAdapter, with_config
 
-from perfbisect.common.suggest import hint
+from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.journal import JournalEvent, read
 from perfbisect.system.files import write_atomic

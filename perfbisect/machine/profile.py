@@ -17,7 +17,7 @@ import psutil
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from perfbisect import resources
-from perfbisect.common.suggest import hint
+from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.machine import devices

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.clients import Client
-from perfbisect.clients.eras import era_of
 from perfbisect.environments.base import Environment
 from perfbisect.errors import ClientError, PerfbisectError, ServerError
 from perfbisect.machine import profile
@@ -22,6 +21,7 @@ from perfbisect.measure import faults
 from perfbisect.measure.attempt import plain
 from perfbisect.measure.executor import AttemptRequest, Turn
 from perfbisect.model.attempt import Attempt, Failure, Phase, Provenance, RunResult
+from perfbisect.serving.eras import era_of
 from perfbisect.system import clock, environ, logs, ports, processes
 from perfbisect.system.processes import OwnedProcess, StopRequested, never
 

@@ -21,7 +21,7 @@ from pydantic import (
 
 from perfbisect.common.arguments import merge_options, parse_options, string_keys
 from perfbisect.common.digests import canonical, canonical_json, digest
-from perfbisect.common.suggest import hint
+from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
 from perfbisect.model.metric import MetricRef, check_metrics, parse_metric
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from perfbisect.common.suggest import hint, nearest
+from perfbisect.common.text import hint, nearest
 from perfbisect.errors import UsageError
 
 Direction = Literal["lower", "higher"]

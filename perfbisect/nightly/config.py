@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from perfbisect.cells.loading import ReadAt, list_cells, load_cells
-from perfbisect.common.durations import parse_minutes, parse_share
-from perfbisect.common.suggest import hint
+from perfbisect.common.quantities import parse_minutes, parse_share
+from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import Located, load, validate
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.model.cell import Cell, Words

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from perfbisect.common.durations import stamp
+from perfbisect.common.quantities import stamp
 from perfbisect.common.text import line
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.collect import collect_site, load_bisections

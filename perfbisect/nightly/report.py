@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from perfbisect.common.numbers import minutes, probability, with_unit
+from perfbisect.common.quantities import minutes, probability, with_unit
 from perfbisect.nightly.model import AlertChange, Night, NightAlert, NightCell, new_regressions
 from perfbisect.report.document import (
     Block,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from perfbisect.common.numbers import minutes, percent, with_unit
+from perfbisect.common.quantities import minutes, percent, with_unit
 from perfbisect.common.text import line, lines
 from perfbisect.jobs.documents import CellDocument, LaunchDocument
 from perfbisect.jobs.events import (

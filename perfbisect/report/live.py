@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live as RichLive
 from rich.text import Text
 
-from perfbisect.common.numbers import minutes, probability, with_unit
+from perfbisect.common.quantities import minutes, probability, with_unit
 from perfbisect.common.text import line
 from perfbisect.jobs.documents import LaunchDocument
 from perfbisect.jobs.events import JobEvent

@@ -12,7 +12,7 @@ from html import escape
 from itertools import accumulate
 from typing import Any
 
-from perfbisect.common.numbers import minutes, with_unit
+from perfbisect.common.quantities import minutes, with_unit
 from perfbisect.common.text import line
 from perfbisect.jobs.documents import ChangeDocument, LaunchDocument, MetricDocument
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from perfbisect.common.numbers import minutes, number, with_unit
+from perfbisect.common.quantities import minutes, number, with_unit
 from perfbisect.jobs.documents import (
     CellDocument,
     ChangeDocument,

@@ -13,8 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from perfbisect.cells.importers.vllm_omni import WARMUPS
 from perfbisect.cells.match import WORKLOAD_PARTS, ReportedWorkload, parse_command, parse_result_name
-from perfbisect.clients.eras import NIGHTLY_ERAS
-from perfbisect.common.durations import moment, stamp
+from perfbisect.common.quantities import moment, stamp
 from perfbisect.errors import UsageError
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload, known
 from perfbisect.series.sources import journals, kanban
@@ -26,6 +25,7 @@ from perfbisect.series.sources.results import (
     parse_result,
     result_records,
 )
+from perfbisect.serving.eras import NIGHTLY_ERAS
 
 _PLAIN_TIME = "%Y%m%d-%H%M%S"
 _LOAD_OR_TIME = re.compile(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.common.numbers import number, percent
+from perfbisect.common.quantities import number, percent
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, MetricDocument, metric_document
 from perfbisect.model.metric import parse_metric, row

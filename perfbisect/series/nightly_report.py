@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from perfbisect.common.numbers import number
+from perfbisect.common.quantities import number
 from perfbisect.jobs.documents import Document
 from perfbisect.report.document import (
     Block,

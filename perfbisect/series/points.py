@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from perfbisect.common.durations import moment
+from perfbisect.common.quantities import moment
 from perfbisect.errors import UsageError
 from perfbisect.model.metric import MetricRef, parse_metric
 

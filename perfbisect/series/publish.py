@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from perfbisect.clients.base import STAGE_STATISTICS
-from perfbisect.common.durations import moment
+from perfbisect.common.quantities import moment
 from perfbisect.errors import ClientError, MachineError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job

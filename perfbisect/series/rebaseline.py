@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.common.numbers import number, percent
+from perfbisect.common.quantities import number, percent
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.model.metric import parse_metric

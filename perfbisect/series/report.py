@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from perfbisect.common.numbers import number, percent
+from perfbisect.common.quantities import number, percent
 from perfbisect.report.document import Column, Command, Items, Report, Section, Table, Verdict
 from perfbisect.series.alerts import Alert, leading_alert, weight
 

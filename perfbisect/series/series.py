@@ -10,11 +10,10 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import Any, Literal
 
-from perfbisect.clients.eras import DIFFUSION_ERAS, NIGHTLY_ERAS, OMNI_ERAS
 from perfbisect.model.metric import Metric, MetricRef, parse_metric
 from perfbisect.series.points import ALONE, Point
 from perfbisect.series.sources.kanban import of_nightly
-from perfbisect.serving.eras import Era
+from perfbisect.serving.eras import DIFFUSION_ERAS, NIGHTLY_ERAS, OMNI_ERAS, Era
 
 BuildRun = Literal["typical", "mean", "tail"]
 """Of a metric of requests: its median, its mean, a percentile. A metric that is one number is typical."""

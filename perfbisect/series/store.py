@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from perfbisect.common.suggest import hint
+from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.alerts import AlertRecord, State
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload

@@ -1,4 +1,7 @@
-"""Eras of a program: commits at which its interface or measurements changed."""
+"""Eras of engines, clients and harnesses: commits at which options or measurements changed.
+
+Clients of different digests are comparable within one era. Dates are commit dates in UTC.
+"""
 
 from __future__ import annotations
 
@@ -40,3 +43,66 @@ class Era:
 def latest(eras: Sequence[Era], date: str = "", version: str = "") -> Era | None:
     """The last era reached, of eras in order of time; None if unknown or before all."""
     return next((era for era in reversed(eras) if era.reached(date, version)), None)
+
+
+OMNI_ERAS: tuple[Era, ...] = (
+    Era(
+        "2026-02-04T00:00:00",
+        (0, 16),
+        "117d9bd1, #1157",
+        "RTF is the time to the last sound over its duration in seconds",
+        ("audio_rtf", "audio_duration", "*_per_audio_s"),
+    ),
+    Era(
+        "2026-04-08T11:00:53",
+        (0, 20),
+        "7e7efdd1, #2549",
+        "input tokens count what images and sound become",
+        ("input_tokens", "total_token_throughput"),
+    ),
+    Era(
+        "2026-05-12T03:56:10",
+        (0, 21),
+        "ce621be2, #3438",
+        "chat audio is joined without decoding, which had delayed the client",
+    ),
+    Era("2026-05-18T09:18:18", (0, 22), "990566ae, #3674", "speech has no TTFT; it was the TTFP", ("ttft",)),
+    Era(
+        "2026-06-17T02:31:48",
+        (0, 24),
+        "d8978522, #4461",
+        "TPOT is the mean ITL; output tokens are the server's",
+        ("tpot", "output_tokens", "output_throughput", "total_token_throughput", "e2el_per_token"),
+    ),
+    Era("2026-06-30T02:17:24", (0, 24), "11f6a0b7, #4679", "raw sound is asked for by name"),
+)
+"""``vllm bench serve --omni``."""
+
+DIFFUSION_ERAS: tuple[Era, ...] = (
+    Era(
+        "2026-03-20T12:12:49", (0, 18), "ff254795, #1657", "a random data set; its requests are drawn by seed"
+    ),
+    Era("2026-03-26T16:26:59", (0, 18), "e3d178cd, #1897", "the benchmark's own mistakes are mended"),
+    Era(
+        "2026-05-21T09:18:02",
+        (0, 22),
+        "474710dd, #3693",
+        "images are edited at /v1/images/edits, not by chat",
+    ),
+)
+"""vLLM-Omni's ``diffusion_benchmark_serving.py``."""
+
+NIGHTLY_ERAS: tuple[Era, ...] = (
+    Era("2026-04-15T02:28:28", (0, 20), "a782ae47, #2789", "results carry the baseline", ()),
+    Era("2026-05-18T13:25:37", (0, 22), "309e5c38, #3623", "two requests warm up; none did"),
+)
+"""vLLM-Omni's nightly harness, for imported results; cells set their own warm-ups."""
+
+ERAS: dict[str, tuple[Era, ...]] = {"omni_bench": OMNI_ERAS, "diffusion_bench": DIFFUSION_ERAS}
+"""Eras by client; without eras only clients of equal digest are comparable."""
+
+
+def era_of(client: str, date: str = "", version: str = "") -> str:
+    """The client's name and the change that began its era; empty if unknown."""
+    found = latest(ERAS.get(client, ()), date, version)
+    return f"{client} since {found.change}" if found else ""

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 import psutil
 
-from perfbisect.common.durations import moment as parse_moment
+from perfbisect.common.quantities import moment as parse_moment
 from perfbisect.errors import UsageError
 
 VARIABLE = "PERFBISECT_NOW"

@@ -15,7 +15,7 @@ import pytest
 from perfbisect.cli.app import app, run
 from perfbisect.commands.ranges import budget_minutes
 from perfbisect.commands.workspace import open_workspace
-from perfbisect.common.durations import parse_minutes
+from perfbisect.common.quantities import parse_minutes
 from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, UsageError
 from tests.bisect.test_bisect import NewJob

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.common.digests import canonical, canonical_json, digest
-from perfbisect.common.numbers import minutes, number, percent, probability, with_unit
-from perfbisect.common.suggest import hint, nearest
+from perfbisect.common.quantities import minutes, number, percent, probability, with_unit
+from perfbisect.common.text import hint, nearest
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

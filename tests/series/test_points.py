@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.common.durations import moment, stamp
+from perfbisect.common.quantities import moment, stamp
 from perfbisect.series.points import Build, Point, Workload
 from perfbisect.series.series import cell_of_series, machine_series, machine_series_starts
 from perfbisect.series.suspects.table import load_suspect_table

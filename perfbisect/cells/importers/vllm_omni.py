@@ -28,9 +28,9 @@ from perfbisect.cells.importers.base import (
     number_duplicates,
 )
 from perfbisect.cells.ladder import LADDERS
-from perfbisect.clients.eras import NIGHTLY_ERAS
 from perfbisect.clients.omni_bench import BACKENDS
 from perfbisect.common.digests import digest
+from perfbisect.serving.eras import NIGHTLY_ERAS
 from perfbisect.serving.families import FAMILIES
 
 _SERVER_KEYS = (

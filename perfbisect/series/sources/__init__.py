@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from perfbisect.common.suggest import hint
+from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
 from perfbisect.series.sources.base import IngestOptions as IngestOptions
 from perfbisect.series.sources.base import ResultSource as ResultSource

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from perfbisect.common.durations import moment, stamp
+from perfbisect.common.quantities import moment, stamp
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.points import Build
 from perfbisect.series.sources.base import IngestOptions, SourceBuild, SourceFile

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perfbisect.clients.base import number
-from perfbisect.common.durations import moment, stamp
+from perfbisect.common.quantities import moment, stamp
 from perfbisect.errors import ClientError
 from perfbisect.model.attempt import Attempt, Provenance, RunResult
 from perfbisect.model.metric import METRICS

@@ -11,7 +11,7 @@ from perfbisect.cells.loading import known_cells
 from perfbisect.cells.match import nearest_cells, parse_result_name
 from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import bisect_command, commit_weights, commit_weights_text
-from perfbisect.common.durations import moment
+from perfbisect.common.quantities import moment
 from perfbisect.errors import UsageError
 from perfbisect.model.commit_details import Ranking
 from perfbisect.series.alerts import Alert, leading_alert, recovery

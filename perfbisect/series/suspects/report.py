@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.common.numbers import probability
+from perfbisect.common.quantities import probability
 from perfbisect.jobs.documents import Document
 from perfbisect.model.commit_details import Ranking, Suspect
 from perfbisect.report.document import (

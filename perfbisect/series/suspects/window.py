@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from perfbisect.changes.details import commits_between
 from perfbisect.changes.git import Repository
-from perfbisect.common.durations import moment
+from perfbisect.common.quantities import moment
 from perfbisect.errors import RevisionError
 from perfbisect.model.change import Change
 from perfbisect.model.commit_details import (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.common.durations import stamp
+from perfbisect.common.quantities import stamp
 from perfbisect.errors import RevisionError
 from perfbisect.model.change import Change
 from perfbisect.series.points import Build

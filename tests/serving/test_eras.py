@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.clients.eras import ERAS, NIGHTLY_ERAS, era_of
 from perfbisect.model.attempt import Provenance, provenance_differences
-from perfbisect.serving.eras import Era
+from perfbisect.serving.eras import ERAS, NIGHTLY_ERAS, Era, era_of
 
 
 @pytest.mark.parametrize("table", [*ERAS.values(), NIGHTLY_ERAS])
