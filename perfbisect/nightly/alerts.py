@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from perfbisect.jobs.folders import Job
 from perfbisect.nightly.config import AlertRules
-from perfbisect.nightly.model import NightAlert
+from perfbisect.nightly.model import NightAlert, NightFindings
 from perfbisect.series.alerts import Alert
 from perfbisect.series.detect import SeriesAnalysis, analyze_series, record_alerts
 from perfbisect.series.detection.model import FEWEST
 from perfbisect.series.ingest import ingest
+from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.series import night_of
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
@@ -34,9 +35,12 @@ def ingest_jobs(store: SeriesStore, jobs: Iterable[Job]) -> str:
 
 
 def judge_series(
-    store: SeriesStore, table: SuspectTable, rules: AlertRules
-) -> tuple[SeriesAnalysis, tuple[NightAlert, ...]]:
-    """Analyse the series and decide what happens to their alerts; writes nothing."""
+    store: SeriesStore, table: SuspectTable, rules: AlertRules, cells: Container[str] = (), since: str = ""
+) -> tuple[SeriesAnalysis, NightFindings]:
+    """Analyse the series and decide what happens to their alerts; writes nothing.
+
+    ``cells``: those of the night, which began on the day ``since``.
+    """
     analysis = analyze_series(store, table, rules.fdr)
     set_by_rule = {record.alert.id for record in analysis.known if record.by_rule}
     changes = [
@@ -49,10 +53,20 @@ def judge_series(
         for record in analysis.known
         if record.alert.state == "open" and record.alert.id not in current
     ]
-    return analysis, (*(change for change in changes if change is not None), *vanished)
+    return analysis, NightFindings(
+        alerts=(*(change for change in changes if change is not None), *vanished),
+        rows=build_nightly_report(analysis, fdr=rules.fdr).rows,
+        notes=tuple(_machine_notes(analysis, cells, since)),
+        unjudged=_count_too_few_nights(analysis, cells),
+    )
 
 
-def machine_notes(analysis: SeriesAnalysis, cells: Container[str], since: str) -> Iterator[str]:
+def summarize_changes(alerts: Iterable[NightAlert]) -> str:
+    counts = Counter(alert.change for alert in alerts)
+    return ", ".join(f"{count} {change}" for change, count in counts.items()) or "no alerts"
+
+
+def _machine_notes(analysis: SeriesAnalysis, cells: Container[str], since: str) -> Iterator[str]:
     """Notes on cells whose series restarted on a new machine on or after the night ``since``."""
     restarted = Counter(
         (begun.before.night, begun.what)
@@ -67,7 +81,7 @@ def machine_notes(analysis: SeriesAnalysis, cells: Container[str], since: str) -
         )
 
 
-def count_too_few_nights(analysis: SeriesAnalysis, cells: Container[str]) -> dict[str, int]:
+def _count_too_few_nights(analysis: SeriesAnalysis, cells: Container[str]) -> dict[str, int]:
     """Cells whose series are too short to judge, with their nights on the current machine."""
     nights: dict[str, int] = {}
     for series in analysis.series:

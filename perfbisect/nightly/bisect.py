@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from perfbisect.bisect.kind import BISECT
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OUTSIDE, Interrupted, PerfbisectError, UsageError
 from perfbisect.jobs.documents import change_document
 from perfbisect.jobs.events import JobNote
-from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import BisectRules
-from perfbisect.nightly.context import BisectionWindow, NightlyContext
-from perfbisect.nightly.journal import NightFolder, NightProgress, NightState
+from perfbisect.nightly.journal import NightFolder, NightRecord
 from perfbisect.nightly.model import BisectionState, NightAlert, NightBisection
+from perfbisect.nightly.night import BisectionWindow, NightlyContext, StepResult
 from perfbisect.nightly.plan import CellPlan, NightPlan
 from perfbisect.series.alerts import Alert, State
 from perfbisect.series.detect import SeriesAnalysis
@@ -51,25 +50,6 @@ def rejection_reason(alert: Alert, rules: BisectRules, *, is_over: bool = False)
     return next((reason for holds, reason in reasons if holds), "")
 
 
-def culprit_known_from(commits: int, reverted_by: str) -> tuple[Literal["named", "attributed"], str] | None:
-    """How the commit is known without measuring, and why; None if it must be measured.
-
-    ``commits``: in the window; ``reverted_by``: the revert with which the series recovered.
-    """
-    if reverted_by:
-        return "attributed", reverted_by
-    if commits == 1:
-        return "named", "the window contains one commit"
-    return None
-
-
-def shortage(minutes: float, min_minutes: float) -> str:
-    """Say why the remaining minutes do not suffice; empty if they do."""
-    if minutes < min_minutes:
-        return f"{minutes:.0f} minutes are left, a bisection takes at least {min_minutes:.0f}"
-    return ""
-
-
 @dataclass(frozen=True)
 class EventCase:
     """An event to examine, represented by one alert.
@@ -94,7 +74,7 @@ def read_earlier_bisections(nights: Sequence[NightFolder]) -> EarlierBisections:
     """Collect by alert, since an event changes its name with its cause."""
     settled, postponed = set[str](), set[str]()
     for night in nights[-_NIGHTS_BACK:]:
-        for bisection in NightState.from_events(night.events()).bisections.values():
+        for bisection in night.record().bisections.values():
             failed_outside = bisection.state == "failed" and bisection.exit_code == EXIT_OUTSIDE
             if bisection.state == "postponed" or failed_outside:
                 postponed.add(bisection.alert)
@@ -156,18 +136,21 @@ class EventExaminer:
     analysis: SeriesAnalysis
     folder: Path
 
-    def examine(self, cases: Sequence[EventCase]) -> None:
-        """Examine the cases that have no result yet; raises Interrupted after Ctrl-C or a stop."""
-        for case in cases:
-            if case.alert.event in self._state.bisections:
+    @property
+    def _record(self) -> NightRecord:
+        return NightRecord(self.journal.events, self.context.jobs)
+
+    def examine(self, alerts: Sequence[NightAlert], nights: Sequence[NightFolder]) -> StepResult:
+        """Examine the events that have no result yet; raises Interrupted after Ctrl-C or a stop."""
+        states = {record.alert.id: record.alert.state for record in self.store.alerts.all()}
+        earlier, rules = read_earlier_bisections(nights), self.context.file.nightly.bisect
+        for case in select_cases(self.analysis, alerts, earlier, states, self._record.plan, rules):
+            if case.alert.event in self._record.bisections:
                 continue
             result = self._examine_case(case)
             self.journal.append("step", result.model_dump(mode="json"))
             self.context.sink(JobNote(f"{result.event}: {result.state}: {result.why}"))
-
-    @property
-    def _state(self) -> NightState:
-        return NightState.from_events(self.journal.events)
+        return StepResult(f"{len(self._record.bisections)} events examined")
 
     def _examine_case(self, case: EventCase) -> NightBisection:
         if case.rejection or case.cell is None:
@@ -176,45 +159,46 @@ class EventExaminer:
         try:
             ranked = rank_alert(self.store, self.analysis, case.alert, context.repository, context.table)
             suspects, attributed = ranked.ranking.suspects, ranked.ranking.attributed
-            known = culprit_known_from(len(suspects), attributed.words if attributed else "")
-            if known is None:
+            if attributed is None and len(suspects) != 1:
                 return self._bisect(case, case.cell, ranked)
-            state, why = known
-            first = suspects[0]
-            culprit = change_document(Change(first.sha, subject=first.subject, date=first.date))
-            return _result(case, state, why, ranked, culprit=culprit, probability=first.p)
         except Interrupted:
             raise
         except PerfbisectError as error:
             where = f" ({error.where})" if error.where else ""
-            job = self._state.bisection_jobs.get(case.alert.event, "")
+            job = self._record.bisection_jobs.get(case.alert.event, "")
             # An empty window is not the user's mistake.
             code = EXIT_INCONCLUSIVE if isinstance(error, UsageError) else error.exit_code
             return _result(case, "failed", f"{error.message}{where}", job=job, exit_code=code)
+        state: BisectionState = "attributed" if attributed else "named"
+        why = attributed.words if attributed else "the window contains one commit"
+        first = suspects[0]
+        culprit = change_document(Change(first.sha, subject=first.subject, date=first.date))
+        return _result(case, state, why, ranked, culprit=culprit, probability=first.p)
 
     def _bisect(self, case: EventCase, cell: CellPlan, ranked: RankedAlert) -> NightBisection:
-        event, rules, machine = case.alert.event, self.context.file.nightly.bisect, self.context.machine
-        progress = NightProgress.read(self.journal.events, self.context.jobs)
-        plan, jobs = progress.plan, progress.state.bisection_jobs
-        weights = self._write_weights(ranked)
+        """Bisect the window, or postpone it if too few minutes are left."""
+        event, machine, record = case.alert.event, self.context.machine, self._record
+        rules, plan, jobs = self.context.file.nightly.bisect, record.plan, record.bisection_jobs
+        weights = self.folder / "suspects" / f"{ranked.alert.id}.yaml"
+        write_suspects(ranked, top=1, repo=self.context.setting.repository, cell="", weights=weights)
         window = BisectionWindow(cell, case.alert.metric, ranked.good, ranked.bad, weights)
         identity = jobs.get(event)
         if identity is not None:
             bisection = machine.prepare_bisection(plan, window, rules.budget)
         else:
-            minutes = min(rules.budget, plan.budget - progress.spent)
-            reason = shortage(minutes, _MIN_MINUTES)
+            minutes = min(rules.budget, plan.budget - record.spent)
+            reason = _shortage(minutes, _MIN_MINUTES)
             if not reason and len(jobs) >= rules.most:
                 reason = f"at most {rules.most} bisections a night"
             if reason:
                 return _postponed(case, reason, ranked)
             bisection = machine.prepare_bisection(plan, window, minutes)
-            reason = shortage(minutes, bisection.min_minutes)
+            reason = _shortage(minutes, bisection.min_minutes)
             if reason:
                 return _postponed(case, reason, ranked)
             identity = machine.new_job().id
             self.journal.append("job", {"event": event, "alert": case.alert.id, "job": identity})
-        job = Job(self.context.jobs.folder / identity)
+        job = record.job(identity)
         report = bisection.run(job)
         return _result(
             case,
@@ -232,10 +216,12 @@ class EventExaminer:
             exit_code=BISECT.exit_code(report),
         )
 
-    def _write_weights(self, ranked: RankedAlert) -> Path:
-        path = self.folder / "suspects" / f"{ranked.alert.id}.yaml"
-        write_suspects(ranked, top=1, repo=self.context.setting.repository, cell="", weights=path)
-        return path
+
+def _shortage(minutes: float, min_minutes: float) -> str:
+    """Say why the remaining minutes do not suffice; empty if they do."""
+    if minutes < min_minutes:
+        return f"{minutes:.0f} minutes are left, a bisection takes at least {min_minutes:.0f}"
+    return ""
 
 
 def _postponed(case: EventCase, why: str, ranked: RankedAlert) -> NightBisection:

@@ -23,9 +23,9 @@ from perfbisect.dashboard.collect import collect_site, load_bisections
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.nightly.config import DashboardRules, NightlyFile, WebhookRules
-from perfbisect.nightly.context import NightlyContext, NightTask, StepResult
 from perfbisect.nightly.journal import NightFolder
 from perfbisect.nightly.model import Night
+from perfbisect.nightly.night import NightlyContext, NightTask, StepResult
 from perfbisect.nightly.report import night_report, night_verdict
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown

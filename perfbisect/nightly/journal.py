@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 from pydantic import Field, ValidationError
 
-from perfbisect.errors import EXIT_OK, MachineError, UsageError
+from perfbisect.errors import EXIT_OK, MachineError, PerfbisectError, UsageError
 from perfbisect.jobs.documents import Document, reported_value
 from perfbisect.jobs.folders import (
     JOURNAL,
@@ -24,7 +26,7 @@ from perfbisect.jobs.folders import (
     holder_path,
     make_folder,
 )
-from perfbisect.jobs.journal import JournalEvent, stamp
+from perfbisect.jobs.journal import EventKind, JournalEvent, stamp
 from perfbisect.jobs.plans import plan_data
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.model.attempt import Attempt
@@ -46,6 +48,9 @@ class NightFolder(JournalFolder):
     @property
     def document(self) -> Path:
         return self.path / "night.json"
+
+    def record(self) -> NightRecord:
+        return NightRecord(self.events(), Jobs(self.path.parents[2]))
 
 
 class Nights:
@@ -100,50 +105,16 @@ class StepRecord(Document):
     exit_code: int = EXIT_OK
     findings: NightFindings | None = None
 
-
-@dataclass(frozen=True)
-class NightState:
-    """The content of a night's journal.
-
-    ``jobs``: by cell; ``bisection_jobs`` and ``bisections``: by event; ``failed``: by cell; ``steps``: by
-    name. ``is_over``: the night has its verdict.
-    """
-
-    jobs: Mapping[str, str] = field(default_factory=dict)
-    bisection_jobs: Mapping[str, str] = field(default_factory=dict)
-    failed: Mapping[str, CellFailure] = field(default_factory=dict)
-    steps: Mapping[str, StepRecord] = field(default_factory=dict)
-    bisections: Mapping[str, NightBisection] = field(default_factory=dict)
-    is_over: bool = False
-
     @classmethod
-    def from_events(cls, events: Sequence[JournalEvent]) -> NightState:
-        jobs = [event.data for event in events if event.kind == "job"]
-        steps = [event.data for event in events if event.kind == "step"]
-        failures = [CellFailure.model_validate(event.data) for event in events if event.kind == "cell"]
-        done = [StepRecord.model_validate(data) for data in steps if "step" in data]
-        bisections = [NightBisection.model_validate(data) for data in steps if "step" not in data]
-        return cls(
-            jobs={data["cell"]: data["job"] for data in jobs if "cell" in data},
-            bisection_jobs={data["event"]: data["job"] for data in jobs if "event" in data},
-            failed={failure.cell: failure for failure in failures},
-            steps={record.step.name: record for record in done},
-            bisections={bisection.event: bisection for bisection in bisections},
-            is_over=any(event.kind == "verdict" for event in events),
+    def failed(cls, name: str, error: PerfbisectError) -> StepRecord:
+        step = NightStep(
+            name=name,
+            state="failed",
+            reported=error.message,
+            where=error.where or "",
+            next=error.next_step or "",
         )
-
-    @property
-    def findings(self) -> NightFindings | None:
-        """What the series show; None until they are judged."""
-        detected = self.steps.get("detect")
-        return None if detected is None else detected.findings
-
-    @property
-    def exit_codes(self) -> tuple[int, ...]:
-        """The codes of failed cells and steps."""
-        codes = [failure.exit_code for failure in self.failed.values()]
-        codes += [record.exit_code for record in self.steps.values()]
-        return tuple(code for code in codes if code != EXIT_OK)
+        return cls(step=step, exit_code=error.exit_code)
 
 
 @dataclass(frozen=True)
@@ -151,11 +122,6 @@ class CellLaunches:
     """The launches in a job of the night."""
 
     launches: tuple[LaunchRecord, ...] = ()
-
-    @classmethod
-    def read(cls, jobs: Jobs, identity: str | None) -> CellLaunches:
-        """Read the launches of a job that may not exist yet."""
-        return cls() if identity is None else cls(launches(Job(jobs.folder / identity).events()))
 
     @property
     def measured(self) -> tuple[Attempt, ...]:
@@ -181,21 +147,69 @@ class CellLaunches:
 
 
 @dataclass(frozen=True)
-class NightProgress:
-    """A night's plan, its journal and the launches of its wanted cells."""
+class NightRecord:
+    """What a night's journal says, with the launches of its jobs; each part is read when it is used."""
 
-    plan: NightPlan
-    state: NightState
-    cells: Mapping[str, CellLaunches]
-    bisection_minutes: float
+    events: tuple[JournalEvent, ...]
+    stored: Jobs
 
-    @classmethod
-    def read(cls, events: Sequence[JournalEvent], jobs: Jobs) -> NightProgress:
-        """Read the journal's jobs."""
-        plan, state = read_plan(events), NightState.from_events(events)
-        cells = {cell.name: CellLaunches.read(jobs, state.jobs.get(cell.name)) for cell in plan.wanted}
-        bisections = (CellLaunches.read(jobs, job) for job in state.bisection_jobs.values())
-        return cls(plan, state, cells, sum(bisection.minutes for bisection in bisections))
+    @cached_property
+    def plan(self) -> NightPlan:
+        """The plan; UsageError if it cannot be read."""
+        try:
+            return NightPlan.model_validate_json(json.dumps(plan_data(self.events)))
+        except (UsageError, ValidationError) as error:
+            raise UsageError(
+                f"the night's plan cannot be read: {error}",
+                next_step="move its folder away and begin again",
+            ) from error
+
+    @cached_property
+    def jobs(self) -> Mapping[str, str]:
+        """The job of each cell."""
+        return {data["cell"]: data["job"] for data in self._data("job", "cell")}
+
+    @cached_property
+    def bisection_jobs(self) -> Mapping[str, str]:
+        """The bisection of each event, which may have no result yet."""
+        return {data["event"]: data["job"] for data in self._data("job", "event")}
+
+    @cached_property
+    def bisections(self) -> Mapping[str, NightBisection]:
+        """The result of each event."""
+        return {data["event"]: NightBisection.model_validate(data) for data in self._data("step", "event")}
+
+    @cached_property
+    def failed(self) -> Mapping[str, CellFailure]:
+        return {data["cell"]: CellFailure.model_validate(data) for data in self._data("cell", "cell")}
+
+    @cached_property
+    def steps(self) -> Mapping[str, StepRecord]:
+        records = [StepRecord.model_validate(data) for data in self._data("step", "step")]
+        return {record.step.name: record for record in records}
+
+    @property
+    def findings(self) -> NightFindings | None:
+        """What the series show; None until they are judged."""
+        detected = self.steps.get("detect")
+        return None if detected is None else detected.findings
+
+    @property
+    def exit_codes(self) -> tuple[int, ...]:
+        """The codes of failed cells and steps."""
+        codes = [failure.exit_code for failure in self.failed.values()]
+        codes += [record.exit_code for record in self.steps.values()]
+        return tuple(code for code in codes if code != EXIT_OK)
+
+    @cached_property
+    def verdict(self) -> Mapping[str, Any] | None:
+        """What later nights read, :meth:`history`; None until the night is over."""
+        return next((event.data for event in self.events if event.kind == "verdict"), None)
+
+    @cached_property
+    def cells(self) -> Mapping[str, CellLaunches]:
+        """The launches of the wanted cells."""
+        return {cell.name: self._launches(self.jobs.get(cell.name)) for cell in self.plan.wanted}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -211,24 +225,25 @@ class NightProgress:
     @property
     def spent(self) -> float:
         """Minutes of all launches of the night, bisections included."""
-        return self.bisection_minutes + sum(cell.minutes for cell in self.cells.values())
+        bisections = (self._launches(job) for job in self.bisection_jobs.values())
+        return sum(job.minutes for job in (*self.cells.values(), *bisections))
 
-    def history_data(self) -> dict[str, object]:
-        """What later nights read from the verdict event."""
-        minutes = self.launch_minutes
-        wanted = self.plan.wanted
+    def history(self) -> dict[str, object]:
+        """What later nights read of this one, by digest."""
+        wanted, counts, minutes = self.plan.wanted, self.counts, self.launch_minutes
         return {
             "setting": self.plan.setting_key,
-            "measured": {cell.digest: self.counts[cell.name] for cell in wanted},
+            "measured": {cell.digest: counts[cell.name] for cell in wanted},
             "launch_minutes": {cell.digest: minutes[cell.name] for cell in wanted if cell.name in minutes},
         }
 
+    def job(self, identity: str) -> Job:
+        return Job(self.stored.folder / identity)
 
-def read_plan(events: Sequence[JournalEvent]) -> NightPlan:
-    """Read the plan from a night's journal."""
-    try:
-        return NightPlan.model_validate_json(json.dumps(plan_data(events)))
-    except (UsageError, ValidationError) as error:
-        raise UsageError(
-            f"the night's plan cannot be read: {error}", next_step="move its folder away and begin again"
-        ) from error
+    def _launches(self, identity: str | None) -> CellLaunches:
+        """The launches of a job, which may not exist yet."""
+        return CellLaunches() if identity is None else CellLaunches(launches(self.job(identity).events()))
+
+    def _data(self, kind: EventKind, key: str) -> list[Mapping[str, Any]]:
+        """The data of events of a kind that have a key."""
+        return [event.data for event in self.events if event.kind == kind and key in event.data]

@@ -36,15 +36,15 @@ from perfbisect.jobs.folders import Job
 from perfbisect.jobs.measurement import resolve_metric
 from perfbisect.jobs.plans import require_plan
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
-from perfbisect.nightly.context import (
+from perfbisect.nightly.delivery import delivery_tasks
+from perfbisect.nightly.model import Night
+from perfbisect.nightly.night import (
     BisectionWindow,
     CellJob,
     NightlyContext,
     PreparedBisection,
     StepResult,
 )
-from perfbisect.nightly.delivery import delivery_tasks
-from perfbisect.nightly.model import Night
 from perfbisect.nightly.plan import NightPlan
 from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.report.console import Console
@@ -69,7 +69,7 @@ class LocalMachine:
     def measure(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
     ) -> Mapping[str, PerfbisectError]:
-        """Implement :class:`perfbisect.nightly.context.NightMachine`."""
+        """Implement :class:`perfbisect.nightly.night.NightMachine`."""
         try:
             return self._launch(night, cells, launch)
         except Interrupted:
@@ -106,7 +106,7 @@ class LocalMachine:
     def prepare_bisection(
         self, night: NightPlan, window: BisectionWindow, minutes: float
     ) -> PreparedBisection:
-        """Implement :class:`perfbisect.nightly.context.NightMachine`."""
+        """Implement :class:`perfbisect.nightly.night.NightMachine`."""
         setting = night.setting
         measuring = replace(
             self.measuring,
@@ -139,7 +139,7 @@ class LocalMachine:
     def _bisect(self, job: Job, planned: PlannedBisection) -> ReportDocument:
         events = job.events()
         plan = require_plan(job, events, BisectPlan) if events else planned.plan
-        begin = _do_nothing if events else plan_writer(job, plan)
+        begin = (lambda: None) if events else plan_writer(job, plan)
         with open_session(job, planned.slots, self.measuring, begin=begin) as session:
             return run_job(self.workspace, session, BISECT, plan, planned.builder)
 
@@ -149,7 +149,7 @@ def _begin_job(
 ) -> Callable[[], None]:
     """Return what writes the plan of a cell's job, if it has none."""
     if cell.job.events():
-        return _do_nothing
+        return lambda: None
     others = ", ".join(name for name in group if name != cell.plan.name)
     if others:
         notes = (*notes, f"its server launches are shared with {others}")
@@ -158,10 +158,6 @@ def _begin_job(
     setup = MeasurementSetup(workload, metric, night.setting, builder, notes=tuple(notes))
     plan = build_run_plan(setup, change=night.commit, launches=cell.plan.launches, runs=cell.plan.runs)
     return plan_writer(cell.job, plan)
-
-
-def _do_nothing() -> None:
-    """The job has its plan."""
 
 
 def fetch_branch(file: NightlyFile, workspace: Workspace) -> Callable[[], StepResult] | None:

@@ -7,8 +7,7 @@ journals. A night that was killed at any point continues from there.
 from __future__ import annotations
 
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,31 +15,16 @@ from functools import partial
 from perfbisect.errors import BuildError, Interrupted, MachineError, PerfbisectError
 from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import Journal, stamp
+from perfbisect.jobs.journal import Journal, JournalEvent, stamp
 from perfbisect.jobs.runner import recover_interrupted
-from perfbisect.nightly.alerts import (
-    count_too_few_nights,
-    ingest_jobs,
-    judge_series,
-    machine_notes,
-    store_alerts,
-)
-from perfbisect.nightly.bisect import EventExaminer, read_earlier_bisections, select_cases
-from perfbisect.nightly.context import CellJob, NightlyContext, NightTask, StepResult
+from perfbisect.nightly.alerts import ingest_jobs, judge_series, store_alerts, summarize_changes
+from perfbisect.nightly.bisect import EventExaminer
 from perfbisect.nightly.delivery import report_tasks
-from perfbisect.nightly.journal import (
-    CellFailure,
-    NightFolder,
-    NightProgress,
-    NightState,
-    StepRecord,
-    read_plan,
-)
-from perfbisect.nightly.model import Night, NightAlert, NightFindings, NightStep
-from perfbisect.nightly.night import build_night, build_plan, planned_night
-from perfbisect.nightly.plan import next_launch
+from perfbisect.nightly.journal import CellFailure, NightFolder, NightRecord, StepRecord
+from perfbisect.nightly.model import Night, NightStep
+from perfbisect.nightly.night import CellJob, NightlyContext, NightTask, StepResult, build_night, build_plan
+from perfbisect.nightly.plan import ScheduledLaunch, next_launch
 from perfbisect.series.detect import SeriesAnalysis, analyze_series
-from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_atomic
 
@@ -73,33 +57,34 @@ def forecast_night(context: NightlyContext) -> Night:
     """Build the night that would run now; starts and writes nothing."""
     earlier, now = context.nights.all(), context.clock()
     interrupted = _interrupted_night(earlier, now)
-    if interrupted is None:
-        return planned_night(context, build_plan(context, earlier, now), stamp(now))
-    note = f"night {interrupted.id} was interrupted: it resumes with its own commit and remaining budget"
-    return planned_night(context, read_plan(interrupted.events()), stamp(now), note)
+    plan = interrupted.record().plan if interrupted is not None else build_plan(context, earlier, now)
+    if interrupted is not None:
+        note = f"night {interrupted.id} was interrupted: it resumes with its own commit and remaining budget"
+        plan = plan.model_copy(update={"notes": (*plan.notes, note)})
+    begun = JournalEvent(0, stamp(now), "plan", plan.model_dump(mode="json"))
+    return build_night(context, NightRecord((begun,), context.jobs), context.nights.folder, dry_run=True)
 
 
 def _interrupted_night(nights: Sequence[NightFolder], now: datetime) -> NightFolder | None:
     """The last night if it was interrupted recently."""
-    events = nights[-1].events() if nights else ()
-    if not events or NightState.from_events(events).is_over:
+    record = nights[-1].record() if nights else None
+    if record is None or not record.events or record.verdict is not None:
         return None
-    return nights[-1] if now - datetime.fromisoformat(events[0].time) < RESUME_WITHIN else None
+    return nights[-1] if now - datetime.fromisoformat(record.events[0].time) < RESUME_WITHIN else None
 
 
 def _abandon(context: NightlyContext, night: NightFolder) -> None:
     """End what an interrupted night left running; keep its measurements."""
     with Journal(night.journal, clock=context.clock) as journal:
-        state = NightState.from_events(journal.events)
-        if state.is_over or not journal.events:
+        record = NightRecord(journal.events, context.jobs)
+        if record.verdict is not None or not journal.events:
             return
-        for identity in (*state.jobs.values(), *state.bisection_jobs.values()):
-            job = Job(context.jobs.folder / identity)
+        for identity in (*record.jobs.values(), *record.bisection_jobs.values()):
+            job = record.job(identity)
             if job.journal.exists() and not job.finished:
                 with job.held(), Journal(job.journal, clock=context.clock) as launches:
                     recover_interrupted(job, launches, context)
-        progress = NightProgress.read(journal.events, context.jobs)
-        journal.append("verdict", {"verdict": "abandoned", **progress.history_data()})
+        journal.append("verdict", {"verdict": "abandoned", **record.history()})
 
 
 class _NightRun:
@@ -109,17 +94,14 @@ class _NightRun:
         self, context: NightlyContext, folder: NightFolder, earlier: Sequence[NightFolder], journal: Journal
     ) -> None:
         self.context, self.folder, self.earlier, self.journal = context, folder, earlier, journal
-        self.plan = read_plan(journal.events)
+        self.plan = self.record.plan
         self.rules = context.file.nightly.alerts
         self.analysis: SeriesAnalysis | None = None
 
     @property
-    def state(self) -> NightState:
-        return NightState.from_events(self.journal.events)
-
-    @property
-    def progress(self) -> NightProgress:
-        return NightProgress.read(self.journal.events, self.context.jobs)
+    def record(self) -> NightRecord:
+        """What the journal says now."""
+        return NightRecord(self.journal.events, self.context.jobs)
 
     def run(self) -> Night:
         context = self.context
@@ -127,7 +109,7 @@ class _NightRun:
             self._run_step("fetch", context.fetch)
         self._measure()
         with SeriesStore.of(context.state) as store:
-            self._run_step("ingest", partial(self._ingest, store))
+            self._run_step("ingest", lambda: self._ingest(store))
             if store.cells():
                 self._analyse(store)
             if self.analysis is not None:
@@ -135,12 +117,12 @@ class _NightRun:
         self._run_tasks(context.tasks)
         night = self._night(ended=stamp(context.clock()))
         write_atomic(self.folder.document, night.text() + "\n")
-        verdict = {"verdict": "over", "exit_code": night.exit_code, **self.progress.history_data()}
+        verdict = {"verdict": "over", "exit_code": night.exit_code, **self.record.history()}
         self.journal.append("verdict", verdict)
         return night
 
     def _night(self, ended: str = "") -> Night:
-        return build_night(self.context, self.journal.events, self.folder, ended=ended)
+        return build_night(self.context, self.record, self.folder.path, ended=ended)
 
     def _run_tasks(self, tasks: Iterable[NightTask]) -> None:
         for task in tasks:
@@ -150,43 +132,46 @@ class _NightRun:
         return task.run(self._night())
 
     def _measure(self) -> None:
-        plan, machine_failures = self.plan, 0
-        order = plan.order
-        while True:
-            progress = self.progress
-            counts, failed = progress.counts, progress.state.failed
-            groups = plan.launch_groups(progress.launch_minutes)
-            scheduled = next_launch(order, groups, counts, failed, progress.spent, plan.budget)
-            if scheduled is None:
-                return
-            left = sum(cell.launches - counts[cell.name] for cell in plan.wanted if cell.name not in failed)
-            cells = ", ".join(scheduled.cells)
-            self._say(f"{cells}: launch {scheduled.launch}; {left} launches left tonight")
-            jobs = [CellJob(plan.cell(name), self._job(name)) for name in scheduled.cells]
-            failures = self.context.machine.measure(plan, jobs, scheduled.launch)
-            for name, error in failures.items():
-                self._record_failure(name, error)
-            after = self.progress.counts
-            if not failures and all(after[name] == counts[name] for name in scheduled.cells):
-                raise PerfbisectError(f"a launch of {cells} neither measured nor failed")
-            on_machine = any(isinstance(error, MachineError) for error in failures.values())
+        """Launch by launch until the budget is spent or every cell is complete or failed."""
+        order, machine_failures = self.plan.order, 0
+        while (scheduled := self._next_launch(order)) is not None:
+            failures = self._launch(scheduled)
+            on_machine = any(isinstance(error, MachineError) for error in failures)
             machine_failures = machine_failures + 1 if on_machine else 0
-            first = next(iter(failures.values()), None)
-            if first is not None and (
-                isinstance(first, BuildError) or machine_failures >= _MAX_MACHINE_FAILURES
-            ):
-                self._fail_remaining(first, after)
+            is_hopeless = machine_failures >= _MAX_MACHINE_FAILURES
+            if failures and (is_hopeless or isinstance(failures[0], BuildError)):
+                self._fail_remaining(failures[0])
+
+    def _next_launch(self, order: Sequence[ScheduledLaunch]) -> ScheduledLaunch | None:
+        record, plan = self.record, self.plan
+        groups = plan.launch_groups(record.launch_minutes)
+        return next_launch(order, groups, record.counts, record.failed, record.spent, plan.budget)
+
+    def _launch(self, scheduled: ScheduledLaunch) -> list[PerfbisectError]:
+        """Measure the cells of a launch; return the failures."""
+        record, cells = self.record, ", ".join(scheduled.cells)
+        wanted = [cell for cell in self.plan.wanted if cell.name not in record.failed]
+        left = sum(cell.launches - record.counts[cell.name] for cell in wanted)
+        self._say(f"{cells}: launch {scheduled.launch}; {left} launches left tonight")
+        jobs = [CellJob(self.plan.cell(name), self._job(name)) for name in scheduled.cells]
+        failures = self.context.machine.measure(self.plan, jobs, scheduled.launch)
+        for name, error in failures.items():
+            self._record_failure(name, error)
+        after = self.record.counts
+        if not failures and all(after[name] == record.counts[name] for name in scheduled.cells):
+            raise PerfbisectError(f"a launch of {cells} neither measured nor failed")
+        return list(failures.values())
 
     def _say(self, text: str) -> None:
         self.context.sink(JobNote(text))
 
     def _job(self, name: str) -> Job:
         """The cell's job; a new one is recorded before it exists."""
-        identity = self.state.jobs.get(name)
+        identity = self.record.jobs.get(name)
         if identity is None:
             identity = self.context.machine.new_job().id
             self.journal.append("job", {"cell": name, "job": identity})
-        return Job(self.context.jobs.folder / identity)
+        return self.record.job(identity)
 
     def _record_failure(self, name: str, error: PerfbisectError, reason: str = "") -> None:
         failure = CellFailure(
@@ -199,59 +184,41 @@ class _NightRun:
         self.journal.append("cell", failure.model_dump(mode="json"))
         self._say(f"{name}: failed: {failure.reason}")
 
-    def _fail_remaining(self, error: PerfbisectError, measured: Mapping[str, int]) -> None:
+    def _fail_remaining(self, error: PerfbisectError) -> None:
         """Fail all incomplete cells: the commit cannot be built, or the machine is broken."""
-        failed = self.state.failed
+        record = self.record
         for cell in self.plan.wanted:
-            if cell.name not in failed and measured[cell.name] < cell.launches:
+            if cell.name not in record.failed and record.counts[cell.name] < cell.launches:
                 reason = f"not tried: another cell failed with: {error.message}"
                 self._record_failure(cell.name, error, reason)
 
     def _ingest(self, store: SeriesStore) -> StepResult:
         # The previous night too: it may have been abandoned, and its jobs resumed by hand.
-        states = [NightState.from_events(night.events()) for night in self.earlier[-1:]] + [self.state]
-        jobs = [Job(self.context.jobs.folder / name) for state in states for name in state.jobs.values()]
+        records = [*(night.record() for night in self.earlier[-1:]), self.record]
+        jobs = [record.job(identity) for record in records for identity in record.jobs.values()]
         return StepResult(ingest_jobs(store, jobs))
 
     def _analyse(self, store: SeriesStore) -> None:
         """Detect changes, store alerts, examine events."""
-        self._run_step("detect", partial(self._detect, store))
-        findings = self.state.findings
+        self._run_step("detect", lambda: self._detect(store))
+        findings = self.record.findings
         if findings is None:
             return
         analysis = self.analysis or analyze_series(store, self.context.table, self.rules.fdr)
         self.analysis, now = analysis, stamp(self.context.clock())
         alerts = findings.alerts
         self._run_step("alerts", lambda: StepResult(store_alerts(store, analysis, alerts, self.rules, now)))
-        self._run_step("search", lambda: self._examine_events(store, analysis, alerts))
+        examiner = EventExaminer(self.context, self.journal, store, analysis, self.folder.path)
+        self._run_step("search", lambda: examiner.examine(alerts, self.earlier))
 
     def _detect(self, store: SeriesStore) -> StepResult:
-        analysis, alerts = judge_series(store, self.context.table, self.rules)
         cells, since = {cell.name for cell in self.plan.wanted}, self.journal.events[0].time[:10]
-        findings = NightFindings(
-            alerts=alerts,
-            rows=build_nightly_report(analysis, fdr=self.rules.fdr).rows,
-            notes=tuple(machine_notes(analysis, cells, since)),
-            unjudged=count_too_few_nights(analysis, cells),
-        )
-        self.analysis = analysis
-        counts = Counter(alert.change for alert in alerts)
-        summary = ", ".join(f"{count} {change}" for change, count in counts.items())
-        return StepResult(summary or "no alerts", findings=findings)
-
-    def _examine_events(
-        self, store: SeriesStore, analysis: SeriesAnalysis, alerts: Sequence[NightAlert]
-    ) -> StepResult:
-        earlier = read_earlier_bisections(self.earlier)
-        states = {record.alert.id: record.alert.state for record in store.alerts.all()}
-        rules = self.context.file.nightly.bisect
-        cases = tuple(select_cases(analysis, alerts, earlier, states, self.plan, rules))
-        EventExaminer(self.context, self.journal, store, analysis, self.folder.path).examine(cases)
-        return StepResult(f"{len(self.state.bisections)} events examined")
+        self.analysis, findings = judge_series(store, self.context.table, self.rules, cells, since)
+        return StepResult(summarize_changes(findings.alerts), findings=findings)
 
     def _run_step(self, name: str, work: Callable[[], StepResult]) -> None:
         """Run a step unless it is done; a failure is recorded, and later steps still run."""
-        previous = self.state.steps.get(name)
+        previous = self.record.steps.get(name)
         if previous is not None and previous.step.state == "done":
             return
         try:
@@ -259,32 +226,20 @@ class _NightRun:
         except Interrupted:
             raise
         except PerfbisectError as error:
-            self._record_failed_step(name, error)
+            record = StepRecord.failed(name, error)
         except Exception as error:
+            where = self._write_traceback(name)
             failure = PerfbisectError(
-                f"internal error: {error!r}",
-                where=self._write_traceback(name),
-                next_step="report it, with that file",
+                f"internal error: {error!r}", where=where, next_step="report it, with that file"
             )
-            self._record_failed_step(name, failure)
+            record = StepRecord.failed(name, failure)
         else:
             files = {kind: str(path) for kind, path in result.files.items()}
             step = NightStep(name=name, state="done", reported=result.reported)
-            self._record_step(StepRecord(step=step, files=files, findings=result.findings))
-
-    def _record_failed_step(self, name: str, error: PerfbisectError) -> None:
-        step = NightStep(
-            name=name,
-            state="failed",
-            reported=error.message,
-            where=error.where or "",
-            next=error.next_step or "",
-        )
-        self._record_step(StepRecord(step=step, exit_code=error.exit_code))
-        self._say(f"{name} failed: {error.message}")
-
-    def _record_step(self, record: StepRecord) -> None:
+            record = StepRecord(step=step, files=files, findings=result.findings)
         self.journal.append("step", record.model_dump(mode="json"))
+        if record.step.state == "failed":
+            self._say(f"{name} failed: {record.step.reported}")
 
     def _write_traceback(self, name: str) -> str:
         path = self.folder.path / f"{name}.log"

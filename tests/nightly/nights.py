@@ -27,14 +27,14 @@ from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile, load_nightly
-from perfbisect.nightly.context import (
+from perfbisect.nightly.model import Night
+from perfbisect.nightly.night import (
     BisectionWindow,
     CellJob,
     NightlyContext,
     NightTask,
     PreparedBisection,
 )
-from perfbisect.nightly.model import Night
 from perfbisect.nightly.plan import NightPlan
 from perfbisect.nightly.report import night_report
 from perfbisect.nightly.run import run_night

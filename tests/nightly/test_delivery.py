@@ -11,16 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.errors import MachineError, UsageError
-from perfbisect.nightly.context import NightTask
+from perfbisect.errors import MachineError
 from perfbisect.nightly.delivery import (
     MAX_SUMMARY_BYTES,
-    MIN_SUMMARY_BYTES,
     append_summary,
     delivery_tasks,
     job_link,
     truncate,
 )
+from perfbisect.nightly.night import NightTask
 from tests.nightly.night_factory import make_night, make_quiet_night
 from tests.nightly.nights import Place
 from tests.nightly.webhook_server import NAME, SECRET, serve_hook
@@ -123,12 +122,6 @@ def test_a_webhook_that_refuses_fails_its_step_and_shows_nothing(place: Place) -
     assert written == []
 
 
-def test_a_webhook_without_an_address(place: Place) -> None:
-    step = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n")["webhook"]
-    with pytest.raises(UsageError, match=f"{NAME} is not set"):
-        step.run(make_night())
-
-
 @pytest.mark.parametrize(
     ("variables", "link"),
     [
@@ -145,11 +138,6 @@ def test_where_the_job_is_shown(variables: dict[str, str], link: str) -> None:
     assert job_link(variables) == link
 
 
-def test_a_night_is_all_that_a_step_needs(place: Place, tmp_path: Path) -> None:
-    steps(place, "tell: {markdown: deep/night.md}\n")["markdown"].run(make_night())
-    assert "1 regression" in (tmp_path / "deep" / "night.md").read_text()
-
-
 @given(text=st.text(max_size=400), limit=st.integers(60, 300))
 def test_what_is_truncated_fits_and_says_so(text: str, limit: int) -> None:
     shown = truncate(text, limit)
@@ -158,15 +146,6 @@ def test_what_is_truncated_fits_and_says_so(text: str, limit: int) -> None:
         kept, _, note = shown.partition("\n\n(Truncated")
         assert note
         assert "\n".join(text.splitlines()).startswith(kept)
-
-
-def test_the_job_summary_is_appended_to(tmp_path: Path) -> None:
-    path = tmp_path / "summary"
-    append_summary(path, "\u00e4\n")
-    append_summary(path, "more\n")
-    assert path.read_text(encoding="utf-8") == "\u00e4\nmore\n"
-    path.write_bytes(b"x" * (MAX_SUMMARY_BYTES - MIN_SUMMARY_BYTES + 1))
-    assert append_summary(path, "text").reported == "skipped: earlier steps have filled it"
 
 
 def test_a_job_summary_that_cannot_be_written(tmp_path: Path) -> None:

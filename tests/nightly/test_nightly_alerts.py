@@ -10,7 +10,6 @@ from perfbisect.errors import MachineError, UsageError
 from perfbisect.nightly.alerts import judge_series
 from perfbisect.nightly.bisect import EarlierBisections, read_earlier_bisections, select_cases
 from perfbisect.nightly.config import BisectRules
-from perfbisect.nightly.journal import NightState, read_plan
 from perfbisect.nightly.model import Night
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
@@ -148,10 +147,11 @@ def test_an_event_that_another_series_joins_later_is_looked_into_once(place: Pla
         for one in seen.alerts
         if one.event == done.event and one.id != done.id and one.part == "typical"
     )
-    findings = NightState.from_events(begun[-1].events()).findings
+    record = begun[-1].record()
+    findings = record.findings
     assert findings is not None
     told = [one for one in findings.alerts if one.id == joining]
-    plan = read_plan(begun[-1].events())
+    plan = record.plan
     (case,) = select_cases(seen, told, before, {}, plan, BisectRules())
     assert case.rejection == "an earlier night examined its event"
     (case,) = select_cases(seen, told, EarlierBisections(), {}, plan, BisectRules())

@@ -14,9 +14,9 @@ import pytest
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.jobs.journal import EventKind, Journal, JournalEvent
 from perfbisect.model.attempt import Failure
-from perfbisect.nightly.context import NightTask, StepResult
 from perfbisect.nightly.journal import Nights
 from perfbisect.nightly.model import Night
+from perfbisect.nightly.night import NightTask, StepResult
 from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.series.store import SeriesStore
 from tests.jobs.world import Clock, PowerCut
