@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.bisect.decision.noise import Scales
-from perfbisect.stats.robust import Array
+from perfbisect.bisect.decision.noise import Scales, launch_variance
+from perfbisect.stats.robust import Array, quantiles
 
 NO_CHANGE = 0.25
 """Prior probability that the two ends do not differ."""
@@ -31,6 +31,7 @@ class Posterior:
     gaps: Array
     none: float
     p: Array
+    min_effect: float
     sigma: float
     tau: float
     noise: Scales
@@ -45,6 +46,30 @@ class Posterior:
     drift: float = 0.0
     """Standard deviation of the machine's drift, 0 where the data show none; with one, ``low``, ``high`` and
     ``flat`` are the levels as the next launch would see them."""
+
+    def step_quantiles(self, *levels: float) -> tuple[float, ...]:
+        """Quantiles of the step's size, given that there is a change."""
+        return quantiles(self.step, self.step_weight, levels)
+
+    def launch_variance(self, runs: float) -> float:
+        """Variance of the centre of a launch of so many runs."""
+        return launch_variance(self.sigma, self.tau, runs)
+
+    def launches_needed(self, runs: int, made: int) -> int:
+        """Launches a side, more than ``made``, that would settle a step of the size now believed.
+
+        With n launches a side the expected log likelihood ratio is n delta^2 / (4 s^2); about 4 is needed to
+        overcome the prior of no change and of all the sizes that the step could have had.
+        """
+        size = max(self.step_quantiles(0.5)[0], math.log1p(self.min_effect))
+        return max(made + 1, math.ceil(16 * self.launch_variance(runs) / size**2))
+
+    def odds_of_sizes(self, edges: Array) -> Array:
+        """P(data | a step between two neighbouring edges) / P(data | no change), whatever the prior."""
+        mass = np.histogram(self.step, edges, weights=self.step_weight)[0] / self.step_weight.sum()
+        expected = np.diff(step_prior(edges, self.min_effect))
+        change = (1 - self.none) / (1 - NO_CHANGE)
+        return np.asarray(mass / expected * change / max(self.none / NO_CHANGE, 1e-300))
 
 
 def prior_weights(n: int, prior: tuple[float, ...] | None) -> Array:
@@ -73,15 +98,6 @@ def step_prior(delta: Array, min_effect: float) -> Array:
         low, high = least * smallest, max(largest, 2 * least * smallest)
         out += weight * np.log(np.clip(delta, low, high) / low) / math.log(high / low)
     return out
-
-
-def odds_of_sizes(posterior: Posterior, edges: Array, min_effect: float) -> Array:
-    """P(data | a step between two neighbouring edges) / P(data | no change): the data's word on each size,
-    whatever the prior said of it."""
-    mass = np.histogram(posterior.step, edges, weights=posterior.step_weight)[0] / posterior.step_weight.sum()
-    expected = np.diff(step_prior(edges, min_effect))
-    change = (1 - posterior.none) / (1 - NO_CHANGE)
-    return np.asarray(mass / expected * change / max(posterior.none / NO_CHANGE, 1e-300))
 
 
 def distinguishable_sets(n: int, skips: frozenset[int]) -> tuple[tuple[int, int], ...]:

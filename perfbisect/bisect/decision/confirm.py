@@ -14,7 +14,7 @@ import numpy as np
 
 from perfbisect.bisect.decision.beliefs import Posterior
 from perfbisect.bisect.decision.model import Comparison
-from perfbisect.bisect.decision.noise import LaunchEstimate, launch_scale, launch_variance
+from perfbisect.bisect.decision.noise import LaunchEstimate, launch_scale
 from perfbisect.bisect.decision.state import Prices
 from perfbisect.stats.robust import Array, adaptive_grid, grid_cells, log_heavy_tailed, log_sum_exp, quantiles
 
@@ -47,35 +47,16 @@ class EffectPrior:
     """Standard deviation of the machine's drift; 0 where none was shown."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """An A/B: its launches in order, and ln of P(launches | step) / P(launches | no step) so far."""
+def is_confirmed(launches: int, ratio: float) -> bool | None:
+    """Whether an A/B of so many launches confirmed the step; None while it may go on.
 
-    launches: tuple[LaunchEstimate, ...]
-    ratio: float
-
-    @property
-    def passed(self) -> bool | None:
-        """Whether it confirmed the step; None while it has decided nothing and may go on."""
-        if len(self.launches) < 2 * LEAST_PAIRS:
-            return None
-        if abs(self.ratio) > DECIDED:
-            return self.ratio > 0
-        return False if len(self.launches) >= 2 * PAIRS else None
-
-
-def sides(trial: tuple[LaunchEstimate, ...]) -> tuple[int, int]:
-    """Parent and culprit of an A/B of at least two launches; ValueError for launches of other positions."""
-    culprit, parent = trial[0].index, trial[1].index
-    if parent >= culprit or {launch.index for launch in trial} != {parent, culprit}:
-        raise ValueError(f"an A/B of parent and culprit has launches of {[x.index for x in trial]}")
-    return parent, culprit
-
-
-def split(trial: tuple[LaunchEstimate, ...]) -> tuple[list[LaunchEstimate], list[LaunchEstimate]]:
-    """The launches of the parent, and those of the culprit."""
-    parent, culprit = sides(trial)
-    return [x for x in trial if x.index == parent], [x for x in trial if x.index == culprit]
+    ``ratio``: ln of P(launches | step) / P(launches | no step).
+    """
+    if launches < 2 * LEAST_PAIRS:
+        return None
+    if abs(ratio) > DECIDED:
+        return ratio > 0
+    return False if launches >= 2 * PAIRS else None
 
 
 def turn(parent: int, culprit: int, made: int) -> int:
@@ -87,9 +68,8 @@ def expected(posterior: Posterior) -> EffectPrior:
     """Five equally likely sizes of the step, and the noise that carries weight."""
     used = posterior.noise_weight > 0.02 * posterior.noise_weight.max()
     weight = posterior.noise_weight[used]
-    steps = np.array(quantiles(posterior.step, posterior.step_weight, (0.1, 0.3, 0.5, 0.7, 0.9)))
     return EffectPrior(
-        steps,
+        np.array(posterior.step_quantiles(0.1, 0.3, 0.5, 0.7, 0.9)),
         np.full(5, 0.2),
         posterior.noise.sigma[used],
         posterior.noise.tau[used],
@@ -203,10 +183,10 @@ def compare(
 
 def runs_for(posterior: Posterior, prices: Prices, max_runs: int) -> int:
     """Runs a launch for which the A/B is expected to be cheapest: fewer where the step is large."""
-    size = quantiles(posterior.step, posterior.step_weight, (0.4,))[0]
+    size = posterior.step_quantiles(0.4)[0]
     best, least = 1, math.inf
     for runs in range(1, max_runs + 1):
-        variance = 2 * launch_variance(posterior.sigma, posterior.tau, runs)
+        variance = 2 * posterior.launch_variance(runs)
         pairs = max(float(LEAST_PAIRS), _ENOUGH * variance / size**2)
         minutes = pairs * (prices.launch + runs * prices.run)
         if minutes < least * (1 - 1e-9):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfbisect.bisect.decision import multi_step, outcome
-from perfbisect.bisect.decision.endpoints import EndsResult, is_futile, launches_to_settle, next_end
+from perfbisect.bisect.decision.endpoints import launches_if_futile, next_end
 from perfbisect.bisect.decision.model import (
     Beliefs,
     Event,
@@ -22,8 +22,7 @@ from perfbisect.bisect.decision.model import (
     SearchOutcome,
     Wait,
 )
-from perfbisect.bisect.decision.multi_step import confirmed_steps, open_ranges
-from perfbisect.bisect.decision.search import RangeResult, range_posterior, search
+from perfbisect.bisect.decision.search import RangeResult, search
 from perfbisect.bisect.decision.state import SearchState, SlotContext
 
 
@@ -47,72 +46,62 @@ def next_action(
     """
     context = SlotContext(slot, tuple(pending), tuple(slots))
     state = SearchState.from_events(plan, tuple(events))
-    action = _decide(plan, state, context)
-    if not isinstance(action, NextLaunch) or _affordable(plan, state, action, context):
+    action = _decide(state, context)
+    if not isinstance(action, NextLaunch):
+        return action
+    expected = state.prices.under_way((*context.under_way, (action.index, action.runs)))
+    if state.prices.spent + expected <= plan.budget:
         return action
     if pending:
         return Wait("the last minutes of the budget are being spent")
-    return SearchEnd(_spent(plan, state))
+    return SearchEnd(_spent(state))
 
 
 def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
     """The posterior; before both ends were measured the prior. Raises what :func:`next_action` raises."""
-    state = SearchState.from_events(plan, tuple(events))
-    return outcome.beliefs(plan, state, range_posterior(plan, state.data))
+    return outcome.beliefs(SearchState.from_events(plan, tuple(events)))
 
 
-def _affordable(plan: Plan, state: SearchState, action: NextLaunch, context: SlotContext) -> bool:
-    expected = state.prices.under_way((*context.under_way, (action.index, action.runs)))
-    return state.prices.spent + expected <= plan.budget
-
-
-def _spent(plan: Plan, state: SearchState) -> SearchOutcome:
-    posterior = range_posterior(plan, state.data)
-    steps = confirmed_steps(plan, state) if plan.all_steps and posterior is not None else ()
+def _spent(state: SearchState) -> SearchOutcome:
+    posterior = state.whole
+    steps = multi_step.confirmed_steps(state) if state.plan.all_steps and posterior is not None else ()
     if posterior is None or not steps:
-        return outcome.out_of_budget(plan, state, posterior)
-    unsettled = Note("parts unsettled", spans=open_ranges(plan.n, steps))
-    return outcome.all_steps(plan, state, posterior, steps, [unsettled])
+        return outcome.out_of_budget(state)
+    unsettled = Note("parts unsettled", spans=multi_step.open_ranges(state, steps))
+    return outcome.all_steps(state, posterior, steps, [unsettled])
 
 
-def _decide(plan: Plan, state: SearchState, context: SlotContext) -> NextLaunch | Wait | SearchEnd:
+def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | SearchEnd:
     if not state.searching and all(launch.purpose == "end" for launch in context.pending):
-        step = next_end(plan, state.data, state.prices, context)
-        if not isinstance(step, EndsResult):
+        step = next_end(state, context)
+        if step is not None:
             return step
-        if step.verdict is not None:
-            return SearchEnd(outcome.without_culprit(plan, state, step.posterior, step.verdict, step.needed))
-    posterior = range_posterior(plan, state.data)
+    posterior = state.whole
     if posterior is None:
         raise ValueError("a launch of the search or the A/B before both ends were measured")
-    unseen = _unseen_end(plan, state, context)
+    unseen = _unseen_end(state, context)
     if unseen is not None:
         return unseen
-    if not context.pending and is_futile(plan, state, posterior):
-        needed = launches_to_settle(plan, state.prices, posterior)
-        return SearchEnd(outcome.without_culprit(plan, state, posterior, "too small", needed))
-    steps = confirmed_steps(plan, state) if plan.all_steps else ()
+    needed = 0 if context.pending else launches_if_futile(state, posterior)
+    if needed:
+        return SearchEnd(outcome.without_culprit(state, posterior, "too small", needed))
+    steps = multi_step.confirmed_steps(state) if state.plan.all_steps else ()
     if steps:
-        return multi_step.next_action(plan, state, posterior, steps, context)
-    return _finish(plan, state, search(plan, state, posterior, (0, plan.n), context))
+        return multi_step.next_action(state, posterior, steps, context)
+    action = search(state, posterior, (0, state.plan.n), context)
+    if not isinstance(action, RangeResult):
+        return action
+    if action.pairs is not None:
+        return SearchEnd(outcome.found(state, posterior, action.pairs))
+    if action.verdict == "not reproduced":
+        return SearchEnd(outcome.without_culprit(state, posterior, action.verdict))
+    return SearchEnd(outcome.unconfirmed(state, posterior))
 
 
-def _unseen_end(plan: Plan, state: SearchState, context: SlotContext) -> NextLaunch | None:
+def _unseen_end(state: SearchState, context: SlotContext) -> NextLaunch | None:
     """The end that a slot which joins the search has still to see: its speed is known by them."""
-    for index in (0, plan.n):
+    for index in (0, state.plan.n):
         if not any(x.index == index and x.slot == context.slot for x in state.data):
             others = [x.runs for x in state.data if x.index == index]
             return NextLaunch(index, others[-1], "end", Reason("end new to slot", index=index))
     return None
-
-
-def _finish(
-    plan: Plan, state: SearchState, action: NextLaunch | Wait | RangeResult
-) -> NextLaunch | Wait | SearchEnd:
-    if not isinstance(action, RangeResult):
-        return action
-    if action.verdict == "found":
-        return SearchEnd(outcome.found(plan, state, action.posterior, action.trial))
-    if action.verdict == "not reproduced":
-        return SearchEnd(outcome.without_culprit(plan, state, action.posterior, action.verdict))
-    return SearchEnd(outcome.unconfirmed(plan, state, action.posterior))

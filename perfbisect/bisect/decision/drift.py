@@ -162,7 +162,7 @@ Sizes = tuple[Array, ...]
 
 
 def drifting(
-    data: tuple[LaunchEstimate, ...], without_drift: Posterior, scope: Array, mass: Array, min_effect: float
+    data: tuple[LaunchEstimate, ...], without_drift: Posterior, scope: Array, mass: Array
 ) -> Posterior | None:
     """The posterior with a drift, or None where the data show none.
 
@@ -181,7 +181,7 @@ def drifting(
     for turn in range(_TURNS):
         own = which.tau[:, None] ** 2 + fixed[None]
         got = fit(y, own / weight[None], after, kernel(which, minutes, minutes))
-        sizes = _sizes(got, min_effect)
+        sizes = _sizes(got, without_drift.min_effect)
         change = sizes[2] + np.log(mass * (1 - NO_CHANGE))[None]
         logs = np.concatenate([change, got.none[:, None] + math.log(NO_CHANGE)], axis=1)
         logs += which.log_prior[:, None]

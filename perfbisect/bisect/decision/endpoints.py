@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.bisect.decision.beliefs import Posterior, odds_of_sizes, prior_weights
-from perfbisect.bisect.decision.model import NextLaunch, Plan, Reason, SearchVerdict, Wait
-from perfbisect.bisect.decision.noise import LaunchEstimate, launch_variance
-from perfbisect.bisect.decision.posterior import compute_posterior
-from perfbisect.bisect.decision.state import Prices, SearchState, SlotContext
-from perfbisect.stats.robust import quantiles
+from perfbisect.bisect.decision import outcome
+from perfbisect.bisect.decision.beliefs import Posterior
+from perfbisect.bisect.decision.model import NextLaunch, Reason, SearchEnd, Wait
+from perfbisect.bisect.decision.state import SearchState, SlotContext
 
 SEARCH_BELOW = 0.15
 """Probability of no change below which the search begins."""
@@ -42,97 +39,64 @@ _PAIRED = 3
 two."""
 
 
-@dataclass(frozen=True)
-class EndsResult:
-    """The ends are settled; without a ``verdict`` the search may begin."""
-
-    verdict: SearchVerdict | None
-    posterior: Posterior
-    needed: int = 0
-
-
-def next_end(
-    plan: Plan, data: tuple[LaunchEstimate, ...], prices: Prices, context: SlotContext
-) -> NextLaunch | Wait | EndsResult:
-    """The next launch of an end on the free slot, or the result of the ends.
+def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | SearchEnd | None:
+    """The next launch of an end on the free slot, or how that ended; None: the search may begin.
 
     Rounds of good and bad, bad and good on each slot: a drift of the machine falls on both, and each slot
     sees both ends. Every second slot begins with the bad end. Both launches of a round have the same number
     of runs.
     """
-    made = [launch for launch in data if launch.slot == context.slot]
-    count = len(made)
-    turn = count // 2
-    begin = made[0].index if made else (0, plan.n)[context.rank(data) % 2]
+    plan = state.plan
+    made = [launch for launch in state.data if launch.slot == context.slot]
+    turn = len(made) // 2
+    begin = made[0].index if made else (0, plan.n)[context.rank(state.data) % 2]
     order = (begin, plan.n - begin) if turn % 2 == 0 else (plan.n - begin, begin)
-    if count % 2:
+    if len(made) % 2:
         why = Reason("end round", index=order[1], round=turn + 1)
         return NextLaunch(order[1], made[-1].runs, "end", why)
-    if not count:
-        why = Reason("end round", index=order[0], round=1)
+    posterior = state.whole if made else None
+    if posterior is None:
+        why = Reason("end round", index=order[0], round=turn + 1)
         return NextLaunch(order[0], min(2, plan.max_runs), "end", why)
-    usable = tuple(launch for launch in data if math.isfinite(launch.offset_se))
-    posterior = compute_posterior(usable, prior_weights(plan.n, plan.prior), plan.min_effect)
-    good = sum(launch.index == 0 for launch in usable)
-    rounds = min(good, len(usable) - good)
+    rounds = min(len(state.at(0)), len(state.at(plan.n)))
     if posterior.none < SEARCH_BELOW:
-        return EndsResult(None, posterior)
-    if shows_no_change(posterior, rounds, plan.min_effect):
-        return EndsResult("not reproduced", posterior)
-    runs = prices.best_runs(posterior.sigma, posterior.tau, plan.max_runs)
+        return None
+    if shows_no_change(posterior, rounds):
+        return SearchEnd(outcome.without_culprit(state, posterior, "not reproduced"))
+    runs = state.prices.best_runs(posterior.sigma, posterior.tau, plan.max_runs)
     if rounds < _PAIRED:
         runs = max(runs, min(2, plan.max_runs))
     if rounds + len(context.pending) / 2 >= MAX_ROUNDS and context.pending:
         return Wait("the last rounds of the ends are under way")
     if rounds >= MAX_ROUNDS:
-        needed = launches_needed(posterior, runs, plan.min_effect, rounds)
+        needed = posterior.launches_needed(runs, rounds)
         if posterior.none < NO_CHANGE_ABOVE and needed <= MAX_LAUNCHES_NEEDED:
-            return EndsResult(None, posterior)
-        return EndsResult("too small", posterior, needed)
+            return None
+        return SearchEnd(outcome.without_culprit(state, posterior, "too small", needed))
     why = Reason("end round", index=order[0], round=turn + 1, none=posterior.none)
     return NextLaunch(order[0], runs, "end", why)
 
 
-def is_futile(plan: Plan, state: SearchState, posterior: Posterior) -> bool:
-    """Whether a search leaves open if anything changed, and settling that is not worth its minutes."""
+def launches_if_futile(state: SearchState, posterior: Posterior) -> int:
+    """Launches a side that would settle if anything changed, where these are not worth it; else 0."""
     if posterior.none < SEARCH_BELOW or len(state.usable) < MAX_LAUNCHES_NEEDED:
-        return False
-    return launches_to_settle(plan, state.prices, posterior) > MAX_LAUNCHES_NEEDED
+        return 0
+    runs = state.prices.best_runs(posterior.sigma, posterior.tau, state.plan.max_runs)
+    needed = posterior.launches_needed(runs, MAX_ROUNDS)
+    return needed if needed > MAX_LAUNCHES_NEEDED else 0
 
 
-def launches_to_settle(plan: Plan, prices: Prices, posterior: Posterior) -> int:
-    """Launches a side that would settle whether the ends differ."""
-    runs = prices.best_runs(posterior.sigma, posterior.tau, plan.max_runs)
-    return launches_needed(posterior, runs, plan.min_effect, MAX_ROUNDS)
-
-
-def shows_no_change(posterior: Posterior, rounds: int, min_effect: float) -> bool:
+def shows_no_change(posterior: Posterior, rounds: int) -> bool:
     """Whether so many rounds of two ends settle that these do not differ."""
-    return (
-        posterior.none > NO_CHANGE_ABOVE
-        and rounds >= MIN_ROUNDS
-        and rules_out_relevant_step(posterior, min_effect)
-    )
+    return posterior.none > NO_CHANGE_ABOVE and rounds >= MIN_ROUNDS and rules_out_relevant_step(posterior)
 
 
-def rules_out_relevant_step(posterior: Posterior, min_effect: float) -> bool:
+def rules_out_relevant_step(posterior: Posterior) -> bool:
     """Whether the data contradict every step from :data:`_RELEVANT` times the smallest effect on.
 
     P(no change) alone is not enough: where the prior spreads over many sizes, it grows on data that say
     little about a step of a certain size. A likelihood ratio that is looked at after every round crosses R
     at most once in R worlds in which that step is real (Ville 1939).
     """
-    edges = math.log1p(min_effect) * _RELEVANT * np.power(1.35, np.arange(9.0))
-    return bool(np.max(odds_of_sizes(posterior, edges, min_effect)) < 1 / MIN_ODDS_AGAINST)
-
-
-def launches_needed(posterior: Posterior, runs: int, min_effect: float, made: int) -> int:
-    """Launches a side that would settle a step of the size now believed (at least the smallest worth
-    telling).
-
-    With n launches a side the expected log likelihood ratio is n delta^2 / (4 s^2); about 4 is needed to
-    overcome the prior of no change and of all the sizes that the step could have had.
-    """
-    size = max(quantiles(posterior.step, posterior.step_weight, (0.5,))[0], math.log1p(min_effect))
-    variance = launch_variance(posterior.sigma, posterior.tau, runs)
-    return max(made + 1, math.ceil(16 * variance / size**2))
+    edges = math.log1p(posterior.min_effect) * _RELEVANT * np.power(1.35, np.arange(9.0))
+    return bool(np.max(posterior.odds_of_sizes(edges)) < 1 / MIN_ODDS_AGAINST)

@@ -17,11 +17,7 @@ import math
 
 import numpy as np
 
-from perfbisect.bisect.decision.beliefs import (
-    NO_CHANGE,
-    Posterior,
-    step_prior,
-)
+from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, step_prior
 from perfbisect.bisect.decision.drift import drifting
 from perfbisect.bisect.decision.noise import LaunchEstimate, Scales, launch_scale, scales
 from perfbisect.stats.robust import Array, adaptive_grid, grid_cells, log_heavy_tailed, log_sum_exp
@@ -119,6 +115,7 @@ def compute_posterior(
         gaps=gaps,
         none=none,
         p=p,
+        min_effect=min_effect,
         sigma=float(np.exp(of_noise @ np.log(noise.sigma))),
         tau=float(np.exp(of_noise @ np.log(noise.tau))),
         noise=noise,
@@ -129,7 +126,7 @@ def compute_posterior(
         step=step,
         step_weight=step_weight,
     )
-    return drifting(data, still, scope, mass, min_effect) or still
+    return drifting(data, still, scope, mass) or still
 
 
 def _step_sizes(

@@ -15,9 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from perfbisect.bisect.decision.beliefs import Posterior, leading, nearest
-from perfbisect.bisect.decision.noise import launch_variance
 from perfbisect.bisect.decision.state import Prices
-from perfbisect.stats.robust import Array, quantiles
+from perfbisect.stats.robust import Array
 
 _LEAST = 1e-9
 """Information (nats) below which there is nothing to take a share of."""
@@ -64,8 +63,8 @@ def left_over(
 
 def _error(posterior: Posterior, runs: int) -> float:
     """Chance that a launch lies on the wrong side of the midpoint between the levels."""
-    size = quantiles(posterior.step, posterior.step_weight, (0.5,))[0]
-    scale = math.sqrt(launch_variance(posterior.sigma, posterior.tau, runs))
+    size = posterior.step_quantiles(0.5)[0]
+    scale = math.sqrt(posterior.launch_variance(runs))
     return max(1e-6, 0.5 * math.erfc(size / (2 * math.sqrt(2) * scale)))
 
 
@@ -180,8 +179,7 @@ def probe(
 ) -> ProbeChoice:
     """The most informative launch per minute; ties go to the earlier position and the fewer runs.
 
-    ``pending``: position and runs of launches under way, whose answers will take some of it
-    (:mod:`perfbisect.bisect.decision.probe`).
+    ``pending``: position and runs of launches under way, whose answers will take some of it.
     """
     where = candidates(posterior, skips)
     if pending:
@@ -191,7 +189,7 @@ def probe(
     best_rate = alone = -1.0
     counts = sorted({r for r in _RUNS if r < max_runs} | {max_runs})
     for runs in counts:
-        bits = information(posterior, where, launch_variance(posterior.sigma, posterior.tau, runs))
+        bits = information(posterior, where, posterior.launch_variance(runs))
         minutes = np.array([prices.visit(i, runs) for i in where])
         alone = max(alone, float(bits.max()))
         bits = bits * left_over(posterior, pending, where, runs)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+from perfbisect.bisect.decision.beliefs import Posterior, prior_weights
 from perfbisect.bisect.decision.model import Event, Lost, Measured, Pending, Plan, Skipped
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
+from perfbisect.bisect.decision.posterior import compute_posterior
+
+Span = tuple[int, int]
+"""A part of the history: its first and last position."""
 
 _END_SKIPS = 3
-
 
 _MIN_PRICE = 1e-3
 """Minutes below which a price makes no difference (and must not divide by zero)."""
@@ -40,7 +45,6 @@ class Prices:
         return minutes
 
     def with_builds(self, positions: tuple[int, ...]) -> Prices:
-        """The same, where these positions are built as well."""
         return replace(self, built=self.built | frozenset(positions))
 
     def best_runs(self, sigma: float, tau: float, most: int) -> int:
@@ -105,12 +109,30 @@ class Pairs:
     def culprit(self) -> int:
         return self.launches[0].index
 
+    @property
+    def parent(self) -> int:
+        """Of an A/B of at least two launches."""
+        return self.launches[1].index
+
+    @property
+    def positions(self) -> frozenset[int]:
+        return frozenset(launch.index for launch in self.launches)
+
+    @property
+    def sides(self) -> tuple[list[LaunchEstimate], list[LaunchEstimate]]:
+        """The launches of the parent, and those of the culprit."""
+        parent = [launch for launch in self.launches if launch.index == self.parent]
+        return parent, [launch for launch in self.launches if launch.index == self.culprit]
+
+    def is_inside(self, span: Span) -> bool:
+        """Whether the A/B was made within a part of the history."""
+        return all(span[0] <= index <= span[1] for index in self.positions)
+
     def continues_with(self, event: Measured) -> bool:
         """Whether the next launch of the A/B is this one."""
         if not self.alone or event.slot != self.slot:
             return False
-        positions = {launch.index for launch in self.launches}
-        return event.index in positions if len(self.launches) > 1 else event.index < self.culprit
+        return event.index in self.positions if len(self.launches) > 1 else event.index < self.culprit
 
 
 @dataclass(frozen=True)
@@ -121,6 +143,7 @@ class SearchState:
     could not be served at times, and could at others.
     """
 
+    plan: Plan
     data: tuple[LaunchEstimate, ...]
     skips: frozenset[int]
     prices: Prices
@@ -132,6 +155,26 @@ class SearchState:
     def usable(self) -> tuple[LaunchEstimate, ...]:
         """The launches on slots whose speeds can be compared."""
         return tuple(launch for launch in self.data if math.isfinite(launch.offset_se))
+
+    def at(self, index: int) -> list[LaunchEstimate]:
+        """The usable launches of a position."""
+        return [launch for launch in self.usable if launch.index == index]
+
+    @cached_property
+    def whole(self) -> Posterior | None:
+        """The posterior of the whole range."""
+        return self.posterior((0, self.plan.n))
+
+    def posterior(self, span: Span, made: int | None = None) -> Posterior | None:
+        """The posterior of a part after the first ``made`` launches, by default all.
+
+        None before both its ends were measured on slots that can be compared.
+        """
+        usable = tuple(launch for launch in self.data[:made] if math.isfinite(launch.offset_se))
+        if not set(span) <= {launch.index for launch in usable}:
+            return None
+        weights = prior_weights(self.plan.n, self.plan.prior)
+        return compute_posterior(usable, weights, self.plan.min_effect, span)
 
     @classmethod
     def from_events(cls, plan: Plan, events: tuple[Event, ...]) -> SearchState:
@@ -149,6 +192,7 @@ class SearchState:
                 raise ValueError(f"the end at position {index} cannot be measured: choose another range")
         data = launches(events, plan.sign)
         return cls(
+            plan=plan,
             data=data,
             skips=plan.skips | {index for index in skipped if index not in ends},
             prices=observed_prices(plan, events),
@@ -241,9 +285,9 @@ class SlotContext:
         """Position and runs of the launches under way."""
         return tuple((launch.index, launch.runs) for launch in self.pending)
 
-    def within(self, low: int, high: int) -> tuple[Pending, ...]:
-        """The launches under way from ``low`` to ``high``."""
-        return tuple(launch for launch in self.pending if low <= launch.index <= high)
+    def is_confirming(self, span: Span) -> bool:
+        """Whether a launch of an A/B in a part of the history is under way."""
+        return any(x.purpose == "confirm" and span[0] <= x.index <= span[1] for x in self.pending)
 
     def will_ask_again(self, slot: str) -> bool:
         """Whether a slot is among the slots, or, if these are not known, something is under way."""

@@ -13,11 +13,10 @@ from perfbisect.bisect.decision.confirm import (
     DECIDED,
     PAIRS,
     EffectPrior,
-    Trial,
     compare,
+    is_confirmed,
     log_ratio,
     runs_for,
-    sides,
     turn,
 )
 from perfbisect.bisect.decision.model import Plan
@@ -82,22 +81,14 @@ def test_the_sequence_is_balanced_in_every_four():
     assert [turn(3, 4, made) for made in range(8)] == [4, 3, 3, 4, 4, 3, 3, 4]
 
 
-def test_strangers_are_refused():
-    assert sides(tuple(side(4, 0.1) + side(3, 0.0) + side(3, 0.0))) == (3, 4)
-    for wrong in (side(3, 0.0) + side(4, 0.1), side(4, 0.1) + side(3, 0.1) + side(2, 0.1)):
-        with pytest.raises(ValueError, match="an A/B of parent and culprit"):
-            sides(tuple(wrong))
-
-
 def test_when_a_trial_is_decided():
-    two = tuple(side(4, 0.1) + side(3, 0.0))
-    assert Trial(two, 9.0).passed is None
-    assert Trial(two, -9.0).passed is None
-    assert Trial(two * 2, DECIDED - 0.01).passed is None
-    assert Trial(two * 2, DECIDED + 0.01).passed is True
-    assert Trial(two * 2, -DECIDED - 0.01).passed is False
-    assert Trial(two * PAIRS, DECIDED - 0.01).passed is False
-    assert Trial(two * PAIRS, DECIDED + 0.01).passed is True
+    assert is_confirmed(2, 9.0) is None
+    assert is_confirmed(2, -9.0) is None
+    assert is_confirmed(4, DECIDED - 0.01) is None
+    assert is_confirmed(4, DECIDED + 0.01) is True
+    assert is_confirmed(4, -DECIDED - 0.01) is False
+    assert is_confirmed(2 * PAIRS, DECIDED - 0.01) is False
+    assert is_confirmed(2 * PAIRS, DECIDED + 0.01) is True
 
 
 @pytest.mark.parametrize("sign", [1, -1])
