@@ -1,40 +1,34 @@
-"""Rules that check a cell against facts about the engine's sources at a commit.
+"""Rules that check a cell against an engine's sources at a commit.
 
 The engine is not imported, so a rule reports only what words and files of its sources show.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
+from perfbisect.changes.git import Repository
 from perfbisect.model.cell import Cell
+
+ENGINES = {"vllm_omni": "vLLM-Omni", "vllm": "vLLM"}
+"""Import name and display name; the first package in a checkout is its engine."""
 
 Level = Literal["error", "warning"]
 
 _REMOTE = re.compile(r"^(?:https?|s3|gs)://", re.IGNORECASE)
 _PORT = re.compile(r"^\s*(?P<key>[\w-]*port)\s*:\s*(?P<port>\d{2,5})\b", re.MULTILINE)
 _OMNI_MODEL = re.compile(r"omni", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class EngineFacts:
-    """Facts about a checkout at one commit.
-
-    ``benchmark_words``: all string literals of its benchmark sources; ``options``: whether its sources
-    mention each option of the cell's server; ``deploy``: text of the deploy YAML, if it exists; ``born``: the
-    commit and date since when; ``rejects``: (endpoint, kind of model that its server refuses, why).
-    """
-
-    engine: str
-    at: str
-    benchmark_words: frozenset[str] = frozenset()
-    options: Mapping[str, bool] = field(default_factory=dict)
-    deploy: str | None = None
-    born: str = ""
-    rejects: tuple[tuple[str, str, str], ...] = ()
+_BENCHMARKS = ("vllm_omni/benchmarks", "vllm/benchmarks", "benchmarks")
+_REJECTS = (
+    ("/v1/audio/speech", "omni", 2763, "speech is for speech models; ask /v1/chat/completions for audio"),
+)
+"""(endpoint, kind of model, pull request that refuses it, advice)."""
 
 
 @dataclass(frozen=True)
@@ -46,56 +40,121 @@ class LintFinding:
     message: str
 
 
-def lint(cell: Cell, facts: EngineFacts, *, own_client: bool = True) -> tuple[LintFinding, ...]:
+@dataclass(frozen=True)
+class Checkout:
+    """One commit of an engine's repository."""
+
+    repository: Repository
+    sha: str
+
+    @property
+    def at(self) -> str:
+        return self.sha[:12]
+
+    @cached_property
+    def engine(self) -> str:
+        """Its package, or the repository's folder name if it is unknown."""
+        package = next((name for name in ENGINES if self.repository.tree_id(self.sha, name)), None)
+        return package or self.repository.path.name
+
+    @cached_property
+    def benchmark_words(self) -> frozenset[str]:
+        """All string literals in the Python sources of its benchmarks."""
+        blobs = [
+            entry.blob
+            for folder in _BENCHMARKS
+            for entry in self.repository.entries(self.sha, folder)
+            if entry.path.endswith(".py")
+        ]
+        sources = self.repository.contents(dict.fromkeys(blobs))
+        return frozenset().union(*(_literals(source.decode(errors="replace")) for _, source in sources))
+
+    def mentions(self, option: str) -> bool:
+        """Whether an option (``max-model-len``) occurs as an option or as its field."""
+        name = option.partition(".")[0]
+        search = self.repository.run(
+            "grep", "-q", "-w", "-F", "-e", f"--{name}", "-e", name.replace("-", "_"), self.sha, "--", "*.py"
+        )
+        return search.returncode == 0
+
+    def contains_pull(self, number: int) -> bool:
+        """Whether a pull request was merged before the commit."""
+        log = self.repository.text("log", "-1", "--format=%H", "-F", f"--grep=(#{number})", self.sha)
+        return bool(log.strip())
+
+    def born(self, path: str) -> str:
+        """The commit that first added a file on any branch, with its date; empty if none did."""
+        log = self.repository.run(
+            "log", "--all", "--diff-filter=A", "--format=%h of %cs", "--reverse", "--", path
+        )
+        lines = log.stdout.decode(errors="replace").splitlines()
+        return lines[0] if log.returncode == 0 and lines else ""
+
+
+def _literals(source: str) -> set[str]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nodes = ast.walk(ast.parse(source))
+    except (SyntaxError, ValueError):
+        return set()
+    constants = (node.value for node in nodes if isinstance(node, ast.Constant))
+    return {value for value in constants if isinstance(value, str)}
+
+
+def lint(cell: Cell, checkout: Checkout, *, own_client: bool = True) -> tuple[LintFinding, ...]:
     """Problems of a cell with the engine; ``own_client``: the load generator is of the same commit."""
     return (
-        *(_check_client(cell, facts) if own_client else ()),
-        *_check_deploy(cell, facts),
-        *_check_endpoint(cell, facts),
-        *_check_options(cell, facts),
+        *(_check_client(cell, checkout) if own_client else ()),
+        *_check_deploy(cell, checkout),
+        *_check_endpoint(cell, checkout),
+        *_check_options(cell, checkout),
         *_check_remote(cell),
     )
 
 
-def _check_client(cell: Cell, facts: EngineFacts) -> Iterator[LintFinding]:
-    source = f"{facts.engine} at {facts.at}"
-    if not facts.benchmark_words:
-        message = (
-            f"{facts.engine} has no benchmark sources at {facts.at}: data set and backend are not checked"
-        )
+def _check_client(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
+    engine, at = checkout.engine, checkout.at
+    if not checkout.benchmark_words:
+        message = f"{engine} has no benchmark sources at {at}: data set and backend are not checked"
         yield LintFinding("warning", "client", message)
         return
     for name, value in (("dataset_name", cell.dataset_name), ("backend", cell.backend)):
-        if value not in facts.benchmark_words:
-            yield LintFinding("error", name, f"{value!r} occurs nowhere in the benchmarks of {source}")
+        if value not in checkout.benchmark_words:
+            yield LintFinding(
+                "error", name, f"{value!r} occurs nowhere in the benchmarks of {engine} at {at}"
+            )
 
 
-def _check_deploy(cell: Cell, facts: EngineFacts) -> Iterator[LintFinding]:
+def _check_deploy(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
     deploy = cell.deploy_yaml
     if deploy is None:
         return
-    if deploy.origin and facts.deploy is None:
-        since = f"; it is there since {facts.born}" if facts.born else "; it never was"
-        yield LintFinding("error", "deploy_yaml", f"there is no {deploy.path} at {facts.at}{since}")
-        return
-    for found in _PORT.finditer((facts.deploy if deploy.origin else deploy.text) or ""):
+    text = deploy.text
+    if deploy.origin and deploy.path:
+        text = checkout.repository.read_text(checkout.sha, deploy.path)
+        if text is None:
+            born = checkout.born(deploy.path)
+            since = f"; it is there since {born}" if born else "; it never was"
+            yield LintFinding("error", "deploy_yaml", f"there is no {deploy.path} at {checkout.at}{since}")
+    for found in _PORT.finditer(text or ""):
         message = f"{found['key']} is fixed at {found['port']}: another tenant, or a second slot, has it too"
         yield LintFinding("warning", "deploy_yaml", message)
 
 
-def _check_endpoint(cell: Cell, facts: EngineFacts) -> Iterator[LintFinding]:
+def _check_endpoint(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
     kind = "omni" if cell.family == "omni" or _OMNI_MODEL.search(cell.model) else cell.family
-    for endpoint, refused, reason in facts.rejects:
-        if cell.endpoint == endpoint and refused == kind:
-            message = f"{endpoint} refuses {kind} models at {facts.at}: {reason}"
+    for endpoint, refused, pull, advice in _REJECTS:
+        if cell.endpoint == endpoint and refused == kind and checkout.contains_pull(pull):
+            message = f"{endpoint} refuses {kind} models at {checkout.at}: since #{pull}: {advice}"
             yield LintFinding("error", "endpoint", message)
 
 
-def _check_options(cell: Cell, facts: EngineFacts) -> Iterator[LintFinding]:
+def _check_options(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
     level: Level = "error" if cell.family == "text" else "warning"
-    for name, is_known in facts.options.items():
-        if not is_known:
-            message = f"--{name} is mentioned nowhere in the sources of {facts.engine} at {facts.at}"
+    for name in cell.serve_args:
+        if not checkout.mentions(name):
+            message = f"--{name} is mentioned nowhere in the sources of {checkout.engine} at {checkout.at}"
             yield LintFinding(level, f"serve_args.{name}", message)
 
 

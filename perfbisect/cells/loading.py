@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from perfbisect.cells.deploy import pinned_documents, placed_stages
-from perfbisect.cells.importers.base import ImportedCell
-from perfbisect.cells.ladder import LADDERS, LadderError, Rung, expand
 from perfbisect.clients import CLIENTS
 from perfbisect.common.text import hint, nearest
 from perfbisect.common.yaml_source import Located, Place, keys_of, load, located, unknown_key
@@ -36,6 +33,9 @@ DATASET_KEYS = (
     *("prefix_repetition_num_prefixes", "prefix_repetition_output_len"),
 )
 """Dataset arguments that may be at the top of a cell, as in vLLM-Omni's performance specifications."""
+
+LADDERS = ("num_prompts", "max_concurrency", "request_rate")
+"""Fields that may be lists: paired by position; a single value applies to every position."""
 
 SERVER_METRICS = ("prefix_cache_hit_rate",)
 """Metrics that the server reports, not the client."""
@@ -105,18 +105,15 @@ def load_cells(path_or_name: str | Path, *, read_at: ReadAt | None = None) -> tu
     path, wanted = _find(path_or_name)
     document = load(path)
     raw = _prepare(document)
-    try:
-        rungs = expand(raw)
-    except LadderError as error:
-        raise document.error((error.field,), str(error)) from None
+    rungs = pair_lists(document, raw)
     name = raw.get("name", path.stem)
     cells = tuple(
-        _cell(document, rung, f"{name}{rung.suffix}", read_at)
-        for rung in rungs
-        if not wanted or rung.suffix == wanted
+        _cell(document, {**rung, "name": f"{name}{suffix}"}, index if suffix else None, read_at)
+        for index, (suffix, rung) in enumerate(rungs.items())
+        if not wanted or suffix == wanted
     )
     if not cells:
-        names = [f"{name}{rung.suffix}" for rung in rungs]
+        names = [f"{name}{suffix}" for suffix in rungs]
         near = nearest(f"{name}{wanted}", names, 0.0)
         raise UsageError(
             f"{path} has no cell {wanted}; it has: {', '.join(names)}",
@@ -164,13 +161,56 @@ def _prepare(document: Located) -> dict[str, object]:
     return raw
 
 
+def pair_lists(document: Located, raw: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    """The fields of each cell of a file by the suffix of its name: ``@c64-n512``, empty without lists.
+
+    Raises:
+        LocatedError: unequal or empty lists, or two cells of one name.
+    """
+    lists = {name: value for name in LADDERS if isinstance(value := raw.get(name), list)}
+    if not lists:
+        return {"": dict(raw)}
+    first, length = next((name, len(values)) for name, values in lists.items())
+    for name, values in lists.items():
+        if not values:
+            raise document.error((name,), "is an empty list")
+        if len(values) != length:
+            lengths = f"has {len(values)} values where {first} has {length}"
+            raise document.error((name,), f"{lengths}: paired lists are of one length")
+    rungs: dict[str, dict[str, object]] = {}
+    for index in range(length):
+        rung = {**raw, **{name: values[index] for name, values in lists.items()}}
+        suffix = _suffix(rung)
+        if suffix in rungs:
+            raise document.error((first,), f"gives two cells the name {suffix}")
+        rungs[suffix] = rung
+    return rungs
+
+
+def _suffix(rung: Mapping[str, object]) -> str:
+    """The numbers of a load; an invalid value, which validation rejects later, is ``x``."""
+    users, rate = rung.get("max_concurrency"), rung.get("request_rate")
+    parts = [f"c{_number(users)}"] if users is not None else []
+    if isinstance(rate, (int, float)) and rate != float("inf"):
+        parts.append(f"r{float(rate)}")
+    elif not parts:
+        parts.append("rinf")
+    return "@" + "-".join([*parts, f"n{_number(rung.get('num_prompts'))}"])
+
+
+def _number(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value) if isinstance(value, int) else "x"
+
+
 def allowed_keys() -> list[str]:
     """All keys at the top of a cell file."""
     return [key for key in (*keys_of(Cell), *DATASET_KEYS) if key not in INTERNAL]
 
 
-def _cell(document: Located, rung: Rung, name: str, read_at: ReadAt | None) -> Cell:
-    raw = {**rung.document, "name": name}
+def _cell(document: Located, raw: dict[str, object], index: int | None, read_at: ReadAt | None) -> Cell:
+    """The cell of a file at a position of its lists."""
     family = raw.get("family")
     if isinstance(family, str):
         if family not in FAMILIES:
@@ -180,7 +220,7 @@ def _cell(document: Located, rung: Rung, name: str, read_at: ReadAt | None) -> C
     try:
         cell = Cell.model_validate(raw)
     except ValidationError as error:
-        raise located(error, document, Cell, index=rung.place, extra=DATASET_KEYS, hidden=INTERNAL) from None
+        raise located(error, document, Cell, index=index, extra=DATASET_KEYS, hidden=INTERNAL) from None
     if cell.client.name not in CLIENTS:
         message = f"there is no client {cell.client.name!r}"
         raise document.error(("client",), message, ", ".join(CLIENTS))
@@ -340,16 +380,6 @@ def _check_commands(cell: Cell, document: Located) -> None:
     except UsageError as error:
         place = () if error.field is None else (error.field,)
         raise document.error(place, error.message) from None
-
-
-def write_cell(folder: Path, imported: ImportedCell) -> Path:
-    """Write a cell file with the files beside it; returns its path. :raises OSError: it cannot be written."""
-    for name, text in imported.files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    path = folder / f"{imported.stem}.yaml"
-    text = yaml.safe_dump(dict(imported.document), sort_keys=False, allow_unicode=True, width=100)
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 MEANING = {

@@ -44,10 +44,8 @@ def match(text: str, among: tuple[Path, ...]) -> CommandResult:
     """
     from perfbisect.commands.cells import match_cells
     from perfbisect.commands.output import report_text
-    from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK
 
-    document, lines = match_cells(report_text(text), among)
-    return CommandResult(document, lines, EXIT_OK if document.exact else EXIT_INCONCLUSIVE)
+    return match_cells(report_text(text), among)
 
 
 @cells.command(short_help="Check cells against an engine's sources at a commit.")
@@ -79,17 +77,15 @@ def lint(
     """
     from perfbisect.commands.cells import lint_cells
     from perfbisect.commands.workspace import open_workspace
-    from perfbisect.errors import EXIT_OK, EXIT_USAGE
 
     workspace = open_workspace(repo=repo)
-    document, lines = lint_cells(
+    return lint_cells(
         names,
         workspace.needed_repository(),
         at,
         env=workspace.setting("env", env) or "",
         client=workspace.setting("client", client) or "",
     )
-    return CommandResult(document, lines, EXIT_USAGE if document.has_errors else EXIT_OK)
 
 
 @cells.command("import", short_help="Make cell files of nightly performance specifications.")
@@ -119,7 +115,7 @@ def import_verb(specs: tuple[Path, ...], output: Path, at: str | None, repo: Pat
     from perfbisect.commands.workspace import open_workspace
 
     repository = open_workspace(repo=repo).needed_repository() if at else None
-    return CommandResult(*import_specifications(specs, output, repository, at))
+    return import_specifications(specs, output, repository, at)
 
 
 @cells.command("list", short_help="Every cell that can be named.")
@@ -133,7 +129,7 @@ def list_verb() -> CommandResult:
     """
     from perfbisect.commands.cells import list_known
 
-    return CommandResult(*list_known())
+    return list_known()
 
 
 @cells.command(short_help="What a cell measures.")
@@ -151,7 +147,7 @@ def show(cell: str, variant: str | None, repo: Path | None) -> CommandResult:
     from perfbisect.commands.cells import show_cell
     from perfbisect.commands.workspace import open_workspace
 
-    return CommandResult(*show_cell(cell, variant, open_workspace(repo=repo).repository if repo else None))
+    return show_cell(cell, variant, open_workspace(repo=repo).repository if repo else None)
 
 
 @cells.command(short_help="Check cell files.")
@@ -167,10 +163,8 @@ def validate(files: tuple[str, ...]) -> CommandResult:
     Exit code: 0 all are valid, 2 one is not.
     """
     from perfbisect.commands.cells import validate_files
-    from perfbisect.errors import EXIT_OK, EXIT_USAGE
 
-    document, lines = validate_files(files)
-    return CommandResult(document, lines, EXIT_OK if document.valid else EXIT_USAGE)
+    return validate_files(files)
 
 
 @cells.command(short_help="Where two cells differ.")
@@ -186,4 +180,4 @@ def diff(a: str, b: str) -> CommandResult:
     """
     from perfbisect.commands.cells import diff_cells
 
-    return CommandResult(*diff_cells(a, b))
+    return diff_cells(a, b)

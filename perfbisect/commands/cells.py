@@ -10,20 +10,19 @@ from typing import Any, Literal
 from pydantic import Field
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import Specification, SpecificationFile, read_file
-from perfbisect.cells.lint import LintFinding
-from perfbisect.cells.lint import lint as find_problems
-from perfbisect.cells.loading import CellFile, known_cells, list_cells, load_cell, load_cells, write_cell
+from perfbisect.cells.importers.base import Specification, SpecificationFile, read_file, write_cell
+from perfbisect.cells.lint import Checkout, LintFinding, lint
+from perfbisect.cells.loading import CellFile, known_cells, list_cells, load_cell, load_cells
 from perfbisect.cells.match import fields_apart, nearest_cells, parse_report
 from perfbisect.changes.git import Repository
+from perfbisect.commands.output import CommandResult
 from perfbisect.common.digests import canonical_json
 from perfbisect.common.text import line
 from perfbisect.environments.spec import pinned_client
-from perfbisect.errors import RevisionError, UsageError
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_USAGE, UsageError
 from perfbisect.jobs.documents import CellDocument, Document, cell_document
 from perfbisect.model.cell import Cell, apply_variant, cell_difference
 from perfbisect.report.console import cell_lines, error_lines
-from perfbisect.setup.checkout import Checkout, collect_lint_facts
 
 _NEAREST_SHOWN = 3
 _LONGEST_MESSAGE = 400
@@ -47,34 +46,33 @@ class CellsDocument(Document):
     cells: tuple[CellFileDocument, ...]
 
 
-def list_known() -> tuple[CellsDocument, list[str]]:
+def list_known() -> CommandResult:
     """List every cell file in ./cells and among the shipped ones."""
     document = CellsDocument(cells=tuple(map(_describe, list_cells())))
-    rows = [(name, file.error or file.description) for file in document.cells for name in _names(file)]
+    rows = [
+        (name, file.error or file.description)
+        for file in document.cells
+        for name in file.cells or (file.name,)
+    ]
     width = max((len(name) for name, _ in rows), default=0)
-    return document, [f"{name:<{width}}  {line(text)}" for name, text in rows]
+    return CommandResult(document, [f"{name:<{width}}  {line(text)}" for name, text in rows])
 
 
 def _describe(file: CellFile) -> CellFileDocument:
-    names: tuple[str, ...] = ()
-    description = message = ""
+    cells: tuple[Cell, ...] = ()
+    message = ""
     try:
         cells = load_cells(file.path)
-        names, description = tuple(cell.name for cell in cells), cells[0].description
     except UsageError as error:
         message = f"{error.where or file.path}: {error.message}"
     return CellFileDocument(
         name=file.name,
         path=str(file.path),
         shipped=file.shipped,
-        cells=names,
-        description=description,
+        cells=tuple(cell.name for cell in cells),
+        description=cells[0].description if cells else "",
         error=message,
     )
-
-
-def _names(file: CellFileDocument) -> tuple[str, ...]:
-    return file.cells or (file.name,)
 
 
 class CellShowDocument(Document):
@@ -85,9 +83,7 @@ class CellShowDocument(Document):
     workloads: tuple[dict[str, Any], ...]
 
 
-def show_cell(
-    name: str, variant: str | None, repository: Repository | None
-) -> tuple[CellShowDocument, list[str]]:
+def show_cell(name: str, variant: str | None, repository: Repository | None) -> CommandResult:
     """Describe the cells of a file as they are shown before a measurement."""
 
     def read_at(sha: str, path: str) -> str:
@@ -102,7 +98,7 @@ def show_cell(
         workloads=tuple(cell.workload() for cell in cells),
     )
     lines = [text for cell in document.cells for text in (*cell_lines(cell), "")]
-    return document, lines[:-1]
+    return CommandResult(document, lines[:-1])
 
 
 class FileCheckDocument(Document):
@@ -124,7 +120,7 @@ class CellsValidateDocument(Document):
     files: tuple[FileCheckDocument, ...]
 
 
-def validate_files(files: Sequence[str]) -> tuple[CellsValidateDocument, list[str]]:
+def validate_files(files: Sequence[str]) -> CommandResult:
     """Load cell files and report the first error of each."""
     checks: list[FileCheckDocument] = []
     lines: list[str] = []
@@ -138,7 +134,8 @@ def validate_files(files: Sequence[str]) -> tuple[CellsValidateDocument, list[st
             checks.append(FileCheckDocument(file=file, cells=names, error=None, where=None))
             lines.append(f"{file}: {', '.join(names)}")
     valid = all(check.error is None for check in checks)
-    return CellsValidateDocument(valid=valid, files=tuple(checks)), lines
+    document = CellsValidateDocument(valid=valid, files=tuple(checks))
+    return CommandResult(document, lines, EXIT_OK if valid else EXIT_USAGE)
 
 
 class DifferenceDocument(Document):
@@ -159,13 +156,13 @@ class CellsDiffDocument(Document):
     differences: tuple[DifferenceDocument, ...]
 
 
-def diff_cells(left_name: str, right_name: str) -> tuple[CellsDiffDocument, list[str]]:
+def diff_cells(left_name: str, right_name: str) -> CommandResult:
     """Compare the workloads of two cells field by field."""
     left, right = load_cell(left_name), load_cell(right_name)
     rows = tuple(DifferenceDocument(field=f, left=x, right=y) for f, x, y in cell_difference(left, right))
     document = CellsDiffDocument(left=left.name, right=right.name, comparable=not rows, differences=rows)
     lines = [f"{row.field}: {line(row.left)} -> {line(row.right)}" for row in rows]
-    return document, lines or [f"the same workload: {left.digest}"]
+    return CommandResult(document, lines or [f"the same workload: {left.digest}"])
 
 
 class CellMatchDocument(Document):
@@ -191,7 +188,7 @@ class CellsMatchDocument(Document):
     cells: tuple[CellMatchDocument, ...]
 
 
-def match_cells(text: str, among: Sequence[Path]) -> tuple[CellsMatchDocument, list[str]]:
+def match_cells(text: str, among: Sequence[Path]) -> CommandResult:
     """Find the known cells that agree with a reported command or result file name, or the nearest ones.
 
     ``among``: cell files or folders to search besides the known ones.
@@ -221,7 +218,7 @@ def match_cells(text: str, among: Sequence[Path]) -> tuple[CellsMatchDocument, l
             for match in exact or matches[:_NEAREST_SHOWN]
         ),
     )
-    return document, _match_lines(document)
+    return CommandResult(document, _match_lines(document), EXIT_OK if exact else EXIT_INCONCLUSIVE)
 
 
 def _shown(value: object) -> str:
@@ -266,14 +263,10 @@ class CellsLintDocument(Document):
     warnings: tuple[str, ...] = ()
     cells: tuple[CellLintDocument, ...]
 
-    @property
-    def has_errors(self) -> bool:
-        return any(finding.level == "error" for cell in self.cells for finding in cell.findings)
-
 
 def lint_cells(
     names: Sequence[str], repository: Repository, revision: str, *, env: str, client: str
-) -> tuple[CellsLintDocument, list[str]]:
+) -> CommandResult:
     """Check cells, by default all known ones, against an engine's sources at a commit."""
     commit = repository.resolve(revision)
     checkout = Checkout(repository, commit.id)
@@ -285,25 +278,22 @@ def lint_cells(
         at=commit.id,
         client=pinned,
         warnings=warnings,
-        cells=tuple(_lint(cell, checkout, own_client=not pinned) for cell in cells),
+        cells=tuple(
+            CellLintDocument(cell=cell.name, findings=lint(cell, checkout, own_client=not pinned))
+            for cell in cells
+        ),
     )
+    findings = [(cell.cell, finding) for cell in document.cells for finding in cell.findings]
     lines = [
-        f"{cell.cell}: {finding.level}: {finding.field}: {line(finding.message, _LONGEST_MESSAGE)}"
-        for cell in document.cells
-        for finding in cell.findings
+        f"{name}: {finding.level}: {finding.field}: {line(finding.message, _LONGEST_MESSAGE)}"
+        for name, finding in findings
     ]
     lines += _warning_lines(warnings)
     if pinned:
         lines.append(f"data set and backend are not checked: {line(pinned)} is the client")
     lines.append(f"{len(document.cells)} cells checked against {checkout.engine} at {commit.short}")
-    return document, lines
-
-
-def _lint(cell: Cell, checkout: Checkout, *, own_client: bool) -> CellLintDocument:
-    deploy = cell.deploy_yaml
-    path = deploy.path if deploy is not None and deploy.origin else None
-    facts = collect_lint_facts(checkout, path, cell.serve_args)
-    return CellLintDocument(cell=cell.name, findings=tuple(find_problems(cell, facts, own_client=own_client)))
+    has_errors = any(finding.level == "error" for _, finding in findings)
+    return CommandResult(document, lines, EXIT_USAGE if has_errors else EXIT_OK)
 
 
 def _warning_lines(warnings: Sequence[str]) -> list[str]:
@@ -335,7 +325,7 @@ class CellsImportDocument(Document):
 
 def import_specifications(
     specs: Sequence[Path], output: Path, repository: Repository | None, revision: str | None
-) -> tuple[CellsImportDocument, list[str]]:
+) -> CommandResult:
     """Write a cell file for each workload of the specifications; existing files are replaced.
 
     Raises:
@@ -356,7 +346,7 @@ def import_specifications(
         lines.append(f"{spec.name}: {row.cells} cells in {len(row.files)} files{off}")
         lines += [f"  left out: {line(text)}" for text in row.left_out]
         lines += [f"  to bring: {line(text)}" for text in row.to_bring]
-    return document, [*lines, f"{document.cells} cells in {output}"]
+    return CommandResult(document, [*lines, f"{document.cells} cells in {output}"])
 
 
 def _write_cells(spec: Path, specification: Specification, output: Path) -> ImportedFileDocument:
@@ -387,18 +377,13 @@ def _source_at(repository: Repository, revision: str, spec: Path) -> Specificati
     folder = path.parent.as_posix()
 
     def read_beside(name: str) -> str | None:
-        try:
-            return read(posixpath.normpath(posixpath.join(folder, name)))
-        except RevisionError:
-            return None
+        return repository.read_text(commit.id, posixpath.normpath(posixpath.join(folder, name)))
 
-    def read(name: str) -> str:
-        try:
-            return repository.read(commit.id, name).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{name} at {commit.short} cannot be read: {error}") from None
-
-    return SpecificationFile(path, read(path.as_posix()), read_beside, commit)
+    try:
+        text = repository.read(commit.id, path.as_posix()).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} at {commit.short} cannot be read: {error}") from None
+    return SpecificationFile(path, text, read_beside, commit)
 
 
 def _require_distinct_names(read: Sequence[tuple[Path, Specification]]) -> None:

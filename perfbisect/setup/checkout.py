@@ -1,25 +1,20 @@
-"""An engine's checkout at one commit, read from git objects: which engine, options and files it has."""
+"""An engine's checkout at HEAD, read from git objects: engine, releases, pins and machine."""
 
 from __future__ import annotations
 
-import ast
 import re
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 
 from packaging.version import InvalidVersion, Version
 
-from perfbisect.cells.lint import EngineFacts
+from perfbisect.cells.lint import ENGINES
 from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE, Pins, parse_pins
 from perfbisect.errors import LocatedError
 from perfbisect.machine.profile import Machine, load_machine, machine, machine_names
 from perfbisect.model.change import Change
-
-ENGINES = {"vllm_omni": "vLLM-Omni", "vllm": "vLLM"}
-"""Import name and display name; the first package in a checkout is its engine."""
 
 PYPROJECT, SETUP = "pyproject.toml", "setup.py"
 
@@ -27,96 +22,6 @@ _TABLE = re.compile(r"^\[(?P<table>[^\[\]]+)\]\s*(?:#.*)?$")
 _NAME = re.compile(r"""^name\s*=\s*["'](?P<name>[A-Za-z0-9._-]+)["']""")
 _SETUP_NAME = re.compile(r"""\bname\s*=\s*["'](?P<name>[A-Za-z0-9._-]+)["']""")
 _PLUGIN = re.compile(r"\bvllm\.(?:platform|general)_plugins\b")
-
-_BENCHMARKS = ("vllm_omni/benchmarks", "vllm/benchmarks", "benchmarks")
-_REJECTS = (
-    ("/v1/audio/speech", "omni", 2763, "speech is for speech models; ask /v1/chat/completions for audio"),
-)
-"""(endpoint, kind of model, pull request that refuses it, advice)."""
-
-
-@dataclass(frozen=True)
-class Checkout:
-    """One commit of an engine's repository, read lazily and once."""
-
-    repository: Repository
-    sha: str
-
-    @cached_property
-    def engine(self) -> str:
-        """Its package, or the repository's folder name if it is unknown."""
-        package = next((name for name in ENGINES if self.repository.tree_id(self.sha, name)), None)
-        return package or self.repository.path.name
-
-    def text(self, path: str) -> str | None:
-        """Read a file; None if it does not exist."""
-        return self.repository.read_text(self.sha, path)
-
-    @cached_property
-    def benchmark_words(self) -> frozenset[str]:
-        """All string literals in the Python sources of its benchmarks."""
-        words: set[str] = set()
-        blobs = [
-            entry.blob
-            for folder in _BENCHMARKS
-            for entry in self.repository.entries(self.sha, folder)
-            if entry.path.endswith(".py")
-        ]
-        for _, content in self.repository.contents(dict.fromkeys(blobs)):
-            words |= _literals(content.decode("utf-8", errors="replace"))
-        return frozenset(words)
-
-    @cached_property
-    def rejects(self) -> tuple[tuple[str, str, str], ...]:
-        """Endpoints that its server refuses: (endpoint, kind of model, reason)."""
-        return tuple(
-            (endpoint, kind, f"since #{pull}: {why}")
-            for endpoint, kind, pull, why in _REJECTS
-            if self.repository.text("log", "-1", "--format=%H", "-F", f"--grep=(#{pull})", self.sha).strip()
-        )
-
-    def mentions(self, option: str) -> bool:
-        """Whether an option (``max-model-len``) occurs as an option or as its field."""
-        name = option.partition(".")[0]
-        search = self.repository.run(
-            "grep", "-q", "-w", "-F", "-e", f"--{name}", "-e", name.replace("-", "_"), self.sha, "--", "*.py"
-        )
-        return search.returncode == 0
-
-    def born(self, path: str) -> str:
-        """The commit that first added a file on any branch, with its date; empty if none did."""
-        log = self.repository.run(
-            "log", "--all", "--diff-filter=A", "--format=%h of %cs", "--reverse", "--", path
-        )
-        lines = log.stdout.decode(errors="replace").splitlines()
-        return lines[0] if log.returncode == 0 and lines else ""
-
-
-def _literals(source: str) -> set[str]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return set()
-    return {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-
-
-def collect_lint_facts(checkout: Checkout, deploy: str | None, options: Iterable[str]) -> EngineFacts:
-    """Collect what the lint rules need for a cell with this deploy YAML and these server options."""
-    return EngineFacts(
-        engine=checkout.engine,
-        at=checkout.sha[:12],
-        benchmark_words=checkout.benchmark_words,
-        options={option: checkout.mentions(option) for option in options},
-        deploy=checkout.text(deploy) if deploy else None,
-        born=checkout.born(deploy) if deploy else "",
-        rejects=checkout.rejects,
-    )
 
 
 @dataclass(frozen=True)
@@ -208,13 +113,13 @@ _TAGS = ("refname:short", "objectname", "*objectname", "creatordate:unix", "*com
 def detect_checkout(repository: Repository, shell: Mapping[str, str]) -> DetectedCheckout:
     """Detect engine, releases and machine at HEAD; starts, writes and fetches nothing."""
     head = repository.head()
-    checkout = Checkout(repository, head.id)
-    project = parse_project(checkout.text(PYPROJECT), checkout.text(SETUP))
+    read = partial(repository.read_text, head.id)
+    project = parse_project(read(PYPROJECT), read(SETUP))
     engine = next((name for name in ENGINES if repository.tree_id(head.id, f"{name}/__init__.py")), None)
     if engine is None:
         raise _unknown_engine(repository, project)
     tags = _releases(repository, head)
-    dockerfile = checkout.text(DOCKERFILE) if engine == "vllm_omni" else None
+    dockerfile = read(DOCKERFILE) if engine == "vllm_omni" else None
     kind, hardware = _detect_machine(shell)
     return DetectedCheckout(
         engine=engine,

@@ -12,12 +12,13 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from perfbisect.cells.lint import ENGINES
 from perfbisect.cells.settings import FILE
 from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.jobs.documents import Document
-from perfbisect.setup.checkout import ENGINES, DetectedCheckout, detect_checkout
+from perfbisect.setup.checkout import DetectedCheckout, detect_checkout
 from perfbisect.system.files import write_atomic
 
 INDEX = "https://wheels.vllm.ai/{sha}"

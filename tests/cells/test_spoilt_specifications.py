@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import read_file
-from perfbisect.cells.loading import load_cells, write_cell
+from perfbisect.cells.importers.base import read_file, write_cell
+from perfbisect.cells.loading import load_cells
 from perfbisect.errors import LocatedError
 
 STAGES = "stages:\n  - {stage_id: 0, devices: '0'}\n"

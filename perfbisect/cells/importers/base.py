@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from perfbisect.common.yaml_source import unknown_key
 from perfbisect.errors import LocatedError
 from perfbisect.model.change import Change
@@ -101,6 +103,16 @@ class Specification:
     cells: tuple[ImportedCell, ...]
     off: tuple[str, ...] = ()
     left_out: tuple[SkippedWorkload, ...] = ()
+
+
+def write_cell(folder: Path, imported: ImportedCell) -> Path:
+    """Write a cell file with the files beside it; returns its path. :raises OSError: it cannot be written."""
+    for name, text in imported.files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    path = folder / f"{imported.stem}.yaml"
+    text = yaml.safe_dump(dict(imported.document), sort_keys=False, allow_unicode=True, width=100)
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 def number_duplicates(cells: Sequence[ImportedCell]) -> tuple[ImportedCell, ...]:

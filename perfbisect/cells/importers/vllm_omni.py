@@ -27,7 +27,7 @@ from perfbisect.cells.importers.base import (
     kebab,
     number_duplicates,
 )
-from perfbisect.cells.ladder import LADDERS
+from perfbisect.cells.loading import LADDERS
 from perfbisect.clients.omni_bench import BACKENDS
 from perfbisect.common.digests import digest
 from perfbisect.serving.eras import NIGHTLY_ERAS

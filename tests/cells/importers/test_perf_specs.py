@@ -10,9 +10,14 @@ import pytest
 import yaml
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import RequiredFile, Specification, SpecificationFile, read_file
-from perfbisect.cells.ladder import expand
-from perfbisect.cells.loading import load_cells, write_cell
+from perfbisect.cells.importers.base import (
+    RequiredFile,
+    Specification,
+    SpecificationFile,
+    read_file,
+    write_cell,
+)
+from perfbisect.cells.loading import load_cells
 from perfbisect.errors import LocatedError
 from perfbisect.model.change import Change
 
@@ -52,22 +57,17 @@ def test_a_paired_list_is_a_ladder(tmp_path: Path) -> None:
     assert cell.document["dataset_args"] == {"seed-tts-locale": "en"}
     assert cell.document["num_warmups"] == 2
     assert cell.document["known_baselines"] == {"median_audio_ttfp_ms": [1.0, 2.0]}
-    loads = [
-        (rung.document["max_concurrency"], rung.document["num_prompts"]) for rung in expand(cell.document)
-    ]
-    assert loads == [(8, 80), (64, 128)]
+    cells = load_cells(write_cell(tmp_path, cell))
+    assert [(one.max_concurrency, one.num_prompts) for one in cells] == [(8, 80), (64, 128)]
 
 
 def test_a_scalar_serves_every_place_and_a_rate_is_no_concurrency(tmp_path: Path) -> None:
     workload = {k: v for k, v in SPEECH.items() if k != "max_concurrency"}
     workload |= {"num_prompts": 100, "request_rate": [1.0, 2.0]}
     (cell,) = read(tmp_path, [server(workload)]).cells
-    rungs = expand(cell.document)
-    assert [(r.document["request_rate"], r.document["num_prompts"]) for r in rungs] == [
-        (1.0, 100),
-        (2.0, 100),
-    ]
-    assert all("max_concurrency" not in rung.document for rung in rungs)
+    cells = load_cells(write_cell(tmp_path, cell))
+    assert [(one.request_rate, one.num_prompts) for one in cells] == [(1.0, 100), (2.0, 100)]
+    assert all(one.max_concurrency is None for one in cells)
 
 
 def test_what_is_switched_off_is_counted(tmp_path: Path) -> None:

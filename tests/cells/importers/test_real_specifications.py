@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import Specification, read_file
-from perfbisect.cells.loading import load_cells, write_cell
+from perfbisect.cells.importers.base import Specification, read_file, write_cell
+from perfbisect.cells.loading import load_cells
 from perfbisect.cells.match import nearest_cells, parse_report
 from perfbisect.model.cell import Cell
 from tests.shared import data

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import ImportedCell, Specification, read_file
-from perfbisect.cells.loading import load_cells, write_cell
+from perfbisect.cells.importers.base import ImportedCell, Specification, read_file, write_cell
+from perfbisect.cells.loading import load_cells
 from perfbisect.clients import CLIENTS
 from perfbisect.errors import LocatedError
 from perfbisect.model.cell import Cell

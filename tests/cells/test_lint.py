@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cells.lint import LintFinding, lint
+from perfbisect.cells.lint import Checkout, LintFinding, lint
 from perfbisect.changes.git import Repository
 from perfbisect.model.cell import Cell
-from perfbisect.setup.checkout import Checkout, collect_lint_facts
 from tests.fakes.gitwriter import HistoryWriter
 
 BENCH = 'DATASETS = {"seed-tts": 1}\nif args.backend == "openai-audio-speech":\n    pass\n'
@@ -50,8 +49,7 @@ def commits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, tuple
 
 def findings(commits: tuple[Repository, tuple[str, ...]], at: int, served: Cell) -> tuple[LintFinding, ...]:
     repository, shas = commits
-    path = served.deploy_yaml.path if served.deploy_yaml and served.deploy_yaml.origin else None
-    return lint(served, collect_lint_facts(Checkout(repository, shas[at]), path, served.serve_args))
+    return lint(served, Checkout(repository, shas[at]))
 
 
 def test_a_cell_that_makes_sense(commits: tuple[Repository, tuple[str, ...]]) -> None:
@@ -99,6 +97,6 @@ def test_a_checkout_without_benchmarks_says_so(tmp_path: Path) -> None:
     writer.commit("Begin", {"src/main.py": b"pass\n"})
     (sha,) = writer.finish()
     checkout = Checkout(Repository.open(writer.path), sha)
-    (found,) = lint(cell(), collect_lint_facts(checkout, None, ()))
+    (found,) = lint(cell(), checkout)
     assert (found.level, checkout.engine) == ("warning", "repo")
     assert "are not checked" in found.message
