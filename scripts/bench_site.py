@@ -21,7 +21,7 @@ from urllib.parse import quote
 from playwright.sync_api import Browser, sync_playwright
 
 from perfbisect.dashboard.build import WrittenSite, write_site
-from perfbisect.dashboard.site import Site
+from perfbisect.dashboard.collect import Site
 from tests.dashboard.site_world import large
 
 LIMIT = 1_000_000

@@ -45,8 +45,7 @@ perfbisect.figure = (() => {
     const { points } = loaded.data;
     const lines = [`<b>${words.amount(loaded.series.values[at], loaded.measure.unit)}</b>`];
     lines.push(`${words.minute(points.time[at])}, build ${escaped(points.build[at])}`);
-    if (points.commit[at]) lines.push(escaped(`${words.short(points.commit[at])} ${points.subject[at].slice(0, 80)}`));
-    if (points.commits[at] !== null) lines.push(`${words.many(points.commits[at], "commit")} since the point before`);
+    if (points.commit[at]) lines.push(escaped(`commit ${words.short(points.commit[at])}`));
     if (points.main[at] === false) lines.push("not of the main branch");
     return lines.join("<br>");
   };

@@ -16,7 +16,7 @@ perfbisect.points = (() => {
     while (before >= 0 && values[before] === null) before -= 1;
     const change = before >= 0 && values[before] ? values[at] / values[before] - 1 : null;
     const build = points.url[at] ? el("a", { href: points.url[at] }, points.build[at]) : points.build[at];
-    const commit = points.commit[at] ? [perfbisect.series.commit(points.commit[at]), " ", el("bdi", {}, points.subject[at])] : "not known";
+    const commit = points.commit[at] ? perfbisect.series.commit(points.commit[at]) : "not known";
     const main = { true: "of the main branch", false: "not of the main branch", null: "branch not known" }[points.main[at]];
     const names = Object.keys(covariates).filter((name) => covariates[name][at] !== null);
     const moved = (name) => before >= 0 && covariates[name][before] !== covariates[name][at];
@@ -25,8 +25,7 @@ perfbisect.points = (() => {
         el("b", {}, words.amount(values[at], loaded.measure.unit)),
         change === null ? "" : ` ${words.effect({ absolute: false }, change)} against the point before`,
         el("br"), words.minute(points.time[at]), ", build ", build, `, ${main}`,
-        el("br"), "commit ", commit,
-        points.commits[at] === null ? "" : `, ${words.many(points.commits[at], "commit")} since the point before`),
+        el("br"), "commit ", commit),
       names.length ? table(["covariate", "here", "at the point before"], names.map((name) =>
         el("tr", { class: moved(name) ? "moved" : null },
           el("td", {}, name, moved(name) ? " (other)" : ""),
@@ -72,7 +71,7 @@ perfbisect.points = (() => {
       el("td", { class: "k" }, words.minute(points.time[at])),
       el("td", {}, points.build[at]),
       el("td", { class: "n" }, words.amount(value, loaded.measure.unit)),
-      el("td", { class: "long" }, points.commit[at] ? perfbisect.series.commit(points.commit[at]) : "", " ", el("bdi", {}, points.subject[at]))));
+      el("td", { class: "long" }, points.commit[at] ? perfbisect.series.commit(points.commit[at]) : "")));
     return table(["time", "build", el("th", { scope: "col", class: "n" }, loaded.measure.name), "commit"], rows.reverse());
   };
 

@@ -55,7 +55,7 @@ def nightly(
     from perfbisect.report.terminal import report_lines
 
     if init:
-        from perfbisect.setup.nightly_template import write_nightly
+        from perfbisect.setup.templates import write_nightly
 
         written = write_nightly(config, repo or Path.cwd())
         lines = [f"wrote {written.file}: review it before the first night", f"next: {written.next}"]

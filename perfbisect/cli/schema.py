@@ -51,8 +51,7 @@ from perfbisect.series.publish import TrackPublishDocument
 from perfbisect.series.rebaseline import TrackRebaselineDocument
 from perfbisect.series.suspects.report import TrackSuspectsDocument
 from perfbisect.setup.doctor import DoctorDocument
-from perfbisect.setup.nightly_template import NightlyInitDocument
-from perfbisect.setup.templates import InitDocument
+from perfbisect.setup.templates import InitDocument, NightlyInitDocument
 
 VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "init": (InitDocument,),

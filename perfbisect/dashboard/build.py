@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.bisect.report import build_report
+from perfbisect.dashboard.collect import Site
 from perfbisect.dashboard.pages import cell_payload, event_payload, events, overview, page_of, text
-from perfbisect.dashboard.site import Site
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.report.html import embedded_json, report_html
 from perfbisect.resources import dashboards_folder

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.common.quantities import moment
 from perfbisect.common.text import line
-from perfbisect.dashboard.site import Site, SiteBisection, SiteCell, SiteMetric, SitePoint, SiteSeries
+from perfbisect.dashboard.collect import Site, SiteBisection, SiteCell, SiteMetric, SitePoint, SiteSeries
 from perfbisect.series.alerts import Alert
 from perfbisect.series.suspects.report import SuspectsDocument
 
@@ -165,8 +165,6 @@ def cell_payload(cell: SiteCell) -> Payload:
                 "build": [point.build for point in cell.points],
                 "time": [point.time for point in cell.points],
                 "commit": [point.commit for point in cell.points],
-                "subject": [text(point.subject, 200) for point in cell.points],
-                "commits": [point.commits for point in cell.points],
                 "url": [address(point.url) for point in cell.points],
                 "main": [point.of_main for point in cell.points],
             },

@@ -1,10 +1,9 @@
-"""What a person sees while a job works: the cell, the plan, a line for every launch, the outcome."""
+"""Lines that a job prints while it works: notes, launches, machine failures; and errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from perfbisect.common.quantities import minutes, percent, with_unit
 from perfbisect.common.text import line, lines
@@ -18,23 +17,13 @@ from perfbisect.jobs.events import (
     PhaseStarted,
 )
 
-_KEPT = 3
-
-_AFTER: Final[Mapping[str, str]] = {
-    "fetch": "building",
-    "build": "starting",
-    "launch": "starting",
-    "ready": "discarded run",
-    "stop": "stopped",
-}
-"""A finished phase -> what the attempt does next."""
-
 
 @dataclass(frozen=True)
 class CandidatesUpdated(JobEvent):
-    """How probable each candidate is by now, the first of which cannot be it; ``none``: that of none.
+    """The posterior: a probability for each candidate, ``none`` for no change.
 
-    ``candidates``: name and subject of each; ``untestable``: indices of those that are not measured.
+    ``candidates``: name and subject of each, the first is the good end; ``untestable``: indices of those that
+    are not measured.
     """
 
     candidates: tuple[tuple[str, str], ...]
@@ -42,113 +31,6 @@ class CandidatesUpdated(JobEvent):
     none: float
     untestable: frozenset[int] = frozenset()
 
-
-@dataclass(frozen=True)
-class Running:
-    """An attempt under way on a slot; ``phase`` in words, since ``since``; ``run``: the number of the run
-    under way, 0 in another phase."""
-
-    number: int
-    change: str
-    subject: str
-    position: int
-    of: int
-    purpose: str
-    runs: int
-    why: str
-    began: float
-    phase: str
-    since: float
-    run: int = 0
-
-
-@dataclass(frozen=True)
-class View:
-    """Everything that is shown; ``seen``: position -> ``measured`` or ``failed``."""
-
-    candidates: tuple[tuple[str, str], ...] = ()
-    seen: Mapping[int, str] = field(default_factory=dict)
-    probabilities: tuple[float, ...] = ()
-    none: float = 0.0
-    running: Mapping[str, Running] = field(default_factory=dict)
-    waiting: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    """Slot -> why it waits, and until when."""
-    last: tuple[LaunchDocument, ...] = ()
-    """The last launches, the newest first."""
-    unit: str = ""
-    used: float = 0.0
-    """Minutes of the launches that have ended."""
-    budget: float = 0.0
-    """Minutes; 0: none was set."""
-    began: float | None = None
-
-
-def after(view: View, notice: JobEvent, now: float) -> View:
-    """The view after a notice that came at ``now``."""
-    if view.began is None:
-        view = replace(view, began=now)
-    if isinstance(notice, CandidatesUpdated):
-        return replace(
-            view,
-            candidates=notice.candidates,
-            seen=dict.fromkeys(notice.untestable, "failed") | dict(view.seen),
-            probabilities=notice.probabilities,
-            none=notice.none,
-        )
-    if isinstance(notice, LaunchStarted):
-        attempt = Running(
-            notice.number, notice.change, notice.subject, notice.position, notice.of, notice.purpose,
-            notice.runs, notice.why, now, "building", now,
-        )  # fmt: skip
-        waiting = {slot: why for slot, why in view.waiting.items() if slot != notice.slot}
-        return replace(view, running={**view.running, notice.slot: attempt}, waiting=waiting)
-    if isinstance(notice, PhaseStarted):
-        attempt_there = view.running.get(notice.slot)
-        started = _phase(notice) if attempt_there else None
-        if attempt_there is None or started is None:
-            return view
-        changed = replace(attempt_there, phase=started[0], run=started[1], since=now)
-        return replace(view, running={**view.running, notice.slot: changed})
-    if isinstance(notice, LaunchEnded):
-        launch = notice.launch
-        outcome = "measured" if launch.value is not None else "failed"
-        seen = view.seen
-        if launch.fault in ("", "change") and seen.get(launch.position) != "measured":
-            seen = {**seen, launch.position: outcome}
-        return replace(
-            view,
-            seen=seen,
-            running={slot: x for slot, x in view.running.items() if slot != launch.slot},
-            last=(launch, *view.last)[:_KEPT],
-            unit=notice.unit,
-            used=notice.used,
-            budget=notice.budget,
-        )
-    if isinstance(notice, MachineBackoff):
-        until = (notice.reason, now + notice.seconds)
-        return replace(view, waiting={**view.waiting, notice.slot: until})
-    return view
-
-
-def used(view: View, now: float) -> float:
-    """Minutes spent, those of the attempts under way included."""
-    return view.used + sum(now - x.began for x in view.running.values()) / 60
-
-
-def _phase(notice: PhaseStarted) -> tuple[str, int] | None:
-    """What the attempt does now, and the number of its run; None where the notice does not say."""
-    detail = notice.detail
-    if notice.phase in ("warm", "bench"):
-        done = detail.get("run", 0) if notice.phase == "bench" else 0
-        of = detail.get("of")
-        if isinstance(done, int) and isinstance(of, int) and done >= of:
-            return "stopping", 0
-        return (f"run {done + 1}", done + 1) if isinstance(done, int) else None
-    phase = _AFTER.get(notice.phase)
-    return None if phase is None else (phase, 0)
-
-
-Write = Callable[[str], None]
 
 _PHASES = {
     "build": "building",
@@ -159,9 +41,9 @@ _PHASES = {
 
 
 class Console:
-    """Writes notices as lines of text. ``write`` takes one; ``verbose``: the phases of each launch too."""
+    """Writes notices as lines of text; ``verbose``: the phases of each launch too."""
 
-    def __init__(self, write: Write, *, verbose: bool = False) -> None:
+    def __init__(self, write: Callable[[str], None], *, verbose: bool = False) -> None:
         self._write = write
         self._verbose = verbose
 
@@ -171,7 +53,7 @@ class Console:
 
 
 def notice_lines(notice: JobEvent, *, verbose: bool = False) -> Sequence[str]:
-    """The lines of one notice; none for phases, unless wanted, and none for the end: that is the result."""
+    """The lines of a notice; phases only if ``verbose``."""
     if isinstance(notice, JobNote):
         return [f"note: {line(notice.text)}"]
     if isinstance(notice, LaunchStarted):
@@ -182,22 +64,21 @@ def notice_lines(notice: JobEvent, *, verbose: bool = False) -> Sequence[str]:
     if isinstance(notice, PhaseStarted):
         return [_phase_line(notice)] if verbose or notice.phase == "warning" else []
     if isinstance(notice, LaunchEnded):
-        return [launched_line(notice)]
+        return [_launched_line(notice)]
     if isinstance(notice, MachineBackoff):
         return [f"   the machine failed ({line(notice.reason)}): trying again in {notice.seconds:.0f} s"]
     return []
 
 
 def cell_lines(cell: CellDocument) -> list[str]:
-    """The block that is shown before anything is measured."""
+    """The workload, shown before anything is measured."""
     width = max(len(label) for label, _ in cell.rows)
     return [f"  {label:<{width}}  {line(value)}" for label, value in cell.rows]
 
 
-def launched_line(notice: LaunchEnded) -> str:
+def _launched_line(notice: LaunchEnded) -> str:
     """``   14.20 ms (2 runs, +-0.4 %)   leading 0a1b2c 0.62, ...   12.3 of 180.0 min``."""
     launch = notice.launch
-    # Of several at once it is said which one this was.
     whose = f"#{launch.number} " if launch.slot else ""
     parts = [whose + _value(launch, notice.unit), *([notice.detail] if notice.detail else [])]
     spent = minutes(notice.used) + (f" of {minutes(notice.budget)}" if notice.budget else "")
@@ -205,7 +86,6 @@ def launched_line(notice: LaunchEnded) -> str:
 
 
 def error_lines(message: str, where: str | None, next_step: str | None) -> list[str]:
-    """An error: what was tried and came back, where to look, what comes next."""
     out = [f"error: {lines(message)}"]
     if where:
         out.append(f"  where: {line(where, 1000)}")

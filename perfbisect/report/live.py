@@ -1,4 +1,4 @@
-"""The live view: on a terminal, an area below the lines of a job that says what is believed and what runs.
+"""The live view: below the lines of a job on a terminal, the posterior, running launches and the budget.
 
 The lines are those of :mod:`perfbisect.report.console`; they stay in the scrollback, the area does not.
 """
@@ -6,10 +6,11 @@ The lines are those of :mod:`perfbisect.report.console`; they stay in the scroll
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -18,27 +19,116 @@ from rich.text import Text
 
 from perfbisect.common.quantities import minutes, probability, with_unit
 from perfbisect.common.text import line
-from perfbisect.jobs.documents import LaunchDocument
-from perfbisect.jobs.events import JobEvent
-from perfbisect.report.console import Running, View, after, notice_lines, used
+from perfbisect.jobs.events import JobEvent, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
+from perfbisect.report.console import CandidatesUpdated, notice_lines
 
 PER_SECOND: Final = 1.0
-"""Redraws a second: enough for a clock, too few to be noise to a bench beside it."""
+"""Redraws a second, few enough not to disturb a measurement."""
 
 _BLOCKS, _ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 _LEADING = 4
+_KEPT = 3
 _LABEL = 9
+_WIDE = 60
+"""Columns from which details are shown."""
+
+_NEXT_PHASE: Final[Mapping[str, str]] = {
+    "fetch": "building",
+    "build": "starting",
+    "launch": "starting",
+    "ready": "discarded run",
+    "stop": "stopped",
+}
+"""What a launch does after a phase."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A launch under way since ``began``; ``since``: its phase began; ``run``: number of its run, or 0."""
+
+    launch: LaunchStarted
+    began: float
+    phase: str
+    since: float
+    run: int = 0
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown: the newest notices, by slot where they are of one.
+
+    ``outcomes``: ``measured`` or ``failed`` by position; ``ended``: the last launches, the newest first;
+    ``waiting``: slots that back off, with the time until when.
+    """
+
+    posterior: CandidatesUpdated | None = None
+    outcomes: Mapping[int, str] = field(default_factory=dict)
+    running: Mapping[str, Running] = field(default_factory=dict)
+    waiting: Mapping[str, tuple[MachineBackoff, float]] = field(default_factory=dict)
+    ended: tuple[LaunchEnded, ...] = ()
+    began: float | None = None
+
+
+def after(view: View, notice: JobEvent, now: float) -> View:
+    """The view after a notice that came at ``now``."""
+    if view.began is None:
+        view = replace(view, began=now)
+    if isinstance(notice, CandidatesUpdated):
+        untestable = dict.fromkeys(notice.untestable, "failed")
+        return replace(view, posterior=notice, outcomes=untestable | dict(view.outcomes))
+    if isinstance(notice, LaunchStarted):
+        running = {**view.running, notice.slot: Running(notice, now, "building", now)}
+        return replace(view, running=running, waiting=_without(view.waiting, notice.slot))
+    if isinstance(notice, PhaseStarted):
+        attempt, phase = view.running.get(notice.slot), _phase(notice)
+        if attempt is None or phase is None:
+            return view
+        changed = replace(attempt, phase=phase[0], run=phase[1], since=now)
+        return replace(view, running={**view.running, notice.slot: changed})
+    if isinstance(notice, LaunchEnded):
+        launch, outcomes = notice.launch, dict(view.outcomes)
+        if launch.fault in ("", "change") and outcomes.get(launch.position) != "measured":
+            outcomes[launch.position] = "measured" if launch.value is not None else "failed"
+        running = _without(view.running, launch.slot)
+        return replace(view, outcomes=outcomes, running=running, ended=(notice, *view.ended)[:_KEPT])
+    if isinstance(notice, MachineBackoff):
+        return replace(view, waiting={**view.waiting, notice.slot: (notice, now + notice.seconds)})
+    return view
+
+
+def used(view: View, now: float) -> float:
+    """Minutes spent, those of running launches included."""
+    ended = view.ended[0].used if view.ended else 0.0
+    return ended + sum(now - attempt.began for attempt in view.running.values()) / 60
+
+
+_Value = TypeVar("_Value")
+
+
+def _without(by_slot: Mapping[str, _Value], slot: str) -> dict[str, _Value]:
+    return {name: value for name, value in by_slot.items() if name != slot}
+
+
+def _phase(notice: PhaseStarted) -> tuple[str, int] | None:
+    """What the launch does now, and the number of its run; None where the notice does not say."""
+    if notice.phase not in ("warm", "bench"):
+        phase = _NEXT_PHASE.get(notice.phase)
+        return None if phase is None else (phase, 0)
+    done = notice.detail.get("run", 0) if notice.phase == "bench" else 0
+    of = notice.detail.get("of")
+    if not isinstance(done, int):
+        return None
+    return ("stopping", 0) if isinstance(of, int) and done >= of else (f"run {done + 1}", done + 1)
 
 
 class Live:
-    """A job's sink that draws while it is entered: ``with Live(console, clock) as sink: bisect(job, ...)``.
+    """A job's listener that draws while it is entered; without a capable terminal it writes lines alone.
 
-    Without a terminal that can be drawn on it writes lines alone. Notices may come from several threads.
-    ``clock`` gives seconds and only goes on (:func:`time.monotonic`); ``verbose``: the phases as lines too.
+    Notices may come from several threads. ``clock``: seconds, monotonic.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], float], *, verbose: bool = False) -> None:
-        self._console, self._clock, self._verbose = console, clock, verbose
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._console, self._clock = console, clock
         self._view = View()
         self._lock = threading.Lock()
         self._draws = console.is_terminal and not console.is_dumb_terminal
@@ -65,13 +155,13 @@ class Live:
     def __call__(self, notice: JobEvent) -> None:
         with self._lock:
             self._view = after(self._view, notice, self._clock())
-            for text in notice_lines(notice, verbose=self._verbose):
+            for text in notice_lines(notice):
                 # As text alone: what others wrote is no markup, and a long line is left to the terminal.
                 self._console.print(Text(text), soft_wrap=True)
 
 
 class Area:
-    """The view at a moment, in as many columns as there are."""
+    """The view at a moment, as wide as the console."""
 
     def __init__(self, view: View, now: float) -> None:
         self._view, self._now = view, now
@@ -88,19 +178,18 @@ class Area:
 
 
 def area(view: View, now: float, width: int, *, ascii_only: bool = False) -> Iterator[Text]:
-    """The lines of the view: what is believed, what runs, what it has cost."""
+    """The lines of the view: posterior, running launches, budget."""
     yield Text("-" * width if ascii_only else "─" * width, style="dim")
     ramp = _ASCII if ascii_only else _BLOCKS
-    if len(view.probabilities) > 1:
-        yield from _posterior(view, width, ramp)
+    if view.posterior is not None and len(view.posterior.probabilities) > 1:
+        yield from _posterior(view, view.posterior, width, ramp)
     for slot, attempt in sorted(view.running.items()):
         yield from _attempt(slot, attempt, now, width)
-    for slot, (why, until) in sorted(view.waiting.items()):
+    for slot, (backoff, until) in sorted(view.waiting.items()):
         left = max(0.0, until - now)
-        yield _row(slot or "waiting", [(f"{left:.0f} s left: ", "bold"), (line(why), "")])
-    if view.last:
-        values = " | ".join(f"#{x.number} {_value(x, view.unit)}" for x in view.last)
-        yield _row("last", [(values, "")])
+        yield _row(slot or "waiting", [(f"{left:.0f} s left: ", "bold"), (line(backoff.reason), "")])
+    if view.ended:
+        yield _row("last", [(" | ".join(_value(ended) for ended in view.ended), "")])
     yield from _budget(view, now, width, ramp)
 
 
@@ -110,7 +199,7 @@ def sparkline(values: Sequence[float], width: int, ramp: str) -> str:
     top = max(sums, default=0.0)
     if top <= 0:
         return ramp[0] * len(sums)
-    # What is believed at all is seen: the lowest mark is for one per cent of the top.
+    # From one per cent of the top on, a value has at least the lowest mark.
     return "".join(
         ramp[0] if value < top * 0.01 else ramp[max(1, round(value / top * (len(ramp) - 1)))]
         for value in sums
@@ -123,71 +212,68 @@ def _parts(count: int, width: int) -> list[range]:
     return [range(a, b) for a, b in pairwise(edges)]
 
 
-def _posterior(view: View, width: int, ramp: str) -> Iterator[Text]:
-    p, room = view.probabilities, width - _LABEL
+def _posterior(view: View, posterior: CandidatesUpdated, width: int, ramp: str) -> Iterator[Text]:
+    p, room = posterior.probabilities, width - _LABEL
     yield _row("culprit", [(sparkline(p, room, ramp), "cyan")])
-    here = {x.position for x in view.running.values() if x.of}
-    marks = "".join(_mark(part, view, here) for part in _parts(len(p), room))
+    running = {attempt.launch.position for attempt in view.running.values() if attempt.launch.of}
+    marks = "".join(_mark(part, view.outcomes, running) for part in _parts(len(p), room))
     yield _row("measured", [(marks, "dim")])
     best = sorted(range(1, len(p)), key=lambda i: -p[i])[:_LEADING]
-    bar = max(4, min(20, width // 6))
     for index in (i for i in best if p[i] >= 0.005):
-        filled = ramp[-1] * max(1, round(min(1.0, p[index]) * bar))
-        yield _row(
-            "",
-            [(f"{probability(p[index]):<5} ", "bold"), (f"{filled:<{bar}} ", "cyan"), *_named(view, index)],
-        )
-    yield _row("", [(f"{probability(view.none):<5} ", "bold"), ("P(no change)", "dim")])
+        name, subject = posterior.candidates[index]
+        bar = _bar(min(1.0, p[index]), width, ramp, least=1)
+        shown = [(f"{probability(p[index]):<5} ", "bold"), (f"{bar} ", "cyan")]
+        yield _row("", [*shown, (line(name, 12), "bold"), (f" {line(subject, 120)}", "")])
+    yield _row("", [(f"{probability(posterior.none):<5} ", "bold"), ("P(no change)", "dim")])
 
 
-def _mark(part: Iterable[int], view: View, here: set[int]) -> str:
-    """Under a column of the posterior: is one of its positions running, measured, skipped?"""
+def _bar(share: float, width: int, ramp: str, least: int = 0) -> str:
+    columns = max(4, min(20, width // 6))
+    return f"{ramp[-1] * max(least, round(share * columns)):<{columns}}"
+
+
+def _mark(part: Iterable[int], outcomes: Mapping[int, str], running: set[int]) -> str:
+    """The mark below a column: running, measured or failed."""
     indices = list(part)
-    if any(i in here for i in indices):
+    if any(i in running for i in indices):
         return "^"
-    outcomes = {view.seen.get(i, "") for i in indices}
-    return "o" if "measured" in outcomes else "x" if "failed" in outcomes else " "
-
-
-def _named(view: View, index: int) -> list[tuple[str, str]]:
-    name, subject = view.candidates[index]
-    return [(line(name, 12), "bold"), (f" {line(subject, 120)}", "")]
+    found = {outcomes.get(i, "") for i in indices}
+    return "o" if "measured" in found else "x" if "failed" in found else " "
 
 
 def _attempt(slot: str, attempt: Running, now: float, width: int) -> Iterator[Text]:
-    of = f" {attempt.position}/{attempt.of}" if attempt.of else ""
-    phase = attempt.phase + (f" of {attempt.runs}" if attempt.run else "")
+    launch = attempt.launch
+    of = f" {launch.position}/{launch.of}" if launch.of else ""
+    phase = attempt.phase + (f" of {launch.runs}" if attempt.run else "")
     yield _row(
         slot or "now",
         [
-            (f"#{attempt.number} {line(attempt.change, 12)}{of} ", "bold"),
+            (f"#{launch.number} {line(launch.change, 12)}{of} ", "bold"),
             (f"{phase} {_clock(now - attempt.since)}", "green"),
-            (f", {_clock(now - attempt.began)} in all" if width >= 60 else "", "dim"),
+            (f", {_clock(now - attempt.began)} in all" if width >= _WIDE else "", "dim"),
         ],
     )
-    if width >= 60 and attempt.subject:
-        yield _row("", [(line(attempt.subject), "")])
-    yield _row("", [(f"{attempt.purpose}: {line(attempt.why)}", "dim")])
+    if width >= _WIDE and launch.subject:
+        yield _row("", [(line(launch.subject), "")])
+    yield _row("", [(f"{launch.purpose}: {line(launch.why)}", "dim")])
 
 
 def _budget(view: View, now: float, width: int, ramp: str) -> Iterator[Text]:
     spent, began = used(view, now), now if view.began is None else view.began
+    budget = view.ended[0].budget if view.ended else 0.0
     passed = f", {minutes((now - began) / 60)} by the clock"
-    if not view.budget:
+    if not budget:
         yield _row("used", [(minutes(spent) + passed, "")])
         return
-    share = min(1.0, spent / view.budget)
-    bar = max(4, min(20, width // 6))
-    filled = ramp[-1] * round(share * bar)
-    left = f"{minutes(max(0.0, view.budget - spent))} left"
-    used_text = f" {minutes(spent)} of {minutes(view.budget)}, {left}"
-    yield _row(
-        "budget", [(f"{filled:<{bar}}", "yellow"), (used_text, ""), (passed if width >= 80 else "", "dim")]
-    )
+    left = f" {minutes(spent)} of {minutes(budget)}, {minutes(max(0.0, budget - spent))} left"
+    bar = _bar(min(1.0, spent / budget), width, ramp)
+    yield _row("budget", [(bar, "yellow"), (left, ""), (passed if width >= 80 else "", "dim")])
 
 
-def _value(launch: LaunchDocument, unit: str) -> str:
-    return launch.outcome if launch.value is None else with_unit(launch.value, unit)
+def _value(ended: LaunchEnded) -> str:
+    launch = ended.launch
+    value = launch.outcome if launch.value is None else with_unit(launch.value, ended.unit)
+    return f"#{launch.number} {value}"
 
 
 def _row(label: str, parts: Iterable[tuple[str, str]]) -> Text:

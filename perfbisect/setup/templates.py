@@ -1,11 +1,14 @@
-"""Generates the first ``perfbisect.yaml`` of a repository from its checkout and the machine."""
+"""Generates the first ``perfbisect.yaml`` and ``nightly.yaml`` of a repository."""
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,12 +16,14 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from perfbisect.cells.lint import ENGINES
-from perfbisect.cells.settings import FILE
+from perfbisect.cells.settings import FILE, load_settings
 from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE
-from perfbisect.errors import LocatedError, UsageError
+from perfbisect.errors import LocatedError, RevisionError, UsageError
 from perfbisect.jobs.documents import Document
+from perfbisect.series.detection.model import FEWEST
 from perfbisect.setup.checkout import DetectedCheckout, detect_checkout
+from perfbisect.system.clock import now
 from perfbisect.system.files import write_atomic
 
 INDEX = "https://wheels.vllm.ai/{sha}"
@@ -114,7 +119,7 @@ def render_settings(initial: InitialSettings, next_command: str) -> str:
     out = [
         "# Defaults of perfbisect in this repository; command-line options override them.",
         "# Written by `perfbisect init`, which detected:",
-        detected_lines(initial),
+        _detected_lines(initial),
         "# Next:",
         f"#   {next_command}",
     ]
@@ -127,7 +132,7 @@ def render_settings(initial: InitialSettings, next_command: str) -> str:
     return "\n".join(out) + "\n"
 
 
-def detected_lines(initial: InitialSettings) -> str:
+def _detected_lines(initial: InitialSettings) -> str:
     """What the settings are based on, as comments."""
     width = max(len(name) for name, _ in initial.detected)
     return "\n".join(f"#   {name:<{width}}  {found}" for name, found in initial.detected)
@@ -271,3 +276,129 @@ def _diff(before: str, after: str) -> tuple[str, ...]:
     """Diff lines without the file names."""
     rows = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
     return tuple(rows)[2:]
+
+
+_NIGHTLY = "nightly.yaml"
+
+_KEYS = {"env": "environment", "client": "client", "machine": "machine"}
+"""Keys of ``perfbisect.yaml`` and of ``nightly.yaml``."""
+
+_NIGHTLY_TEMPLATE = """\
+# Measured every night by `perfbisect nightly THIS_FILE`; docs/nightly.md has the rules.
+# Detection begins with the {fewest}th night of a series; runs of one day count as one night.
+# Written by `perfbisect nightly --init`, which detected:
+{detected}
+# Paths are relative to this file. Settings of perfbisect.yaml need not be repeated.
+
+name: {name}
+repository: {repository}
+branch: {branch}   # its head is measured
+fetch: false        # true: fetch the branch's remote first, as in origin/main
+
+# Cells by name, pattern of names, or file: perfbisect cells list shows the names.
+{cells}
+
+# How a commit gets an environment, the load generator, the machine kind.
+{settings}
+# Dependencies as of this date: otherwise a change between two nights may be theirs.
+exclude_newer: "{date}"
+
+budget: 6h          # of a night, bisections included; shortest cells first
+launches: 2         # server launches a cell, at least two
+runs: 1             # runs in each launch
+# launches_of: {{"slow_*": 4}}   # more, for cells with large launch-to-launch variation
+suite: false        # true: cells of one server share its launches; as_nightly: in the order above
+
+alerts:
+  fdr: 0.05                      # largest share of false alarms among the series with an alert
+  causes: [product, unknown]     # causes that are findings; others are listed
+  # smallest: 3%                 # smaller effects are no findings
+  # since: "{date}"             # earlier changes are not reported
+
+bisect:
+  when: new         # never: alerts only
+  budget: 3h        # of one bisection, within what the night has left
+  most: 2           # bisections a night
+  # smallest: 5%    # smaller effects are not bisected
+
+# Written every night:
+# report: nightly/report                       # folder of night.md, nightly.md and nightly.html
+# dashboard: {{folder: nightly/site}}            # the static site
+# publish: nightly/kanban                      # results in the kanban's format
+# exports: {{csv: nightly/results.csv, benchmark: nightly/benchmark.json}}
+
+# Notifications. The address of a webhook is a secret: name the variable that holds it.
+tell:
+  job_summary: true              # if GITHUB_STEP_SUMMARY is set
+  # markdown: nightly/night.md   # for an issue or a comment
+  # webhook: {{url: NIGHTLY_WEBHOOK}}
+"""
+_NO_CELL = "# No shipped cell can be measured on this machine: name your own.\ncells: [my_cell.yaml]"
+
+
+class NightlyInitDocument(Document):
+    """``perfbisect nightly --init``: the file that was written."""
+
+    schema_: Literal["perfbisect.nightly-init/1"] = Field(default="perfbisect.nightly-init/1", alias="schema")
+    file: str
+    repository: str
+    branch: str
+    content: str
+    next: str
+
+
+def write_nightly(config: Path | None, folder: Path) -> NightlyInitDocument:
+    """Write the configuration for the repository of a folder."""
+    file = config or Path(_NIGHTLY)
+    if file.exists():
+        raise UsageError(
+            f"{file} exists and is kept",
+            where=file,
+            next_step=f"perfbisect nightly {file} --dry-run; or another: perfbisect nightly --init FILE",
+        )
+    repository = Repository.open(folder)
+    initial = choose_settings(detect_checkout(repository, os.environ))
+    existing = load_settings(repository.path)
+    missing = [choice for choice in initial.choices if getattr(existing, choice.key) is None]
+    branch = _main_branch(repository)
+    content = _NIGHTLY_TEMPLATE.format(
+        fewest=FEWEST,
+        detected=_detected_lines(initial),
+        name=re.sub(r"[^a-z0-9._-]+", "-", repository.path.name.lower()).strip("-._") or "nightly",
+        repository=_quote(os.path.relpath(repository.path, file.absolute().parent)),
+        branch=_quote(branch),
+        cells=f"cells: [{initial.cell}]" if initial.cell else _NO_CELL,
+        settings=_nightly_settings(missing),
+        date=now().date().isoformat(),
+    )
+    write_atomic(file, content)
+    return NightlyInitDocument(
+        file=str(file),
+        repository=str(repository.path),
+        branch=branch,
+        content=content,
+        next=f"perfbisect nightly {file} --dry-run",
+    )
+
+
+def _nightly_settings(choices: Sequence[SettingChoice]) -> str:
+    """Keys that ``perfbisect.yaml`` lacks; an empty value is left to the user."""
+    lines = []
+    for choice in choices:
+        key, value = _KEYS[choice.key], choice.value
+        lines.append(f"{key}: {_quote(value)}" if value else f"# {key}: ...   # required: unknown here")
+    return "".join(f"{text}\n" for text in lines)
+
+
+def _quote(value: str) -> str:
+    """Quote as JSON, which is YAML."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _main_branch(repository: Repository) -> str:
+    """The main branch as fetched last, if there is one; else HEAD."""
+    for name in ("origin/HEAD", "origin/main", "origin/master", "main", "master"):
+        with suppress(RevisionError):
+            repository.resolve(name)
+            return name
+    return "HEAD"

@@ -15,7 +15,7 @@ from perfbisect.common.text import line
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.pages import page_of
 from tests.browser.conftest import Reader
-from tests.dashboard.site_world import HARM, alert, cell, large, site
+from tests.dashboard.site_world import HARM, alert, cell, large, sha, site
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -142,7 +142,7 @@ def test_a_cell_shows_its_series_alerts_suspects_and_bisections(reader: Reader, 
     assert made["notes"] == ["1 ▲ +22.0 %"]
     hover = traces[0]["text"][5]
     assert "build nightly#6005" in hover
-    assert "[Core] Commit of night 5 (#3005)" in hover
+    assert f"commit {sha(5)[:12]}" in hover
     shapes = made["shapes"]
     assert isinstance(shapes, list)
     times = [point.time for point in DOCUMENT.cells[0].points]
@@ -186,7 +186,7 @@ def test_the_arrow_keys_walk_through_the_points(reader: Reader) -> None:
     assert page.inner_text("#said") == f"2026-01-02 19:00 UTC: {value:.1f} ms, build nightly#6001"
     assert "nightly#6001" in shown(page, ".reading")[0]
     assert "duration (other)" in shown(page, ".reading")[0]
-    reader.until(f"{TOLD}.includes('Commit of night 1')")
+    reader.until(f"{TOLD}.includes('nightly#6001')")
     reader.press("End")
     assert "nightly#6089" in shown(page, ".reading")[0]
 
@@ -266,7 +266,7 @@ def test_text_of_others_is_text(reader: Reader, address: str) -> None:
     assert reader.complaints == []
 
 
-def test_a_subject_under_the_pointer_is_text(reader: Reader) -> None:
+def test_a_build_under_the_pointer_is_text(reader: Reader) -> None:
     page = reader.open(at("cell", HARM))
     reader.press("f", "Home", "ArrowRight")
     reader.until(f"{TOLD}.includes('</script><script>window.harmed=1')")

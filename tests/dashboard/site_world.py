@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 
 from perfbisect.bisect.documents import ReportDocument
-from perfbisect.dashboard.site import (
+from perfbisect.dashboard.collect import (
     Site,
     SiteBisection,
     SiteCell,
@@ -26,7 +26,7 @@ from perfbisect.series.suspects.report import SuspectsDocument
 HARM = (
     "</script><script>window.harmed=1</script><img src=x onerror=window.harmed=2>'\"&\\ {{7*7}} \u202eb\u2028"
 )
-"""A subject of a commit, a name of a cell, a reason: text, wherever it comes from."""
+"""Text of others, wherever it comes from: the name of a build or a cell, a commit's subject, a reason."""
 
 START = datetime(2026, 1, 1, 19, 0, 0, tzinfo=timezone.utc)
 
@@ -66,11 +66,9 @@ def sha(at: int) -> str:
 def points(nights: int, harm: bool = False) -> tuple[SitePoint, ...]:
     return tuple(
         SitePoint(
-            build=f"nightly#{6000 + at}",
+            build=HARM if harm and at % 2 else f"nightly#{6000 + at}",
             time=night(at),
             commit=sha(at),
-            subject=HARM if harm and at % 2 else f"[Core] Commit of night {at} (#{3000 + at})",
-            commits=1 + at % 9,
             url="javascript:alert(1)" if harm and at % 2 else f"https://ci.example/builds/{6000 + at}",
             of_main=(True, True, True, None, False)[at % 5],
             covariates={"duration": 31.0 + at % 3, "completed": 128, "warmups": 0 if at < nights // 3 else 2},

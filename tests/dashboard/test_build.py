@@ -16,8 +16,8 @@ import pytest
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.dashboard.build import write_site
+from perfbisect.dashboard.collect import SiteBisection
 from perfbisect.dashboard.pages import cell_payload, curve, event_payload, events, harmless, overview, page_of
-from perfbisect.dashboard.site import SiteBisection
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.resources import dashboards_folder
 from tests.dashboard.site_world import HARM, METRICS, TTFT, cell, large, series, site

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.dashboard.collect import SeriesFindings, collect_cell, family_of, load_of
-from perfbisect.dashboard.site import SmallChange
+from perfbisect.dashboard.collect import SeriesFindings, SmallChange, collect_cell, family_of, load_of
 from perfbisect.series.points import Build, Point, Workload
 from perfbisect.series.series import CellSeries, build_series, nightly
 from perfbisect.serving.eras import Era

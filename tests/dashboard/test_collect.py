@@ -9,8 +9,7 @@ import pytest
 
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.changes.git import Repository
-from perfbisect.dashboard.collect import collect_site, load_bisections
-from perfbisect.dashboard.site import Site
+from perfbisect.dashboard.collect import Site, collect_site, load_bisections
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.series.detect import SeriesAnalysis, analyze_series
 from perfbisect.series.ingest import ingest

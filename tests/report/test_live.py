@@ -14,8 +14,8 @@ from rich.console import Console
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.jobs.events import JobEvent, MachineBackoff
 from perfbisect.jobs.folders import Job
-from perfbisect.report.console import View, after, notice_lines, used
-from perfbisect.report.live import Area, Live, area, sparkline
+from perfbisect.report.console import notice_lines
+from perfbisect.report.live import Area, Live, View, after, area, sparkline, used
 from tests.fixtures.jobs import MakePlan
 from tests.jobs.world import Watch, World, history, verdict
 from tests.report.live_session import CHANGES, COUNT, CULPRIT, notices
@@ -157,7 +157,7 @@ def test_a_machine_that_failed_is_waited_for() -> None:
     view = view_after(count)
     assert any("20 s left: no free memory" in text for text in texts(view, count - 1 + 10.0, 100))
     later = view_after(None)
-    assert later.seen == {0: "measured", COUNT - 1: "measured", 12: "failed", CULPRIT: "measured"}
+    assert later.outcomes == {0: "measured", COUNT - 1: "measured", 12: "failed", CULPRIT: "measured"}
 
 
 @pytest.mark.parametrize(
