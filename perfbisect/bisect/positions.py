@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from packaging.utils import canonicalize_name
 
-from perfbisect.environments.base import Builder, group_of
+from perfbisect.environments.base import Builder
 from perfbisect.errors import UsageError
 from perfbisect.jobs.measurement import PlanPart
 from perfbisect.model.change import Change
@@ -50,9 +50,7 @@ def find_positions(
         if refusal is not None and refusal.error:
             raise UsageError(refusal.reason, next_step="mend --env")
         if refusal is not None:
-            positions.append(
-                Position(changes=(change,), skip=refusal.reason, group=group_of(builder, change))
-            )
+            positions.append(Position(changes=(change,), skip=refusal.reason, group=builder.group(change)))
             before = ""
             continue
         identity = builder.key(change)
@@ -62,7 +60,7 @@ def find_positions(
             continue
         before = identity
         positions.append(
-            Position(changes=(change,), cached=builder.cached(change), group=group_of(builder, change))
+            Position(changes=(change,), cached=builder.cached(change), group=builder.group(change))
         )
     return tuple(positions)
 

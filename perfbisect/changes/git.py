@@ -1,8 +1,4 @@
-"""Reads the repository under test through the git command; only :func:`fetch_remote` writes to it.
-
-Content is read from git's objects, so a dirty work tree does not matter. Object names are full hashes (40 hex
-digits, 64 with SHA-256).
-"""
+"""Reads objects of the repository under test by git; only :func:`fetch_remote` writes to it."""
 
 from __future__ import annotations
 
@@ -30,10 +26,7 @@ _TIMEOUT = 900.0
 
 
 def git_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """Process environment of git without prompts and writes.
-
-    ``GIT_DIR`` and the like are dropped: perfbisect may run in a hook of another repository.
-    """
+    """Process environment of git without prompts, writes and variables of another repository."""
     kept = {
         name: value
         for name, value in base.items()
@@ -50,10 +43,7 @@ def git_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TreeEntry:
-    """A file of a commit's tree; ``path`` from the root of the repository, ``blob``: object name.
-
-    ``mode``: ``100644``, ``100755`` (executable), ``120000`` (symbolic link), ``160000`` (submodule).
-    """
+    """A file of a commit. ``mode``: ``100755`` executable, ``120000`` symbolic link, ``160000`` submodule."""
 
     mode: str
     blob: str
@@ -62,29 +52,20 @@ class TreeEntry:
 
 @dataclass(frozen=True)
 class CommitRecord:
-    """A commit with the ids of its parents."""
-
     change: Change
     parents: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository; ``path``: root of its work tree, or the bare repository.
-
-    ``objects``: a further object folder (reverted commits), read in addition.
-    """
+    """A work tree or bare repository. ``objects``: a further object folder, of reverted commits."""
 
     path: Path
     objects: Path | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> Repository:
-        """The repository that holds ``path``.
-
-        Raises:
-            RevisionError: there is none, or git refuses to read it.
-        """
+        """The repository that holds ``path``; RevisionError if there is none, or git refuses to read it."""
         folder = Path(path).expanduser().absolute()
         next_step = "give the repository under test by --repo PATH"
         if not folder.exists():
@@ -106,11 +87,7 @@ class Repository:
         return cls(Path(top.stdout.decode(errors="surrogateescape").rstrip("\n")))
 
     def resolve(self, revision: str) -> Change:
-        """The commit that a branch, tag, hash or expression (``HEAD~3``) names.
-
-        Raises:
-            RevisionError: it names nothing, several things, or something that is no commit.
-        """
+        """The commit that a branch, tag, hash or expression (``HEAD~3``) names, or RevisionError."""
         name = revision.strip()
         if not name or name.startswith("-") or re.search(r"[\x00-\x1f]", name):
             raise RevisionError(f"{revision!r} is not a revision", next_step=self.log_command())
@@ -120,7 +97,6 @@ class Repository:
         return self.records("-1", done.stdout.decode().strip())[0].change
 
     def head(self) -> Change:
-        """The commit that is checked out."""
         return self.resolve("HEAD")
 
     def merge_base(self, a: str, b: str) -> str | None:
@@ -133,7 +109,6 @@ class Repository:
         return self.run("merge-base", "--is-ancestor", ancestor, descendant).returncode == 0
 
     def is_shallow(self) -> bool:
-        """True for a clone made with ``--depth``."""
         return self.text("rev-parse", "--is-shallow-repository").strip() == "true"
 
     def is_dirty(self, *paths: str) -> bool:
@@ -172,10 +147,7 @@ class Repository:
     def differing(
         self, base: str, shas: Iterable[str], pathspecs: Sequence[str]
     ) -> dict[str, tuple[str, ...]]:
-        """Files that match git pathspecs and differ from ``base``, per commit, by one git process.
-
-        It compares trees, so the commits need not be related.
-        """
+        """Files that match git pathspecs and differ from ``base``, per commit, by one git process."""
         wanted = tuple(dict.fromkeys(shas))
         found: dict[str, list[str]] = {sha: [] for sha in wanted}
         if wanted:
@@ -213,7 +185,6 @@ class Repository:
         return rows
 
     def entries(self, sha: str, path: str = "") -> tuple[TreeEntry, ...]:
-        """Every file of a commit below ``path``; empty if there is none."""
         inside = path.strip("/")
         below = ("--", f"{inside}/") if inside else ()
         words = self.text("ls-tree", "-r", "-z", "--full-tree", sha, *below).split("\0")
@@ -224,12 +195,7 @@ class Repository:
             found.append(TreeEntry(mode, blob, name))
         return tuple(found)
 
-    def blobs(self, sha: str, path: str = "") -> dict[str, str]:
-        """File path -> object name, of every file of a commit below ``path``."""
-        return {entry.path: entry.blob for entry in self.entries(sha, path) if entry.mode != "160000"}
-
     def read(self, sha: str, path: str) -> bytes:
-        """A file's bytes at a commit; RevisionError if the commit has no such file."""
         done = self.run("cat-file", "blob", f"{sha}:{path}")
         if done.returncode:
             raise RevisionError(f"commit {sha[:12]} has no file {path} (git says: {error_text(done)})")
@@ -241,11 +207,7 @@ class Repository:
         return None if done.returncode else done.stdout.decode("utf-8", errors="replace")
 
     def contents(self, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Read many blobs by one git process.
-
-        Raises:
-            MachineError: an object cannot be read (a partial clone without network, a damaged disk).
-        """
+        """Read many objects by one git process; MachineError if one cannot be read."""
         with tempfile.TemporaryFile() as asked:
             asked.write("".join(f"{blob}\n" for blob in blobs).encode())
             asked.seek(0)
@@ -293,22 +255,17 @@ class Repository:
             return RevisionError(f"revision {name!r} is a {kind}, not a commit", next_step=self.log_command())
         names = self.text("for-each-ref", "--format=%(refname:short)", errors="replace").splitlines()
         near = hint(name, names, 0.6)
-        if self.is_shallow():
-            return RevisionError(
-                f"revision {name!r} does not exist in {self.path}, a shallow clone: history ends early{near}",
-                next_step=f"git -C {self.path} fetch --unshallow --tags",
-            )
+        shallow = self.is_shallow()
+        clone = ", a shallow clone: history ends early" if shallow else ""
         return RevisionError(
-            f"revision {name!r} does not exist in {self.path}{near}",
-            next_step=f"git -C {self.path} fetch --all --tags",
+            f"revision {name!r} does not exist in {self.path}{clone}{near}",
+            next_step=f"git -C {self.path} fetch {'--unshallow' if shallow else '--all'} --tags",
         )
 
     def log_command(self) -> str:
-        """A command that lists revisions, for error messages."""
         return f"git -C {self.path} log --oneline --first-parent --decorate"
 
     def environment(self) -> dict[str, str]:
-        """Process environment of git for this repository and ``objects``."""
         environment = git_environment(os.environ)
         if self.objects is not None and self.objects.is_dir():
             environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self.objects)
@@ -321,7 +278,6 @@ class Repository:
     def run(
         self, *arguments: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run git in this repository, with more variables."""
         try:
             return subprocess.run(
                 self._argv(*arguments),
@@ -346,7 +302,6 @@ class Repository:
 
 
 def error_text(done: subprocess.CompletedProcess[bytes]) -> str:
-    """git's error output in one line, without credentials."""
     lines = done.stderr.decode(errors="replace").split("\n")
     text = " ".join(line.strip() for line in lines if line.strip() and not line.startswith("hint:"))
     return without_credentials(text) or f"exit code {done.returncode}"
@@ -363,13 +318,7 @@ _NO_MAINTENANCE = ("-c", "gc.auto=0", "-c", "maintenance.auto=false")
 
 
 def fetch_remote(repository: Repository, remote: str, log: Path, timeout_s: float = FETCH_TIMEOUT_S) -> None:
-    """Fetch a remote without prompts, at the user's request; git's output goes to ``log``.
-
-    It adds objects and moves the references of the remote; branches, index and work tree are unchanged.
-
-    Raises:
-        MachineError: it failed or timed out; the repository is unchanged.
-    """
+    """Fetch a remote without prompts; branches, index and work tree stay. Raises MachineError."""
     where = str(repository.path)
     command = f"git -C {where} fetch {remote}"
     try:

@@ -17,11 +17,10 @@ from perfbisect.model.change import Change, History
 
 @dataclass(frozen=True)
 class Branch:
-    """Commits of a good end that is not an ancestor of bad.
+    """A good end's own line. ``fork``: the last commit on bad's line of first parents that good contains.
 
-    ``fork``: the last commit on bad's line of first parents that good contains, mostly their merge base.
-    ``own``: good's commits since then, without merges, oldest first; ``shared``: the ids of those of which
-    bad has an equal patch.
+    ``own``: good's commits since then, without merges, oldest first; ``shared``: those of which bad has an
+    equal patch.
     """
 
     fork: Change
@@ -34,13 +33,11 @@ def commit_history(
 ) -> tuple[History, Branch | None]:
     """Commits from ``good`` to ``bad`` along first parents, both included, oldest first.
 
-    Where good is on a branch that bad does not contain (a release), good comes first, then the fork, then
-    bad's first parents from there, and the branch has good's own commits. ``names``: what the user calls the
-    two ends, for messages.
+    Where bad does not contain good (a release branch), good comes first, then the fork, then bad's line.
+    ``names``: what the user calls the ends.
 
     Raises:
-        RevisionError: an end that does not exist, equal ends, swapped ends, a good end that came into bad by
-            a merge, unrelated histories, a shallow clone that ends between them.
+        RevisionError: no line leads from good to bad.
     """
     first, last = repository.resolve(good), repository.resolve(bad)
     if first.id == last.id:
@@ -119,9 +116,7 @@ def commit_under_test(repository: Repository) -> Change:
 
 
 def bisect_ends(repository: Repository) -> tuple[Change, Change]:
-    """The first good and the first bad commit of the bisection under way, from git's own log of it.
-
-    Git's references move with every answer; its log keeps where it began.
+    """The first good and the first bad commit of the bisection under way, from git's log of it.
 
     Raises:
         RevisionError: no bisection is under way, or it has only one end.
@@ -157,7 +152,7 @@ _LISTED = re.compile(r"^Available versions: (?P<versions>.+)$", re.MULTILINE)
 
 
 def list_releases(package: str) -> tuple[str, ...]:
-    """List a package's versions in pip's configured registry, oldest first.
+    """A package's versions in pip's configured registry, oldest first.
 
     Raises:
         RevisionError: there is no such package.
@@ -185,8 +180,6 @@ def release_history(
     package: str, versions: Sequence[str], good: str, bad: str, names: tuple[str, str] = ("good", "bad")
 ) -> History:
     """The releases from ``good`` to ``bad``, oldest first; pre-releases only if an end is one.
-
-    ``names``: what the user calls the two ends, for messages.
 
     Raises:
         RevisionError: an end is not among them, or they are the same or the wrong way round.

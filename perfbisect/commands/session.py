@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from perfbisect.changes.revert import Conflict, revert_commit
+from perfbisect.changes.revert import ConflictError, revert_commit
 from perfbisect.commands import ranges, wiring
 from perfbisect.commands.detach import report_job_begun
 from perfbisect.commands.options import JobOptions
@@ -300,9 +300,10 @@ def _revert(builder: Builder, setting: MeasurementConfig) -> Callable[[Change, C
     repository = wiring.repository_at(Path(setting.repository), Path(setting.cache))
 
     def revert(head: Change, culprit: Change) -> Change | str:
-        change = revert_commit(repository, head, culprit)
-        if isinstance(change, Conflict):
-            return change.reason
+        try:
+            change = revert_commit(repository, head, culprit)
+        except ConflictError as error:
+            return error.message
         refusal = builder.refuses(change)
         return change if refusal is None else f"it cannot be built: {refusal.reason}"
 

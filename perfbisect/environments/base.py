@@ -1,12 +1,15 @@
-"""Interfaces: an environment in which a change runs, and the builders that make one."""
+"""An environment in which a change runs, and the builders that make one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
+from perfbisect.common.digests import environment_key
+from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 
 
@@ -45,7 +48,7 @@ class Refusal:
     error: bool = False
 
 
-class Builder(Protocol):
+class Builder(ABC):
     """One way to build environments; reads git and the registry, never imports the engine.
 
     ``spec``: as the user wrote it; enough to build the environment again.
@@ -54,18 +57,18 @@ class Builder(Protocol):
     name: str
     spec: str
 
-    def prepare(self, changes: Iterable[Change]) -> None:
+    def prepare(self, changes: Iterable[Change]) -> None:  # noqa: B027 - most have nothing to look up
         """Look up changes that will be asked for, in bulk; only an optimization."""
 
+    @abstractmethod
     def refuses(self, change: Change) -> Refusal | None:
         """Check cheaply, without building, whether the change can be built; None if it can."""
 
+    @abstractmethod
     def key(self, change: Change) -> str:
         """Digest of all inputs: equal keys mean byte-identical environments. Builds nothing."""
 
-    def cached(self, change: Change) -> bool:
-        """True if ``ensure`` would build nothing."""
-
+    @abstractmethod
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         """Return the environment; build it if it is not cached.
 
@@ -74,27 +77,75 @@ class Builder(Protocol):
             MachineError: no disk, lock or registry: not the change's fault.
         """
 
+    def cached(self, change: Change) -> bool:
+        """True if ``ensure`` would build nothing."""
+        del change
+        return False
+
     def client(self) -> Environment | None:
         """Environment of the pinned client, the same on all sides; None if nothing pins it."""
+        return None
+
+    def group(self, change: Change) -> str:
+        """The engine that a change is built on (``vllm v0.21.0``); empty if unknown."""
+        del change
+        return ""
 
     def minutes(self, change: Change) -> float | None:
         """Estimated build time from earlier builds: 0.0 if cached, None if unknown."""
-
-    def notes(self) -> tuple[str, ...]:
-        """Lines for the user before the first launch; call it after ``prepare``."""
+        del change
+        return None
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         """Estimated bytes of the builds that are not cached; None if unknown."""
+        del changes
+        return None
+
+    def notes(self) -> tuple[str, ...]:
+        """Lines for the user before the first launch; call it after ``prepare``."""
+        return ()
 
 
-@runtime_checkable
-class Grouping(Protocol):
-    """A builder that knows which engine a change is built on."""
+class SelectingBuilder(Builder):
+    """Delegates each change to one of several builders."""
+
+    def __init__(self, builders: Sequence[Builder], spec: str = "") -> None:
+        self.builders = tuple(builders)
+        self.spec = spec or ",".join(builder.spec for builder in builders)
+
+    @abstractmethod
+    def select(self, change: Change) -> Builder | None:
+        """The builder of a change; None if all refuse it."""
 
     def group(self, change: Change) -> str:
-        """The engine with its version (``vllm v0.21.0``); empty if unknown."""
+        builder = self.select(change)
+        return builder.group(change) if builder else ""
 
+    def key(self, change: Change) -> str:
+        builder = self.select(change)
+        return builder.key(change) if builder else environment_key("no builder/1", self.spec, change.id)
 
-def group_of(builder: Builder, change: Change) -> str:
-    """The engine that a change is built on; empty if the builder does not know."""
-    return builder.group(change) if isinstance(builder, Grouping) else ""
+    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
+        builder = self.select(change)
+        if builder is None:
+            refusal = self.refuses(change)
+            raise BuildError(f"{change.short}: {refusal.reason if refusal else 'no builder takes it'}")
+        return builder.ensure(change, log=log, timeout=timeout)
+
+    def cached(self, change: Change) -> bool:
+        builder = self.select(change)
+        return builder is not None and builder.cached(change)
+
+    def minutes(self, change: Change) -> float | None:
+        builder = self.select(change)
+        return builder.minutes(change) if builder else None
+
+    def disk(self, changes: Iterable[Change]) -> int | None:
+        selected = [(self.select(change), change) for change in changes]
+        total = 0
+        for builder in self.builders:
+            size = builder.disk([change for chosen, change in selected if chosen is builder])
+            if size is None:
+                return None
+            total += size
+        return total

@@ -50,8 +50,6 @@ class DependencyLimits:
 
 @dataclass(frozen=True)
 class Output:
-    """Exit code and output of a command."""
-
     code: int
     text: str
     timed_out: bool
@@ -59,7 +57,6 @@ class Output:
 
     @property
     def lines(self) -> list[str]:
-        """The lines that are not empty."""
         return [line.strip() for line in self.text.splitlines() if line.strip()]
 
     @property
@@ -106,7 +103,6 @@ class BuildRun:
         return Output(done.code, text, done.timed_out, done.seconds)
 
     def note(self, text: str) -> None:
-        """Append text to the log."""
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("a", errors="replace") as stream:

@@ -48,11 +48,7 @@ _CACHE_VARIABLES = {
 
 
 def variables(folder: Path, python_path: str = "") -> dict[str, str]:
-    """Process environment in which an interpreter imports its own engine only.
-
-    An empty string unsets a variable. ``PYTHONSAFEPATH`` keeps the current folder off the search path (Python
-    3.11 and later), since that may be a checkout of the engine.
-    """
+    """Process environment in which an interpreter imports its own engine only; empty unsets a variable."""
     caches = {name: str(folder / "caches" / part) for name, part in _CACHE_VARIABLES.items()}
     fixed = {
         "PYTHONPATH": python_path,
@@ -71,10 +67,7 @@ class UsageLocks:
         self._guard = threading.Lock()
 
     def acquire(self, folder: Path) -> bool:
-        """Mark a folder as used and lock it, once; False if it is being removed.
-
-        A read-only folder is used without a lock: it cannot be removed either.
-        """
+        """Mark a folder as used and lock it, once; False if it is being removed."""
         with self._guard:
             try:
                 if folder not in self._handles:
@@ -191,8 +184,6 @@ def read_stamp(folder: Path) -> Stamp | None:
 
 
 class EnvironmentCache:
-    """The environments in one cache folder."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.root = path / "environments"
@@ -203,7 +194,6 @@ class EnvironmentCache:
         return self.root / key
 
     def log(self, key: str) -> Path:
-        """Log of builds whose caller names none."""
         return self.path / "logs" / f"{key}.log"
 
     def stamp(self, key: str) -> Stamp | None:
@@ -216,7 +206,6 @@ class EnvironmentCache:
         return stamp if is_complete else None
 
     def stamps(self) -> tuple[Stamp, ...]:
-        """The stamps of all complete environments."""
         folders = sorted(self.root.glob("[!.]*")) if self.root.is_dir() else []
         return tuple(stamp for folder in folders if (stamp := read_stamp(folder)) is not None)
 
@@ -234,8 +223,7 @@ class EnvironmentCache:
     ) -> Environment:
         """Return an environment; if it is missing, ``make`` it in a staging folder, move it and ``check`` it.
 
-        ``make`` returns facts for the stamp. ``in_place``: it writes to the final folder, for content that
-        cannot be moved.
+        ``make`` returns facts for the stamp. ``in_place``: for content that cannot be moved.
 
         Raises:
             MachineError: no disk, or another process holds the lock for ``timeout`` seconds.
@@ -341,11 +329,7 @@ def _relative(path: Path, folder: Path) -> Path:
 
 @contextlib.contextmanager
 def exclusive_lock(lock: Path, what: str, timeout: float) -> Iterator[None]:
-    """Hold a build lock; ``what`` names the build in the error.
-
-    Raises:
-        MachineError: another process holds the lock for ``timeout`` seconds.
-    """
+    """Hold a build lock, or raise MachineError after ``timeout``; ``what`` names the build."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         with filelock.FileLock(lock, timeout=timeout):
@@ -357,7 +341,6 @@ def exclusive_lock(lock: Path, what: str, timeout: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def os_errors_as_machine_errors(action: str) -> Iterator[None]:
-    """Raise MachineError for errors of the operating system."""
     try:
         yield
     except OSError as error:

@@ -25,7 +25,7 @@ from perfbisect.environments.cache import (
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A folder of the cache. ``kind``: ``environment``, ``build folder`` (of source builds), ``unfinished``.
+    """A folder of the cache: ``environment``, ``build folder`` or ``unfinished``.
 
     ``bytes``: on disk; shared files count in equal parts. ``used_at``: Unix time of the last use.
     """
@@ -66,10 +66,7 @@ def collect(
     dry_run: bool = False,
     now: float,
 ) -> GcResult:
-    """Remove entries last used before ``now - older_than``, then the longest unused above ``keep_bytes``.
-
-    What dead builds left is always removed. ``now``: Unix time.
-    """
+    """Remove entries last used before ``now - older_than``, then the longest unused above ``keep_bytes``."""
     cache = EnvironmentCache(path)
     entries = _entries(cache)
     total = sum(entry.bytes for entry in entries)

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,7 +18,6 @@ from perfbisect.common.digests import file_blob_id, text_digest
 from perfbisect.environments.build import BuildRun, Output, interpreter_environment
 from perfbisect.environments.cache import CheckedEnvironment, variables
 from perfbisect.environments.packages import EnginePackage
-from perfbisect.environments.uv import PACKAGES_FILE
 from perfbisect.errors import BuildError, FaultCode, MachineError
 from perfbisect.system.logs import neutral
 
@@ -76,10 +75,7 @@ write()
 
 @dataclass(frozen=True)
 class LocatedEngine:
-    """Where an interpreter would import the engine from; ``folder``: its package, None if there is none.
-
-    ``tag``: of byte code, ``cpython-311``.
-    """
+    """Where an interpreter would import the engine from; ``tag``: of byte code, ``cpython-311``."""
 
     file: str
     python: str
@@ -98,10 +94,32 @@ class ImportedEngine:
     version: str
     commit: str
     facts: Mapping[str, Any]
+    interpreter: Path
 
-    def reports_commit(self, sha: str) -> bool:
-        reported = self.commit.removeprefix("g").lower()
-        return len(reported) >= 7 and sha.startswith(reported)
+    @property
+    def stated_commit(self) -> str:
+        """What the engine itself reports as its commit, in lower case."""
+        return self.commit.lower().removeprefix("g")
+
+    @property
+    def reported_commit(self) -> str:
+        """Seven or more digits of the commit that engine or version name; empty if neither does."""
+        stated = self.stated_commit
+        return stated if re.fullmatch(r"[0-9a-f]{7,64}", stated) else commit_in_version(self.version)
+
+    def checked(
+        self, commit: str, packages: Sequence[str], facts: Mapping[str, Any], *python_path: Path
+    ) -> CheckedEnvironment:
+        """The result of a health check; ``commit``: which one the engine is."""
+        return CheckedEnvironment(
+            interpreter=self.interpreter,
+            engine_version=self.version,
+            engine_commit=commit,
+            engine_file=self.file,
+            packages_digest=text_digest("".join(f"{line}\n" for line in packages)),
+            facts={**self.facts, "packages": list(packages), **facts},
+            python_path=python_path,
+        )
 
 
 def locate_engine(build: BuildRun, interpreter: Path, module: str, env: Mapping[str, str]) -> LocatedEngine:
@@ -119,7 +137,7 @@ def import_engine(
     """Import the engine as its server will; ``what`` names the environment in errors.
 
     Raises:
-        BuildError: it does not import; the message ends in the last line of the traceback.
+        BuildError: it does not import.
         MachineError: out of memory or disk.
     """
     limit = min(build.timeout, _LIMIT_S)
@@ -144,7 +162,8 @@ def import_engine(
         raise BuildError(f"{problem} ended with {output.ending}: {last}", where=build.log, output=last)
     if not found["file"]:
         raise BuildError(f"{what}: {module} is a folder without __init__.py, not an engine", where=build.log)
-    return ImportedEngine(Path(found.pop("file")), found.pop("version"), found.pop("commit"), found)
+    file, version, commit = (found.pop(name) for name in ("file", "version", "commit"))
+    return ImportedEngine(Path(file), version, commit, found, interpreter)
 
 
 def _run_script(
@@ -164,19 +183,10 @@ def _run_script(
 
 
 def import_own_engine(
-    build: BuildRun,
-    interpreter: Path,
-    package: EnginePackage,
-    folder: Path,
-    *,
-    what: str,
+    build: BuildRun, interpreter: Path, package: EnginePackage, folder: Path, *, what: str,
     layer: Path | None = None,
-) -> ImportedEngine:
-    """Import the engine of the environment in ``folder``, or in its ``layer``.
-
-    Raises:
-        BuildError: it does not import, or comes from elsewhere.
-    """
+) -> ImportedEngine:  # fmt: skip
+    """Import the engine of the environment in ``folder`` or its ``layer``; BuildError from elsewhere."""
     env = variables(folder, str(layer or ""))
     found = import_engine(build, interpreter, package.module, env=env, what=what)
     expected = layer or folder
@@ -184,34 +194,6 @@ def import_own_engine(
         message = f"{what}: imported {package.module} from {found.file}, not from {expected}"
         raise BuildError(message, where=build.log)
     return found
-
-
-def checked_environment(
-    interpreter: Path,
-    found: ImportedEngine,
-    commit: str,
-    packages: str,
-    facts: Mapping[str, Any],
-    python_path: tuple[Path, ...] = (),
-) -> CheckedEnvironment:
-    """The result of a check; ``packages``: one a line."""
-    return CheckedEnvironment(
-        interpreter,
-        found.version,
-        commit,
-        found.file,
-        text_digest(packages),
-        {**found.facts, "packages": packages.splitlines(), **facts},
-        python_path,
-    )
-
-
-def checked_venv(
-    folder: Path, interpreter: Path, found: ImportedEngine, commit: str, facts: Mapping[str, Any]
-) -> CheckedEnvironment:
-    """The check result of a virtual environment, with the packages listed when it was created."""
-    packages = (folder / PACKAGES_FILE).read_text()
-    return checked_environment(interpreter, found, commit, packages, facts)
 
 
 def is_same_version(found: str, wanted: str) -> bool:
@@ -224,7 +206,6 @@ def is_same_version(found: str, wanted: str) -> bool:
 
 
 def check_version(build: BuildRun, found: ImportedEngine, version: str, what: str) -> None:
-    """Raise BuildError if the engine has another version."""
     if not is_same_version(found.version, version):
         message = f"{what}: the engine says it is version {found.version or '(none)'}, not {version}"
         raise BuildError(message, where=build.log)
@@ -243,17 +224,10 @@ def commit_in_version(version: str) -> str:
     return ""
 
 
-def reported_commit(found: ImportedEngine) -> str:
-    """The commit that an engine reports, in seven or more hex digits; empty if it reports none."""
-    reported = found.commit.lower().removeprefix("g")
-    return reported if re.fullmatch(r"[0-9a-f]{7,64}", reported) else commit_in_version(found.version)
-
-
 def differing_files(folder: Path, tracked: Mapping[str, str]) -> tuple[list[str], list[str], int]:
-    """Python files of an installed package that differ from a commit, that are missing, and how many exist.
+    """Python files of a package that differ from a commit, that are missing, and how many exist.
 
-    ``tracked``: path inside the package -> object name, at that commit. A file is not missing if nothing of
-    its folder was installed.
+    A file is not missing if nothing of its folder was installed.
     """
     python = {path: blob for path, blob in tracked.items() if path.endswith(".py")}
     present = {path for path in python if (folder / path).is_file()}
@@ -268,12 +242,12 @@ def identify_commit(
 ) -> str:
     """What identifies an engine as a commit: ``commit`` (it reports it) or ``content`` (its files match).
 
-    ``tracked``: path inside the package -> object name, at that commit.
+    ``tracked``: path inside the package -> object name.
 
     Raises:
         BuildError: it reports another commit, reports none and differs, or differs in most files.
     """
-    reported = reported_commit(found)
+    reported = found.reported_commit
     if reported and not sha.startswith(reported):
         raise BuildError(f"{what}: the engine ({found.version}) says it is commit {reported}", where=log)
     differing, missing, count = differing_files(found.file.parent, tracked)

@@ -32,12 +32,10 @@ _SUFFIXES = ("c", "cc", "cpp", "cu", "cuh", "h", "hpp", "pyx", "pxd", "proto", "
 class EnginePackage:
     """A distribution that contains an engine.
 
-    ``module``: its import name. ``alias``: name and local version under which the engine looks up its own
-    metadata, if not the distribution's. ``drop``: dependencies to leave out: they fail to import, and
-    serving text needs none. ``torch_backend``: uv's option, where no other source of torch is configured.
-    ``build_inputs``: git pathspecs of what decides compiled files or dependencies. ``generated``: files that
-    a build writes into the package. ``precompiled``: variables of the project's build: the switch to
-    compiled files from elsewhere, the commit they are of, and alternatives to the latter.
+    ``alias``: name and local version under which the engine looks up its own metadata. ``drop``: dependencies
+    to leave out. ``build_inputs``: pathspecs of what decides compiled files or dependencies. ``generated``:
+    files that a build writes. ``precompiled``: variables of the build: the switch to compiled files from
+    elsewhere, the commit they are of, and alternatives to the latter.
     """
 
     name: str

@@ -33,7 +33,7 @@ def tree_digests(
 ) -> dict[str, str | None]:
     """Digest of what enters a build below ``folder``, per commit; None if it has no such folder.
 
-    Runs two git processes in all. ``whole``: documentation, tests and CI count, too.
+    ``whole``: documentation, tests and CI count, too.
 
     Raises:
         RevisionError: a commit is not in the repository.
@@ -63,8 +63,7 @@ def _tree_rows(data: bytes, width: int) -> Iterator[tuple[str, str]]:
 def version_at(repository: Repository, sha: str) -> str:
     """The version of a build of a commit, guessed from its nearest tag as setuptools-scm does.
 
-    Five commits after ``v1.2.3``: ``1.2.4.dev5+gSHA``; after ``v1.2.3rc1``: ``1.2.3rc2.dev5+gSHA``. A tagged
-    commit has the tag's version; without any tag it is ``0.1.dev0+gSHA``.
+    Five commits after ``v1.2.3``: ``1.2.4.dev5+gSHA``; after ``v1.2.3rc1``: ``1.2.3rc2.dev5+gSHA``.
     """
     done = repository.run("describe", "--tags", "--long", "--abbrev=12", sha)
     described = done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""
@@ -115,10 +114,7 @@ _NESTED = re.compile(r"^(?:-r|--requirement)[\s=]+(?P<path>\S+)")
 
 @dataclass(frozen=True)
 class DeclaredBase:
-    """The engine that a commit pins, and its requirements, in order.
-
-    ``pins``: None if the commit has no ``docker/Dockerfile.ci``.
-    """
+    """The engine that a commit pins (None without a ``docker/Dockerfile.ci``), and its requirements."""
 
     pins: Pins | None
     requirements: tuple[str, ...]
@@ -132,10 +128,7 @@ class DeclaredBase:
 
 
 def declared_bases(repository: Repository, shas: Collection[str], platform: str) -> dict[str, DeclaredBase]:
-    """What each commit declares for a platform (``requirements/PLATFORM.txt``).
-
-    Runs three git processes in all, and a few for each distinct state.
-    """
+    """What each commit declares for a platform (``requirements/PLATFORM.txt``)."""
     parts = [repository.tree_ids(shas, path) for path in (DOCKERFILE, _FOLDER, _PROJECT)]
     known: dict[tuple[str | None, ...], DeclaredBase] = {}
     declared = {}
@@ -150,8 +143,7 @@ def declared_bases(repository: Repository, shas: Collection[str], platform: str)
 
 
 def _requirements(repository: Repository, sha: str, platform: str) -> tuple[str, ...]:
-    """Requirements of a commit, from the first that it has: ``requirements/PLATFORM.txt`` with the files it
-    includes, ``requirements.txt``, static dependencies in ``pyproject.toml``."""
+    """Requirements of a commit, from the first place that it has."""
     for path in (f"{_FOLDER}/{platform}.txt", "requirements.txt"):
         if (text := repository.read_text(sha, path)) is not None:
             return tuple(_requirement_lines(repository, sha, path, text, ()))
@@ -192,8 +184,7 @@ def sync_tree(
 ) -> SyncResult:
     """Make ``target`` hold exactly a commit's files below ``folder``, compared with git's objects.
 
-    ``whole``: with documentation, tests and CI. ``keep``: True for paths in ``target`` that git does not have
-    and that stay (a build folder).
+    ``keep``: True for paths in ``target`` that git does not have and that stay (a build folder).
 
     Raises:
         BuildError: a submodule, a link that leads out, or git returned other bytes.
@@ -212,7 +203,6 @@ def sync_tree(
 
 
 def files_inside(repository: Repository, sha: str, folder: str) -> dict[str, TreeEntry]:
-    """A commit's files below a folder, by their path inside it."""
     prefix = len(folder) + 1 if folder else 0
     return {entry.path[prefix:]: entry for entry in repository.entries(sha, folder)}
 

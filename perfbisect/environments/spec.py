@@ -23,8 +23,7 @@ _CLIENT = "commit that the pinned client comes from"
 class SpecForm:
     """How the specification of one builder is written; ``options``: key -> meaning.
 
-    ``free_argument``: the argument may contain commas; a word that is none of its keys belongs to it.
-    ``has_own_client``: its client is the same whatever the change is.
+    ``free_argument``: it may contain commas. ``has_own_client``: the same whatever the change is.
     """
 
     example: str
@@ -106,7 +105,7 @@ def spec_error(text: str, problem: str, next_step: str) -> UsageError:
 
 @dataclass(frozen=True)
 class Spec:
-    """A parsed specification; ``text`` as the user wrote it. Its methods raise UsageError."""
+    """A parsed specification. Its methods raise UsageError."""
 
     text: str
     name: str
@@ -141,7 +140,7 @@ class Spec:
             raise self.error(f"{self.argument!r} is not {what}", example) from error
 
     def interpreter(self) -> Path:
-        """The argument as an interpreter; links are kept, since a virtual environment's python is one."""
+        """The argument as an interpreter; links are kept: a virtual environment's python is one."""
         path = Path(self.argument).expanduser().absolute()
         if path.is_dir():
             inner = path / "bin" / "python"
@@ -155,7 +154,6 @@ class Spec:
         return path
 
     def index_url(self, template: str) -> str:
-        """The address of a wheel index."""
         parts = urlsplit(template)
         if parts.scheme not in ("http", "https") or not parts.netloc or "{sha}" not in template:
             problem = f"{template!r} is not the address of an index with {{sha}} in it"
@@ -176,11 +174,7 @@ def parse_chain(text: str) -> tuple[Spec, ...]:
 
 
 def parse_spec(text: str) -> Spec:
-    """Parse one specification.
-
-    Raises:
-        UsageError: an unknown builder or key, a missing argument or value, a key given twice.
-    """
+    """Parse one specification; UsageError if it is wrong."""
     name, colon, rest = text.strip().partition(":")
     bare = name.partition(",")[0]
     if not colon and bare in FORMS and not FORMS[bare].needs_argument:
@@ -229,10 +223,7 @@ def pinned_client(environment: str, client: str) -> str:
 
 
 def absolute_spec(text: str, folder: Path = Path()) -> str:
-    """The specification with paths that begin with ``.`` or ``~`` made absolute.
-
-    Text that is no specification is returned unchanged: making the builder reports the error.
-    """
+    """The specification with paths that begin with ``.`` or ``~`` made absolute, if it is one."""
     try:
         specs = parse_chain(text)
     except UsageError:

@@ -19,7 +19,7 @@ from perfbisect.errors import BuildError, MachineError
 from perfbisect.system import processes
 from perfbisect.system.logs import neutral
 
-PACKAGES_FILE = "packages.txt"
+_PACKAGES = "packages.txt"
 
 _REGISTRY = re.compile(
     r"error sending request|dns error|connect error|connection (refused|reset|closed)|timed out|certificate"
@@ -64,10 +64,7 @@ def base_python_version() -> str:
 
 
 def create(build: BuildRun, folder: Path, python: str = "") -> Path:
-    """Create an empty virtual environment that may be moved; returns its interpreter.
-
-    ``python``: version or path; empty: our own.
-    """
+    """Create an empty virtual environment that may be moved; returns its interpreter."""
     python = python or str(base_python())
     _uv(
         build,
@@ -82,11 +79,7 @@ def install(
     build: BuildRun, interpreter: Path, requirements: Sequence[str], package: EnginePackage, *, folder: Path,
     torch_backend: str = "",
 ) -> None:  # fmt: skip
-    """Install requirements and their dependencies, compiled to byte code, without those the engine drops.
-
-    ``folder``: where files for uv are written. ``torch_backend``: empty: the engine's. A folder of wheels
-    that is configured for pip and has a torch goes before it.
-    """
+    """Install requirements and their dependencies, compiled to byte code, without those the engine drops."""
     overrides: tuple[str, ...] = ()
     if package.drop:
         dropped = folder / "dropped.txt"
@@ -115,15 +108,16 @@ def create_venv(
 
 
 def write_packages(build: BuildRun, folder: Path, interpreter: Path) -> None:
-    """List an interpreter's packages in ``folder/packages.txt``."""
-    (folder / PACKAGES_FILE).write_text(list_packages(build, interpreter))
+    (folder / _PACKAGES).write_text(list_packages(build, interpreter))
+
+
+def read_packages(folder: Path) -> list[str]:
+    """The packages that ``write_packages`` listed."""
+    return (folder / _PACKAGES).read_text().splitlines()
 
 
 def install_layer(build: BuildRun, target: Path, pip: str, python: str, *, dry_run: bool = False) -> None:
-    """Install ``NAME==VERSION`` without its dependencies into a folder of its own.
-
-    Constraints do not apply: they limit dependencies, and this package was named.
-    """
+    """Install ``NAME==VERSION`` without dependencies into a folder of its own; constraints do not apply."""
     day = ("--exclude-newer", build.limits.exclude_newer) if build.limits.exclude_newer else ()
     mode = "--dry-run" if dry_run else "--compile-bytecode"
     _uv(
@@ -139,10 +133,7 @@ def install_layer(build: BuildRun, target: Path, pip: str, python: str, *, dry_r
 def build_wheel(
     build: BuildRun, tree: Path, interpreter: Path, *, out: Path, variables: Mapping[str, str]
 ) -> Path:
-    """Build the project in ``tree`` with the tools of ``interpreter``; returns the wheel in ``out``.
-
-    git looks for no repository above the tree.
-    """
+    """Build the project in ``tree`` with the tools of ``interpreter``; returns the wheel in ``out``."""
     _uv(
         build,
         (
@@ -179,10 +170,7 @@ def find_package(build: BuildRun, name: str, *, folder: Path) -> str:
 
 
 def list_packages(build: BuildRun, interpreter: Path, *, with_origin: bool = False) -> str:
-    """Installed packages, one a line, sorted: ``name==version``, wherever they came from.
-
-    ``with_origin``: as ``pip freeze`` lists them, editable and local ones by their path.
-    """
+    """Installed packages, one a line, sorted; ``with_origin``: editable and local ones by their path."""
     verb: tuple[str, ...] = ("list", "--format", "freeze")
     pattern = r"[A-Za-z0-9][\w.\-]*=="
     if with_origin:

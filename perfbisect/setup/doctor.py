@@ -22,9 +22,9 @@ from perfbisect.cells.settings import FILE
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
 from perfbisect.environments.build import BuildRun
-from perfbisect.environments.builders.chain import ChainBuilder
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
+from perfbisect.environments.factory import ChainBuilder
 from perfbisect.errors import BuildError, PerfbisectError
 from perfbisect.jobs.documents import Document
 from perfbisect.machine import devices, leases, sampler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from perfbisect.changes.git import Repository
 from tests.fakes.gitwriter import run_git
 
 
@@ -27,3 +28,8 @@ def everything(path: Path) -> dict[str, tuple[int, bytes]]:
         for file in sorted(path.rglob("*"))
         if file.is_file()
     }
+
+
+def blobs(repository: Repository, sha: str, path: str = "") -> dict[str, str]:
+    """File path -> object name, of a commit's files below ``path``."""
+    return {entry.path: entry.blob for entry in repository.entries(sha, path)}

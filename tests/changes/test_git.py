@@ -13,7 +13,7 @@ import pytest
 from perfbisect.changes.git import Repository, fetch_remote, git_environment
 from perfbisect.changes.history import commit_history
 from perfbisect.errors import MachineError, RevisionError
-from tests.changes.repositories import everything, git
+from tests.changes.repositories import blobs, everything, git
 from tests.fakes.gitwriter import HistoryWriter, run_git
 from tests.fakes.remote import Cloned, cloned
 
@@ -108,9 +108,9 @@ class TestObjects:
         # Git's own definition of an object name, computed here.
         a, b = (hashlib.sha1(b"blob 1\0" + text).hexdigest() for text in (b"a", b"b"))
         named = {"pkg/a.py": a, "pkg/sub/b.py": b}
-        assert repository.blobs(one, "pkg") == named
-        assert repository.blobs(one, "pk") == {}
-        assert sorted(repository.blobs(one)) == ["docs/x", "pkg/a.py", "pkg/sub/b.py"]
+        assert blobs(repository, one, "pkg") == named
+        assert blobs(repository, one, "pk") == {}
+        assert sorted(blobs(repository, one)) == ["docs/x", "pkg/a.py", "pkg/sub/b.py"]
         assert repository.read(code, "pkg/a.py") == b"aa"
         with pytest.raises(RevisionError, match="no file pkg/none"):
             repository.read(code, "pkg/none")
@@ -176,8 +176,8 @@ class TestNothingIsWritten:
         assert repository.is_dirty()
         assert not repository.is_dirty("elsewhere")
         commit_history(repository, ids[0], "main")
-        repository.blobs(ids[0])
-        list(repository.contents(repository.blobs(ids[0]).values()))
+        blobs(repository, ids[0])
+        list(repository.contents(blobs(repository, ids[0]).values()))
         assert repository.read(ids[3], "file") == b"3"
         repository.files_of(ids[1:2])
         assert everything(path) == before

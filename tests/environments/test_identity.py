@@ -22,7 +22,6 @@ from perfbisect.environments.health import (
     commit_in_version,
     differing_files,
     identify_commit,
-    reported_commit,
 )
 from perfbisect.environments.source_tree import build_requirements, sync_tree
 from perfbisect.errors import BuildError
@@ -59,7 +58,7 @@ def test_the_commit_in_a_version(version: str, commit: str) -> None:
     ],
 )
 def test_what_an_engine_says(commit: str, version: str, said: str) -> None:
-    assert reported_commit(ImportedEngine(Path("x"), version, commit, {})) == said
+    assert ImportedEngine(Path("x"), version, commit, {}, Path("python")).reported_commit == said
 
 
 def engine(
@@ -68,7 +67,7 @@ def engine(
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-    return ImportedEngine(folder / "__init__.py", version, commit, {})
+    return ImportedEngine(folder / "__init__.py", version, commit, {}, Path("python"))
 
 
 GIT = {f"m{number}.py": b"%d" % number for number in range(20)} | {"__init__.py": b"", "data.json": b"{}"}

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from perfbisect.changes.git import Repository
+from tests.changes.repositories import blobs
 from tests.environments.tiny import COMPILED, version_file, write_wheel
 
 
@@ -95,6 +96,6 @@ def wheel_of(
 ) -> Path:
     """A wheel with the package that a commit has; ``says``: the commit that its engine claims to be."""
     number = version or f"1.0.dev7+g{sha[:9]}"
-    files = {path: repository.read(sha, path) for path in repository.blobs(sha, "tiny_engine")}
+    files = {path: repository.read(sha, path) for path in blobs(repository, sha, "tiny_engine")}
     built = {"tiny_engine/_version.py": version_file(number, says), "tiny_engine/_ops.abi3.so": COMPILED}
     return write_wheel(folder, "tiny-engine", number, files | built | dict(more or {}), ("tiny-helper",))

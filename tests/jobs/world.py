@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import bisect
-from perfbisect.environments.base import Environment, Refusal
+from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.errors import Interrupted
 from perfbisect.jobs.events import JobEvent
 from perfbisect.jobs.folders import Job
@@ -50,14 +50,11 @@ def history(count: int) -> History:
     )
 
 
-class StubBuilder:
+class StubBuilder(Builder):
     """A builder that refuses nothing, has nothing cached and knows no prices."""
 
     name = "fake"
     spec = "fake:it"
-
-    def prepare(self, changes: Iterable[Change]) -> None:
-        pass
 
     def refuses(self, _change: Change) -> Refusal | None:
         return None
@@ -65,23 +62,8 @@ class StubBuilder:
     def key(self, change: Change) -> str:
         return change.id
 
-    def cached(self, _change: Change) -> bool:
-        return False
-
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         raise NotImplementedError
-
-    def client(self) -> Environment | None:
-        return None
-
-    def minutes(self, _change: Change) -> float | None:
-        return None
-
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
-    def disk(self, _changes: Iterable[Change]) -> int | None:
-        return None
 
 
 @dataclass

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
@@ -16,7 +16,7 @@ from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.environments.build import BuildRun, DependencyLimits, interpreter_environment
 from perfbisect.environments.cache import BYTES, CheckedEnvironment, EnvironmentCache, Stamp
-from perfbisect.environments.health import checked_venv, identify_commit, import_own_engine
+from perfbisect.environments.health import ImportedEngine, identify_commit, import_own_engine
 from perfbisect.environments.packages import EnginePackage, engine
 from perfbisect.environments.source_tree import blobs_inside, tree_digests
 from perfbisect.environments.spec import Spec
@@ -28,8 +28,6 @@ CLIENT_TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What all builders of a specification share."""
-
     cache: EnvironmentCache
     limits: DependencyLimits
     repository: Repository | None
@@ -55,13 +53,9 @@ def median_bytes(stamps: Iterable[Stamp]) -> int | None:
     return round(statistics.median(sizes)) if sizes else None
 
 
-class CachedBuilder(ABC):
-    """Implements :class:`perfbisect.environments.base.Builder` over a cache.
+class CachedBuilder(Builder):
+    """A builder over a cache. ``client_change``: whose environment is the client's on all sides."""
 
-    ``client_change``: the change whose environment is the client's on all sides; None if nothing pins it.
-    """
-
-    name: str
     in_place = False
     """Content is made in its final folder, for what cannot be moved."""
     client_change: Change | None = None
@@ -74,9 +68,6 @@ class CachedBuilder(ABC):
         self.python = spec.option("python")
 
     @abstractmethod
-    def refuses(self, change: Change) -> Refusal | None: ...
-
-    @abstractmethod
     def key_parts(self, change: Change) -> tuple[object, ...]:
         """What decides the content of a change's environment."""
 
@@ -87,9 +78,6 @@ class CachedBuilder(ABC):
     @abstractmethod
     def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
         """Check that the environment in its final folder is the change."""
-
-    def prepare(self, changes: Iterable[Change]) -> None:  # noqa: B027 - nothing to look up
-        pass
 
     def install_parts(self) -> tuple[object, ...]:
         """The part of a key that decides what an installation of a package gives."""
@@ -106,8 +94,7 @@ class CachedBuilder(ABC):
         return self.cache.stamp(self.key(change)) is not None
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        if not self.cached(change):
-            self.require(change)
+        self.require_buildable(change)
         build = BuildRun(log, timeout, self.limits)
         environment = self.cache.ensure(
             self.key(change),
@@ -121,10 +108,9 @@ class CachedBuilder(ABC):
         )
         return self.claim(environment, change)
 
-    def require(self, change: Change) -> None:
-        """Raise BuildError if the change is refused."""
-        refusal = self.refuses(change)
-        if refusal is not None:
+    def require_buildable(self, change: Change) -> None:
+        """Raise BuildError if the change is refused and not cached."""
+        if not self.cached(change) and (refusal := self.refuses(change)) is not None:
             raise BuildError(f"{change.short}: {refusal.reason}")
 
     def label(self, change: Change) -> str:
@@ -144,9 +130,6 @@ class CachedBuilder(ABC):
     def minutes(self, change: Change) -> float | None:
         return 0.0 if self.cached(change) else median_minutes(self.stamps())
 
-    def notes(self) -> tuple[str, ...]:
-        return ()
-
     def disk(self, changes: Iterable[Change]) -> int | None:
         missing = self.missing(changes)
         each = median_bytes(self.stamps()) if missing else 0
@@ -162,22 +145,20 @@ class CachedBuilder(ABC):
         absent = (change for change in changes if not self.cached(change))
         return list({self.key(change): change for change in absent if self.refuses(change) is None}.values())
 
+    def import_venv(self, build: BuildRun, folder: Path, what: str, venv: str = "venv") -> ImportedEngine:
+        return import_own_engine(build, folder / venv / "bin" / "python", self.package, folder, what=what)
+
 
 class CommitBuilder(CachedBuilder):
     """A cached builder of commits; ``folder`` of the repository must exist at a commit.
 
-    ``whole``: whether documentation, tests and CI files decide the environment; None: only ``folder`` does.
+    ``whole``: documentation, tests and CI decide the environment; None: only ``folder`` does.
     """
 
     def __init__(
-        self,
-        spec: Spec,
-        context: BuildContext,
-        package: EnginePackage | None = None,
-        *,
-        folder: str | None = None,
-        whole: bool | None = None,
-    ) -> None:
+        self, spec: Spec, context: BuildContext, package: EnginePackage | None = None, *,
+        folder: str | None = None, whole: bool | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(spec, context, package)
         self.repository = context.required_repository(spec)
         self.folder = self.package.folder if folder is None else folder
@@ -220,62 +201,12 @@ class CommitBuilder(CachedBuilder):
         venv: str = "venv",
         what: str = "",
     ) -> CheckedEnvironment:
-        """Check that the virtual environment in ``folder`` runs a commit.
-
-        ``inside``: the package's folder in the repository; ``what`` names the environment in errors.
-        """
-        python = folder / venv / "bin" / "python"
-        found = import_own_engine(build, python, self.package, folder, what=change.short)
+        """Check that the virtual environment in ``folder`` runs a commit, whose package is ``inside``."""
+        found = self.import_venv(build, folder, change.short, venv)
         tracked = blobs_inside(self.repository, change.id, inside)
         shown = identify_commit(found, change.id, tracked, what=what or change.short, log=build.log)
         facts = {"identified_by": shown, "engine_says_commit": found.commit}
-        return checked_venv(folder, python, found, change.id, facts)
-
-
-class Base(Protocol):
-    """What a layer lies over: an interpreter with compiled files and packages."""
-
-    @property
-    def what(self) -> str: ...
-
-    def key(self) -> str: ...
-
-    def ensure(self, *, log: Path, timeout: float) -> Environment: ...
-
-    def client(self, *, log: Path, timeout: float) -> Environment | None:
-        """The base without a layer; None if it has no engine."""
-        ...
-
-    def minutes(self) -> float | None: ...
-
-    def disk(self) -> int | None: ...
-
-
-@dataclass(frozen=True)
-class BuiltBase:
-    """The environment of a change by another builder, as a base."""
-
-    builder: Builder
-    change: Change
-
-    @property
-    def what(self) -> str:
-        return self.change.short
-
-    def key(self) -> str:
-        return self.builder.key(self.change)
-
-    def ensure(self, *, log: Path, timeout: float) -> Environment:
-        return self.builder.ensure(self.change, log=log, timeout=timeout)
-
-    def client(self, *, log: Path, timeout: float) -> Environment | None:
-        return self.ensure(log=log, timeout=timeout)
-
-    def minutes(self) -> float | None:
-        return self.builder.minutes(self.change)
-
-    def disk(self) -> int | None:
-        return self.builder.disk((self.change,))
+        return found.checked(change.id, uv.read_packages(folder), facts)
 
 
 LAYER = "layer"
@@ -285,55 +216,46 @@ _FIRST_BYTES = 50_000_000
 
 
 class LayerBuilder(CachedBuilder):
-    """Environments that are a folder, first on the path, over a base."""
+    """Environments that are a folder, first on the path, over another environment."""
 
     @abstractmethod
-    def base(self, change: Change) -> Base: ...
+    def base(self, change: Change) -> tuple[Builder, Change]:
+        """What a change's layer lies over: a builder, and the change that it builds."""
+
+    def base_environment(self, build: BuildRun, change: Change) -> Environment:
+        builder, below = self.base(change)
+        return builder.ensure(below, log=build.log, timeout=build.timeout)
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         """Build the base first; it is locked as in use as long as the layer."""
-        if not self.cached(change):
-            self.require(change)
-        base = self.base(change).ensure(log=log, timeout=timeout)
+        self.require_buildable(change)
+        base = self.base_environment(BuildRun(log, timeout), change)
         environment = super().ensure(change, log=log, timeout=timeout)
         return replace(environment, seconds=base.seconds + environment.seconds)
 
-    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
-        base = self.base(change).ensure(log=build.log, timeout=build.timeout)
-        return self.make_layer(build, change, base, staging / LAYER)
-
-    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
-        base = self.base(change).ensure(log=build.log, timeout=build.timeout)
-        return self.check_layer(build, change, base, folder)
-
-    @abstractmethod
-    def make_layer(
-        self, build: BuildRun, change: Change, base: Environment, layer: Path
-    ) -> Mapping[str, Any]: ...
-
-    @abstractmethod
-    def check_layer(
+    def import_layer(
         self, build: BuildRun, change: Change, base: Environment, folder: Path
-    ) -> CheckedEnvironment: ...
+    ) -> ImportedEngine:
+        return import_own_engine(
+            build, base.interpreter, self.package, folder, what=change.short, layer=folder / LAYER
+        )
 
     def minutes(self, change: Change) -> float | None:
         if self.cached(change):
             return 0.0
         if self.refuses(change) is not None:
             return None
-        base = self.base(change).minutes()
+        builder, below = self.base(change)
+        base = builder.minutes(below)
         return None if base is None else base + (median_minutes(self.stamps()) or _FIRST_MINUTES)
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         missing = self.missing(changes)
-        bases = {base.key(): base for base in map(self.base, missing)}
-        total = len(missing) * (median_bytes(self.stamps()) or _FIRST_BYTES)
-        for base in bases.values():
-            size = base.disk()
-            if size is None:
-                return None
-            total += size
-        return total
+        bases = {builder.key(below): (builder, below) for builder, below in map(self.base, missing)}
+        sizes = [builder.disk((below,)) for builder, below in bases.values()]
+        known = [size for size in sizes if size is not None]
+        layers = len(missing) * (median_bytes(self.stamps()) or _FIRST_BYTES)
+        return layers + sum(known) if len(known) == len(sizes) else None
 
 
 def compile_files(build: BuildRun, interpreter: Path, folder: Path, files: Iterable[str]) -> None:

@@ -9,20 +9,18 @@ from pathlib import Path
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
-from perfbisect.environments.base import Environment, Refusal
+from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.environments.build import BuildRun
-from perfbisect.environments.builders.cached import BuildContext
+from perfbisect.environments.builders.cached import CLIENT_TIMEOUT_S, BuildContext
 from perfbisect.environments.cache import variables
-from perfbisect.environments.health import ImportedEngine, check_version, checked_environment, import_engine
+from perfbisect.environments.health import ImportedEngine, check_version, import_engine
 from perfbisect.environments.packages import engine
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, PerfbisectError
 from perfbisect.model.change import Change
 
-_CLIENT_TIMEOUT_S = 900.0
 
-
-class ExistingBuilder:
+class ExistingBuilder(Builder):
     """Imports the engine of an interpreter once, to identify it."""
 
     name = "existing"
@@ -40,9 +38,6 @@ class ExistingBuilder:
             raise spec.error(f"no such folder: {self.path}", next_step)
         self.trust = spec.flag("trust")
         self._engine: ImportedEngine | None = None
-
-    def prepare(self, changes: Iterable[Change]) -> None:
-        pass
 
     def refuses(self, change: Change) -> Refusal | None:
         del change  # only importing the engine shows what it is, and that is not cheap
@@ -66,17 +61,17 @@ class ExistingBuilder:
         return self._environment(build, key, change.id, found, commit, identified_by)
 
     def client(self) -> Environment | None:
-        key = self._key("existing client/1")
-        build = BuildRun(self.cache.log(key), _CLIENT_TIMEOUT_S)
+        return self.client_environment(self._key("existing client/1"))
+
+    def client_environment(self, key: str) -> Environment:
+        """The environment of the engine as it is, whatever commit it may be."""
+        build = BuildRun(self.cache.log(key), CLIENT_TIMEOUT_S)
         found = self._import_engine(build, key)
         return self._environment(build, key, "", found, found.commit, "client")
 
     def minutes(self, change: Change) -> float | None:
         del change
         return 0.0
-
-    def notes(self) -> tuple[str, ...]:
-        return ()
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         del changes
@@ -101,7 +96,7 @@ class ExistingBuilder:
             if head == change.id and not dirty:
                 return "checkout"
             actual = f"a checkout at {head[:12]}" + (" with uncommitted changes" if dirty else "")
-        elif found.reports_commit(change.id):
+        elif len(found.stated_commit) >= 7 and change.id.startswith(found.stated_commit):
             return "engine"
         elif found.commit:
             actual = f"commit {found.commit}"
@@ -120,10 +115,9 @@ class ExistingBuilder:
     def _environment(
         self, build: BuildRun, key: str, change: str, found: ImportedEngine, commit: str, identified_by: str
     ) -> Environment:
-        packages = uv.list_packages(build, self.interpreter, with_origin=True)
+        packages = uv.list_packages(build, self.interpreter, with_origin=True).splitlines()
         path = (self.path,) if self.path else ()
-        facts = {"identified_by": identified_by}
-        checked = checked_environment(self.interpreter, found, commit, packages, facts, path)
+        checked = found.checked(commit, packages, {"identified_by": identified_by}, *path)
         environment = self.cache.ensure(
             key,
             builder=self.name,

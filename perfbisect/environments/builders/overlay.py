@@ -19,30 +19,21 @@ from typing import Any
 from perfbisect.changes.git import Repository, TreeEntry
 from perfbisect.common.digests import environment_key, file_blob_id, text_digest
 from perfbisect.environments import uv
-from perfbisect.environments.base import Environment, Refusal
+from perfbisect.environments.base import Builder, Environment, Refusal, SelectingBuilder
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import (
     CLIENT_TIMEOUT_S,
     LAYER,
-    Base,
     BuildContext,
-    BuiltBase,
     CommitBuilder,
     LayerBuilder,
     compile_files,
 )
-from perfbisect.environments.builders.chain import SelectingBuilder
+from perfbisect.environments.builders.existing import ExistingBuilder
 from perfbisect.environments.builders.release import ReleaseBuilder
-from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache, variables
-from perfbisect.environments.health import (
-    FOREIGN_SHARE,
-    LocatedEngine,
-    checked_environment,
-    import_engine,
-    import_own_engine,
-    locate_engine,
-)
-from perfbisect.environments.packages import EnginePackage, package
+from perfbisect.environments.cache import CheckedEnvironment
+from perfbisect.environments.health import FOREIGN_SHARE, LocatedEngine, locate_engine
+from perfbisect.environments.packages import package
 from perfbisect.environments.source_tree import blobs_inside, files_inside, sync_tree
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
@@ -52,15 +43,14 @@ _BYTE_CODE = "__pycache__"
 _BINARY = (".so", ".pyd", ".bin", ".cubin", ".hsaco")
 
 
-class InterpreterBase:
+class InterpreterBase(ExistingBuilder):
     """A user's interpreter as the base of overlays: read, never written."""
 
-    def __init__(self, interpreter: Path, package: EnginePackage, cache: EnvironmentCache) -> None:
-        self.interpreter = interpreter
-        self.package = package
-        self.cache = cache
-        self.what = str(interpreter)
-        self._build = BuildRun(cache.log(f"interpreter-{text_digest(self.what)}"), CLIENT_TIMEOUT_S)
+    def __init__(self, spec: Spec, context: BuildContext) -> None:
+        super().__init__(spec, context)
+        self.spec = f"existing:{self.interpreter}"
+        log = self.cache.log(f"interpreter-{text_digest(str(self.interpreter))}")
+        self._build = BuildRun(log, CLIENT_TIMEOUT_S)
 
     @functools.cached_property
     def _packages(self) -> str:
@@ -68,25 +58,26 @@ class InterpreterBase:
 
     @functools.cached_property
     def _located(self) -> LocatedEngine:
-        return locate_engine(self._build, self.interpreter, self.package.module, {"PYTHONPATH": ""})
+        return locate_engine(self._build, self.interpreter, self.module, {"PYTHONPATH": ""})
 
     @functools.cached_property
-    def _key(self) -> str:
+    def _state(self) -> str:
         located = self._located
         files = _file_states(located.folder) if located.folder else []
-        parts = (self.what, located.python, self._packages, self.package.module, files)
+        parts = (str(self.interpreter), located.python, self._packages, self.module, files)
         return environment_key("interpreter/1", *parts)
 
-    def key(self) -> str:
-        return self._key
+    def key(self, change: Change) -> str:
+        del change
+        return self._state
 
-    def ensure(self, *, log: Path, timeout: float) -> Environment:
+    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         """The interpreter with its packages; its engine is not imported."""
-        del log, timeout
+        del change, log, timeout
         return Environment(
-            key=self.key(),
+            key=self._state,
             interpreter=self.interpreter,
-            folder=self.cache.folder(self.key()),
+            folder=self.cache.folder(self._state),
             env={"PYTHONPATH": ""},
             engine_version="",
             engine_commit="",
@@ -95,33 +86,8 @@ class InterpreterBase:
             facts={"packages": self._packages.splitlines()},
         )
 
-    def client(self, *, log: Path, timeout: float) -> Environment | None:
-        if not self._located.file:
-            return None
-        build = BuildRun(log, timeout)
-
-        def check(folder: Path) -> CheckedEnvironment:
-            found = import_engine(
-                build, self.interpreter, self.package.module, env=variables(folder), what=self.what
-            )
-            facts = {"base": self.what}
-            return checked_environment(self.interpreter, found, found.commit, self._packages, facts)
-
-        return self.cache.ensure(
-            self.key(),
-            builder="existing",
-            spec=f"existing:{self.interpreter}",
-            change="",
-            make=lambda _: {},
-            check=check,
-            timeout=timeout,
-        )
-
-    def minutes(self) -> float | None:
-        return 0.0
-
-    def disk(self) -> int | None:
-        return 0
+    def client(self) -> Environment | None:
+        return self.client_environment(self._state) if self._located.file else None
 
 
 def _file_states(folder: Path) -> list[tuple[str, int, int]]:
@@ -140,13 +106,14 @@ class OverlayBuilder(LayerBuilder, CommitBuilder):
     name = "overlay"
 
     def __init__(self, spec: Spec, context: BuildContext) -> None:
+        self._base: ReleaseBuilder | InterpreterBase
         if "==" in spec.argument:
-            release, version = _release_builder(spec, context)
-            super().__init__(spec, context, release.package)
-            self._base: Base = BuiltBase(release, release.change(version))
+            self._base, self._below = _release_base(spec, context)
+            super().__init__(spec, context, self._base.package)
         else:
             super().__init__(spec, context)
-            self._base = InterpreterBase(spec.interpreter(), self.package, self.cache)
+            self._base = InterpreterBase(spec, context)
+            self._below = Change(str(self._base.interpreter), "release")
         revision = spec.option("base")
         self.any_base = revision == "any"
         self.commit = self.repository.resolve(revision) if revision not in ("", "any") else None
@@ -154,11 +121,11 @@ class OverlayBuilder(LayerBuilder, CommitBuilder):
 
     @property
     def base_name(self) -> str:
-        return self._base.what
+        return self._below.id
 
-    def base(self, change: Change) -> Base:
+    def base(self, change: Change) -> tuple[Builder, Change]:
         del change
-        return self._base
+        return self._base, self._below
 
     def look_up(self, shas: Collection[str]) -> None:
         super().look_up(shas)
@@ -190,13 +157,11 @@ class OverlayBuilder(LayerBuilder, CommitBuilder):
         if self.commit is not None:
             self.prepare((self.commit,))
             base_tree = str(self.trees[self.commit.id])
-        return (self._base.key(), self.trees[change.id], self.package.module, base_tree)
+        return (self._base.key(self._below), self.trees[change.id], self.package.module, base_tree)
 
-    def make_layer(
-        self, build: BuildRun, change: Change, base: Environment, layer: Path
-    ) -> Mapping[str, Any]:
+    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         """Link what equals the base or is not in git, then write the rest from git."""
-        target = layer / self.package.folder
+        base, target = self.base_environment(build, change), staging / LAYER / self.package.folder
         located = locate_engine(build, base.interpreter, self.package.module, base.env)
         same: list[str] = []
         carried: list[str] = []
@@ -220,31 +185,22 @@ class OverlayBuilder(LayerBuilder, CommitBuilder):
             "files_dropped": dropped,
         }
 
-    def check_layer(
-        self, build: BuildRun, change: Change, base: Environment, folder: Path
-    ) -> CheckedEnvironment:
-        layer = folder / LAYER
-        found = import_own_engine(
-            build, base.interpreter, self.package, folder, what=change.short, layer=layer
-        )
+    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
+        base = self.base_environment(build, change)
+        found = self.import_layer(build, change, base, folder)
         facts = {
-            **found.facts,
-            "packages": base.facts["packages"],
             "base": self.base_name,
             "base_commit": self.commit.id if self.commit else "any",
             "tree": self.trees[change.id],
             "engine_says_commit": found.commit,
         }
-        return CheckedEnvironment(
-            base.interpreter, found.version, change.id, found.file, base.packages_digest, facts, (layer,)
-        )
+        return found.checked(change.id, base.facts["packages"], facts, folder / LAYER)
 
     def client(self) -> Environment | None:
-        return self._base.client(log=self.cache.log(self._base.key()), timeout=CLIENT_TIMEOUT_S)
+        return self._base.client()
 
     @functools.cached_property
     def _tracked_at_base(self) -> dict[str, str] | None:
-        """Path inside the package -> object name, at the base's commit; None if that is unknown."""
         if self.commit is None:
             return None
         return blobs_inside(self.repository, self.commit.id, self.package.folder)
@@ -272,22 +228,21 @@ class OverlayBuilder(LayerBuilder, CommitBuilder):
             )
 
 
-def _release_builder(spec: Spec, context: BuildContext) -> tuple[ReleaseBuilder, str]:
-    """The builder of a base ``NAME==VERSION``, and the version."""
+def _release_base(spec: Spec, context: BuildContext) -> tuple[ReleaseBuilder, Change]:
+    """The builder of a base ``NAME==VERSION``, and that release."""
     requirement = spec.requirement("NAME==VERSION")
     pins = list(requirement.specifier)
     if len(pins) != 1 or pins[0].operator != "==" or "*" in pins[0].version or requirement.marker:
         raise spec.error(f"the base {spec.argument!r} is not one version", "write NAME==VERSION")
     name = package(requirement.name, spec.option("package")).name
     options = {key: spec.options[key] for key in ("package", "python") if key in spec.options}
-    return ReleaseBuilder(Spec(f"release:{name}", "release", name, options), context), pins[0].version
+    builder = ReleaseBuilder(Spec(f"release:{name}", "release", name, options), context)
+    builder.client_change = builder.change(pins[0].version)
+    return builder, builder.client_change
 
 
 def read_blobs(folder: Path, like: str) -> dict[str, str]:
-    """Path inside an installed package -> git object name; empty for binary files, which git does not have.
-
-    ``like``: any object name of the repository, for its hash.
-    """
+    """Path inside an installed package -> git object name; empty for binary files."""
     blobs = {}
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != _BYTE_CODE)
@@ -365,8 +320,7 @@ _UNKNOWN_DISTANCE = 1 << 40
 class NearestBaseOverlay(SelectingBuilder):
     """Adjacent overlays: selects the base whose commit is nearest, of those that fit.
 
-    Distance is counted in first-parent commits via the fork point (a release is tagged off the main line). Of
-    equally near bases the one named first is taken.
+    Distance is in first-parent commits via the fork point: a release is tagged off the main line.
     """
 
     name = "overlay"
@@ -397,15 +351,7 @@ class NearestBaseOverlay(SelectingBuilder):
             self._selected[change.id] = nearest
         return self._selected[change.id]
 
-    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        overlay = self.select(change)
-        if overlay is None:
-            refusal = self.refuses(change)
-            raise BuildError(f"{change.short}: {refusal.reason if refusal else 'no base fits'}")
-        return overlay.ensure(change, log=log, timeout=timeout)
-
     def client(self) -> Environment | None:
-        """The client of the base that was named first."""
         return self.overlays[0].client()
 
     def notes(self) -> tuple[str, ...]:

@@ -1,8 +1,4 @@
-"""Package overrides (``REV+pip:NAME==V``): a layer of packages over a change's environment.
-
-The layer is a folder that is first on ``PYTHONPATH``. The environment below it is unchanged, so both sides
-of a comparison differ in these packages only.
-"""
+"""Package overrides (``REV+pip:NAME==V``): a layer of packages over a change's environment."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import importlib.metadata
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,9 @@ from packaging.utils import canonicalize_name
 
 from perfbisect.common.digests import environment_key, text_digest
 from perfbisect.environments import uv
-from perfbisect.environments.base import Builder, Environment, Refusal
+from perfbisect.environments.base import Builder, Environment, Refusal, SelectingBuilder
 from perfbisect.environments.build import BuildRun, interpreter_environment
-from perfbisect.environments.builders.cached import LAYER, Base, BuildContext, BuiltBase, LayerBuilder
-from perfbisect.environments.builders.chain import SelectingBuilder
+from perfbisect.environments.builders.cached import LAYER, BuildContext, LayerBuilder
 from perfbisect.environments.cache import CheckedEnvironment, variables
 from perfbisect.environments.health import import_engine, is_same_version
 from perfbisect.environments.spec import Spec
@@ -40,13 +36,15 @@ print(json.dumps(found))
 
 
 class OverrideBuilder(SelectingBuilder):
-    """Wraps a builder and adds package overrides; changes without overrides go to ``inner``."""
+    """Wraps a builder and adds package overrides; changes without overrides go to ``inner``.
+
+    ``python``: of the environments below; empty: our own.
+    """
 
     def __init__(self, inner: Builder, context: BuildContext, python: str = "") -> None:
-        layers = PackageLayerBuilder(inner, context, python)
-        super().__init__((inner, layers), spec=inner.spec)
+        self.layers = PackageLayerBuilder(inner, context, python)
+        super().__init__((inner, self.layers), spec=inner.spec)
         self.inner = inner
-        self.layers = layers
         self.name = inner.name
 
     def prepare(self, changes: Iterable[Change]) -> None:
@@ -56,13 +54,10 @@ class OverrideBuilder(SelectingBuilder):
         return self.layers if change.pips else self.inner
 
     def group(self, change: Change) -> str:
-        return super().group(change.unswapped)
+        return self.inner.group(change.unswapped)
 
     def refuses(self, change: Change) -> Refusal | None:
         return self.select(change).refuses(change)
-
-    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        return self.select(change).ensure(change, log=log, timeout=timeout)
 
     def client(self) -> Environment | None:
         return self.inner.client()
@@ -72,7 +67,7 @@ class OverrideBuilder(SelectingBuilder):
 
 
 class PackageLayerBuilder(LayerBuilder):
-    """Builds the layers. ``python``: of the environments below; empty: our own."""
+    """Builds the layers."""
 
     name = "swap"
 
@@ -81,8 +76,8 @@ class PackageLayerBuilder(LayerBuilder):
         self.inner = inner
         self._lookups: dict[str, Refusal | None] = {}
 
-    def base(self, change: Change) -> Base:
-        return BuiltBase(self.inner, change.unswapped)
+    def base(self, change: Change) -> tuple[Builder, Change]:
+        return self.inner, change.unswapped
 
     def refuses(self, change: Change) -> Refusal | None:
         refusals = (self._look_up(pip) for pip in change.pips)
@@ -94,19 +89,17 @@ class PackageLayerBuilder(LayerBuilder):
         return environment_key("swap/1", *self.key_parts(change))
 
     def key_parts(self, change: Change) -> tuple[object, ...]:
-        return (self.base(change).key(), change.pips, self.limits.exclude_newer or "")
+        return (self.inner.key(change.unswapped), change.pips, self.limits.exclude_newer or "")
 
-    def make_layer(
-        self, build: BuildRun, change: Change, base: Environment, layer: Path
-    ) -> Mapping[str, Any]:
+    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
+        base, layer = self.base_environment(build, change), staging / LAYER
         for pip in change.pips:
             uv.install_layer(build, layer, pip, str(base.interpreter))
         _check_libraries(build, layer, change)
         return {}
 
-    def check_layer(
-        self, build: BuildRun, change: Change, base: Environment, folder: Path
-    ) -> CheckedEnvironment:
+    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
+        base = self.base_environment(build, change)
         below = base.env.get("PYTHONPATH", "")
         path = (folder / LAYER, *map(Path, filter(None, below.split(":"))))
         env = {**base.env, **variables(folder, ":".join(map(str, path)))}
@@ -120,17 +113,9 @@ class PackageLayerBuilder(LayerBuilder):
             )
         _check_versions(build, base.interpreter, env, change)
         packages = override_packages(base.facts.get("packages", ()), change.pips)
-        facts = {
-            **base.facts,
-            **found.facts,
-            "packages": packages,
-            "swapped": list(change.pips),
-            "below": base.key,
-        }
-        digest = text_digest(base.packages_digest + "\n".join(packages))
-        return CheckedEnvironment(
-            base.interpreter, found.version, base.engine_commit, found.file, digest, facts, path
-        )
+        facts = {**base.facts, **found.facts, "packages": packages, "swapped": list(change.pips)}
+        checked = found.checked(base.engine_commit, packages, {**facts, "below": base.key}, *path)
+        return replace(checked, packages_digest=text_digest(base.packages_digest + "\n".join(packages)))
 
     def _look_up(self, pip: str) -> Refusal | None:
         """Why a package is unavailable, looked up once; None if it is available."""

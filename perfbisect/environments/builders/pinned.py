@@ -1,13 +1,13 @@
 """Builder ``pinned:PACKAGE``: a Python package over the engine that each commit pins (vLLM-Omni on vLLM).
 
-There is one environment for each pin and set of requirements. Each commit's own tree is a thin layer over it,
-first on the path, so that commits with different pins can be compared in turn.
+Each commit's tree is a thin layer, so that commits with different pins can be compared in turn.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +15,21 @@ from packaging.utils import canonicalize_name
 
 from perfbisect.changes.pins import DOCKERFILE, Pins
 from perfbisect.environments import uv
-from perfbisect.environments.base import Environment, Refusal
+from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import (
     LAYER,
-    Base,
     BuildContext,
-    BuiltBase,
     CachedBuilder,
     CommitBuilder,
     LayerBuilder,
     compile_files,
 )
 from perfbisect.environments.builders.release import add_alias, site_packages, write_metadata
-from perfbisect.environments.builders.wheel import (
-    DEFAULT,
-    allowed_variants,
-    driver_cuda,
-    index_error,
-    torch_backend,
-)
+from perfbisect.environments.builders.wheel import allowed_variants, driver_cuda, torch_backend
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
 from perfbisect.environments.cache import CheckedEnvironment, variables
-from perfbisect.environments.health import (
-    check_version,
-    checked_venv,
-    import_own_engine,
-    locate_engine,
-    reported_commit,
-)
+from perfbisect.environments.health import check_version, locate_engine
 from perfbisect.environments.packages import engine, package
 from perfbisect.environments.source_tree import DeclaredBase, declared_bases, sync_tree, version_at
 from perfbisect.environments.spec import Spec
@@ -52,10 +38,7 @@ from perfbisect.model.change import Change
 
 
 class PinnedBaseBuilder(CachedBuilder):
-    """Builds the engine that a commit pins: a ``release`` from the registry, a commit from a wheel index.
-
-    ``declared``: what each commit pins and requires.
-    """
+    """Builds the engine that a commit pins: a ``release``, or a commit from a wheel index."""
 
     name = "pinned base"
 
@@ -65,7 +48,6 @@ class PinnedBaseBuilder(CachedBuilder):
         self.index = WheelIndex(template, self.package.distribution, self.python)
         self.variants = allowed_variants(template, spec.option("variant")) if template else ("",)
         self.declared: dict[str, DeclaredBase] = {}
-        self._wheels: dict[str, tuple[str, WheelLookup]] = {}
 
     def refuses(self, change: Change) -> Refusal | None:
         pins, name = self.declared[change.id].pins, self.package.name
@@ -120,14 +102,14 @@ class PinnedBaseBuilder(CachedBuilder):
 
     def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
         pins, group = self._pins(change), self.declared[change.id].group
-        interpreter = folder / "venv" / "bin" / "python"
-        found = import_own_engine(build, interpreter, self.package, folder, what=group)
+        found = self.import_venv(build, folder, group)
+        said = found.reported_commit
         if not pins.commit:
             check_version(build, found, pins.release, group)
-        elif (said := reported_commit(found)) and not pins.commit.startswith(said):
+        elif said and not pins.commit.startswith(said):
             message = f"the wheel of {self.package.name} {pins.commit[:12]} says it is commit {said}"
             raise BuildError(message, where=build.log)
-        return checked_venv(folder, interpreter, found, pins.commit, {})
+        return found.checked(pins.commit, uv.read_packages(folder), {})
 
     def _pins(self, change: Change) -> Pins:
         pins = self.declared[change.id].pins
@@ -135,24 +117,9 @@ class PinnedBaseBuilder(CachedBuilder):
         return pins
 
     def _wheel(self, sha: str) -> tuple[str, WheelLookup]:
-        """The first variant of which the index has the commit's wheel, and that wheel; or why it has none.
-
-        Raises:
-            MachineError: the index does not answer.
-        """
-        if sha not in self._wheels:
-            self._wheels[sha] = self._look_up(sha)
-        return self._wheels[sha]
-
-    def _look_up(self, sha: str) -> tuple[str, WheelLookup]:
-        lookup = WheelLookup("hole", problem="the machine runs no variant")
-        for variant in self.variants:
-            lookup = self.index.find((sha,), variant)[sha]
-            if lookup.state == "found":
-                return variant, lookup
-            if lookup.state == "silent":
-                raise index_error(self.index.template, lookup)
-        return self.variants[-1] or DEFAULT, lookup
+        """The variant of which the index has the commit's wheel, and that wheel; or why it has none."""
+        variant, _ = self.index.choose_variant(self.variants, (sha,))
+        return variant, self.index.find((sha,), variant)[sha]
 
 
 def _replaced(pins: Pins, packages: str) -> list[str]:
@@ -177,8 +144,8 @@ class PinnedBuilder(LayerBuilder, CommitBuilder):
         self.platform = spec.option("platform") or ("cuda" if driver_cuda() else "cpu")
         self.bases = PinnedBaseBuilder(spec, context)
 
-    def base(self, change: Change) -> Base:
-        return BuiltBase(self.bases, change)
+    def base(self, change: Change) -> tuple[Builder, Change]:
+        return self.bases, change
 
     def look_up(self, shas: Collection[str]) -> None:
         super().look_up(shas)
@@ -196,10 +163,9 @@ class PinnedBuilder(LayerBuilder, CommitBuilder):
     def key_parts(self, change: Change) -> tuple[object, ...]:
         return (self.bases.key(change), self.trees[change.id], self.package.module)
 
-    def make_layer(
-        self, build: BuildRun, change: Change, base: Environment, layer: Path
-    ) -> Mapping[str, Any]:
+    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         """Write the commit's package, and its version as a build does: in a file and as metadata."""
+        base, layer = self.base_environment(build, change), staging / LAYER
         target, version = layer / self.package.folder, version_at(self.repository, change.id)
         written = sync_tree(target, self.repository, change.id, self.package.folder).written
         if not (target / "_version.py").exists():
@@ -209,13 +175,9 @@ class PinnedBuilder(LayerBuilder, CommitBuilder):
         compile_files(build, base.interpreter, target, (*written, "_version.py"))
         return {}
 
-    def check_layer(
-        self, build: BuildRun, change: Change, base: Environment, folder: Path
-    ) -> CheckedEnvironment:
-        layer = folder / LAYER
-        found = import_own_engine(
-            build, base.interpreter, self.package, folder, what=change.short, layer=layer
-        )
+    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
+        base, layer = self.base_environment(build, change), folder / LAYER
+        found = self.import_layer(build, change, base, folder)
         module = self.bases.package.module
         below = locate_engine(build, base.interpreter, module, variables(folder, str(layer)))
         if below.file != base.engine_file:
@@ -225,17 +187,13 @@ class PinnedBuilder(LayerBuilder, CommitBuilder):
                 where=build.log,
             )
         facts = {
-            **found.facts,
-            "packages": base.facts["packages"],
             "pin": base.facts["pin"],
             "replaced": base.facts["replaced"],
             "below": {"key": base.key, "version": base.engine_version, "commit": base.engine_commit},
             "tree": self.trees[change.id],
         }
-        version = found.version or version_at(self.repository, change.id)
-        return CheckedEnvironment(
-            base.interpreter, version, change.id, found.file, base.packages_digest, facts, (layer,)
-        )
+        checked = found.checked(change.id, base.facts["packages"], facts, layer)
+        return replace(checked, engine_version=found.version or version_at(self.repository, change.id))
 
     def notes(self) -> tuple[str, ...]:
         images: dict[str, str] = {}

@@ -15,7 +15,7 @@ from perfbisect.environments.base import Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import BuildContext, CachedBuilder
 from perfbisect.environments.cache import CheckedEnvironment
-from perfbisect.environments.health import check_version, checked_venv, import_own_engine
+from perfbisect.environments.health import check_version
 from perfbisect.environments.packages import package
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
@@ -67,12 +67,11 @@ class ReleaseBuilder(CachedBuilder):
         return self.limits.facts()
 
     def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
-        interpreter = folder / "venv" / "bin" / "python"
         version = self._version(change)
         what = f"{self.package.name}=={version}"
-        found = import_own_engine(build, interpreter, self.package, folder, what=what)
+        found = self.import_venv(build, folder, what)
         check_version(build, found, str(version), what)
-        return checked_venv(folder, interpreter, found, found.commit, {})
+        return found.checked(found.commit, uv.read_packages(folder), {})
 
     def _version(self, change: Change) -> str | None:
         """The version of a release; None if it is not a release of this package."""

@@ -11,19 +11,27 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfbisect.changes.git import Repository
+from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
 from perfbisect.environments.build import BuildRun
-from perfbisect.environments.builders.build_tree import BuildTree
 from perfbisect.environments.builders.cached import BuildContext, CommitBuilder, median_minutes
-from perfbisect.environments.cache import CheckedEnvironment
+from perfbisect.environments.cache import (
+    CheckedEnvironment,
+    exclusive_lock,
+    os_errors_as_machine_errors,
+)
 from perfbisect.environments.packages import EnginePackage
-from perfbisect.environments.source_tree import version_at
+from perfbisect.environments.source_tree import SyncResult, build_requirements, sync_tree, version_at
 from perfbisect.environments.spec import Spec
+from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 from perfbisect.system import environ
+from perfbisect.system.files import replace_file
 
 _NAMES = frozenset({
     "CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "C_INCLUDE_PATH",
@@ -41,10 +49,7 @@ _SPEED_PREFIXES = ("CCACHE_", "SCCACHE_", "CMAKE_BUILD_PARALLEL_")
 
 
 def build_variables(shell: Mapping[str, str], named: Sequence[str] = ()) -> dict[str, str]:
-    """Variables of ``shell`` that control builds, and those that are ``named``.
-
-    ``named``: ``NAME`` takes a variable from the shell, ``NAME=VALUE`` sets it.
-    """
+    """Variables of ``shell`` that control builds, and those named: ``NAME`` or ``NAME=VALUE``."""
     prefixes = (*_PREFIXES, *_SPEED_PREFIXES)
     known = {
         name: value
@@ -59,7 +64,6 @@ def build_variables(shell: Mapping[str, str], named: Sequence[str] = ()) -> dict
 
 
 def relevant_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that affect the result of a build."""
     return {
         name: value
         for name, value in sorted(variables.items())
@@ -68,10 +72,7 @@ def relevant_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_precompiled_commit(variables: Mapping[str, str], package: EnginePackage, sha: str) -> dict[str, str]:
-    """Add the commit whose compiled files the build downloads, unless the user set one.
-
-    The project's build would read it from git history, which the build folder does not have.
-    """
+    """Add the commit whose compiled files the build downloads, unless the user set one."""
     if package.precompiled is None:
         return dict(variables)
     switch, commit, *alternatives = package.precompiled
@@ -102,10 +103,7 @@ def compiler_versions(variables: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def with_ccache(variables: Mapping[str, str], ccache: str | None, *, cmake: bool) -> dict[str, str]:
-    """Add variables for ccache: CMake's launchers, or the names of the compilers.
-
-    Variables that the user set win.
-    """
+    """Add CMake's compiler launchers, or names of compilers; variables that the user set win."""
     if ccache is None:
         return dict(variables)
     if cmake:
@@ -113,6 +111,137 @@ def with_ccache(variables: Mapping[str, str], ccache: str | None, *, cmake: bool
     else:
         added = {"CC": f"{ccache} cc", "CXX": f"{ccache} c++"}
     return {**added, **variables}
+
+
+_KEPT = frozenset({"build", ".deps", "target", "_skbuild"})
+"""Folders in which build systems keep intermediate files."""
+
+
+@dataclass(frozen=True)
+class BuiltWheel:
+    """A wheel of one commit; ``incremental``: it reused files of an earlier build."""
+
+    wheel: Path
+    incremental: bool
+    files_written: int
+
+
+@dataclass(frozen=True)
+class BuildTree:
+    """A project's build folder: ``tree/``, ``venv/``, and marks of what they contain."""
+
+    path: Path
+    repository: Repository
+    folder: str
+    package: EnginePackage
+    python: str
+    whole: bool
+
+    @property
+    def tree(self) -> Path:
+        return self.path / "tree"
+
+    @property
+    def _last(self) -> Path:
+        """Lists the files of the last build, if it succeeded."""
+        return self.path / "built"
+
+    @property
+    def _unfinished(self) -> Path:
+        """Exists while a build runs, and after one was killed."""
+        return self.path / "building"
+
+    @property
+    def is_warm(self) -> bool:
+        """True if an earlier build finished here, so that the next can be incremental."""
+        return self.tree.exists() and not self._unfinished.exists()
+
+    def build_wheel(
+        self, build: BuildRun, change: Change, variables: Mapping[str, str], *, out: Path
+    ) -> BuiltWheel:
+        """Build the wheel of a commit in ``out``.
+
+        An incremental build that fails is repeated from scratch: it may have failed because of old files.
+        """
+        lock = self.path.parent / ".locks" / f"{self.path.name}.lock"
+        with (
+            os_errors_as_machine_errors(f"build in {self.path}"),
+            exclusive_lock(lock, f"in {self.path}", build.timeout),
+        ):
+            warm = self.is_warm
+            if not warm:  # a killed build may leave truncated files that look new
+                shutil.rmtree(self.path, ignore_errors=True)
+            try:
+                return self._build(build, change, variables, warm, out)
+            except BuildError as error:
+                if not warm:
+                    raise
+                build.note(f"# {error.message}\n# again, from scratch")
+            shutil.rmtree(self.path)
+            return self._build(build, change, variables, False, out)
+
+    def _build(
+        self, build: BuildRun, change: Change, variables: Mapping[str, str], warm: bool, out: Path
+    ) -> BuiltWheel:
+        before = self._last.read_text().splitlines() if self._last.exists() else None
+        self._last.unlink(missing_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._unfinished.touch()
+        synced = sync_tree(
+            self.tree, self.repository, change.id, self.folder, whole=self.whole, keep=_is_kept
+        )
+        gone = None if before is None else [path for path in before if path not in synced.paths]
+        self._remove_stale(synced, gone)
+        interpreter = self._install_tools(build)
+        shutil.rmtree(out, ignore_errors=True)
+        try:
+            wheel = uv.build_wheel(build, self.tree, interpreter, out=out, variables=variables)
+        except BuildError:
+            self._unfinished.unlink()
+            raise
+        replace_file(self._last, "".join(f"{path}\n" for path in sorted(synced.paths)))
+        self._unfinished.unlink()
+        return BuiltWheel(wheel, warm, len(synced.written))
+
+    def _remove_stale(self, synced: SyncResult, gone: Sequence[str] | None) -> None:
+        """Remove files from setuptools' folders that it would pack although the commit does not have them.
+
+        Compiled files stay if only the package's Python changed: setuptools does not notice changed headers.
+        ``gone``: files of the last build that the commit does not have; None if the last build failed.
+        """
+        compiled = [path for path in synced.removed if path.endswith(".so")]
+        python_only = gone is not None and all(
+            path.startswith(f"{self.package.folder}/") and path.endswith(".py")
+            for path in (*synced.written, *gone, *compiled)
+        )
+        build = self.tree / "build"
+        for library in (*build.glob("lib*"), *build.glob("bdist*")):
+            if not python_only:
+                shutil.rmtree(library)
+                continue
+            for file in library.rglob("*"):
+                if file.is_file() and file.suffix != ".so":
+                    file.unlink()
+
+    def _install_tools(self, build: BuildRun) -> Path:
+        """Interpreter with the build requirements, at one path for all commits: build files contain paths."""
+        wanted = build_requirements(self.tree)
+        mark, venv = self.path / "tools", self.path / "venv"
+        key = environment_key(wanted, build.limits.key_parts(), self.package.drop)
+        interpreter = venv / "bin" / "python"
+        if mark.is_file() and mark.read_text() == key and interpreter.exists():
+            return interpreter
+        mark.unlink(missing_ok=True)
+        shutil.rmtree(venv, ignore_errors=True)
+        uv.create(build, venv, self.python)
+        if wanted:
+            uv.install(build, interpreter, wanted, self.package, folder=self.path)
+        mark.write_text(key)
+        return interpreter
+
+
+def _is_kept(path: str) -> bool:
+    return path.partition("/")[0] in _KEPT
 
 
 class SourceBuilder(CommitBuilder):
@@ -133,15 +262,13 @@ class SourceBuilder(CommitBuilder):
         self.extra = spec.words("with")
         self._compilers = compiler_versions(self.variables)
         self._ccache = shutil.which("ccache", path=os.environ.get("PATH"))
-        self.build_tree = BuildTree(
-            self.cache.path / "builds",
-            self.repository,
-            self.folder,
-            self.package,
-            self.python,
-            whole=whole,
-            variant=(relevant_variables(self.variables), self._compilers),
-        )
+        name = environment_key(
+            str(self.repository.path.resolve()), self.folder, self.package.module,
+            self.python or str(uv.base_python()), whole,
+            (relevant_variables(self.variables), self._compilers),
+        )  # fmt: skip
+        path = self.cache.path / "builds" / name
+        self.build_tree = BuildTree(path, self.repository, self.folder, self.package, self.python, whole)
 
     def key_parts(self, change: Change) -> tuple[object, ...]:
         return (

@@ -1,7 +1,6 @@
 """Builder ``wheel:URL``: wheels that a project's CI built for each commit, from an index.
 
-The address of the index contains the commit. A wheel is installed by its own address, so that no other
-version replaces it, and ``--exclude-newer`` does not apply to it.
+A wheel is installed by its own address, so ``--exclude-newer`` does not apply to it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
 from perfbisect.environments.cache import CheckedEnvironment
 from perfbisect.environments.packages import TORCH_BACKEND
 from perfbisect.environments.spec import Spec
-from perfbisect.errors import BuildError, MachineError
+from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 from perfbisect.system.files import replace_file
 
@@ -83,10 +82,7 @@ def driver_cuda() -> tuple[int, int] | None:
 
 
 def allowed_variants(template: str, variant: str) -> tuple[str, ...]:
-    """Builds that may be taken, best first; an empty name: the wheel at the commit's own address.
-
-    ``variant``: what the user chose; empty: what this machine runs.
-    """
+    """Builds that may be taken, best first: the user's, or what this machine runs."""
     if variant:
         return ("",) if variant == DEFAULT else (variant,)
     runs = variants(driver_cuda())
@@ -94,7 +90,6 @@ def allowed_variants(template: str, variant: str) -> tuple[str, ...]:
 
 
 def torch_backend(variant: str) -> str:
-    """The build of torch that goes with a variant; empty: the engine's."""
     return variant if TORCH_BACKEND.match(variant) else ""
 
 
@@ -115,17 +110,11 @@ class WheelBuilder(CommitBuilder):
         self._lookups: dict[str, WheelLookup] = {}
 
     def look_up(self, shas: Collection[str]) -> None:
-        """Choose the variant, once, and look up the wheel of every commit.
-
-        Raises:
-            MachineError: the index answers for none of them.
-        """
-        ends = list(dict.fromkeys((next(iter(shas)), list(shas)[-1])))
+        """Choose the variant, once, and look up the wheel of every commit."""
         if self._variant is None:
+            ends = list(dict.fromkeys((next(iter(shas)), list(shas)[-1])))
             self._variant = self._choose_variant(ends)
-        lookups = self.index.find(shas, self._variant)
-        self._require_answer(lookups.values())
-        self._lookups |= lookups
+        self._lookups |= self.index.find(shas, self._variant)
         super().look_up(shas)
 
     def refuses(self, change: Change) -> Refusal | None:
@@ -141,13 +130,9 @@ class WheelBuilder(CommitBuilder):
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         wheel, variant = self._wheel(change), self._variant or ""
         uv.create_venv(
-            build,
-            staging,
-            [f"{self.package.name} @ {wheel.url}"],
-            self.package,
-            python=self.python,
-            torch_backend=torch_backend(variant),
-        )
+            build, staging, [f"{self.package.name} @ {wheel.url}"], self.package,
+            python=self.python, torch_backend=torch_backend(variant),
+        )  # fmt: skip
         return {"wheel": wheel.url, "variant": variant or DEFAULT, **self.limits.facts()}
 
     def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
@@ -188,52 +173,23 @@ class WheelBuilder(CommitBuilder):
         return None if each is None else each * len(missing)
 
     def _wheel(self, change: Change) -> WheelLookup:
-        """A commit's wheel; an index that did not answer is asked again.
-
-        Raises:
-            MachineError: it still does not answer.
-        """
-        if self._lookups[change.id].state == "silent":
-            lookups = self.index.find([change.id], self._variant or "")
-            self._require_answer(lookups.values())
-            self._lookups |= lookups
+        """A commit's wheel; an index that did not answer is asked again."""
+        self._lookups |= self.index.find((change.id,), self._variant or "")
         lookup = self._lookups[change.id]
         if lookup.state == "hole":
             raise BuildError(f"{change.short}: no wheel: {lookup.reason}")
         return lookup
 
-    def _require_answer(self, lookups: Collection[WheelLookup], *, each: bool = False) -> None:
-        """Raise MachineError if the index did not answer any (``each``: one) of the lookups."""
-        silent = [lookup for lookup in lookups if lookup.state == "silent"]
-        if silent and (each or len(silent) == len(lookups)):
-            raise index_error(self.index.template, silent[0])
-
     def _choose_variant(self, ends: list[str]) -> str:
-        """The first variant that both ends have, or one of them; remembered for the same ends."""
+        """The variant of the index for both ends; remembered for the same ends."""
         if len(self.variants) == 1:
             return self.variants[0]
         name = environment_key(self.index.template, self.package.name, self.variants, ends)
         remembered = self.cache.path / "indices" / name
         if remembered.is_file() and (variant := remembered.read_text().strip()) in self.variants:
             return variant
-        best, most = self.variants[0], 0
-        for variant in self.variants:
-            lookups = self.index.find(ends, variant)
-            self._require_answer(lookups.values(), each=True)
-            count = sum(lookup.state == "found" for lookup in lookups.values())
-            if count > most:
-                best, most = variant, count
-            if count == len(ends):
-                break
-        if most:
+        best, is_there = self.index.choose_variant(self.variants, ends)
+        if is_there:
             remembered.parent.mkdir(parents=True, exist_ok=True)
             replace_file(remembered, f"{best}\n")
         return best
-
-
-def index_error(template: str, lookup: WheelLookup) -> MachineError:
-    return MachineError(
-        f"the wheel index {template} does not answer: {lookup.reason}",
-        next_step="check network, proxy and address, then start again",
-        code="hub_unreachable",
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -35,8 +35,7 @@ State = Literal["found", "hole", "silent"]
 class WheelLookup:
     """Result of looking up a commit's wheel; ``problem`` at ``page`` if there is none.
 
-    ``found``: the wheel is at ``url``. ``hole``: the index has none that fits. ``silent``: no valid response
-    after retries.
+    ``hole``: the index has none that fits. ``silent``: no valid response after retries.
     """
 
     state: State
@@ -47,7 +46,6 @@ class WheelLookup:
 
     @property
     def reason(self) -> str:
-        """The problem and its page."""
         return f"{self.problem} at {self.page}" if self.page else self.problem
 
 
@@ -70,7 +68,7 @@ def links(page: str, base: str) -> tuple[str, ...]:
 
 
 def page_of(template: str, sha: str, variant: str, distribution: str) -> str:
-    """Address of the page that lists a commit's wheels, of a variant if one is named."""
+    """Address of the page that lists a commit's wheels."""
     address = template.replace("{sha}", sha).replace("{variant}", variant).rstrip("/")
     if variant and "{variant}" not in template:
         address += f"/{variant}"
@@ -92,11 +90,7 @@ def supported(python: str = "") -> tuple[tagging.Tag, ...]:
 
 
 def choose_wheel(urls: Iterable[str], package: str, sha: str, tags: Iterable[tagging.Tag]) -> WheelLookup:
-    """Choose the wheel of a commit among those of a page.
-
-    Of the wheels that fit the machine it takes one whose version names the commit, else the newest that names
-    no commit.
-    """
+    """The wheel that fits the machine and names the commit, else the newest that names no commit."""
     rank = {tag: position for position, tag in enumerate(tags)}
     rows: list[tuple[str, Version, int, str, str]] = []
     others: list[str] = []
@@ -128,23 +122,54 @@ def choose_wheel(urls: Iterable[str], package: str, sha: str, tags: Iterable[tag
 
 @dataclass
 class WheelIndex:
-    """A per-commit index of the wheels of a distribution; ``template``: its address with ``{sha}``.
-
-    ``python``: of the environments, as :func:`supported` takes it. ``pause_s``: before the third try.
-    """
+    """A per-commit index of the wheels of a distribution. ``pause_s``: before the third try."""
 
     template: str
     distribution: str
     python: str = ""
     pause_s: float = 0.5
     _sessions: dict[str, requests.Session] = field(default_factory=dict, init=False)
+    _lookups: dict[tuple[str, str], WheelLookup] = field(default_factory=dict, init=False)
 
-    def find(self, shas: Collection[str], variant: str) -> dict[str, WheelLookup]:
-        """Look up the wheels of commits in parallel."""
+    def find(self, shas: Collection[str], variant: str, *, each: bool = False) -> dict[str, WheelLookup]:
+        """Look up the wheels of commits in parallel; of those known only the silent ones again.
+
+        Raises:
+            MachineError: the index answers for none of them (``each``: not for all).
+        """
         tags = supported(self.python)
-        with ThreadPoolExecutor(min(_AT_ONCE, len(shas) or 1)) as pool:
-            lookups = pool.map(lambda sha: self._find(sha, variant, tags), shas)
-            return dict(zip(shas, lookups, strict=True))
+        wanted = [sha for sha in shas if self._state(sha, variant) == "silent"]
+        with ThreadPoolExecutor(min(_AT_ONCE, len(wanted) or 1)) as pool:
+            lookups = pool.map(lambda sha: self._find(sha, variant, tags), wanted)
+            self._lookups |= {(sha, variant): lookup for sha, lookup in zip(wanted, lookups, strict=True)}
+        found = {sha: self._lookups[sha, variant] for sha in shas}
+        silent = [lookup for lookup in found.values() if lookup.state == "silent"]
+        if silent and (each or len(silent) == len(found)):
+            raise MachineError(
+                f"the wheel index {self.template} does not answer: {silent[0].reason}",
+                next_step="check network, proxy and address, then start again",
+                code="hub_unreachable",
+            )
+        return found
+
+    def choose_variant(self, variants: Sequence[str], shas: Collection[str]) -> tuple[str, bool]:
+        """The first variant of which all commits have a wheel, else the most; False if none has any.
+
+        Raises:
+            MachineError: the index does not answer for each commit.
+        """
+        counts: dict[str, int] = {}
+        for variant in variants:
+            lookups = self.find(shas, variant, each=True)
+            counts[variant] = sum(lookup.state == "found" for lookup in lookups.values())
+            if counts[variant] == len(shas):
+                break
+        best = max(counts, key=lambda variant: counts[variant])
+        return best, counts[best] > 0
+
+    def _state(self, sha: str, variant: str) -> State:
+        lookup = self._lookups.get((sha, variant))
+        return lookup.state if lookup else "silent"
 
     def _find(self, sha: str, variant: str, tags: tuple[tagging.Tag, ...]) -> WheelLookup:
         """Read one page; a server that fails or does not respond is asked again."""
@@ -174,7 +199,6 @@ class WheelIndex:
         return None
 
     def _session(self, url: str) -> requests.Session:
-        """The session of a host; threads share its connections."""
         host = urlsplit(url).netloc
         if host not in self._sessions:
             retries = RetryPolicy("wheel index", _TRIES, backoff_s=self.pause_s)

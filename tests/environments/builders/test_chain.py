@@ -10,10 +10,9 @@ import pytest
 
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
-from perfbisect.environments.base import Environment, Refusal
-from perfbisect.environments.builders.chain import ChainBuilder
+from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache
-from perfbisect.environments.factory import make_builder
+from perfbisect.environments.factory import ChainBuilder, make_builder
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
 from tests.environments.conftest import ask
@@ -24,7 +23,7 @@ from tests.fakes.gitwriter import run_git
 
 
 @dataclass
-class Scripted:
+class Scripted(Builder):
     """Builds, refuses and fails as it is told; counts what it tried."""
 
     name: str
@@ -34,10 +33,7 @@ class Scripted:
     tried: list[str] = field(default_factory=list)
     prepared: list[str] = field(default_factory=list)
     cost: float | None = 1.0
-
-    @property
-    def spec(self) -> str:
-        return f"{self.name}:x"
+    spec: str = "scripted:x"
 
     def prepare(self, changes: Iterable[Change]) -> None:
         self.prepared += [change.id for change in changes]
@@ -61,9 +57,6 @@ class Scripted:
             self.key(change), builder=self.name, spec=self.spec, change=change.id, make=lambda _: {},
             check=lambda _: CheckedEnvironment(here, "1", change.id, here, "", {}), timeout=timeout,
         )  # fmt: skip
-
-    def client(self) -> Environment | None:
-        return None
 
     def minutes(self, change: Change) -> float | None:
         return 0.0 if self.cached(change) else self.cost

@@ -17,6 +17,7 @@ from perfbisect.environments.builders import overlay as builders_overlay
 from perfbisect.environments.factory import make_builder
 from perfbisect.errors import BuildError, MachineError, RevisionError
 from perfbisect.model.change import Change
+from tests.changes.repositories import blobs
 from tests.environments.conftest import World, ask, overlay, release
 from tests.environments.tiny import COMPILED, package_files, version_file, write_wheel
 from tests.fakes.gitwriter import run_git
@@ -42,7 +43,7 @@ def test_each_commit_is_what_git_has(world: World, base_spec: object, shared_cac
         built = world.ensure(builder, sha)
         speeds[sha] = ask(built, "import tiny_engine; print(tiny_engine.speed())")
         assert (built.engine_commit, built.engine_version) == (sha, "1.0")
-        for path, blob in repository.blobs(sha, PACKAGE).items():
+        for path, blob in blobs(repository, sha, PACKAGE).items():
             assert repository.read(sha, path) == (package_of(built).parent / path).read_bytes(), blob
     assert speeds == {history.base: "1", history.slow: "2", history.mended: "4"}
 

@@ -15,6 +15,7 @@ from perfbisect.environments.builders.wheel_index import (
     links,
     supported,
 )
+from perfbisect.errors import MachineError
 from perfbisect.model.change import Change
 from perfbisect.setup.doctor import check_registry, index_checks, run_checks
 from tests.environments.conftest import plain_builder
@@ -96,8 +97,12 @@ def test_how_often_a_page_is_asked(codes: list[int], state: str, asked: int) -> 
         index.files["/page/engine/"] = b'<a href="engine-1-py3-none-any.whl">'
         index.failing["/page/engine/"] = list(codes)
         pages = WheelIndex(f"{index.address}/{{sha}}", "engine", pause_s=0.001)
-        answer = pages.find(("page",), "")["page"]
-        assert (answer.state, len(index.asked)) == (state, asked)
+        if state == "silent":
+            with pytest.raises(MachineError, match=f"does not answer: HTTP {codes[0]}"):
+                pages.find(("page",), "")
+        else:
+            assert pages.find(("page",), "")["page"].state == state
+        assert len(index.asked) == asked
 
 
 @pytest.mark.parametrize(
