@@ -43,7 +43,7 @@ def deploy_blob_reader(place: Workspace) -> Callable[[str, str], str | None]:
     def blob(sha: str, path: str) -> str | None:
         if place.repository is None:
             return None
-        return place.repository.blobs(sha, path).get(path)
+        return place.repository.tree_id(sha, path)
 
     return blob
 
