@@ -24,7 +24,6 @@ from perfbisect.jobs.documents import launch_document
 from perfbisect.jobs.events import EventListener, JobEnded, LaunchEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.kind import Amendment
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.jobs.replay import JournalReplay, LaunchRecord, launches, require_comparable, retry_due
 from perfbisect.jobs.retry import Failures
@@ -33,6 +32,7 @@ from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Purpose
 from perfbisect.report.console import CandidatesUpdated
+from perfbisect.report.kind import Amendment
 
 _LEADING = 3
 """Candidates that the line of a launch names."""

@@ -12,10 +12,7 @@ from perfbisect.bisect.report import build_report
 from perfbisect.bisect.result import bisect_document
 from perfbisect.common.quantities import percent
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
-from perfbisect.jobs.kind import Candidate, JobKind, JobStatus
-from perfbisect.report.html import report_html
-from perfbisect.report.markdown import report_markdown
-from perfbisect.report.terminal import report_lines
+from perfbisect.report.kind import Candidate, JobKind, JobStatus
 
 _EXIT_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}
 _CANDIDATES = 5
@@ -74,11 +71,9 @@ BISECT: Final = JobKind(
     document=bisect_document,
     exit_code=exit_code,
     status=_status,
-    lines=lambda document: report_lines(build_report(document)),
-    markdown=lambda document: report_markdown(build_report(document)),
+    report=build_report,
     client_change=lambda plan: plan.positions[-1].change,
     workers=lambda plan: plan.workers,
-    page=lambda document: report_html(build_report(document)),
     amend=amend,
     document_for_metric=document_for_metric,
 )

@@ -17,8 +17,8 @@ import click
 from perfbisect.cli.bisect import bisect
 from perfbisect.cli.cells import cells
 from perfbisect.cli.changes import changes_group
-from perfbisect.cli.check import check
-from perfbisect.cli.compare import compare, verify
+from perfbisect.cli.compare import check, compare, verify
+from perfbisect.cli.compare import run as run_verb
 from perfbisect.cli.dashboard import dashboard
 from perfbisect.cli.doctor import doctor
 from perfbisect.cli.env import env
@@ -27,7 +27,6 @@ from perfbisect.cli.init import init
 from perfbisect.cli.jobs import report, resume, status, stop
 from perfbisect.cli.nightly import nightly
 from perfbisect.cli.reproduce import reproduce
-from perfbisect.cli.run import run as run_verb
 from perfbisect.cli.skill import skill_group
 from perfbisect.cli.track import track
 from perfbisect.commands import options

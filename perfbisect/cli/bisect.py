@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import MeasureOptions, MinutesParam
+from perfbisect.commands.options import MeasureOptions
+from perfbisect.commands.output import CommandResult
 
 
 @click.command(short_help="Name the change that made a cell worse.")
@@ -31,12 +32,18 @@ from perfbisect.commands.options import MeasureOptions, MinutesParam
     help="File of path globs with factors: where the change is likelier to be.",
 )
 @click.option("--confirm-revert", is_flag=True, help="Then measure BAD against BAD without the culprit.")
-@click.option("--budget", type=MinutesParam(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
+@options.budget
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and the exact commands; start nothing.")
-@options.workers
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Concurrent launches, each on its own devices and cores.",
+)
 @options.measuring
-def bisect(measuring: MeasureOptions, **typed: Any) -> int:
+def bisect(measuring: MeasureOptions, **typed: Any) -> CommandResult:
     """Name the change between GOOD and BAD that made CELL worse.
 
     Both ends are measured first, then the changes that are most informative per minute, then an A/B of the
@@ -54,26 +61,16 @@ def bisect(measuring: MeasureOptions, **typed: Any) -> int:
 
     Exit code: 3 a change is named, 0 not reproduced, 4 too small or out of budget.
     """
-    from perfbisect.bisect.forecast import command_lines, plan_lines
+    from perfbisect.bisect.forecast import command_lines
     from perfbisect.bisect.kind import BISECT
     from perfbisect.commands import wiring
     from perfbisect.commands.bisect_request import BisectRequest, build_plan
-    from perfbisect.commands.detach import run_detached
-    from perfbisect.commands.measurement import measure
-    from perfbisect.commands.output import UNDONE, print_document
-    from perfbisect.commands.session import print_result
+    from perfbisect.commands.session import job_result, measure
     from perfbisect.commands.workspace import workspace_of
 
     request = BisectRequest(measuring=measuring, **typed)
-    if measuring.detach and not request.dry_run:
-        return run_detached(measuring)
     workspace = workspace_of(measuring)
     planned = build_plan(workspace, request)
-    lines = plan_lines(planned.shown)
     if request.dry_run:
-        lines += [*command_lines(planned.shown), UNDONE]
-        print_document(planned.shown, lines, as_json=measuring.as_json, full=measuring.full)
-        return 0
-    job = wiring.new_job(workspace)
-    document = measure(workspace, job, BISECT, planned.plan, planned.builder, planned.slots, measuring, lines)
-    return print_result(document, BISECT.lines(document), BISECT.exit_code(document), measuring, job)
+        return planned.show(*command_lines(planned.shown))
+    return job_result(BISECT, measure(workspace, wiring.new_job(workspace), BISECT, planned, measuring))

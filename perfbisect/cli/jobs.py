@@ -27,7 +27,7 @@ def resume(
     confirm_revert: bool,
     workers: int | None,
     working: JobOptions,
-) -> int:
+) -> CommandResult:
     """Continue a job after an interruption. Without ID: the only unfinished job.
 
     Processes that an earlier perfbisect left running are ended first; an attempt that it completed is taken
@@ -39,30 +39,21 @@ def resume(
       perfbisect resume 20260102-030405-ab12
     """
     from perfbisect.commands import wiring
-    from perfbisect.commands.detach import run_detached
     from perfbisect.commands.kinds import kind_of
-    from perfbisect.commands.session import (
-        open_session,
-        print_result,
-        require_same_machine,
-        run_job,
-        slots_for,
-    )
+    from perfbisect.commands.session import job_result, open_session, require_same_machine, run_job, slots_for
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import UsageError
     from perfbisect.jobs.journal import read
-    from perfbisect.jobs.kind import Amendment
     from perfbisect.jobs.measurement import resolve_metric
-    from perfbisect.jobs.plans import plan_cell
+    from perfbisect.jobs.plans import plan_cell, require_plan
     from perfbisect.jobs.replay import launches
+    from perfbisect.report.kind import Amendment
 
-    if working.detach:
-        return run_detached(working)
     workspace = open_workspace(repo=working.repo, state=working.state)
     job = workspace.jobs.find(job_id) if job_id else workspace.jobs.the_unfinished("resume")
     events = read(job.journal).events
     kind = kind_of(events)
-    plan = kind.read_plan(job, events)
+    plan = require_plan(job, events, kind.plan)
     cell = plan_cell(plan)
     slots = slots_for(cell, workers or kind.workers(plan), plan.setting.machine)
     require_same_machine(job.id, launches(events), slots, plan.setting.machine)
@@ -75,10 +66,9 @@ def resume(
                     next_step=f"perfbisect resume {job.id}, without options",
                 )
             judged = resolve_metric(cell, metric) if metric is not None else None
-            plain = session.tools(builder, None, plan.setting)
+            plain = session.tools(workspace, plan.setting, builder, None)
             kind.amend(job, plain, Amendment(budget, judged, confirm_revert))
-        document = run_job(workspace, session, kind, plan, builder)
-    return print_result(document, kind.lines(document), kind.exit_code(document), working, job)
+        return job_result(kind, run_job(workspace, session, kind, plan, builder))
 
 
 @click.command(short_help="The progress of a job.")
@@ -177,16 +167,13 @@ def report(
     """
     from perfbisect.commands.kinds import read_document
     from perfbisect.commands.workspace import open_workspace
-    from perfbisect.errors import UsageError
+    from perfbisect.report.html import report_html
+    from perfbisect.report.markdown import report_markdown
 
     jobs = open_workspace(repo=repo, state=state).jobs
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("report")
     kind, document = read_document(job, metric)
     if form == "json":
         return CommandResult(document, (), json=True)
-    render = kind.page if form == "html" else kind.markdown
-    if render is None:
-        raise UsageError(
-            f"job {job.id} is a {kind.plan.noun}: its report has no page", next_step="--format md"
-        )
-    return CommandResult(document, [render(document).rstrip("\n")])
+    render = report_html if form == "html" else report_markdown
+    return CommandResult(document, [render(kind.report(document)).rstrip("\n")])

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.output import print_document
+from perfbisect.commands.output import CommandResult, print_output
 
 
 @click.command(short_help="Measure every night, report changes, find the commit.")
@@ -59,8 +59,7 @@ def nightly(
 
         written = write_nightly(config, repo or Path.cwd())
         lines = [f"wrote {written.file}: review it before the first night", f"next: {written.next}"]
-        print_document(written, lines, as_json=as_json)
-        return 0
+        return print_output(CommandResult(written, lines), as_json=as_json)
     if repo is not None:
         raise UsageError(
             "--repo requires --init: CONFIG names its repository", next_step="perfbisect nightly -h"
@@ -69,5 +68,5 @@ def nightly(
         raise UsageError("CONFIG is missing", next_step="perfbisect nightly --init writes nightly.yaml")
     working = MeasureOptions(state=state, verbose=verbose, quiet=quiet, full=full, as_json=as_json)
     night = run_nightly(build_context(config, working, fetch=not dry_run), dry_run=dry_run)
-    print_document(night, report_lines(night_report(night, paths=True)), as_json=as_json, full=full)
-    return night.exit_code
+    output = CommandResult(night, report_lines(night_report(night, paths=True)), night.exit_code)
+    return print_output(output, as_json=as_json, full=full)

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import click
 
 from perfbisect.cli.track import FDR
 from perfbisect.commands import options
-from perfbisect.commands.options import MeasureOptions, MinutesParam
+from perfbisect.commands.options import MeasureOptions
+from perfbisect.commands.output import CommandResult
 
 
 @click.command(short_help="Does this machine show an alert's step at all?")
 @click.argument("alert")
 @click.option("--cell", metavar="CELL", help="Cell of ours to measure.  [default: the one that agrees]")
-@click.option("--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four.")
-@click.option("--budget", type=MinutesParam(), help="Measure no longer than this: 3h, 90m.  [default: 15h]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
-@click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
+@options.blocks
+@options.budget
+@options.seed
+@options.dry_run
 @FDR
 @options.measuring
 def reproduce(
-    alert: str,
-    cell: str | None,
-    blocks: int,
-    budget: float | None,
-    seed: int,
-    dry_run: bool,
-    fdr: float,
-    measuring: MeasureOptions,
-) -> int:
+    alert: str, cell: str | None, fdr: float, measuring: MeasureOptions, **typed: Any
+) -> CommandResult:
     """Compare the ends of ALERT's window on this machine, before anything is bisected.
 
     A is the last commit that the night before may have run, B the last that the first slow night may have
@@ -43,7 +38,6 @@ def reproduce(
     Exit code: 3 it is there (a regression), 0 it is not, 4 inconclusive.
     """
     from perfbisect.commands.comparisons import CompareRequest, run_comparison
-    from perfbisect.commands.detach import run_detached
     from perfbisect.commands.workspace import workspace_of
     from perfbisect.common.text import line
     from perfbisect.errors import UsageError
@@ -52,8 +46,6 @@ def reproduce(
     from perfbisect.series.suspects.job import cell_of_ours, find_alert, rank_alert
     from perfbisect.series.suspects.table import load_suspect_table
 
-    if measuring.detach and not dry_run:
-        return run_detached(measuring)
     workspace, table = workspace_of(measuring), load_suspect_table()
     repository = workspace.needed_repository()
     with SeriesStore.of(workspace.state) as store:
@@ -67,7 +59,7 @@ def reproduce(
             next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
         )
     measuring = replace(measuring, metric=measuring.metric or ours.metric)
-    request = CompareRequest(chosen, found.good, found.bad, blocks, budget, seed, measuring, dry_run=dry_run)
+    request = CompareRequest(measuring=measuring, cell=chosen, a=found.good, b=found.bad, **typed)
     direction = "worse" if ours.worse else "better"
     question = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"
     return run_comparison(workspace, request, line(question, 400))

@@ -8,22 +8,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.bisect.forecast import PlanDocument, plan_document
+from perfbisect.bisect.forecast import PlanDocument, plan_document, plan_lines
 from perfbisect.bisect.plan import BisectPlan, Direction, end_names, make_plan
 from perfbisect.bisect.positions import Position
 from perfbisect.changes import priors
 from perfbisect.changes.history import Branch, commit_history, list_releases, release_history
 from perfbisect.changes.syntax import parse_change_text
-from perfbisect.commands import changes, ranges, wiring
+from perfbisect.commands import changes, wiring
 from perfbisect.commands.options import MeasureOptions
-from perfbisect.commands.session import forecast_slots, reason_not_prebuilding
+from perfbisect.commands.session import PlannedJob, forecast_slots, reason_not_prebuilding
 from perfbisect.commands.workspace import Workspace, require_setting
-from perfbisect.environments.base import Builder
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise
 from perfbisect.jobs.measurement import resolve_metric
-from perfbisect.machine.slots import Slot
-from perfbisect.model.cell import Cell
 from perfbisect.model.change import History
 
 _MODIFIED = re.compile(r"\+(?:patch|revert|pip):")
@@ -52,15 +49,7 @@ class BisectRequest:
     dry_run: bool = False
 
 
-@dataclass(frozen=True)
-class PlannedBisection:
-    """A bisection that is ready to start."""
-
-    cell: Cell
-    plan: BisectPlan
-    builder: Builder
-    slots: tuple[Slot, ...]
-    shown: PlanDocument
+PlannedBisection = PlannedJob[BisectPlan, PlanDocument]
 
 
 def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection:
@@ -77,7 +66,7 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
     metric = resolve_metric(cell, workspace.setting("metric", measuring.metric))
     machine = wiring.machine_name(workspace)
     slots, slot_notes = forecast_slots(cell, request.workers, machine, dry=request.dry_run)
-    budget = ranges.budget_minutes(workspace, request.budget)
+    budget = wiring.budget_minutes(workspace, request.budget)
     environment = _environment(workspace, request)
     commits, branch = resolve_range(workspace, request)
     setting = wiring.build_config(
@@ -96,9 +85,9 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
         builder=builder,
         metric=metric,
         setting=setting,
-        costs=learnt_costs(earlier, ranges.costs(environment)),
-        notes=(*ranges.repository_notes(workspace, setting), *slot_notes),
-        deploy=ranges.deploy_blob_reader(workspace),
+        costs=learnt_costs(earlier, wiring.costs(environment)),
+        notes=(*wiring.repository_notes(workspace, setting), *slot_notes),
+        deploy=wiring.deploy_blob_reader(workspace),
         weigh=position_weigher(workspace, request.weights)
         if request.weights and not request.releases
         else None,
@@ -116,7 +105,7 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
         note = f"the next environment is not built beside a running attempt: {why_not}"
         plan = plan.model_copy(update={"notes": (*plan.notes, note)})
     shown = plan_document(plan, learnt_noise(earlier, metric), builder)
-    return PlannedBisection(cell, plan, builder, slots, shown)
+    return PlannedJob(plan, builder, slots, shown, plan_lines(shown))
 
 
 def _environment(workspace: Workspace, request: BisectRequest) -> str:

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 from perfbisect.changes.history import bisect_ends, commit_under_test
-from perfbisect.clients import CLIENTS
-from perfbisect.commands import changes, ranges, wiring
-from perfbisect.commands.comparisons import CompareRequest, build_plan, measure_comparison
-from perfbisect.commands.measurement import build_change_setup, measure, plan_fields
+from perfbisect.commands import changes, wiring
+from perfbisect.commands.comparisons import (
+    CompareRequest,
+    build_change_setup,
+    plan_comparison,
+    plan_fields,
+)
 from perfbisect.commands.options import MeasureOptions
-from perfbisect.commands.output import print_document
-from perfbisect.commands.session import print_result
+from perfbisect.commands.output import CommandResult
+from perfbisect.commands.session import PlannedJob, job_result, measure
 from perfbisect.commands.workspace import Workspace
-from perfbisect.compare.baseline import RecordedLevel, read_baseline, require_same_machine, write_baseline
+from perfbisect.compare.baseline import RecordedLevel, read_baseline, write_baseline
 from perfbisect.compare.documents import (
     CheckDocument,
     CheckPlanDocument,
-    ComparePlanDocument,
     SavedBaselineDocument,
     check_of_comparison,
     compare_document,
     recorded_document,
 )
-from perfbisect.compare.job import CHECK, RUN, exit_code, level_of_job, levels_of_comparison
+from perfbisect.compare.job import CHECK, COMPARE, RUN, level_of_job, levels_of_comparison
 from perfbisect.compare.plan import (
     RUNS,
     CheckPlan,
@@ -39,10 +41,8 @@ from perfbisect.compare.plan import (
     build_check_plan,
     build_run_plan,
 )
-from perfbisect.compare.report import plan_lines, result_lines
-from perfbisect.environments.base import Environment
+from perfbisect.compare.report import baseline_report, plan_lines
 from perfbisect.errors import (
-    EXIT_OK,
     BuildError,
     MachineError,
     PerfbisectError,
@@ -59,12 +59,10 @@ from perfbisect.jobs.measurement import resolve_metric, runs_per_launch
 from perfbisect.jobs.plans import find_plan
 from perfbisect.jobs.replay import launches
 from perfbisect.machine.profile import machine
-from perfbisect.measure.record import identify_client
-from perfbisect.model.cell import Cell
+from perfbisect.report.terminal import report_lines
 from perfbisect.stats.ab_test import BLOCK_SIZE
 from perfbisect.stats.threshold import LEAST
 from perfbisect.stats.two_sample import Scale
-from perfbisect.system import environ
 from perfbisect.system.clock import now
 
 MAX_LAUNCHES = 20
@@ -73,8 +71,6 @@ SAVED_LAUNCHES = 8
 """Launches of a baseline."""
 _DAY = timedelta(days=1)
 """Ends that were measured longer ago are measured again: a machine drifts."""
-_PLAIN = " plain"
-"""The end of the digest of a client that prints no table."""
 
 How = Literal["rev", "baseline", "values", "ends", "save"]
 
@@ -83,6 +79,7 @@ How = Literal["rev", "baseline", "values", "ends", "save"]
 class CheckRequest:
     """A check as it was typed; ``max_regression`` is a share."""
 
+    measuring: MeasureOptions
     cell: str | None
     at: str | None
     against: str | None
@@ -96,7 +93,6 @@ class CheckRequest:
     budget: float | None
     seed: int
     dry_run: bool
-    measuring: MeasureOptions
 
     @property
     def how(self) -> How:
@@ -134,15 +130,25 @@ class CheckRequest:
             raise UsageError("--git-bisect cannot be combined with --at: git chooses the commit")
         return how
 
-    def compare_request(self, a: str, b: str, blocks: int) -> CompareRequest:
-        """The comparison of two commits with the options of this check, without its limit."""
+    def compare_request(
+        self, a: str, b: str, launches_a_block: int, max_regression: float | None = None
+    ) -> CompareRequest:
+        """The comparison of two commits with the options of this check."""
         return CompareRequest(
-            self.cell, a, b, max(1, blocks), self.budget, self.seed, self.measuring, dry_run=self.dry_run
+            self.measuring,
+            self.cell,
+            a,
+            b,
+            blocks=max(1, (self.launches or MAX_LAUNCHES) // launches_a_block),
+            budget=self.budget,
+            seed=self.seed,
+            max_regression=max_regression,
+            dry_run=self.dry_run,
         )
 
 
-def run_check(workspace: Workspace, request: CheckRequest) -> int:
-    """Measure and print the verdict, or the plan; return the exit code.
+def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
+    """Measure a check, or show its plan.
 
     Raises:
         UntestableError: in a step of git's bisection the commit cannot be built or served.
@@ -151,102 +157,79 @@ def run_check(workspace: Workspace, request: CheckRequest) -> int:
     at = request.at or (commit_under_test(workspace.needed_repository()).id if request.git_bisect else "HEAD")
     if measuring.expect_workload is not None:
         wiring.require_workload(wiring.resolve_cell(workspace, request.cell, None), measuring.expect_workload)
-    if how == "rev":
-        return _check_revision(workspace, request, at)
     if how == "save":
         return _save_baseline(workspace, request, at)
-    return _check_level(workspace, request, at, how)
-
-
-def _check_level(workspace: Workspace, request: CheckRequest, at: str, how: How) -> int:
-    measuring = request.measuring
     recorded, values = _resolve_levels(workspace, request, how)
     job: Job | None = None
     try:
-        day = recorded[0].exclude_newer if how == "ends" else None
-        setup, change = build_change_setup(workspace, request.cell, at, measuring, exclude_newer=day)
-        profile = wiring.load_profile(setup.setting.machine)
-        plan = build_check_plan(
-            setup,
-            change=change,
-            recorded=recorded,
-            values=values,
-            max_regression=request.max_regression or 0.0,
-            launches=request.launches or MAX_LAUNCHES,
-            budget=ranges.budget_minutes(workspace, request.budget),
-            machine_class=machine({**os.environ, **setup.slots[0].env}, profile).kind,
-        )
-        shown = _plan_document(workspace, setup, plan)
-        if request.dry_run:
-            return _show_plan(shown, measuring)
-        job = wiring.new_job(workspace)
-        document = _measure_check(workspace, setup, plan, shown, measuring, job)
-    except (BuildError, ServerError) as error:
-        raise _untestable(error, request, job, position=0) from error
-    return print_result(document, result_lines(document), exit_code(document), measuring, job)
-
-
-def _measure_check(
-    workspace: Workspace,
-    setup: MeasurementSetup,
-    plan: CheckPlan,
-    shown: CheckPlanDocument,
-    measuring: MeasureOptions,
-    job: Job,
-) -> CheckDocument:
-    def require_same_client(client: Environment | None) -> None:
-        for level in plan.recorded:
-            if client is None:
-                return
-            plain = level.attempts[0].provenance.client_digest.endswith(_PLAIN)
-            require_same_machine(level, client=_client_here(setup.cell, client, job, plain=plain))
-
-    lines = plan_lines(shown)
-    return measure(
-        workspace, job, CHECK, plan, setup.builder, setup.slots, measuring, lines, before=require_same_client
-    )
-
-
-def _client_here(cell: Cell, pinned: Environment, job: Job, *, plain: bool) -> tuple[str, str]:
-    """Digest and era of the client with which a job will measure."""
-    client = CLIENTS[cell.client.name]
-    env = environ.for_interpreter(dict(os.environ), pinned.interpreter, pinned.env, client.env(cell))
-    ours = replace(identify_client(client, pinned, env, job.path), forced_plain=plain)
-    return ours.digest, ours.era
-
-
-def _check_revision(workspace: Workspace, request: CheckRequest, at: str) -> int:
-    measuring, launches = request.measuring, request.launches or MAX_LAUNCHES
-    compared = request.compare_request(str(request.against), at, launches // 2)
-    job: Job | None = None
-    try:
-        planned = build_plan(workspace, replace(compared, max_regression=request.max_regression))
-        if request.dry_run:
-            return _show_plan(planned.shown, measuring)
-        job = wiring.new_job(workspace)
-        document = check_of_comparison(measure_comparison(workspace, planned, measuring, job))
+        if how == "rev":
+            compared = request.compare_request(
+                str(request.against), at, BLOCK_SIZE // 2, request.max_regression
+            )
+            comparison = plan_comparison(workspace, compared)
+            if request.dry_run:
+                return comparison.show()
+            job = wiring.new_job(workspace)
+            document = check_of_comparison(measure(workspace, job, COMPARE, comparison, measuring))
+        else:
+            planned = _plan_check(workspace, request, at, recorded, values)
+            if request.dry_run:
+                return planned.show()
+            job = wiring.new_job(workspace)
+            document = measure(workspace, job, CHECK, planned, measuring)
     except NothingDiffersError as error:
         document = _nothing_differs(workspace, request, at, error)
-        print_document(document, result_lines(document), as_json=measuring.as_json, full=measuring.full)
-        return EXIT_OK
     except (BuildError, ServerError) as error:
-        raise _untestable(error, request, job, position=1) from error
-    return print_result(document, result_lines(document), exit_code(document), measuring, job)
+        raise _untestable(error, request, job, position=1 if how == "rev" else 0) from error
+    return job_result(CHECK, document)
 
 
-def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> int:
-    """Measure a commit and write its launches as a baseline; return the exit code."""
+def _plan_check(
+    workspace: Workspace,
+    request: CheckRequest,
+    at: str,
+    recorded: tuple[RecordedLevel, ...],
+    values: tuple[float, float] | None,
+) -> PlannedJob[CheckPlan, CheckPlanDocument]:
+    day = recorded[0].exclude_newer if len(recorded) > 1 else None
+    setup, change = build_change_setup(workspace, request.cell, at, request.measuring, exclude_newer=day)
+    profile = wiring.load_profile(setup.setting.machine)
+    plan = build_check_plan(
+        setup,
+        change=change,
+        recorded=recorded,
+        values=values,
+        max_regression=request.max_regression or 0.0,
+        launches=request.launches or MAX_LAUNCHES,
+        budget=wiring.budget_minutes(workspace, request.budget),
+        machine_class=machine({**os.environ, **setup.slots[0].env}, profile).kind,
+    )
+    shown = _plan_document(
+        workspace,
+        setup,
+        plan,
+        how=plan.how,
+        limit=plan.max_regression,
+        line=Scale.of(plan.ref.metric).value(plan.threshold().at),
+        recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
+    )
+    return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
+
+
+def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> CommandResult:
+    """Measure a commit and write its launches as a baseline."""
     file, count, measuring = request.save_baseline, request.launches or SAVED_LAUNCHES, request.measuring
     assert file is not None
     if count < LEAST:
         raise UsageError(f"--launches {count} is too few: a baseline needs at least {LEAST}")
     setup, change = build_change_setup(workspace, request.cell, at, measuring)
     plan = build_run_plan(setup, change=change, launches=count, runs=min(RUNS, runs_per_launch(setup.cell)))
-    shown = _plan_document(workspace, setup, plan)
+    shown = _plan_document(workspace, setup, plan, how="save")
+    planned = PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
     if request.dry_run:
-        return _show_plan(shown, measuring)
+        return planned.show()
     job = wiring.new_job(workspace)
-    measure(workspace, job, RUN, plan, setup.builder, setup.slots, measuring, plan_lines(shown))
+    measure(workspace, job, RUN, planned, measuring)
     level = level_of_job(job)
     write_baseline(file, level)
     document = SavedBaselineDocument(
@@ -256,25 +239,12 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> int:
         cell=shown.cell,
         folder=str(job.path),
     )
-    return print_result(document, result_lines(document), EXIT_OK, measuring, job)
-
-
-def _show_plan(shown: CheckPlanDocument | ComparePlanDocument, measuring: MeasureOptions) -> int:
-    print_document(shown, plan_lines(shown), as_json=measuring.as_json, full=measuring.full)
-    return EXIT_OK
+    return CommandResult(document, report_lines(baseline_report(document)))
 
 
 def _plan_document(
-    workspace: Workspace, setup: MeasurementSetup, plan: CheckPlan | RunPlan
+    workspace: Workspace, setup: MeasurementSetup, plan: CheckPlan | RunPlan, **level: Any
 ) -> CheckPlanDocument:
-    level: dict[str, Any] = {"how": "save"}
-    if isinstance(plan, CheckPlan):
-        level = {
-            "how": plan.how,
-            "limit": plan.max_regression,
-            "line": Scale.of(plan.ref.metric).value(plan.threshold().at),
-            "recorded": tuple(recorded_document(recorded, plan.ref) for recorded in plan.recorded),
-        }
     return CheckPlanDocument(
         **plan_fields(plan, setup.cell, earlier_attempts(workspace.jobs, plan.digest)),
         **level,
@@ -287,6 +257,8 @@ def _resolve_levels(
     workspace: Workspace, request: CheckRequest, how: How
 ) -> tuple[tuple[RecordedLevel, ...], tuple[float, float] | None]:
     """The recorded levels or the values to check against."""
+    if how == "rev":
+        return (), None
     if how == "values":
         assert request.good_value is not None and request.bad_value is not None
         return (), (request.good_value, request.bad_value)
@@ -306,14 +278,13 @@ def measure_ends(workspace: Workspace, request: CheckRequest) -> tuple[RecordedL
         MachineError: the budget was too small for a verdict on the ends.
     """
     good, bad = bisect_ends(workspace.needed_repository())
-    blocks = (request.launches or MAX_LAUNCHES) // BLOCK_SIZE
-    planned = build_plan(workspace, request.compare_request(good.id, bad.id, blocks))
+    planned = plan_comparison(workspace, request.compare_request(good.id, bad.id, BLOCK_SIZE))
     job = _known_comparison(workspace, planned.plan)
     if job is not None:
         document = compare_document(job, read(job.journal).events)
     else:
         job = wiring.new_job(workspace)
-        document = measure_comparison(workspace, planned, request.measuring, job)
+        document = measure(workspace, job, COMPARE, planned, request.measuring)
     if document.headline == "inconclusive":
         raise MachineError(
             f"the comparison of git's good and bad end is inconclusive: {document.summary[0]}",

@@ -11,17 +11,20 @@ from perfbisect.cells.loading import SERVER_METRICS, load_cells
 from perfbisect.clients import CLIENTS
 from perfbisect.commands import wiring
 from perfbisect.commands.comparisons import CompareRequest, run_comparisons
+from perfbisect.commands.output import CommandResult
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load
 from perfbisect.compare.claims import Claim, Settled, load_claim
 from perfbisect.compare.documents import CompareDocument, VerifyDocument
 from perfbisect.compare.job import exit_code
+from perfbisect.compare.report import verify_report
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.machine.profile import machine
 from perfbisect.measure.preparation import hub_repositories, missing_repositories
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import parse_metric
+from perfbisect.report.terminal import report_lines
 from perfbisect.resources import cells_folder
 
 
@@ -91,8 +94,8 @@ def _check_here(path: Path, claim: Claim, cell: Cell, devices: int) -> None:
         )
 
 
-def verify_claim(workspace: Workspace, name: str, request: CompareRequest) -> int:
-    """Measure the cells of a claim and print its verdict; sides of the request replace those of the claim."""
+def verify_claim(workspace: Workspace, name: str, request: CompareRequest) -> CommandResult:
+    """Measure the cells of a claim; sides of the request replace those of the claim."""
     path, claim = find_claim(name)
     request = replace(
         request,
@@ -103,9 +106,9 @@ def verify_claim(workspace: Workspace, name: str, request: CompareRequest) -> in
         watch=claim.expect.guards,
     )
 
-    def conclude(comparisons: list[CompareDocument]) -> tuple[VerifyDocument, int]:
+    def conclude(comparisons: list[CompareDocument]) -> CommandResult:
         document = verify_document(claim, comparisons)
-        return document, exit_code(document)
+        return CommandResult(document, report_lines(verify_report(document)), exit_code(document))
 
     cells = claim_cells(workspace, path, claim)
     return run_comparisons(workspace, [replace(request, cell=cell) for cell in cells], conclude)

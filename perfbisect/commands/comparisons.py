@@ -1,56 +1,148 @@
-"""Comparisons: from what was typed to a plan, and from plans to jobs and their documents."""
+"""Runs and comparisons: from what was typed to a plan, and from plans to jobs and their results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TypeVar
+from typing import Any
 
 from perfbisect.cells.loading import load_cells
 from perfbisect.changes.syntax import parse_change_text
-from perfbisect.commands import changes, ranges, wiring
-from perfbisect.commands.measurement import build_setup, measure, plan_fields
+from perfbisect.commands import changes, wiring
 from perfbisect.commands.options import JobOptions, MeasureOptions
-from perfbisect.commands.output import UNDONE, print_document, progress_printer
-from perfbisect.commands.session import print_result, record_exit, recording_error
+from perfbisect.commands.output import UNDONE, CommandResult, progress_printer
+from perfbisect.commands.session import (
+    PlannedJob,
+    forecast_slots,
+    job_result,
+    measure,
+    record_exit,
+    recording_error,
+)
 from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.documents import (
     CompareDocument,
     ComparePlanDocument,
     SweepDocument,
-    VerifyDocument,
     side_document,
 )
-from perfbisect.compare.job import COMPARE, exit_code
+from perfbisect.compare.job import COMPARE, RUN, exit_code
 from perfbisect.compare.plan import (
     ComparePlan,
+    MeasurementPlan,
     MeasurementSetup,
     SidePlan,
     build_compare_plan,
+    build_run_plan,
     forecast_blocks,
     served_cells,
 )
-from perfbisect.compare.report import plan_lines, result_lines
-from perfbisect.errors import EXIT_OK, UsageError
+from perfbisect.compare.report import plan_lines, sweep_report, workload_section
+from perfbisect.errors import UsageError
 from perfbisect.jobs.commands import commands_document
-from perfbisect.jobs.documents import Document
-from perfbisect.jobs.estimates import earlier_attempts
-from perfbisect.jobs.folders import Job
+from perfbisect.jobs.documents import cell_document, metric_document
+from perfbisect.jobs.estimates import earlier_attempts, learnt_costs
+from perfbisect.jobs.measurement import resolve_metric
+from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
+from perfbisect.model.change import Change
+from perfbisect.report.terminal import report_lines, section_lines
+
+
+def build_setup(
+    workspace: Workspace,
+    cell: Cell,
+    newest: str,
+    measured: Sequence[Change],
+    measuring: MeasureOptions,
+    *,
+    dry_run: bool = False,
+    exclude_newer: str | None = None,
+) -> MeasurementSetup:
+    """What changes of a cell are measured with; nothing is started.
+
+    ``newest``: the newest of them as it was typed; ``exclude_newer``: the day where none was given.
+    """
+    metric = resolve_metric(cell, workspace.setting("metric", measuring.metric))
+    setting = wiring.build_config(
+        workspace,
+        environment=changes.environment_spec(workspace, measuring.env, newest),
+        client=measuring.client,
+        constraints=measuring.constraints,
+        exclude_newer=measuring.exclude_newer,
+        needs_repository=any(change.kind == "commit" for change in measured),
+    )
+    if exclude_newer is not None and measuring.exclude_newer is None:
+        setting = setting.model_copy(update={"exclude_newer": exclude_newer})
+    slots, slot_notes = forecast_slots(cell, 1, wiring.machine_name(workspace), dry=dry_run)
+    return MeasurementSetup(
+        cell=cell,
+        metric=metric,
+        setting=setting,
+        builder=wiring.build_builder(workspace, setting),
+        slots=slots,
+        notes=(*wiring.repository_notes(workspace, setting), *slot_notes),
+    )
+
+
+def build_change_setup(
+    workspace: Workspace,
+    cell: str | None,
+    at: str,
+    measuring: MeasureOptions,
+    *,
+    exclude_newer: str | None = None,
+) -> tuple[MeasurementSetup, Change]:
+    """What one change is measured with, and the change."""
+    change = changes.resolve_change(workspace, at)
+    resolved = wiring.resolve_cell(workspace, cell, measuring.variant)
+    wiring.require_workload(resolved, measuring.expect_workload)
+    return build_setup(workspace, resolved, at, (change,), measuring, exclude_newer=exclude_newer), change
+
+
+def plan_fields(plan: MeasurementPlan, cell: Cell, earlier: Sequence[Attempt]) -> dict[str, Any]:
+    """The fields of a plan's document; the minutes are learnt from earlier launches of the cell."""
+    costs = learnt_costs(earlier, wiring.costs(plan.setting.environment))
+    each = costs.launch + plan.runs * costs.run
+    most = plan.max_launches * each
+    return {
+        "cell": cell_document(cell, plan.ref),
+        "metric": metric_document(plan.ref),
+        "environment": plan.setting.environment,
+        "client": plan.setting.instrument,
+        "runs_per_launch": plan.runs,
+        "most_launches": plan.max_launches,
+        "minutes_low": most if plan.budget is None else plan.launches_per_look * each,
+        "minutes_high": most if plan.budget is None else min(plan.budget, most),
+        "budget_minutes": most if plan.budget is None else plan.budget,
+        "notes": plan.notes,
+    }
+
+
+def measure_change(
+    workspace: Workspace, cell: str | None, at: str, launches: int, runs: int, measuring: MeasureOptions
+) -> CommandResult:
+    """Measure one change: ``perfbisect run``."""
+    setup, change = build_change_setup(workspace, cell, at, measuring)
+    plan = build_run_plan(setup, change=change, launches=launches, runs=runs)
+    lines = section_lines(workload_section(cell_document(setup.cell, setup.metric)))
+    lines += [f"note: {note}" for note in plan.notes]
+    planned = PlannedJob(plan, setup.builder, setup.slots, None, lines)
+    return job_result(RUN, measure(workspace, wiring.new_job(workspace), RUN, planned, measuring))
 
 
 @dataclass(frozen=True)
 class CompareRequest:
     """A comparison as it was typed; ``min_effect`` in per cent, ``max_regression`` a share, of a check."""
 
-    cell: str | None
-    a: str | None
-    b: str
-    blocks: int
-    budget: float | None
-    seed: int
     measuring: MeasureOptions
+    cell: str | None = None
+    a: str | None = None
+    b: str = ""
+    blocks: int = 10
+    budget: float | None = None
+    seed: int = 0
     min_effect: float | None = None
     expect: str = ""
     """The change that a claim speaks of."""
@@ -60,16 +152,10 @@ class CompareRequest:
     dry_run: bool = False
 
 
-@dataclass(frozen=True)
-class PlannedComparison:
-    """A comparison with nothing started; ``shown``: its plan for the user."""
-
-    setup: MeasurementSetup
-    plan: ComparePlan
-    shown: ComparePlanDocument
+PlannedComparison = PlannedJob[ComparePlan, ComparePlanDocument]
 
 
-def build_plan(workspace: Workspace, request: CompareRequest) -> PlannedComparison:
+def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedComparison:
     """Plan a comparison.
 
     Raises:
@@ -87,9 +173,9 @@ def build_plan(workspace: Workspace, request: CompareRequest) -> PlannedComparis
         setup,
         a=a,
         b=b,
-        deploy=ranges.deploy_blob_reader(workspace),
+        deploy=wiring.deploy_blob_reader(workspace),
         blocks=request.blocks,
-        budget=ranges.budget_minutes(workspace, request.budget),
+        budget=wiring.budget_minutes(workspace, request.budget),
         seed=request.seed,
         min_effect=None if min_effect is None else min_effect / 100,
         expect=request.expect,
@@ -110,7 +196,7 @@ def build_plan(workspace: Workspace, request: CompareRequest) -> PlannedComparis
             for served, side in zip(served_cells(plan), plan.sides, strict=True)
         ),
     )
-    return PlannedComparison(setup, plan, shown)
+    return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
 
 
 def resolve_sides(workspace: Workspace, cell: Cell, request: CompareRequest) -> tuple[SidePlan, SidePlan]:
@@ -135,73 +221,57 @@ def _resolve_side(workspace: Workspace, cell: Cell, typed: str, variant: str) ->
     return SidePlan(typed=typed, change=change, variant=variant)
 
 
-def run_comparison(workspace: Workspace, request: CompareRequest, heading: str = "") -> int:
-    """Plan, measure and print a comparison, or show its plan under a heading; return the exit code."""
-    planned, measuring = build_plan(workspace, request), request.measuring
+def run_comparison(workspace: Workspace, request: CompareRequest, heading: str = "") -> CommandResult:
+    """Plan and measure a comparison, or show its plan under a heading."""
+    planned = plan_comparison(workspace, request)
     if request.dry_run:
-        return _show_plans((planned,), measuring, heading)
+        return _show_plans([planned], heading)
     if heading:
-        progress_printer(measuring)(heading)
-    job = wiring.new_job(workspace)
-    document = measure_comparison(workspace, planned, measuring, job)
-    return print_result(document, result_lines(document), exit_code(document), measuring, job)
-
-
-_Document = TypeVar("_Document", bound=Document)
+        progress_printer(request.measuring)(heading)
+    document = measure(workspace, wiring.new_job(workspace), COMPARE, planned, request.measuring)
+    return job_result(COMPARE, document)
 
 
 def run_comparisons(
     workspace: Workspace,
     requests: Sequence[CompareRequest],
-    conclude: Callable[[list[CompareDocument]], tuple[VerifyDocument | SweepDocument, int]],
-) -> int:
-    """Plan, measure and print comparisons as one document, or show their plans; return the exit code."""
-    planned, measuring = [build_plan(workspace, request) for request in requests], requests[0].measuring
+    conclude: Callable[[list[CompareDocument]], CommandResult],
+) -> CommandResult:
+    """Plan and measure comparisons with one result, or show their plans."""
+    planned = [plan_comparison(workspace, request) for request in requests]
     if requests[0].dry_run:
-        return _show_plans(planned, measuring)
-    document, code, first = measure_comparisons(workspace, planned, measuring, conclude)
-    return print_result(document, result_lines(document), code, measuring, first)
+        return _show_plans(planned)
+    return measure_comparisons(workspace, planned, requests[0].measuring, conclude)
 
 
-def _show_plans(planned: Sequence[PlannedComparison], measuring: MeasureOptions, heading: str = "") -> int:
+def _show_plans(planned: Sequence[PlannedComparison], heading: str = "") -> CommandResult:
     first, *others = (comparison.shown for comparison in planned)
-    shown = first.model_copy(update={"others": tuple(others)})
-    lines = [*((heading, "") if heading else ()), *plan_lines(shown), UNDONE]
-    print_document(shown, lines, as_json=measuring.as_json, full=measuring.full)
-    return EXIT_OK
+    lines = [heading] if heading else []
+    for comparison in planned:
+        lines += ["", *comparison.lines] if lines else comparison.lines
+    return CommandResult(first.model_copy(update={"others": tuple(others)}), [*lines, UNDONE])
 
 
 def measure_comparisons(
     workspace: Workspace,
     planned: Sequence[PlannedComparison],
     working: JobOptions,
-    conclude: Callable[[list[CompareDocument]], tuple[_Document, int]],
-) -> tuple[_Document, int, Job]:
+    conclude: Callable[[list[CompareDocument]], CommandResult],
+) -> CommandResult:
     """Measure comparisons one after another, each in a job of its own.
 
-    Returns the document and the exit code of ``conclude``, and the first job. That one is held until the last
-    has ended, and keeps the result, so that waiting for it is waiting for all.
+    The first is held until the last has ended, and keeps the result: waiting for it is waiting for all.
     """
     first = wiring.new_job(workspace)
     with first.held(), recording_error(first):
-        comparisons = [measure_comparison(workspace, planned[0], working, first, held=True)]
+        comparisons = [measure(workspace, first, COMPARE, planned[0], working, held=True)]
         comparisons += [
-            measure_comparison(workspace, further, working, wiring.new_job(workspace))
+            measure(workspace, wiring.new_job(workspace), COMPARE, further, working)
             for further in planned[1:]
         ]
-        document, code = conclude(comparisons)
-        record_exit(first, code, document)
-    return document, code, first
-
-
-def measure_comparison(
-    workspace: Workspace, planned: PlannedComparison, working: JobOptions, job: Job, *, held: bool = False
-) -> CompareDocument:
-    """Measure a comparison in a new job. ``held``: this process has the job already."""
-    setup, lines = planned.setup, plan_lines(planned.shown)
-    return measure(
-        workspace, job, COMPARE, planned.plan, setup.builder, setup.slots, working, lines, held=held
-    )
+        result = conclude(comparisons)
+        record_exit(first, result.exit_code, result.document)
+    return result
 
 
 def ladder_cells(workspace: Workspace, typed: str | None) -> tuple[str, ...]:
@@ -219,11 +289,12 @@ def ladder_cells(workspace: Workspace, typed: str | None) -> tuple[str, ...]:
     return tuple(f"{name}@{suffix}" for suffix in suffixes)
 
 
-def sweep_loads(workspace: Workspace, request: CompareRequest) -> int:
-    """Compare under every load of a ladder; return the worst exit code."""
+def sweep_loads(workspace: Workspace, request: CompareRequest) -> CommandResult:
+    """Compare under every load of a ladder; the exit code is the worst."""
 
-    def conclude(comparisons: list[CompareDocument]) -> tuple[SweepDocument, int]:
-        return sweep_document(comparisons), max(map(exit_code, comparisons))
+    def conclude(comparisons: list[CompareDocument]) -> CommandResult:
+        document = sweep_document(comparisons)
+        return CommandResult(document, report_lines(sweep_report(document)), max(map(exit_code, comparisons)))
 
     cells = ladder_cells(workspace, request.cell)
     return run_comparisons(workspace, [replace(request, cell=cell) for cell in cells], conclude)

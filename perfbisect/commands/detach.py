@@ -18,10 +18,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.commands.options import JobOptions
-from perfbisect.commands.output import print_document
+from perfbisect.commands.output import CommandResult
 from perfbisect.commands.workspace import open_workspace
-from perfbisect.errors import EXIT_OK, MachineError, PerfbisectError
+from perfbisect.errors import MachineError, PerfbisectError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
 from perfbisect.report.document import Command, KeyValues
@@ -46,7 +45,7 @@ class DetachedDocument(Document):
     next: str
 
 
-def run_detached(working: JobOptions) -> int:
+def run_detached() -> CommandResult | int:
     """Start this command in the background and return once its job has begun.
 
     Returns the child's exit code if it ends before that; the child has then printed the error.
@@ -73,9 +72,7 @@ def run_detached(working: JobOptions) -> int:
             child.wait()
             raise
     if message:
-        document = _document(Path(json.loads(message)["folder"]), child.pid)
-        print_document(document, _lines(document), as_json=working.as_json)
-        return EXIT_OK
+        return _detached(Path(json.loads(message)["folder"]), child.pid)
     code = child.wait()
     if code < 0:
         raise MachineError(
@@ -104,13 +101,13 @@ def report_job_begun(job: Job) -> None:
     os.close(int(number))
 
 
-def _document(folder: Path, pid: int) -> DetachedDocument:
+def _detached(folder: Path, pid: int) -> CommandResult:
     job, state = Job(folder), folder.parent.parent
     is_default_state = False
     with contextlib.suppress(PerfbisectError):
         is_default_state = open_workspace().state == state
     arguments = [job.id] if is_default_state else [job.id, "--state", str(state)]
-    return DetachedDocument(
+    document = DetachedDocument(
         job=job.id,
         pid=pid,
         folder=str(folder),
@@ -119,9 +116,6 @@ def _document(folder: Path, pid: int) -> DetachedDocument:
         stop=shlex.join(["perfbisect", "stop", *arguments, "--wait"]),
         next=shlex.join(["perfbisect", "status", *arguments, "--wait"]),
     )
-
-
-def _lines(document: DetachedDocument) -> list[str]:
     facts = KeyValues((("log:", document.log), ("stop:", document.stop)))
     title = f"job {document.job} continues in process {document.pid}"
-    return [title, *block_lines([facts, Command(document.next)])]
+    return CommandResult(document, [title, *block_lines([facts, Command(document.next)])])

@@ -11,9 +11,9 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent, read
-from perfbisect.jobs.kind import AnyKind
 from perfbisect.jobs.plans import plan_data
 from perfbisect.model.metric import parse_metric
+from perfbisect.report.kind import AnyKind
 
 KINDS: Final[Mapping[str, AnyKind]] = {
     "run": RUN,

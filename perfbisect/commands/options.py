@@ -45,6 +45,8 @@ class MeasureOptions(JobOptions):
 
 
 if TYPE_CHECKING:
+    from perfbisect.commands.output import CommandResult
+
     _Base = click.ParamType[float]
 else:  # generic only from click 8.2 on
     _Base = click.ParamType
@@ -91,12 +93,15 @@ def as_json(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def call(*, as_json: bool, full: bool = False, **typed: Any) -> int:
-        from perfbisect.commands.output import print_output
-
-        output = function(**typed)
-        return output if isinstance(output, int) else print_output(output, as_json=as_json, full=full)
+        return _print(function(**typed), as_json, full)
 
     return cast(_Function, json_flag(call))
+
+
+def _print(output: CommandResult | int, as_json: bool, full: bool) -> int:
+    from perfbisect.commands.output import print_output
+
+    return output if isinstance(output, int) else print_output(output, as_json=as_json, full=full)
 
 
 state = click.option(
@@ -147,17 +152,14 @@ detach = click.option(
 full = click.option("--full", is_flag=True, help="With --json: do not shorten lists.")
 
 
-def workers(function: _Function) -> _Function:
-    """``--workers``: concurrent launches."""
-    return click.option(
-        "--workers",
-        type=click.IntRange(1),
-        default=1,
-        show_default=True,
-        help="Concurrent launches, each on its own devices and cores.",
-    )(function)
-
-
+blocks = click.option(
+    "--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four."
+)
+budget = click.option(
+    "--budget", type=MinutesParam(), help="Measure no longer than this: 3h, 90m.  [default: 15h]"
+)
+seed = click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
+dry_run = click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
 expect_workload = click.option(
     "--expect-workload",
     metavar="TEXT",
@@ -190,13 +192,17 @@ def measuring_a_claim(function: _Function) -> _Function:
 def _bundled(
     function: _Function, name: str, kind: type[JobOptions], options: Sequence[Callable[[Any], Any]]
 ) -> _Function:
-    """Pass the options that are fields of ``kind`` as one value."""
+    """Pass the options that are fields of ``kind`` as one value; detach, or run and print the result."""
     own = {field.name for field in fields(kind)}
 
     @functools.wraps(function)
-    def call(**typed: Any) -> Any:
+    def call(**typed: Any) -> int:
         value = kind(**{key: typed.pop(key) for key in own & typed.keys()})
-        return function(**typed, **{name: value})
+        if value.detach and not typed.get("dry_run"):
+            from perfbisect.commands.detach import run_detached
+
+            return _print(run_detached(), value.as_json, value.full)
+        return _print(function(**typed, **{name: value}), value.as_json, value.full)
 
     command: Any = call
     for option in reversed(options):

@@ -86,19 +86,12 @@ class CommandResult:
 
 def print_output(output: CommandResult, *, as_json: bool, full: bool = False) -> int:
     """Print a command's output and return its exit code; ``full``: do not shorten the document's lists."""
-    print_document(output.document, output.lines, as_json=as_json or output.json, full=full or output.json)
+    if as_json or output.json:
+        document = output.document if full or output.json else output.document.brief()
+        click.echo(document.text())
+    else:
+        print_lines(output.lines)
     return output.exit_code
-
-
-def print_document(document: Document, lines: Iterable[str], *, as_json: bool, full: bool = False) -> None:
-    """Print a command's result: the document with ``--json``, otherwise the lines.
-
-    ``full``: do not shorten the document's lists.
-    """
-    if as_json:
-        click.echo((document if full else document.brief()).text())
-        return
-    print_lines(lines)
 
 
 def print_lines(lines: Iterable[str], *, err: bool = False) -> None:

@@ -7,18 +7,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any, Generic, TypeVar
 
 from perfbisect.changes.revert import ConflictError, revert_commit
-from perfbisect.commands import ranges, wiring
+from perfbisect.commands import wiring
 from perfbisect.commands.detach import report_job_begun
 from perfbisect.commands.options import JobOptions
-from perfbisect.commands.output import print_document, print_progress, progress_printer
+from perfbisect.commands.output import UNDONE, CommandResult, print_progress, progress_printer
 from perfbisect.commands.workspace import Workspace
-from perfbisect.environments.base import Builder, Environment
+from perfbisect.environments.base import Builder
 from perfbisect.errors import (
     EXIT_INTERRUPTED,
     EXIT_OURS,
@@ -30,7 +31,6 @@ from perfbisect.errors import (
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote
 from perfbisect.jobs.folders import ExitRecord, Job
-from perfbisect.jobs.kind import DocumentT, JobKind
 from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.jobs.plans import JobPlan, PlanT, write_plan
 from perfbisect.jobs.replay import LaunchRecord
@@ -39,15 +39,22 @@ from perfbisect.machine.leases import Lease, LeaseHolder, holders, lease, leased
 from perfbisect.machine.profile import machine
 from perfbisect.machine.slots import Slot, TooFewDevicesError, machine_of, plan_slots
 from perfbisect.measure import interference
+from perfbisect.measure.executor import PhaseLimits
 from perfbisect.measure.interference import machine_limits
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.measure.serving import check_stages
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.report.console import Console as Lines
+from perfbisect.report.html import report_html
+from perfbisect.report.kind import DocumentT, JobKind
+from perfbisect.report.markdown import report_markdown
+from perfbisect.report.terminal import report_lines
 from perfbisect.system.clock import now
 from perfbisect.system.files import write_atomic
 from perfbisect.system.processes import stop_leftovers
+
+ShownT = TypeVar("ShownT")
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -72,13 +79,6 @@ def interruptible(ended: Callable[[str], Interrupted]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def print_result(document: Document, lines: Iterable[str], code: int, working: JobOptions, job: Job) -> int:
-    """Print a job's result, record the exit code and return it."""
-    record_exit(job, code)
-    print_document(document, lines, as_json=working.as_json, full=working.full)
-    return code
 
 
 def record_exit(job: Job, code: int, result: Document | None = None) -> None:
@@ -124,8 +124,18 @@ class JobSession:
     lease: Lease
     sink: EventListener
 
-    def tools(self, builder: Builder, client: Environment | None, setting: MeasurementConfig) -> JobContext:
-        """The dependencies of the job."""
+    def tools(
+        self, workspace: Workspace, setting: MeasurementConfig, builder: Builder, newest: Change | None
+    ) -> JobContext:
+        """The dependencies of the job; ``newest``: the change with the client, None: nothing is launched.
+
+        Raises:
+            UsageError, BuildError: the client's environment is not of one version, or cannot be built.
+        """
+        client = None
+        if newest is not None:
+            log, limit = self.job.path / "client-build.log", PhaseLimits().build
+            client = wiring.client_environment(workspace, setting, builder, newest, log, limit)
         return JobContext(
             executor=LocalExecutor(
                 builder,
@@ -181,7 +191,33 @@ def forecast_slots(
         if not dry:
             raise
         return (), (f"nothing can start on this machine: {error.message}",)
-    return slots, ranges.slot_notes(slots)
+    return slots, slot_notes(slots)
+
+
+def slot_notes(slots: Sequence[Slot]) -> tuple[str, ...]:
+    """Notes on the devices and cores of the slots, if they are part of the machine."""
+    notes = []
+    if any(slot.env and not slot.devices for slot in slots):
+        notes.append("the cell reserves no device (gpus: 0): its engine sees none of those that are here")
+    for slot in slots:
+        parts = [f"devices {', '.join(slot.devices)}"] if slot.devices else []
+        if slot.cores:
+            server, client = spans(slot.server_cores), spans(slot.client_cores)
+            parts.append(f"cores {server} for the server, {client} for the client")
+        if slot.name:
+            notes.append(f"slot {slot.name}: {'; '.join(parts)}")
+    return tuple(notes)
+
+
+def spans(cores: Sequence[int]) -> str:
+    """Format processors as the kernel does: ``0-3,8``."""
+    parts: list[list[int]] = []
+    for core in sorted(cores):
+        if parts and core == parts[-1][-1] + 1:
+            parts[-1].append(core)
+        else:
+            parts.append([core])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
 def require_same_machine(job: str, seen: Sequence[LaunchRecord], slots: Sequence[Slot], named: str) -> None:
@@ -206,18 +242,24 @@ def open_session(
     slots: tuple[Slot, ...],
     working: JobOptions,
     *,
-    begin: Callable[[], None] = lambda: None,
+    plan: JobPlan | None = None,
     held: bool = False,
 ) -> Iterator[JobSession]:
     """Hold a job's lock and the lease of its slots, and handle signals.
 
-    ``begin`` writes the job's plan: after the lease, or before it with ``--wait``, so that a waiting job can
-    be seen, stopped and resumed. ``held``: this process holds the job's lock already.
+    The ``plan`` of a new job is written after the lease, or before it with ``--wait``, so that a waiting job
+    can be seen, stopped and resumed. ``held``: this process holds the job's lock already.
 
     Raises:
         MachineError: another process works on the job or uses a slot.
         Interrupted: the work was interrupted; everything that was started has ended.
     """
+
+    def begin() -> None:
+        if plan is not None:
+            write_plan(job, plan, now)
+        report_job_begun(job)
+
     with (
         contextlib.nullcontext() if held else job.held(),
         recording_error(job),
@@ -225,7 +267,6 @@ def open_session(
     ):
         if working.wait:
             begin()
-            report_job_begun(job)
         with lease(
             *slots,
             folder=lock_folder(dict(os.environ)),
@@ -236,7 +277,6 @@ def open_session(
         ) as had:
             if not working.wait:
                 begin()
-                report_job_begun(job)
             with _watching(working) as sink:
                 for died in had.died:
                     text = f"{died} died without releasing its slot: its processes may still run there"
@@ -333,21 +373,20 @@ def _backoff(environment: Mapping[str, str]) -> tuple[float, ...]:
 
 
 def write_report(job: Job, kind: JobKind[PlanT, DocumentT], document: DocumentT) -> None:
-    """Write ``report.md``, ``report.json`` and, if the kind has a page, ``report.html``, each atomically.
+    """Write ``report.md``, ``report.json`` and ``report.html``, each atomically.
 
     Raises:
         MachineError: the disk failed; ``perfbisect report`` recreates them from the journal.
     """
-    again = f"make room on the disk, then: perfbisect report {job.id}"
-    write_atomic(job.report, kind.markdown(document), what="the report", next_step=again)
-    write_atomic(job.document, document.text() + "\n", what="the report", next_step=again)
-    if kind.page is not None:
-        write_atomic(job.page, kind.page(document), what="the report", next_step=again)
-
-
-def plan_writer(job: Job, plan: JobPlan) -> Callable[[], None]:
-    """Return the function that writes a new job's plan."""
-    return lambda: write_plan(job, plan, now)
+    report = kind.report(document)
+    texts = {
+        job.report: report_markdown(report),
+        job.document: document.text() + "\n",
+        job.page: report_html(report),
+    }
+    for path, text in texts.items():
+        again = f"make room on the disk, then: perfbisect report {job.id}"
+        write_atomic(path, text, what="the report", next_step=again)
 
 
 def run_job(
@@ -356,19 +395,48 @@ def run_job(
     kind: JobKind[PlanT, DocumentT],
     plan: PlanT,
     builder: Builder,
-    before: Callable[[Environment | None], None] = lambda _: None,
 ) -> DocumentT:
-    """Run a started job to its report; raises what its kind and the client's build raise.
-
-    ``before``: called with the shared client environment, if any, before the first launch.
-    """
-    job, setting = session.job, plan.setting
-    limit = session.tools(builder, None, setting).limits.build
-    client = wiring.client_environment(
-        workspace, setting, builder, kind.client_change(plan), job.path / "client-build.log", limit
-    )
-    before(client)
-    document = kind.run(job, session.tools(builder, client, setting))
+    """Run a started job to its report; raises what its kind and the client's build raise."""
+    job = session.job
+    tools = session.tools(workspace, plan.setting, builder, kind.client_change(plan))
+    document = kind.run(job, tools)
     write_report(job, kind, document)
     record_exit(job, kind.exit_code(document))
     return document
+
+
+@dataclass(frozen=True)
+class PlannedJob(Generic[PlanT, ShownT]):
+    """A job with nothing started. ``shown``: its plan as JSON, ``lines``: for people."""
+
+    plan: PlanT
+    builder: Builder
+    slots: tuple[Slot, ...]
+    shown: ShownT
+    lines: Sequence[str]
+
+    def show(self: PlannedJob[PlanT, DocumentT], *more: str) -> CommandResult:
+        """What ``--dry-run`` prints."""
+        return CommandResult(self.shown, [*self.lines, *more, UNDONE])
+
+
+def measure(
+    workspace: Workspace,
+    job: Job,
+    kind: JobKind[PlanT, DocumentT],
+    planned: PlannedJob[PlanT, Any],
+    working: JobOptions,
+    *,
+    held: bool = False,
+) -> DocumentT:
+    """Print a plan and run it as a new job to its report. ``held``: this process has the job already."""
+    print_line = progress_printer(working)
+    for text in (*planned.lines, f"job {job.id}", ""):
+        print_line(text)
+    with open_session(job, planned.slots, working, plan=planned.plan, held=held) as session:
+        return run_job(workspace, session, kind, planned.plan, planned.builder)
+
+
+def job_result(kind: JobKind[PlanT, DocumentT], document: DocumentT) -> CommandResult:
+    """What a command prints of a job that has ended, and its exit code."""
+    return CommandResult(document, report_lines(kind.report(document)), kind.exit_code(document))

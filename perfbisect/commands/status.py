@@ -17,8 +17,9 @@ from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.documents import Document, ErrorDocument, LaunchDocument
 from perfbisect.jobs.folders import ExitRecord, Job, Jobs, finished
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.kind import Candidate
+from perfbisect.jobs.plans import verb_of
 from perfbisect.report.document import Block, Column, Command, KeyValues, Table
+from perfbisect.report.kind import Candidate
 from perfbisect.report.terminal import block_lines
 
 _SHOWN_LAUNCHES: Final = 8
@@ -179,7 +180,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     running = [launch for launch in launches if holder and launch.outcome == "running"]
     return StatusDocument(
         job=job.id,
-        verb=kind.verb,
+        verb=verb_of(kind.plan),
         state=state,
         pid=holder.pid if holder else None,
         outcome=status.outcome,

@@ -1,4 +1,4 @@
-"""Builds a job's folder, cell, configuration, builder and client from command-line options."""
+"""A job's folder, cell, configuration, budget, builder and client, from command-line options."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import secrets
 import shlex
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from perfbisect.cells.loading import load_cell
 from perfbisect.cells.match import differing, parse_report
+from perfbisect.cells.settings import FILE
 from perfbisect.changes.git import Repository
 from perfbisect.commands.output import report_text
 from perfbisect.commands.workspace import Workspace, with_objects
+from perfbisect.common.quantities import parse_minutes
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.factory import make_builder
 from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec
@@ -20,9 +23,12 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.machine.profile import Profile, load_machine, machine_names, machine_path
+from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 from perfbisect.system.clock import now
+
+_DEFAULT_BUDGET = 900.0
 
 
 def new_job(place: Workspace) -> Job:
@@ -163,3 +169,44 @@ def client_environment(
             )
         return found
     return builder.client() or builder.ensure(newest, log=log, timeout=timeout)
+
+
+def budget_minutes(place: Workspace, typed: float | None) -> float:
+    """The budget of the option, of ``perfbisect.yaml``, or fifteen hours.
+
+    Raises:
+        UsageError: ``perfbisect.yaml`` has an invalid duration.
+    """
+    if typed is not None:
+        return typed
+    if place.settings.budget is None:
+        return _DEFAULT_BUDGET
+    try:
+        return parse_minutes(place.settings.budget)
+    except ValueError as error:
+        raise UsageError(f"budget: {error}", where=place.root / "perfbisect.yaml") from None
+
+
+def costs(environment: str) -> Costs:
+    """Default costs, with the build time of the kind of environment."""
+    build = {"overlay": 0.1, "existing": 0.0, "release": 1.5}.get(environment.partition(":")[0], 4.0)
+    return Costs(build=build)
+
+
+def deploy_blob_reader(place: Workspace) -> Callable[[str, str], str | None]:
+    """Return a function that gives the blob id of a path at a commit."""
+
+    def blob(sha: str, path: str) -> str | None:
+        if place.repository is None:
+            return None
+        return place.repository.tree_id(sha, path)
+
+    return blob
+
+
+def repository_notes(place: Workspace, setting: MeasurementConfig) -> tuple[str, ...]:
+    """Notes on uncommitted changes, other than ``perfbisect.yaml``."""
+    ours = (".", f":(exclude,top){FILE}")
+    if setting.repository and place.repository is not None and place.repository.is_dirty(*ours):
+        return ("the work tree has uncommitted changes: they are not measured and not touched",)
+    return ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from perfbisect.common.quantities import percent, with_unit
 from perfbisect.compare.baseline import RecordedLevel, record_level, require_enough
@@ -27,14 +27,13 @@ from perfbisect.compare.plan import (
     measured_launches,
     served_cells,
 )
-from perfbisect.compare.report import build_report, result_lines
+from perfbisect.compare.report import check_report, compare_report, run_report
 from perfbisect.compare.result import has_open_guard
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, UsageError
 from perfbisect.jobs.documents import MetricDocument
 from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent, read
-from perfbisect.jobs.kind import JobKind, JobStatus
 from perfbisect.jobs.plans import find_plan, plan_data, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
@@ -42,8 +41,7 @@ from perfbisect.jobs.sequential import fits_budget, launch_ended, run_sequential
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
-from perfbisect.report.html import report_html
-from perfbisect.report.markdown import report_markdown
+from perfbisect.report.kind import JobKind, JobStatus
 
 
 @dataclass(frozen=True)
@@ -224,20 +222,14 @@ def _status(
     )
 
 
-_RENDERINGS: dict[str, Any] = {
-    "lines": result_lines,
-    "markdown": lambda document: report_markdown(build_report(document)),
-    "page": lambda document: report_html(build_report(document)),
-    "client_change": lambda plan: plan.sides[-1].change,
-}
-
 RUN: Final[JobKind[RunPlan, RunDocument]] = JobKind(
     plan=RunPlan,
     run=run,
     document=run_document,
     exit_code=lambda _: EXIT_OK,
     status=_run_status,
-    **_RENDERINGS,
+    report=run_report,
+    client_change=lambda plan: plan.change,
 )
 CHECK: Final[JobKind[CheckPlan, CheckDocument]] = JobKind(
     plan=CheckPlan,
@@ -245,7 +237,8 @@ CHECK: Final[JobKind[CheckPlan, CheckDocument]] = JobKind(
     document=check_document,
     exit_code=exit_code,
     status=_check_status,
-    **_RENDERINGS,
+    report=check_report,
+    client_change=lambda plan: plan.change,
 )
 COMPARE: Final[JobKind[ComparePlan, CompareDocument]] = JobKind(
     plan=ComparePlan,
@@ -253,5 +246,6 @@ COMPARE: Final[JobKind[ComparePlan, CompareDocument]] = JobKind(
     document=compare_document,
     exit_code=exit_code,
     status=_compare_status,
-    **_RENDERINGS,
+    report=compare_report,
+    client_change=lambda plan: plan.b.change,
 )

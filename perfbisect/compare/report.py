@@ -45,11 +45,7 @@ from perfbisect.report.sections import (
     reproduce_section,
     version_section,
 )
-from perfbisect.report.terminal import report_lines, section_lines
-
-ResultDocument = (
-    CompareDocument | CheckDocument | RunDocument | VerifyDocument | SweepDocument | SavedBaselineDocument
-)
+from perfbisect.report.terminal import section_lines
 
 _TONES: dict[str, Tone] = {
     "regression": "bad",
@@ -65,28 +61,7 @@ _CLAIMS = {"holds": "claim holds", "refuted": "claim refuted"}
 _LEGEND = "* judged, ! guard; the other metrics are read beside them and are no verdicts"
 
 
-def build_report(document: ResultDocument) -> Report:
-    """The report of a result."""
-    if isinstance(document, CompareDocument):
-        return _compare_report(document)
-    if isinstance(document, CheckDocument):
-        return _check_report(document)
-    if isinstance(document, RunDocument):
-        return _run_report(document)
-    if isinstance(document, VerifyDocument):
-        return _verify_report(document)
-    if isinstance(document, SweepDocument):
-        return _sweep_report(document)
-    return _baseline_report(document)
-
-
-def result_lines(document: ResultDocument) -> list[str]:
-    """The report of a result on a terminal, and where its files are."""
-    folder = document.folder if isinstance(document, MeasuredDocument) else ""
-    return report_lines(build_report(document), f"{folder}/report.md, report.html" if folder else "")
-
-
-def _compare_report(document: CompareDocument, check: CheckDocument | None = None) -> Report:
+def compare_report(document: CompareDocument, check: CheckDocument | None = None) -> Report:
     """The report of a comparison, or of the check that asked for it."""
     if document.limit is not None and check is None:
         check = check_of_comparison(document)
@@ -126,9 +101,10 @@ def _compare_report(document: CompareDocument, check: CheckDocument | None = Non
     )
 
 
-def _check_report(document: CheckDocument) -> Report:
+def check_report(document: CheckDocument) -> Report:
+    """The report of a check, or of the comparison that it asked for."""
     if document.comparison is not None:
-        return _compare_report(document.comparison, document)
+        return compare_report(document.comparison, document)
     unit = document.metric.unit
     limits = [] if document.line is None else [Limit("threshold", document.line)]
     limits += [
@@ -160,7 +136,8 @@ def _check_report(document: CheckDocument) -> Report:
     )
 
 
-def _run_report(document: RunDocument) -> Report:
+def run_report(document: RunDocument) -> Report:
+    """The report of a run."""
     columns = (
         Column("metric"),
         Column("median", numeric=True),
@@ -232,6 +209,8 @@ def _job_report(
             (str(_count_measured(document)), "launches"),
             (minutes(document.minutes.total), "measured"),
         )
+    if document.folder:
+        blocks = (*blocks, Paragraph(("report: ", code(f"{document.folder}/report.md"), ", report.html")))
     footer = f"Job {document.job}. This page loads nothing from the network."
     return Report(title, verdict, blocks, tuple(sections), highlights, footer)
 
@@ -271,7 +250,8 @@ def _metrics_table(metrics: Sequence[MetricComparisonDocument]) -> Table:
     return Table(columns, tuple(rows), highlighted)
 
 
-def _verify_report(document: VerifyDocument) -> Report:
+def verify_report(document: VerifyDocument) -> Report:
+    """The report of a claim."""
     claim = KeyValues(
         (
             ("claim", document.claim),
@@ -286,7 +266,8 @@ def _verify_report(document: VerifyDocument) -> Report:
     )
 
 
-def _sweep_report(document: SweepDocument) -> Report:
+def sweep_report(document: SweepDocument) -> Report:
+    """The report of a sweep."""
     words = {cell.verdict for cell in document.cells}
     word = next((word for word in ("regression", "inconclusive", "improvement") if word in words), "same")
     signature = KeyValues((("signature", document.signature),))
@@ -321,7 +302,8 @@ def _cells_blocks(cells: Sequence[CompareDocument]) -> tuple[Block, ...]:
     return (Table(columns, tuple(rows)), *commands)
 
 
-def _baseline_report(document: SavedBaselineDocument) -> Report:
+def baseline_report(document: SavedBaselineDocument) -> Report:
+    """The report of a recorded baseline."""
     command = (
         f"perfbisect check {document.cell.name} --against baseline --baseline {document.file} "
         "--max-regression 5%"
@@ -339,10 +321,7 @@ def plan_lines(plan: ComparePlanDocument | CheckPlanDocument) -> list[str]:
     rows = _compare_plan_rows(plan) if isinstance(plan, ComparePlanDocument) else _check_plan_rows(plan)
     rows += [("note", note) for note in plan.notes]
     sections = (workload_section(plan.cell), Section("Plan", (KeyValues(tuple(rows)),)))
-    lines = [text for section in sections for text in section_lines(section)]
-    if isinstance(plan, ComparePlanDocument):
-        lines += [text for other in plan.others for text in ("", *plan_lines(other))]
-    return lines
+    return [text for section in sections for text in section_lines(section)]
 
 
 def workload_section(cell: CellDocument) -> Section:

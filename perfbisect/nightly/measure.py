@@ -13,28 +13,28 @@ from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.kind import BISECT
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.changes.git import Repository, fetch_remote
-from perfbisect.commands import ranges, wiring
+from perfbisect.commands import wiring
 from perfbisect.commands.bisect_request import BisectRequest, PlannedBisection, build_plan
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import progress_printer
 from perfbisect.commands.session import (
     interruptible,
     open_session,
-    plan_writer,
     run_job,
+    slot_notes,
     slots_for,
     write_report,
 )
 from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.compare.job import RUN, run
-from perfbisect.compare.plan import MeasurementSetup, build_run_plan
+from perfbisect.compare.plan import MeasurementSetup, RunPlan, build_run_plan
 from perfbisect.compare.suite import suite
 from perfbisect.environments.base import Builder
 from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, RevisionError, UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.measurement import resolve_metric
-from perfbisect.jobs.plans import require_plan
+from perfbisect.jobs.plans import require_plan, write_plan
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
 from perfbisect.nightly.delivery import delivery_tasks
 from perfbisect.nightly.model import Night
@@ -82,18 +82,15 @@ class LocalMachine:
         group = next(names for names in night.groups if first.plan.name in names)
         slots = slots_for(first.plan.load(), 1, setting.machine)
         builder = wiring.build_builder(self.workspace, setting)
-        notes = ranges.slot_notes(slots)
-        begins = [_begin_job(night, cell, builder, group, notes) for cell in cells]
+        notes = slot_notes(slots)
+        plans = [_new_plan(night, cell, builder, group, notes) for cell in cells]
         with ExitStack() as stack:
-            for cell, begin in zip(cells[1:], begins[1:], strict=True):
+            for cell, plan in zip(cells[1:], plans[1:], strict=True):
                 stack.enter_context(cell.job.held())
-                begin()
-            session = stack.enter_context(open_session(first.job, slots, self.measuring, begin=begins[0]))
-            limit = session.tools(builder, None, setting).limits.build
-            client = wiring.client_environment(
-                self.workspace, setting, builder, night.commit, first.job.path / "client-build.log", limit
-            )
-            tools = session.tools(builder, client, setting)
+                if plan is not None:
+                    write_plan(cell.job, plan, now)
+            session = stack.enter_context(open_session(first.job, slots, self.measuring, plan=plans[0]))
+            tools = session.tools(self.workspace, setting, builder, night.commit)
             if len(group) == 1:
                 write_report(first.job, RUN, run(first.job, tools, until=launch))
                 return {}
@@ -129,7 +126,7 @@ class LocalMachine:
                 weights=window.weights,
             ),
         )
-        if planned.cell.digest != window.cell.digest:
+        if planned.plan.digest != window.cell.digest:
             raise UsageError(
                 f"cell {window.cell.name} changed during the night: {window.cell.source} is a different "
                 "workload now"
@@ -139,25 +136,23 @@ class LocalMachine:
     def _bisect(self, job: Job, planned: PlannedBisection) -> ReportDocument:
         events = job.events()
         plan = require_plan(job, events, BisectPlan) if events else planned.plan
-        begin = (lambda: None) if events else plan_writer(job, plan)
-        with open_session(job, planned.slots, self.measuring, begin=begin) as session:
+        with open_session(job, planned.slots, self.measuring, plan=None if events else plan) as session:
             return run_job(self.workspace, session, BISECT, plan, planned.builder)
 
 
-def _begin_job(
+def _new_plan(
     night: NightPlan, cell: CellJob, builder: Builder, group: Sequence[str], notes: Sequence[str]
-) -> Callable[[], None]:
-    """Return what writes the plan of a cell's job, if it has none."""
+) -> RunPlan | None:
+    """The plan of a cell's job; None if it has one."""
     if cell.job.events():
-        return lambda: None
+        return None
     others = ", ".join(name for name in group if name != cell.plan.name)
     if others:
         notes = (*notes, f"its server launches are shared with {others}")
     workload = cell.plan.load()
     metric = resolve_metric(workload, cell.plan.metric)
     setup = MeasurementSetup(workload, metric, night.setting, builder, notes=tuple(notes))
-    plan = build_run_plan(setup, change=night.commit, launches=cell.plan.launches, runs=cell.plan.runs)
-    return plan_writer(cell.job, plan)
+    return build_run_plan(setup, change=night.commit, launches=cell.plan.launches, runs=cell.plan.runs)
 
 
 def fetch_branch(file: NightlyFile, workspace: Workspace) -> Callable[[], StepResult] | None:
@@ -224,7 +219,7 @@ def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False)
         constraints=file.path(rules.constraints),
         exclude_newer=rules.exclude_newer,
     )
-    say, costs = progress_printer(working), ranges.costs(setting.environment)
+    say, costs = progress_printer(working), wiring.costs(setting.environment)
     return NightlyContext(
         file=file,
         state=workspace.state,

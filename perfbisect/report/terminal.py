@@ -32,13 +32,13 @@ _WHOLE = re.compile(r"\s*(serve|bench|next:|where:|log:|stop:|report:|folder:|pe
 _FURTHER = 4
 
 
-def report_lines(report: Report, files: str = "") -> list[str]:
-    """The heading, the summary, and every section that is no detail. ``files``: where the report is kept."""
+def report_lines(report: Report) -> list[str]:
+    """The heading, the summary, and every section that is no detail."""
     out = [line(report.heading, _LONGEST), *block_lines(report.blocks)]
     for section in report.sections:
         if not section.detail:
             out += ["", *section_lines(section)]
-    return [*out, f"{_INDENT}report: {line(files, _LONGEST)}"] if files else out
+    return out
 
 
 def section_lines(section: Section) -> list[str]:

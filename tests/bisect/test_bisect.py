@@ -11,9 +11,9 @@ from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import amend
 from perfbisect.errors import BuildError, ClientError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.events import JobEnded, LaunchEnded, LaunchStarted, MachineBackoff
-from perfbisect.jobs.kind import Amendment
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
+from perfbisect.report.kind import Amendment
 from tests.fixtures.jobs import MakePlan, NewJob, Play
 from tests.jobs.world import FakeBuilder, Watch, World, history, kinds, named, verdict
 

@@ -20,9 +20,9 @@ from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.kind import Amendment
 from perfbisect.model.change import Change
 from perfbisect.model.metric import parse_metric
+from perfbisect.report.kind import Amendment
 from tests.fixtures.jobs import MakePlan, NewJob, Play
 from tests.jobs.world import FakeBuilder, PowerCut, Watch, World, history, named, verdict
 

@@ -8,11 +8,11 @@ from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import amend
 from perfbisect.bisect.report import build_report
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.kind import Amendment
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
 from perfbisect.model.change import Change
 from perfbisect.report.html import report_html
+from perfbisect.report.kind import Amendment
 from perfbisect.report.markdown import report_markdown
 from tests.fixtures.jobs import MakePlan, NewJob, Play
 from tests.jobs.world import PowerCut, Watch, World, history, kinds, verdict

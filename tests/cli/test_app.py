@@ -13,7 +13,7 @@ import click
 import pytest
 
 from perfbisect.cli.app import app, run
-from perfbisect.commands.ranges import budget_minutes
+from perfbisect.commands.wiring import budget_minutes
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.common.quantities import parse_minutes
 from perfbisect.environments.spec import absolute_spec

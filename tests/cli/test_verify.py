@@ -11,12 +11,13 @@ from perfbisect.commands.claims import claim_cells, find_claim, verify_document
 from perfbisect.commands.comparisons import ladder_cells, sweep_document
 from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.compare.documents import CompareDocument
-from perfbisect.compare.report import result_lines
+from perfbisect.compare.report import sweep_report, verify_report
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.measurement import resolve_metric
 from perfbisect.machine.profile import Machine
 from perfbisect.model.metric import parse_metric
+from perfbisect.report.terminal import report_lines
 from perfbisect.resources import cells_folder
 from tests.compare.test_job import CHANGES, measured
 from tests.jobs.world import Clock, World, cell
@@ -160,7 +161,7 @@ def test_a_sweep_names_the_signature(told: CompareDocument) -> None:
     words = (("c1-n8", "same"), ("c8-n64", "regression"), ("c64-n512", "regression"))
     document = sweep_document([as_load(told, load, word) for load, word in words])
     assert document.signature == "c1 same, c8 to c64 regression"
-    lines = result_lines(document)
+    lines = report_lines(sweep_report(document))
     assert lines[:2] == ["Sweep over loads: regression", "  signature  c1 same, c8 to c64 regression"]
     assert ["c8-n64" in line or "c64-n512" in line for line in lines[-3:]] == [True, True, False]
 
@@ -191,7 +192,7 @@ def test_a_claim_holds_where_it_holds_in_every_cell(
     claim = claimed()[1]
     document = verify_document(claim, [as_load(told, f"c{i}", "same", one) for i, one in enumerate(words)])  # type: ignore[arg-type]
     assert document.verdict == word
-    assert result_lines(document)[0].endswith(
+    assert report_lines(verify_report(document))[0].endswith(
         ": inconclusive" if word == "inconclusive" else f": claim {word}"
     )
 

@@ -32,7 +32,6 @@ from perfbisect.jobs.documents import (
 from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job, Jobs, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
-from perfbisect.jobs.kind import JobKind, JobStatus
 from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.jobs.plans import JobPlan, cell_data, plan_cell, require_plan, write_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
@@ -44,6 +43,8 @@ from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
+from perfbisect.report.document import Report, Verdict
+from perfbisect.report.kind import JobKind, JobStatus
 from tests.jobs.world import Clock, World, cell, history
 
 
@@ -134,8 +135,7 @@ def soak_in(world: World) -> JobKind[SoakPlan, SoakDocument]:
         document=soak_document,
         exit_code=lambda document: EXIT_REGRESSION if document.slow else EXIT_OK,
         status=soak_status,
-        lines=lambda document: [f"soaked: {document.slow} slow"],
-        markdown=lambda document: f"# Soak\n\n{document.slow} slow launches\n",
+        report=lambda document: Report("Soak", Verdict(f"{document.slow} slow"), ()),
         client_change=lambda plan: plan.change,
     )
 
@@ -188,14 +188,14 @@ def test_a_kind_from_outside_is_resumed_to_its_exit_code(
     assert [launch["outcome"] for launch in ended["launches"]].count("measured") == 3
     assert ended["slow"] == 3
     assert json.loads(job.document.read_text()) == json.loads(json.dumps(ended))
-    assert not job.page.exists()
+    assert "<bdi>Soak</bdi>" in job.page.read_text()
 
 
 def test_a_kind_from_outside_is_reported_and_listed(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     document(capsys, "resume", job.id, code=EXIT_INTERRUPTED)
     document(capsys, "resume", job.id, code=EXIT_REGRESSION)
     assert cli(["report", job.id]) == EXIT_OK
-    assert capsys.readouterr().out == job.report.read_text() == "# Soak\n\n3 slow launches\n"
+    assert capsys.readouterr().out == job.report.read_text() == "# Soak: 3 slow\n"
     assert document(capsys, "report", job.id)["slow"] == 3
     (listed,) = document(capsys, "status")["jobs"]
     assert (listed["verb"], listed["outcome"], listed["verdict"]) == ("soak", "soaked", "3 slow")
@@ -209,7 +209,6 @@ def test_a_kind_from_outside_is_reported_and_listed(job: Job, capsys: pytest.Cap
     [
         (("resume", "--budget", "3h"), "is a soak: it has no budget"),
         (("report", "--metric", "ttft"), "is a soak: its report has every metric"),
-        (("report", "--format", "html"), "is a soak: its report has no page"),
     ],
 )
 def test_what_a_kind_does_not_offer_is_refused(

@@ -18,7 +18,7 @@ from perfbisect.cli.app import run
 from perfbisect.commands import options
 from perfbisect.commands.comparisons import measure_comparisons
 from perfbisect.commands.options import JobOptions, MeasureOptions
-from perfbisect.commands.output import print_document, progress_printer
+from perfbisect.commands.output import CommandResult, print_output, progress_printer
 from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.documents import CompareDocument
 from perfbisect.jobs.documents import LongDocument
@@ -72,7 +72,7 @@ class Series(LongDocument):
 
 
 def test_a_brief_document_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
-    print_document(Series(), (), as_json=True)
+    print_output(CommandResult(Series(), ()), as_json=True)
     assert json.loads(capsys.readouterr().out) == {
         "schema": "series/1",
         "left_out": {"first": 3, "last": 3},
@@ -80,7 +80,7 @@ def test_a_brief_document_says_what_it_leaves_out(capsys: pytest.CaptureFixture[
         "last": [3, 4],
         "short": [1],
     }
-    print_document(Series(), (), as_json=True, full=True)
+    print_output(CommandResult(Series(), ()), as_json=True, full=True)
     assert json.loads(capsys.readouterr().out)["left_out"] == {}
     assert Series().brief().brief() == Series().brief()
 
@@ -91,13 +91,15 @@ def test_options_are_handed_over_as_one_value() -> None:
     @click.command()
     @click.option("--own")
     @options.measuring
-    def verb(own: str, measuring: MeasureOptions) -> None:
+    def verb(own: str, measuring: MeasureOptions) -> int:
         seen.append((own, measuring))
+        return 0
 
     @click.command()
     @options.working
-    def other(working: JobOptions) -> None:
+    def other(working: JobOptions) -> int:
         seen.append(("", working))
+        return 0
 
     typed = ("--own", "x", "--env", "release:y", "--wait", "90m", "-q", "--json", "--metric", "ttft")
     assert CliRunner().invoke(verb, typed, catch_exceptions=False).exit_code == 0
@@ -116,9 +118,9 @@ class Settled:
         self.seen: list[tuple[str, bool, bool]] = []
 
     def __call__(
-        self, here: Workspace, asked: str, working: JobOptions, job: Job, *, held: bool = False
+        self, here: Workspace, job: Job, kind: object, asked: str, working: JobOptions, *, held: bool = False
     ) -> CompareDocument:
-        del here, working
+        del here, kind, working
         self.jobs.append(job)
         self.seen.append((asked, held, self.jobs[0].holder is not None))
         if asked == "broken":
@@ -129,18 +131,19 @@ class Settled:
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> Settled:
     stand_in = Settled()
-    monkeypatch.setattr("perfbisect.commands.comparisons.measure_comparison", stand_in)
+    monkeypatch.setattr("perfbisect.commands.comparisons.measure", stand_in)
     return stand_in
 
 
 def test_who_waits_for_the_first_job_waits_for_all(tmp_path: Path, settled: Settled) -> None:
     here = cast(Workspace, type("Here", (), {"jobs": Jobs(tmp_path)}))
 
-    def conclude(told: Sequence[object]) -> tuple[Series, int]:
-        return Series(first=(len(told),)), 3
+    def conclude(told: Sequence[object]) -> CommandResult:
+        return CommandResult(Series(first=(len(told),)), (), 3)
 
-    document, code, first = measure_comparisons(here, ["a", "b"], JobOptions(), conclude)  # type: ignore[list-item]
-    assert (document.first, code, first) == ((2,), 3, settled.jobs[0])
+    result = measure_comparisons(here, ["a", "b"], JobOptions(), conclude)  # type: ignore[list-item]
+    first = settled.jobs[0]
+    assert (result.document, result.exit_code) == (Series(first=(2,)), 3)
     assert settled.seen == [("a", True, True), ("b", False, True)]
     assert first.holder is None
     ending = Job(first.path).read_exit()
@@ -152,7 +155,7 @@ def test_who_waits_for_the_first_job_waits_for_all(tmp_path: Path, settled: Sett
 def test_a_later_job_s_failure_is_how_the_first_ended(tmp_path: Path, settled: Settled) -> None:
     here = cast(Workspace, type("Here", (), {"jobs": Jobs(tmp_path)}))
     with pytest.raises(RuntimeError, match="broken"):
-        measure_comparisons(here, ["a", "broken"], JobOptions(), lambda _: (Series(), 0))  # type: ignore[list-item]
+        measure_comparisons(here, ["a", "broken"], JobOptions(), lambda _: CommandResult(Series(), ()))  # type: ignore[list-item]
     ending = Job(settled.jobs[0].path).read_exit()
     assert ending is not None
     assert (ending.exit_code, "broken" in ending.error) == (1, True)

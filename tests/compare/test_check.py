@@ -13,7 +13,7 @@ from perfbisect.compare.baseline import RecordedLevel, read_baseline, write_base
 from perfbisect.compare.documents import CheckDocument, check_of_comparison
 from perfbisect.compare.job import check, level_of_job, levels_of_comparison, run
 from perfbisect.compare.plan import CheckPlan, MeasurementSetup, SideRefusedError, build_check_plan
-from perfbisect.compare.report import build_report
+from perfbisect.compare.report import check_report, compare_report
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import Interrupted, LocatedError, MachineError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
@@ -84,7 +84,7 @@ def test_worse_than_the_baseline_by_more_fails(new_job: MakeJob, baseline: MakeL
     assert "(8 launches of 2026-01-01, job " in document.summary[0]
     assert document.next.startswith("perfbisect bisect tiny --good 000000000000 --bad 010101010101")
     assert CheckDocument.model_validate_json(document.text()) == document
-    report = build_report(document)
+    report = check_report(document)
     assert report.heading == "Check of 010101010101 on tiny: failed"
     (figure,) = (
         block for section in report.sections for block in section.blocks if isinstance(block, Figure)
@@ -303,5 +303,5 @@ def test_against_a_revision(
     assert document.line == pytest.approx((1 + worse) * headline.left)
     by_guard = " by a guard" if "tokens" in world else ""
     title = "Check of 010101010101 against 000000000000 on tiny"
-    assert build_report(document) == build_report(compared)
-    assert build_report(document).heading == f"{title}: {verdict}{by_guard}"
+    assert check_report(document) == compare_report(compared)
+    assert check_report(document).heading == f"{title}: {verdict}{by_guard}"

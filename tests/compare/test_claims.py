@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.compare.claims import load_claim, parse_change
-from perfbisect.compare.report import build_report
+from perfbisect.compare.report import compare_report
 from perfbisect.errors import LocatedError
 from perfbisect.jobs.folders import Job
 from tests.compare.test_job import CHANGES, job, measured
@@ -138,7 +138,7 @@ def test_what_is_settled_asks_for_nothing_more(
     assert document.claim == claim
     sides = "010101010101 against 000000000000 on tiny"
     title = f"Check of {sides}" if "max_regression" in asked else f"Comparison of {sides}"
-    assert build_report(document).heading == f"{title}: {heading}"
+    assert compare_report(document).heading == f"{title}: {heading}"
     assert document.next.startswith(f"perfbisect {command} ")
     open_question = any("inconclusive" in text or "A verdict takes" in text for text in document.summary)
     assert open_question == (claim == "inconclusive")

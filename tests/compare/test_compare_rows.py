@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.compare.documents import CompareDocument, MetricComparisonDocument
-from perfbisect.compare.report import build_report, result_lines
+from perfbisect.compare.report import compare_report
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import RunResult
 from perfbisect.report.markdown import report_markdown
+from perfbisect.report.terminal import report_lines
 from tests.compare.test_job import CHANGES, measured
 from tests.jobs.world import Clock, World, cell
 
@@ -59,8 +60,10 @@ def test_no_failures_on_either_side_are_the_same_by_the_rule_of_three(job: Job) 
     assert guard.high == -guard.low == pytest.approx(3 / count, rel=0.01)
     said = f"none of {count} in A, none of {count} in B"
     assert guard.note == said
-    assert any("failed" in text and f"same ({said})" in text for text in result_lines(document))
-    assert f"same ({said})" in report_markdown(build_report(document))
+    assert any(
+        "failed" in text and f"same ({said})" in text for text in report_lines(compare_report(document))
+    )
+    assert f"same ({said})" in report_markdown(compare_report(document))
 
 
 def test_a_guard_that_never_varied_did_not_move(job: Job) -> None:

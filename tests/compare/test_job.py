@@ -14,7 +14,7 @@ import pytest
 from perfbisect.compare.documents import CompareDocument, compare_document
 from perfbisect.compare.job import compare
 from perfbisect.compare.plan import ComparePlan, MeasurementSetup, SidePlan, build_compare_plan
-from perfbisect.compare.report import build_report, result_lines
+from perfbisect.compare.report import compare_report
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
@@ -27,6 +27,7 @@ from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import Figure
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
+from perfbisect.report.terminal import report_lines
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell, history
 
 CHANGES = history(2).changes
@@ -213,12 +214,12 @@ def test_fewer_drafts_that_are_accepted_are_a_regression_by_guard(job: Job) -> N
     assert rows["tpot"].verdict == "regression"
     said = r"Guard failed: share of draft tokens accepted 50\.\d % -> 31\.\d %"
     assert any(re.match(said, text) for text in document.summary)
-    lines = result_lines(document)
+    lines = report_lines(compare_report(document))
     assert lines[0].endswith(": regression by a guard")
     rows_shown = [line.split() for line in lines if line.strip()[:2] in ("* ", "! ") and "%" in line]
     marks = {words[1]: words[0] for words in rows_shown}
     assert marks == {"itl": "*", "failed": "!", "output_tokens": "!", "spec_decode_acceptance_rate": "!"}
-    assert "| \\* `itl` |" in report_markdown(build_report(document))
+    assert "| \\* `itl` |" in report_markdown(compare_report(document))
 
 
 LENGTHS: dict[str, tuple[str, dict[int, dict[str, float]], str, str]] = {
@@ -329,7 +330,7 @@ def test_a_guard_that_nobody_reported_guards_nothing(job: Job) -> None:
 
 def test_the_page_plots_both_sides_with_their_levels(job: Job) -> None:
     document = measured(job, World(CHANGES, 1, factor=1.3, tau=0.02))
-    report = build_report(document)
+    report = compare_report(document)
     (figure,) = (
         block for section in report.sections for block in section.blocks if isinstance(block, Figure)
     )

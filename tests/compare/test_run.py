@@ -10,15 +10,15 @@ from perfbisect.bisect.job import amend, bisect
 from perfbisect.compare.documents import RunDocument, run_document
 from perfbisect.compare.job import run
 from perfbisect.compare.plan import MeasurementSetup, RunPlan, build_run_plan
-from perfbisect.compare.report import build_report
+from perfbisect.compare.report import run_report
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.kind import Amendment
 from perfbisect.jobs.measurement import resolve_metric
 from perfbisect.jobs.plans import write_plan
 from perfbisect.model.attempt import Failure
+from perfbisect.report.kind import Amendment
 from perfbisect.report.markdown import report_markdown
 from tests.fixtures.jobs import SETTING
 from tests.jobs.world import Clock, FakeBuilder, PowerCut, Watch, World, cell, history
@@ -54,7 +54,7 @@ def test_every_launch_is_measured_and_summed_up(tmp_path: Path) -> None:
     assert {m.name for m in document.metrics} >= {"tpot:p99", "output_throughput", "failed"}
     assert document.minutes.by_phase["launch"] == pytest.approx(3 * 30 / 60)
     assert RunDocument.model_validate_json(document.text()) == document
-    assert "## Launches" in report_markdown(build_report(document))
+    assert "## Launches" in report_markdown(run_report(document))
     assert run(job, watch.tools(world)) == document, "done is done"
 
 

@@ -1,4 +1,4 @@
-"""The interface of a kind of job: plan, run, report, status and exit code."""
+"""A kind of job: its plan, how it runs, its document, report, status and exit code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any, Generic, TypeVar
 from perfbisect.jobs.documents import Document, LaunchDocument, MetricDocument, MinutesDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.plans import PlanT, require_plan, verb_of
+from perfbisect.jobs.plans import PlanT
 from perfbisect.jobs.runner import JobContext
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
+from perfbisect.report.document import Report
 
 DocumentT = TypeVar("DocumentT", bound=Document)
 
@@ -65,27 +66,14 @@ class JobKind(Generic[PlanT, DocumentT]):
     """The document of a job, finished or not."""
     exit_code: Callable[[DocumentT], int]
     status: Callable[[DocumentT], JobStatus]
-    lines: Callable[[DocumentT], list[str]]
-    """The document for a terminal."""
-    markdown: Callable[[DocumentT], str]
+    report: Callable[[DocumentT], Report]
     client_change: Callable[[PlanT], Change]
     """The change whose environment provides the client by default."""
     workers: Callable[[PlanT], int] = lambda _: 1
     """Concurrent launches."""
-    page: Callable[[DocumentT], str] | None = None
-    """The document as one HTML page."""
     amend: Callable[[Job, JobContext, Amendment], None] | None = None
     document_for_metric: Callable[[Job, Sequence[JournalEvent], MetricRef], DocumentT] | None = None
     """The document for another metric of the same launches."""
-
-    @property
-    def verb(self) -> str:
-        """The kind's name in journals."""
-        return verb_of(self.plan)
-
-    def read_plan(self, job: Job, events: Sequence[JournalEvent]) -> PlanT:
-        """Read the plan; raises UsageError if the journal has none of this kind."""
-        return require_plan(job, events, self.plan)
 
 
 AnyKind = JobKind[Any, Any]
