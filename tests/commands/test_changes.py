@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from perfbisect.commands.ranges import deploy_blob_reader
 
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands.bisect_request import BisectRequest, resolve_range
 from perfbisect.commands.changes import resolve_change
 from perfbisect.commands.options import MeasureOptions
+from perfbisect.commands.wiring import deploy_blob_reader
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import RevisionError, UsageError
 from tests.changes.repositories import git
