@@ -38,15 +38,17 @@ def install(folder: Path) -> CommandResult:
     from perfbisect.commands.documents import SkillInstallDocument
     from perfbisect.resources import skill_folder
 
-    target = folder.expanduser().absolute() / "perf-bisect"
-    files = _files(skill_folder())
-    copied = not _there(target, files)
-    if copied:
-        _copy(target, files)
+    target, source = folder.expanduser().absolute() / "perf-bisect", skill_folder()
+    files = _files(source)
+    is_new = not target.exists() and not target.is_symlink()
+    if is_new:
+        _copy(source, target)
+    else:
+        _require_same(target, files)
     document = SkillInstallDocument(
-        folder=str(target), version=perfbisect.__version__, copied=copied, files=tuple(sorted(files))
+        folder=str(target), version=perfbisect.__version__, copied=is_new, files=tuple(sorted(files))
     )
-    result = f"{len(files)} files copied" if copied else "is there already, the same"
+    result = f"{len(files)} files copied" if is_new else "is there already, the same"
     return CommandResult(document, [f"{target}: {result}"])
 
 
@@ -55,12 +57,10 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
-def _there(target: Path, files: dict[str, bytes]) -> bool:
-    """Whether just these files are there. :raises UsageError: something else is."""
+def _require_same(target: Path, files: dict[str, bytes]) -> None:
+    """Raises UsageError if anything but these files is there."""
     from perfbisect.errors import UsageError
 
-    if not target.exists() and not target.is_symlink():
-        return False
     found = _files(target) if target.is_dir() else {}
     unlike = sorted(name for name in found.keys() | files.keys() if found.get(name) != files.get(name))
     if unlike or not target.is_dir():
@@ -70,11 +70,11 @@ def _there(target: Path, files: dict[str, bytes]) -> bool:
             where=target,
             next_step=f"move it away, then: perfbisect skill install {target.parent}",
         )
-    return True
 
 
-def _copy(target: Path, files: dict[str, bytes]) -> None:
-    """All files or none. :raises MachineError: the disk."""
+def _copy(source: Path, target: Path) -> None:
+    """Copies all files or none."""
+    import shutil
     import tempfile
 
     from perfbisect.errors import MachineError
@@ -82,11 +82,8 @@ def _copy(target: Path, files: dict[str, bytes]) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".perf-bisect.", dir=target.parent) as staging:
-            made = Path(staging) / target.name
-            for name, content in files.items():
-                path = made / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-            made.rename(target)
+            copied = Path(staging) / target.name
+            shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__"))
+            copied.rename(target)
     except OSError as error:
         raise MachineError(f"the skill could not be copied: {error}", where=target) from error

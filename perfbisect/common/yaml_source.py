@@ -170,6 +170,7 @@ _TYPE_MESSAGES = {
     "tuple_type": "expected a list",
     "dict_type": "expected a mapping",
     "model_type": "expected a mapping",
+    "too_short": "expected at least one item",
 }
 
 Model = TypeVar("Model", bound=BaseModel)

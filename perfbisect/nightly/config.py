@@ -56,19 +56,6 @@ def _refuse_secret(value: object) -> object:
     return value
 
 
-def _check_launches(value: dict[str, int]) -> dict[str, int]:
-    too_few = [glob for glob, count in value.items() if count < 2]
-    if too_few:
-        raise ValueError(f"{too_few[0]}: a cell needs at least two launches")
-    return value
-
-
-def _check_not_empty(value: tuple[str, ...]) -> tuple[str, ...]:
-    if not value:
-        raise ValueError("must name a cell")
-    return value
-
-
 def _to_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
@@ -179,7 +166,7 @@ class Nightly(BaseModel):
     model_config = _STRICT
 
     name: Name
-    cells: Annotated[Words, AfterValidator(_check_not_empty)]
+    cells: Words = Field(min_length=1)
     repository: str | None = None
     branch: str = Field(default="HEAD", min_length=1)
     fetch: bool = False
@@ -189,7 +176,7 @@ class Nightly(BaseModel):
     exclude_newer: Day | None = None
     machine: str | None = None
     launches: int = Field(default=2, ge=2)
-    launches_of: Annotated[dict[str, int], AfterValidator(_check_launches)] = Field(default_factory=dict)
+    launches_of: dict[str, Annotated[int, Field(ge=2)]] = Field(default_factory=dict)
     runs: int = Field(default=1, ge=1)
     suite: Suite = False
     budget: Minutes
@@ -205,8 +192,6 @@ class Nightly(BaseModel):
 
 @dataclass(frozen=True)
 class NightlyFile:
-    """A nightly with its file."""
-
     nightly: Nightly
     document: Located
 
@@ -231,12 +216,6 @@ class NightlyFile:
 
 
 def load_nightly(path: Path) -> NightlyFile:
-    """Load a nightly.
-
-    Raises:
-        UsageError: the file cannot be read.
-        LocatedError: a key or value is wrong.
-    """
     if not path.is_file():
         raise UsageError(f"{path} does not exist", next_step=f"perfbisect nightly --init {path} writes one")
     document = load(path)
@@ -256,9 +235,6 @@ def find_cells(file: NightlyFile, *, read_at: ReadAt | None = None) -> tuple[Fou
 
     Names are looked up in ``cells/`` beside the file, in ``./cells`` and among the shipped cells. A pattern
     with a slash or a suffix matches files beside the nightly's.
-
-    Raises:
-        LocatedError: an unknown cell, two cells of one name, launches for an unknown cell, or a wrong file.
     """
     known, found = _cell_files(file.folder), dict[str, FoundCell]()
     for index, entry in enumerate(file.nightly.cells):

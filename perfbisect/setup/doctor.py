@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -49,7 +49,7 @@ _IN_FILE = "in the machine file"
 
 
 class DoctorCheckDocument(Document):
-    """A check; ``advice`` is empty if it is good."""
+    """The result of a check; ``advice`` is empty if it is good."""
 
     name: str
     state: State
@@ -67,8 +67,6 @@ class DoctorDocument(Document):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check."""
-
     state: State
     found: str
     advice: str = ""
@@ -80,15 +78,14 @@ Check = tuple[str, Callable[[], Finding]]
 
 def run_checks(checks: Sequence[Check]) -> tuple[DoctorCheckDocument, ...]:
     """Run every check; none raises."""
-    return tuple(_run_check(name, check) for name, check in checks)
-
-
-def _run_check(name: str, check: Callable[[], Finding]) -> DoctorCheckDocument:
-    try:
-        finding = check()
-    except (PerfbisectError, OSError, subprocess.SubprocessError) as error:
-        finding = _failure(error)
-    return DoctorCheckDocument(name=name, state=finding.state, found=finding.found, advice=finding.advice)
+    results = []
+    for name, check in checks:
+        try:
+            finding = check()
+        except (PerfbisectError, OSError, subprocess.SubprocessError) as error:
+            finding = _failure(error)
+        results.append(DoctorCheckDocument(name=name, **asdict(finding)))
+    return tuple(results)
 
 
 def _failure(error: Exception) -> Finding:
@@ -111,24 +108,21 @@ def check_settings(root: Path | None, machine: str | None) -> Finding:
 def machine_checks(
     *, state: Path, cache: Path, shell: Mapping[str, str], profile: Profile
 ) -> tuple[Check, ...]:
-    """The checks of a machine, in the order in which a measurement depends on them.
-
-    ``state``, ``cache``: folders of jobs and environments.
-    """
+    """The checks of a machine, in the order in which a measurement depends on them."""
     return (
         ("python", lambda: Finding("good", f"{platform.python_version()} at {sys.executable}")),
-        ("system", check_system),
-        ("git", check_git),
+        ("system", _check_system),
+        ("git", _check_git),
         ("uv", lambda: check_command(uv.find_uv())),
         ("state", partial(check_disk, "state", state)),
         ("cache", partial(check_disk, "cache", cache)),
         ("memory", check_memory),
-        ("shm", check_shared_memory),
+        ("shm", _check_shared_memory),
         ("ports", lambda: Finding("good", f"free on 127.0.0.1, for example {ports.free_port()}")),
         *device_checks(shell, profile),
-        ("leases", partial(check_leases, leases.lock_folder(shell))),
+        ("leases", lambda: check_leases(leases.lock_folder(shell))),
         ("load", check_load),
-        ("clock", check_clock),
+        ("clock", _check_clock),
     )
 
 
@@ -148,7 +142,7 @@ def device_checks(shell: Mapping[str, str], profile: Profile) -> Iterator[Check]
             if query is not None:
                 yield name, partial(check_query, key, query)
     if profile.lease is not None:
-        yield "lease command", partial(check_lease_command, profile, profile.lease.lost)
+        yield "lease command", partial(_check_lease_command, profile, profile.lease.lost)
 
 
 def check_device_command(profile: Profile) -> Finding:
@@ -167,12 +161,7 @@ def check_devices(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Findi
     """The devices that the mask in ``shell`` leaves, and who uses them."""
     known = devices.list_devices(smi)
     if not known:
-        problem = smi.devices(("uuid",)).problem
-        advice = "fix the driver, or pass devices to the container; `gpus: 0` works without"
-        if profile.query is not None:
-            unread = "" if problem else ": its expression finds none in what the command prints"
-            advice = f"fix the driver, or devices {_IN_FILE}{unread}"
-        return Finding("bad", problem or "no devices were found", advice)
+        return _no_devices(smi, profile)
     mask = shell.get(profile.variable)
     visible = devices.visible(known, mask)
     found = _count_devices(visible) + ("" if mask is None else f" ({profile.variable}={mask})")
@@ -190,6 +179,15 @@ def check_devices(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Findi
         advice = "many versions of vLLM end on the name of a MIG instance (vLLM issue 41848)"
         return Finding("warning", found, advice)
     return Finding("good", found)
+
+
+def _no_devices(smi: Smi, profile: Profile) -> Finding:
+    problem = smi.devices(("uuid",)).problem
+    advice = "fix the driver, or pass devices to the container; `gpus: 0` works without"
+    if profile.query is not None:
+        unread = "" if problem else ": its expression finds none in what the command prints"
+        advice = f"fix the driver, or devices {_IN_FILE}{unread}"
+    return Finding("bad", problem or "no devices were found", advice)
 
 
 def check_selection(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Finding:
@@ -216,7 +214,7 @@ def check_query(key: str, query: CommandQuery) -> Finding:
     return Finding("good", f"{command}: {result}")
 
 
-def check_lease_command(profile: Profile, lost: Sequence[int]) -> Finding:
+def _check_lease_command(profile: Profile, lost: Sequence[int]) -> Finding:
     words = profile.before(1, {profile.variable: "0"})
     codes = ", ".join(map(str, lost)) or "none"
     path = shutil.which(words[0])
@@ -249,7 +247,7 @@ def _throttled(readings: Sequence[DeviceReading]) -> Iterator[str]:
         yield from (f"{reading.uuid} is throttled: {why}" for why in reading.reasons if why in SLOWED)
 
 
-def check_system() -> Finding:
+def _check_system() -> Finding:
     found = f"{platform.system()} {platform.release()}, {os.cpu_count()} processors"
     if platform.system() != "Linux":
         return Finding("bad", found, "servers are found and stopped through /proc: measure on Linux")
@@ -259,7 +257,7 @@ def check_system() -> Finding:
     return Finding("good", found)
 
 
-def check_git() -> Finding:
+def _check_git() -> Finding:
     path = shutil.which("git")
     if path is None:
         return Finding("bad", "no git command", "install git; only releases can be bisected without it")
@@ -299,7 +297,7 @@ def check_memory() -> Finding:
     return Finding("good", found)
 
 
-def check_shared_memory() -> Finding:
+def _check_shared_memory() -> Finding:
     folder = Path("/dev/shm")
     if not folder.is_dir():
         return Finding("warning", "no /dev/shm", "the engine's processes communicate through it: mount it")
@@ -343,7 +341,7 @@ def check_load() -> Finding:
     return Finding("good", found)
 
 
-def check_clock() -> Finding:
+def _check_clock() -> Finding:
     """Check the wall clock, which dates jobs; durations use a monotonic clock."""
     with tempfile.NamedTemporaryFile() as file:
         skew = abs(Path(file.name).stat().st_mtime - time.time())

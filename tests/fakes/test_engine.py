@@ -94,19 +94,9 @@ class Server:
 @contextmanager
 def serving(*arguments: str, ready: bool = True, **extra: str) -> Iterator[Server]:
     port = free_port()
-    command = (
-        *MODULE,
-        "serve",
-        "model",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--served-model-name",
-        "m1",
-    )
+    command = f"serve model --host 127.0.0.1 --port {port} --served-model-name m1".split()
     process = subprocess.Popen(
-        (*command, *arguments),
+        (*MODULE, *command, *arguments),
         env=environment(**extra),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -118,12 +108,10 @@ def serving(*arguments: str, ready: bool = True, **extra: str) -> Iterator[Serve
             until(server.answers)
         yield server
     finally:
-        with_children = []
-        if process.poll() is None:
-            with_children = server.children()
-            process.kill()
+        children = server.children() if process.poll() is None else []
+        process.kill()
         process.wait()
-        for child in with_children:
+        for child in children:
             if child.is_running():
                 child.kill()
 
@@ -333,13 +321,8 @@ def test_short_and_failed_by_the_server(tmp_path: Path) -> None:
 
 def test_two_servers_share_a_port() -> None:
     with serving() as stale:
-        second = [
-            *MODULE,
-            *f"serve other --host 127.0.0.1 --port {stale.port} --served-model-name m2".split(),
-        ]
-        process = subprocess.Popen(
-            second, env=environment(), stdout=subprocess.DEVNULL, start_new_session=True
-        )
+        second = f"serve other --host 127.0.0.1 --port {stale.port} --served-model-name m2".split()
+        process = subprocess.Popen((*MODULE, *second), env=environment(), stdout=subprocess.DEVNULL)
         try:
             until(lambda: len({_model(stale.url) for _ in range(20)}) == 2)
         finally:

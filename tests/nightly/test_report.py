@@ -19,7 +19,7 @@ HOUSE = (
     "| Source | Model | Hardware | Type | Config | Test | Metric | latest | baseline | vs baseline | Status "
     "| Days failing | Alert |"
 )
-BARE: dict[str, Any] = {"steps": (), "cells": (), "bisections": ()}
+QUIET: dict[str, Any] = {"alerts": (), "bisections": (), "steps": (), "cells": (), "failures": ()}
 
 
 def markdown(night: Night) -> str:
@@ -27,37 +27,51 @@ def markdown(night: Night) -> str:
 
 
 @pytest.mark.parametrize(
-    ("changed", "words", "tone"),
+    ("changed", "words", "tone", "code"),
     [
-        ({}, "1 regression, 1 commit named, 1 cell failed, publish failed", "bad"),
-        (BARE | {"failures": ()}, "1 regression", "bad"),
-        (BARE | {"alerts": (alert(), alert(id="2", metric="ttft"))}, "1 regression", "bad"),
+        ({}, "nothing new", "good", 0),
+        ({"alerts": (alert(),)}, "1 regression", "bad", 3),
+        ({"alerts": (alert(change="reopened"),)}, "1 regression", "bad", 3),
+        ({"alerts": (alert(), alert(id="2", metric="ttft"))}, "1 regression", "bad", 3),
+        ({"alerts": (alert(),), "failures": (130,)}, "1 regression", "bad", 130),
+        ({"alerts": (alert(worse=False),)}, "1 improvement", "good", 0),
+        ({"alerts": (alert(counts=False),)}, "nothing new", "good", 0),
         (
-            {"alerts": (alert(), alert(event="b"), alert(event="c", worse=False)), "steps": (), "cells": ()},
+            {"alerts": (alert(), alert(event="b"), alert(event="c", worse=False)), "bisections": (search(),)},
             "2 regressions, 1 improvement, 1 commit named",
             "bad",
+            3,
         ),
-        (BARE | {"alerts": (alert(counts=False),), "failures": ()}, "nothing new", "good"),
         (
-            BARE | {"alerts": (alert(change="updated"),), "failures": ()},
+            {"alerts": (alert(change="updated"),)},
             "nothing new; 1 finding of earlier nights remaining",
             "good",
+            0,
         ),
+        ({"alerts": (alert(change="closed", counts=False),)}, "1 regression resolved", "good", 0),
+        ({"alerts": (alert(change="closed", counts=False, worse=False),)}, "nothing new", "good", 0),
+        ({"bisections": (search(),)}, "1 commit named", "open", 3),
+        ({"bisections": (search(culprit=None, exit_code=4),)}, "nothing new", "open", 4),
         (
-            BARE | {"alerts": (alert(change="closed", counts=False),), "failures": ()},
-            "1 regression resolved",
-            "good",
-        ),
-        (
-            BARE | {"bisections": (search(culprit=None, exit_code=4),), "alerts": (), "failures": ()},
+            {"bisections": (search(culprit=None, exit_code=4),), "failures": (5,)},
             "nothing new",
             "open",
+            5,
         ),
+        (
+            {"steps": (NightStep(name="publish", state="failed"),), "failures": (2,)},
+            "publish failed",
+            "open",
+            2,
+        ),
+        ({"cells": make_night().cells}, "1 cell failed", "open", 0),
     ],
 )
-def test_the_verdict(changed: dict[str, Any], words: str, tone: str) -> None:
-    verdict = night_verdict(make_night(**changed))
-    assert (verdict.text, verdict.tone) == (words, tone)
+def test_verdict_exit_code_and_news(changed: dict[str, Any], words: str, tone: str, code: int) -> None:
+    night = make_night(**QUIET | changed)
+    verdict = night_verdict(night)
+    assert (verdict.text, verdict.tone, night.exit_code) == (words, tone, code)
+    assert night.has_news is (words.partition(";")[0] != "nothing new")
 
 
 def test_the_markdown() -> None:
@@ -135,36 +149,3 @@ def test_the_message_for_programs() -> None:
     assert sent["commits"][0]["id"] == "c0ffee" + "0" * 34
     assert [failure["what"] for failure in sent["failed"]] == ["text_big", "publish"]
     assert sent["link"] == "https://ci.example/1"
-
-
-QUIET: dict[str, Any] = {"alerts": (), "bisections": (), "steps": (), "cells": (), "failures": ()}
-
-
-@pytest.mark.parametrize(
-    ("changed", "code", "news"),
-    [
-        ({}, 0, False),
-        ({"alerts": (alert(),)}, 3, True),
-        ({"alerts": (alert(change="reopened"),)}, 3, True),
-        ({"alerts": (alert(worse=False),)}, 0, True),
-        ({"alerts": (alert(counts=False),)}, 0, False),
-        ({"alerts": (alert(change="updated"),)}, 0, False),
-        ({"alerts": (alert(change="closed", counts=False),)}, 0, True),
-        ({"alerts": (alert(change="closed", counts=False, worse=False),)}, 0, False),
-        ({"bisections": (search(),)}, 3, True),
-        ({"bisections": (search(culprit=None, exit_code=4),)}, 4, False),
-        ({"bisections": (search(culprit=None, exit_code=4),), "failures": (5,)}, 5, False),
-        ({"steps": (NightStep(name="publish", state="failed"),), "failures": (2,)}, 2, True),
-        ({"alerts": (alert(),), "failures": (130,)}, 130, True),
-    ],
-)
-def test_exit_code_and_news(changed: dict[str, Any], code: int, news: bool) -> None:
-    night = make_night(**QUIET | changed)
-    assert (night.exit_code, night.has_news) == (code, news)
-    words = night_verdict(night).text.partition(";")[0]
-    assert (words != "nothing new") is news, "the words agree"
-
-
-def test_a_failed_cell_is_news() -> None:
-    assert make_night(**QUIET | {"cells": make_night().cells}).has_news
-    assert not make_quiet_night().has_news

@@ -18,7 +18,7 @@ from perfbisect.machine.leases import LeaseHolder, lease
 from perfbisect.machine.profile import CUDA, LaunchCommand, Profile, load_machine
 from perfbisect.machine.slots import Slot
 from perfbisect.setup import doctor
-from perfbisect.setup.doctor import DoctorCheckDocument, Finding, check_devices, device_checks, run_checks
+from perfbisect.setup.doctor import DoctorCheckDocument, check_devices, device_checks, run_checks
 from tests.machine import fake_smi
 from tests.machine.test_sampling import HOG, used
 from tests.system.stand_ins import start, until
@@ -121,46 +121,28 @@ def smi(tmp_path: Path) -> Smis:
     return lambda name: Smi(fake_smi.install(tmp_path, fake_smi.MACHINES / name))
 
 
-def seen(smi: Smi, mask: str | None = None) -> Finding:
-    return check_devices({} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}, smi, CUDA)
-
-
-def test_eight_devices_one_in_use(smi: Smis) -> None:
-    check = seen(smi("eight"))
-    assert check.state == "warning"
-    assert check.found.startswith("8 x NVIDIA H200, driver 570.133.20; gpu2: 129842 of 143771 MiB in use by ")
-    assert "pid 731022" in check.found and "gpu3" not in check.found
-
-
-def test_mask_leaves_free_devices(smi: Smis) -> None:
-    check = seen(smi("eight"), "0,1")
-    assert check == Finding("good", "2 x NVIDIA H200, driver 570.133.20 (CUDA_VISIBLE_DEVICES=0,1)")
-
-
-def test_mask_that_leaves_nothing(smi: Smis) -> None:
-    check = seen(smi("eight"), "9")
-    assert check.state == "bad" and "CUDA_VISIBLE_DEVICES=9" in check.found
-
-
-def test_container_does_not_say_who(smi: Smis) -> None:
-    check = seen(smi("container"))
-    assert check.state == "warning" and "a process the driver does not name" in check.found
-
-
-def test_hot_device(smi: Smis) -> None:
-    check = seen(smi("throttled"))
-    assert check.state == "warning" and "throttled: hardware thermal slowdown" in check.found
-
-
-def test_instances_are_warned_of(smi: Smis) -> None:
-    check = seen(smi("mig"))
-    assert check.state == "warning" and "MIG instance" in check.advice
-    assert "2 x NVIDIA H100 80GB HBM3 MIG 3g.40gb" in check.found
-
-
-def test_broken_driver(smi: Smis) -> None:
-    check = seen(smi("broken"))
-    assert check.state == "bad" and "couldn't communicate with the NVIDIA driver" in check.found
+@pytest.mark.parametrize(
+    ("machine", "mask", "state", "found"),
+    [
+        (
+            "eight",
+            None,
+            "warning",
+            "8 x NVIDIA H200, driver 570.133.20; gpu2: 129842 of 143771 MiB in use",
+        ),
+        ("eight", "0,1", "good", "2 x NVIDIA H200, driver 570.133.20 (CUDA_VISIBLE_DEVICES=0,1)"),
+        ("eight", "9", "bad", "CUDA_VISIBLE_DEVICES=9"),
+        ("container", None, "warning", "a process the driver does not name"),
+        ("throttled", None, "warning", "throttled: hardware thermal slowdown"),
+        ("mig", None, "warning", "2 x NVIDIA H100 80GB HBM3 MIG 3g.40gb"),
+        ("broken", None, "bad", "couldn't communicate with the NVIDIA driver"),
+    ],
+)
+def test_devices_of_a_machine(smi: Smis, machine: str, mask: str | None, state: str, found: str) -> None:
+    check = check_devices({} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}, smi(machine), CUDA)
+    assert (check.state, found in check.found) == (state, True), check
+    assert ("MIG instance" in check.advice) is (machine == "mig")
+    assert "gpu3" not in check.found
 
 
 class Toy:
