@@ -67,148 +67,119 @@ class Check:
 def judge(found: Found) -> tuple[Check, ...]:
     """Check everything that must hold."""
     return (
-        _check_opened(found),
-        _check_size(found),
-        _check_culprit(found),
-        _check_other_culprits(found),
-        _check_instrument(found),
-        _check_broken_head(found),
-        _check_idle_night(found),
-        _check_launch_counts(found),
-        _check_kept_launches(found),
-        _check_starts(found),
-        _check_exit_codes(found),
-        _check_report(found),
+        *_check_slow_commit(found),
+        *_check_instrument(found),
+        *_check_nights(found),
+        *_check_launches(found),
     )
 
 
-def _check_opened(found: Found) -> Check:
-    opened = [(night, a) for night, a in found.alerts(HEADLINE) if a["change"] == "opened" and a["worse"]]
-    first = min((night for night, _ in opened), default=0)
-    cells = {alert["cell"] for _, alert in opened}
-    since = {alert["first"][:10] for _, alert in opened}
+def _opened(found: Found, metric: str) -> list[tuple[int, dict[str, Any]]]:
+    return [(night, alert) for night, alert in found.alerts(metric) if alert["change"] == "opened"]
+
+
+def _check_slow_commit(found: Found) -> Iterator[Check]:
+    opened = _opened(found, HEADLINE)
+    first = min((night for night, alert in opened if alert["worse"]), default=0)
+    cells = {alert["cell"] for _, alert in opened if alert["worse"]}
+    since = {alert["first"][:10] for _, alert in opened if alert["worse"]}
     holds = OPENS <= first <= LATEST and since == {f"{moment(SLOW):%Y-%m-%d}"} and cells == set(CELLS)
-    detail = (
-        f"on night {first}, of {len(cells)} cells, since {', '.join(sorted(since))}" if first else "never"
-    )
-    return Check("the alert opened on the right night", holds, f"{detail} (night {OPENS} at the earliest)")
+    words = f"on night {first}, of {len(cells)} cells, since {', '.join(sorted(since))}" if first else "never"
+    yield Check("the alert opened on the right night", holds, f"{words} (night {OPENS} at the earliest)")
 
-
-def _check_size(found: Found) -> Check:
-    sizes = [a["effect"] for _, a in found.alerts(HEADLINE) if a["change"] == "opened"]
+    sizes = [alert["effect"] for _, alert in opened]
     holds = bool(sizes) and all(abs(size - (FACTOR - 1)) < 0.1 for size in sizes)
-    return Check("it reports the planted size", holds, ", ".join(f"{size:+.1%}" for size in sizes))
+    yield Check("it reports the planted size", holds, ", ".join(f"{size:+.1%}" for size in sizes))
 
-
-def _check_culprit(found: Found) -> Check:
-    done = [(night, one) for night, one in found.bisections() if one["state"] == "measured"]
-    words = [
-        f"night {night}: {one['outcome']} {one['culprit']['short'] if one['culprit'] else 'no commit'}"
-        f" (p {one['probability']:.2f}, {one['commits']} commits, {one['minutes']:.1f} min)"
-        for night, one in done
+    measured = [
+        (night, bisection) for night, bisection in found.bisections() if bisection["state"] == "measured"
     ]
-    right = [one for night, one in done if one["culprit"] and one["culprit"]["id"] == found.world.slow]
-    opened = [night for night, a in found.alerts(HEADLINE) if a["change"] == "opened"]
-    holds = len(done) == len(right) == 1 and done[0][0] == min(opened, default=0)
-    return Check("its bisection began by itself and named the commit", holds, "; ".join(words) or "none")
+    culprits = [bisection["culprit"] for _, bisection in measured]
+    is_right = [culprit and culprit["id"] for culprit in culprits] == [found.world.slow]
+    holds = is_right and measured[0][0] == min((night for night, _ in opened), default=0)
+    words = "; ".join(
+        f"night {night}: {bisection['outcome']} "
+        f"{bisection['culprit']['short'] if bisection['culprit'] else 'no commit'}"
+        f" (p {bisection['probability']:.2f}, {bisection['commits']} commits, {bisection['minutes']:.1f} min)"
+        for night, bisection in measured
+    )
+    yield Check("its bisection began by itself and named the commit", holds, words or "none")
+
+    named = {bisection["culprit"]["id"] for _, bisection in found.bisections() if bisection["culprit"]}
+    others = sorted(sha[:12] for sha in named - {found.world.slow})
+    yield Check("no other commit is named", not others, ", ".join(others) or "none")
+
+    is_on_site = found.world.slow[:10] in found.site
+    reported = [cell for cell in CELLS if cell in found.report]
+    holds = is_on_site and len(reported) == len(CELLS) and "instrument" in found.report.lower()
+    words = f"the report names {len(reported)} cells; the site {'names' if is_on_site else 'does not name'} the commit"
+    yield Check("report and site say so", holds, words)
 
 
-def _check_other_culprits(found: Found) -> Check:
-    culprits = {one["culprit"]["id"] for _, one in found.bisections() if one["culprit"]}
-    others = sorted(sha[:12] for sha in culprits - {found.world.slow})
-    return Check("no other commit is named", not others, ", ".join(others) or "none")
-
-
-def _check_instrument(found: Found) -> Check:
-    opened = [(night, alert) for night, alert in found.alerts(OTHER) if alert["change"] == "opened"]
+def _check_instrument(found: Found) -> Iterator[Check]:
+    opened = _opened(found, OTHER)
     causes = Counter(alert["cause"] for _, alert in opened)
     since = {alert["first"][:10] for _, alert in opened}
     events = {alert["event"] for _, alert in opened}
-    bisected = [
-        one for _, one in found.bisections() if one["event"] in events and one["state"] != "not worth it"
-    ]
+    examined = [bisection for _, bisection in found.bisections() if bisection["event"] in events]
     holds = set(causes) == {"instrument"} and since == {f"{moment(CLIENT):%Y-%m-%d}"}
-    holds = holds and not bisected and not any(alert["counts"] for _, alert in opened)
+    holds = holds and all(bisection["state"] == "not worth it" for bisection in examined)
+    holds = holds and not any(alert["counts"] for _, alert in opened)
     words = ", ".join(f"{count} reported as {cause}" for cause, count in causes.items()) or "never reported"
-    return Check("the client's change is the instrument's, and no commit is named", holds, words)
+    yield Check("the client's change is the instrument's, and no commit is named", holds, words)
 
 
-def _check_broken_head(found: Found) -> Check:
+def _check_nights(found: Found) -> Iterator[Check]:
     document = found.nights[BROKEN - 1]
     states = Counter(cell["state"] for cell in document["cells"])
     holds = states == {"failed": len(CELLS)} and document["commit"]["id"] == found.world.broken
     reasons = sorted({cell["reason"].splitlines()[0][:120] for cell in document["cells"] if cell["reason"]})
-    return Check(
-        "the head that does not import is reported, and measures nothing",
-        holds,
-        reasons[0] if reasons else "",
+    yield Check(
+        "the head that does not import is reported, and measures nothing", holds, next(iter(reasons), "")
     )
 
-
-def _check_idle_night(found: Found) -> Check:
-    idle = [night for night, count in COMMITS.items() if not count]
-    states = Counter(cell["state"] for night in idle for cell in found.nights[night - 1]["cells"])
+    idle = [found.nights[night - 1] for night, count in COMMITS.items() if not count]
+    states = Counter(cell["state"] for document in idle for cell in document["cells"])
     holds = states == {"skipped": len(CELLS) * len(idle)}
-    return Check(
-        "a night without a new commit measures nothing",
-        holds,
-        ", ".join(f"{n} {state}" for state, n in states.items()),
-    )
+    words = ", ".join(f"{count} {state}" for state, count in states.items())
+    yield Check("a night without a new commit measures nothing", holds, words)
 
-
-def _check_launch_counts(found: Found) -> Check:
-    """Every cell and commit of a night has exactly its launches."""
-    counted: Counter[tuple[str, str]] = Counter()
-    for launch in found.launches:
-        if launch.end == "finished" and launch.purpose == "run" and launch.attempt is not None:
-            counted[launch.change_id, launch.attempt.provenance.cell_digest] += 1
-    nights = NIGHTS - 1 - sum(not count for count in COMMITS.values())
-    holds = set(counted.values()) == {LAUNCHES} and len(counted) == nights * len(CELLS)
-    detail = f"{sum(counted.values())} launches of {len(counted)} cells and nights"
-    return Check(f"each cell was measured {LAUNCHES} times a night, not once more", holds, detail)
-
-
-def _check_kept_launches(found: Found) -> Check:
-    finished = {launch.attempt_id for launch in found.launches if launch.end == "finished"}
-    lost = sum(launch.end == "abandoned" for launch in found.launches)
-    holds = bool(found.kept) and found.kept <= finished and lost >= 1
-    holds = holds and all(launch.end is not None for launch in found.launches)
-    detail = f"{len(found.kept)} launches were kept, {lost} cut short and measured again"
-    return Check("what had been measured when it was killed is kept", holds, detail)
-
-
-def _check_starts(found: Found) -> Check:
-    """The engine counts its own starts: no server was started that no journal knows. The head that does not
-    import ends before it counts itself."""
-    servers = {x.token for x in found.launches if x.pid and x.change_id != found.world.broken}
-    measured = sum(launch.end == "finished" and launch.purpose == "run" for launch in found.launches)
-    holds = found.started == len(servers) and found.points == measured
-    detail = (
-        f"{found.started} server starts, {len(servers)} in the journals; "
-        f"{found.points} points of {measured} launches"
-    )
-    return Check("journals, series and the engine's own count agree", holds, detail)
-
-
-def _check_exit_codes(found: Found) -> Check:
-    holds = all(document["ended_with"] == _expected_code(document) for document in found.nights)
     codes = [document["ended_with"] for document in found.nights]
-    return Check("every night ended as its worst finding says", holds, " ".join(map(str, codes)))
+    holds = codes == [_expected_code(document) for document in found.nights]
+    yield Check("every night ended as its worst finding says", holds, " ".join(map(str, codes)))
 
 
 def _expected_code(document: dict[str, Any]) -> int:
     """3 a regression is new, 5 a cell failed, 0 nothing new."""
-    new = [a for a in document["alerts"] if a["change"] == "opened" and a["counts"] and a["worse"]]
-    if new:
+    if any(
+        alert["change"] == "opened" and alert["counts"] and alert["worse"] for alert in document["alerts"]
+    ):
         return 3
     return 5 if any(cell["state"] == "failed" for cell in document["cells"]) else 0
 
 
-def _check_report(found: Found) -> Check:
-    named = found.world.slow[:10] in found.site
-    cells = [cell for cell in CELLS if cell in found.report]
-    holds = named and len(cells) == len(CELLS) and "instrument" in found.report.lower()
-    detail = (
-        f"the report names {len(cells)} cells; the site {'names' if named else 'does not name'} the commit"
+def _check_launches(found: Found) -> Iterator[Check]:
+    finished = [launch for launch in found.launches if launch.end == "finished"]
+    measured = [launch for launch in finished if launch.purpose == "run"]
+    counted = Counter(
+        (launch.change_id, launch.attempt.provenance.cell_digest)
+        for launch in measured
+        if launch.attempt is not None
     )
-    return Check("report and site say so", holds, detail)
+    nights = NIGHTS - 1 - sum(not count for count in COMMITS.values())
+    holds = set(counted.values()) == {LAUNCHES} and len(counted) == nights * len(CELLS)
+    words = f"{counted.total()} launches of {len(counted)} cells and nights"
+    yield Check(f"each cell was measured {LAUNCHES} times a night, not once more", holds, words)
+
+    lost = sum(launch.end == "abandoned" for launch in found.launches)
+    holds = bool(found.kept) and found.kept <= {launch.attempt_id for launch in finished} and lost >= 1
+    holds = holds and all(launch.end is not None for launch in found.launches)
+    words = f"{len(found.kept)} launches were kept, {lost} cut short and measured again"
+    yield Check("what had been measured when it was killed is kept", holds, words)
+
+    # The engine counts its own starts. The head that does not import ends before it counts itself.
+    servers = {x.token for x in found.launches if x.pid and x.change_id != found.world.broken}
+    holds = found.started == len(servers) and found.points == len(measured)
+    words = f"{found.started} server starts, {len(servers)} in the journals; "
+    words += f"{found.points} points of {len(measured)} launches"
+    yield Check("journals, series and the engine's own count agree", holds, words)
