@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.errors import LocatedError
 from perfbisect.jobs.documents import Document
 from perfbisect.report.document import Command, Items, Paragraph, Report, Verdict, code
-from perfbisect.series.admission import NoZoneError, admit_build, check_zone, zone_of
-from perfbisect.series.points import RawFile, RejectedResult
-from perfbisect.series.sources import IngestOptions, ResultSource, SourceBuild, find_source
+from perfbisect.series.points import Build, Point, RawFile, RejectedResult
+from perfbisect.series.sources import IngestOptions, ResultSource, SourceBuild, find_source, journals
+from perfbisect.series.sources.results import read_file, zone_of
 from perfbisect.series.store import FileState, SeriesStore
 
 _AHEAD = timedelta(days=1)
 """How far a result's clock may be ahead of ours: zones are mistaken more often than years."""
+
+_OTHER_PROMPTS = 2.0
+"""How many times longer prompts are those of another workload: one that draws them anew varies by less."""
+
+_Results = tuple[tuple[Point, ...], tuple[RejectedResult, ...]]
 
 
 class FateDocument(Document):
@@ -58,12 +61,18 @@ def ingest(
     """
     if options.zone:
         zone_of(options.zone)  # An unknown one fails before anything is read.
+    latest = options.now + _AHEAD if options.now else None
     builds, files = 0, Counter[FileState]()
+    admitted: dict[int, _Results] = {}
     for place in places:
-        for states in _store_builds(store, *find_source(place, source), options):
-            builds += 1
-            files += states
-    points, rejected = _admit_builds(store, options.now + _AHEAD if options.now else None)
+        for batch in _batches(store, *find_source(place, source), options):
+            with store.transaction():
+                for build, new_files in batch:
+                    builds += 1
+                    files += _store_build(store, build, new_files)
+                for number, changed in store.changed_builds():
+                    admitted[number] = admit_build(changed, store.files(number), latest)
+                    store.replace_results(number, *admitted[number])
     branches = Counter(build.of_main for build in store.builds())
     return TrackIngestDocument(
         store=str(store.path),
@@ -72,30 +81,33 @@ def ingest(
         changed=files["changed"],
         unchanged=files["unchanged"],
         duplicates=files["duplicate"],
-        points=points,
-        rejected=_group_rejections(rejected),
+        points=sum(len(points) for points, _ in admitted.values()),
+        rejected=_group_rejections([result for _, rejected in admitted.values() for result in rejected]),
         cells=len(store.cells()),
         builds_not_of_main=branches[False],
         builds_of_unknown_branch=branches[None],
     )
 
 
-def _store_builds(
+_NewFiles = Iterable[tuple[RawFile, str]]
+"""Files with their versions."""
+
+
+def _batches(
     store: SeriesStore, source: ResultSource, place: str, options: IngestOptions
-) -> Iterator[Counter[FileState]]:
-    """Store the builds of a place; yields the states of each build's files."""
+) -> Iterator[Iterable[tuple[SourceBuild, _NewFiles]]]:
+    """The builds that are stored at once, with their new files: all of a path, each one of a service."""
     versions = store.versions()
-    options = replace(options, finished=store.whole_builds())
-    with nullcontext() if source.is_remote else store.transaction():
-        for build in source.builds(place, options):
-            # What is fetched is fetched before the store is locked.
-            files = list(_read_new(build, versions)) if source.is_remote else _read_new(build, versions)
-            with store.transaction() if source.is_remote else nullcontext():
-                yield _store_build(store, build, files)
+    builds = source.builds(place, replace(options, finished=store.whole_builds()))
+    loaded = ((build, _read_new(build, versions)) for build in builds)
+    if not source.is_remote:
+        yield loaded
+        return
+    for build, new_files in loaded:
+        yield [(build, list(new_files))]  # What is fetched is fetched before the store is locked.
 
 
-def _read_new(build: SourceBuild, versions: dict[str, str]) -> Iterator[tuple[RawFile, str]]:
-    """The files that are new or changed, with their versions."""
+def _read_new(build: SourceBuild, versions: dict[str, str]) -> _NewFiles:
     for file in build.files:
         version = f"{file.version} {build.zone}"
         if versions.get(file.place) != version:
@@ -103,36 +115,98 @@ def _read_new(build: SourceBuild, versions: dict[str, str]) -> Iterator[tuple[Ra
             yield RawFile(file.name, file.place, text, beside, build.zone, file.facts), version
 
 
-def _store_build(
-    store: SeriesStore, build: SourceBuild, files: Iterable[tuple[RawFile, str]]
-) -> Counter[FileState]:
+def _store_build(store: SeriesStore, build: SourceBuild, new_files: _NewFiles) -> Counter[FileState]:
     number = store.keep_build(build.build, whole=build.whole)
-    states: list[FileState] = []
-    for file, version in files:
-        try:
-            check_zone(file.text, file.zone)
-        except NoZoneError as error:
-            raise LocatedError(
-                f"{error}: nothing was ingested from there",
-                file=file.place,
-                field="date",
-                allowed="a time with its zone, or --zone",
-                next_step="add --zone UTC, or the zone of the machine that measured: --zone Asia/Shanghai",
-            ) from None
-        states.append(store.keep_file(number, file, version))
-    return Counter[FileState](states) + Counter[FileState]({"unchanged": len(build.files) - len(states)})
+    states = Counter[FileState](store.keep_file(number, file, version) for file, version in new_files)
+    states["unchanged"] += len(build.files) - states.total()
+    return states
 
 
-def _admit_builds(store: SeriesStore, latest: datetime | None) -> tuple[int, list[RejectedResult]]:
-    """Make the points of every changed build, also of an ingest that was cut short."""
-    count, all_rejected = 0, list[RejectedResult]()
-    with store.transaction():
-        for number, build in store.changed_builds():
-            points, rejected = admit_build(build, store.files(number), latest)
-            store.replace_results(number, points, rejected)
-            count += len(points)
-            all_rejected += rejected
-    return count, all_rejected
+def admit_build(build: Build, files: Iterable[RawFile], latest: datetime | None = None) -> _Results:
+    """Admit the results of a build: its points and the rejected ones.
+
+    What began after ``latest`` was measured by a clock that is wrong: one such night would be the last of all
+    for years.
+    """
+    points: list[Point] = []
+    rejected: list[RejectedResult] = []
+    runs: list[journals.PublishedRun] = []
+    for file in files:
+        for result in read_file(build, file):
+            if isinstance(result, RejectedResult):
+                rejected.append(result)
+            elif file.duplicate_of:
+                rejected.append(result.rejected("twin", f"the same file as {file.duplicate_of}"))
+            elif isinstance(result, journals.PublishedRun):
+                runs.append(result)
+            elif latest is not None and result.moment > latest:
+                reason = f"says {result.began}, which is not yet: the clock was wrong"
+                rejected.append(replace(result.rejected("broken", reason), night=""))
+            else:
+                points.append(result)
+    for result in list(journals.published_results(runs, {point.start for point in points})):
+        if isinstance(result, Point):
+            points.append(result)
+        else:
+            rejected.append(result)
+    admitted, others = admit_results(points)
+    night = _night(points)
+    return admitted, tuple(
+        replace(result, night=night or result.night or build.fixed[:10]) for result in (*rejected, *others)
+    )
+
+
+def admit_results(points: Sequence[Point]) -> _Results:
+    """The points of one build with their night and server start, and the rejected ones.
+
+    Of several like results of a cell the last counts, since a step that is run again replaces the first; of
+    unlike workloads none counts, since it is not known which is which.
+    """
+    night = _night(points)
+    by_cell: dict[str, list[Point]] = {}
+    for point in sorted(points, key=lambda point: point.order):
+        by_cell.setdefault(point.cell, []).append(replace(point, night=night, start=_start(point)))
+    admitted: list[Point] = []
+    rejected: list[RejectedResult] = []
+    for cell, results in by_cell.items():
+        last = results[-1]
+        unlike = next((point for point in results if not _is_alike(point, last)), None)
+        if last.build.source == journals.SOURCE:
+            admitted += results
+        elif unlike is not None:
+            reason = _unlike_reason(unlike, last)
+            rejected += [point.rejected("ambiguous", reason) for point in results]
+        else:
+            reason = f"{cell} was measured again in this build: {last.raw}"
+            rejected += [point.rejected("repeated", reason) for point in results[:-1]]
+            admitted.append(last)
+    return tuple(sorted(admitted, key=lambda p: (p.began, p.cell, p.raw))), tuple(rejected)
+
+
+def _night(points: Iterable[Point]) -> str:
+    return min((point.began for point in points), default="")[:10]
+
+
+def _start(point: Point) -> str:
+    """One server serves every workload of a test; that for text alone is another test of the same name."""
+    kind = "-text" if point.workload.only_text else ""
+    return point.start or f"{point.build.key}/{point.workload.test}{kind}"
+
+
+def _is_alike(a: Point, b: Point) -> bool:
+    left, right = _prompt_tokens(a), _prompt_tokens(b)
+    is_other = left and right and max(left, right) > _OTHER_PROMPTS * min(left, right)
+    return a.workload == b.workload and not is_other
+
+
+def _prompt_tokens(point: Point) -> float:
+    return float(point.covariates.get("input_tokens") or 0)
+
+
+def _unlike_reason(a: Point, b: Point) -> str:
+    prompts = f"prompts of {_prompt_tokens(a):g} and {_prompt_tokens(b):g} tokens"
+    difference = "models or backends differ" if a.workload != b.workload else prompts
+    return f"two workloads under one name, {a.raw} and {b.raw}: {difference}"
 
 
 def _group_rejections(rejected: Sequence[RejectedResult]) -> tuple[FateDocument, ...]:

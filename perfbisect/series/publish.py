@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -28,15 +28,15 @@ from perfbisect.model.metric import METRICS, PER_UNIT, STAGE
 from perfbisect.report.document import Paragraph, Report, Verdict
 from perfbisect.series.points import Build
 from perfbisect.series.sources.base import read_text
-from perfbisect.series.sources.journals import RecordedRun, measured_attempts, read_run
-from perfbisect.series.sources.kanban import RAW
-from perfbisect.series.sources.published import (
+from perfbisect.series.sources.folders import RAW
+from perfbisect.series.sources.journals import (
     BLOCK,
-    MOST_REQUESTS,
-    TOTALS,
-    RunOrigin,
-    name_of,
-    read_origin,
+    PublishedRun,
+    RecordedCell,
+    RecordedRun,
+    measured_attempts,
+    read_published,
+    read_run,
 )
 from perfbisect.system.files import write_atomic
 
@@ -47,9 +47,12 @@ _TIME = "%Y%m%d-%H%M%S"
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 _DIFFUSION = "diffusion_bench"
 _BEFORE_RUNS = ("build", "fetch", "launch", "first_request", "warm")
-_DERIVED = frozenset({*PER_UNIT, "input_tokens", "output_tokens", "images", "image_pixels", "failed"}) - {
-    "audio_rtf"
-}
+_SUFFIXES = {"ms": "_ms", "s": "_s"}
+_TOTALS = {"input_tokens": "total_input_tokens", "output_tokens": "total_output_tokens"}
+"""Facts of a run, and their names in a result."""
+
+MOST_REQUESTS = "max_concurrent_requests"
+_DERIVED = frozenset({*PER_UNIT, *_TOTALS, "images", "image_pixels", "failed"}) - {"audio_rtf"}
 """Values that follow from others in a result, and have no name of their own in it."""
 
 
@@ -71,68 +74,62 @@ class TrackPublishDocument(Document):
     left_out: tuple[str, ...] = ()
 
 
-@dataclass
-class _Publication:
-    """What was done so far."""
-
-    launches: int = 0
-    unchanged: int = 0
-    written: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+Outcome = Literal["launch", "written", "unchanged", "removed", "left out"]
+"""What became of a launch or of a file."""
 
 
 def publish(folder: Path, jobs: Iterable[Job]) -> TrackPublishDocument:
     """Write new results of these jobs below ``folder``; jobs of other commands are skipped. Idempotent."""
-    done = _Publication()
+    outcomes: dict[Outcome, list[str]] = {outcome: [] for outcome in get_args(Outcome)}
     for job in jobs:
         recorded = read_run(job.journal)
-        if recorded is not None:
-            _publish_job(folder.expanduser() / "data" / RAW / job.id / RESULTS, job, recorded, done)
-    return TrackPublishDocument.model_validate({"folder": str(folder), **vars(done)})
+        if recorded is None:
+            continue
+        for outcome, what in _publish_job(
+            folder.expanduser() / "data" / RAW / job.id / RESULTS, job, recorded
+        ):
+            outcomes[outcome].append(what)
+    return TrackPublishDocument(
+        folder=str(folder),
+        launches=len(outcomes["launch"]),
+        written=tuple(outcomes["written"]),
+        unchanged=len(outcomes["unchanged"]),
+        removed=tuple(outcomes["removed"]),
+        left_out=tuple(outcomes["left out"]),
+    )
 
 
-def publish_report(document: TrackPublishDocument) -> Report:
-    files = f"{len(document.written)} files written, {document.unchanged} were there"
-    lines = [f"{document.folder}: {document.launches} launches; {files}"]
-    if document.removed:
-        lines.append(f"{len(document.removed)} removed: their launches were discarded")
-    lines += [f"left out: {why}" for why in document.left_out]
-    verdict = Verdict(f"{len(document.written)} files written")
-    return Report("Publish", verdict, tuple(map(Paragraph, lines)))
-
-
-def _publish_job(results: Path, job: Job, recorded: RecordedRun, done: _Publication) -> None:
+def _publish_job(results: Path, job: Job, recorded: RecordedRun) -> Iterator[tuple[Outcome, str]]:
     try:
         cell = Cell.model_validate_json(json.dumps(recorded.document["cell"]))
     except ValidationError as error:
-        done.left_out.append(f"{job.id}: its cell cannot be read: {error.errors()[0]['msg']}")
+        yield "left out", f"{job.id}: its cell cannot be read: {error.errors()[0]['msg']}"
         return
-    present = _published_files(results, job.id)
-    kept = set()
+    outdated = _published_files(results, job.id)
     for attempt in measured_attempts(recorded):
-        runs = {(attempt.id, place + 1): place for place in range(len(attempt.runs))}
+        places = range(len(attempt.runs))
+        present = {place for place in places if (attempt.id, place + 1) in outdated}
         try:
             documents = {
                 place: result_document(
                     cell, attempt, place, recorded.build, _client_result(job, attempt, place)
                 )
-                for key, place in runs.items()
-                if key not in present
+                for place in places
+                if place not in present
             }
         except (ClientError, ValueError) as error:
-            done.left_out.append(f"{attempt.id}: {error}")
+            yield "left out", f"{attempt.id}: {error}"
             continue
-        done.launches += 1
-        kept |= runs.keys() & present.keys()
+        yield "launch", attempt.id
+        for place in present:
+            yield "unchanged", str(outdated.pop((attempt.id, place + 1)))
         for place, document in documents.items():
             path = _free_path(results, cell, run_start(attempt, place))
             write_atomic(path, json.dumps(document, ensure_ascii=False, allow_nan=False) + "\n")
-            done.written.append(str(path))
-    done.unchanged += len(kept)
-    for key in present.keys() - kept:
-        _remove(present[key])
-    done.removed += [str(path) for key, path in present.items() if key not in kept]
+            yield "written", str(path)
+    for path in outdated.values():
+        _remove(path)
+        yield "removed", str(path)
 
 
 def _published_files(results: Path, job: str) -> dict[tuple[str, int], Path]:
@@ -140,11 +137,11 @@ def _published_files(results: Path, job: str) -> dict[tuple[str, int], Path]:
     files = {}
     for path in sorted(results.glob("*.json")):
         try:
-            origin = read_origin(json.loads(read_text(path)))
+            run = read_published(json.loads(read_text(path)))
         except (ValueError, RecursionError):
             continue
-        if origin is not None and origin.job == job:
-            files[origin.launch, origin.run] = path
+        if run is not None and run.build.name == job:
+            files[run.attempt.id, run.attempt.runs[0].index] = path
     return files
 
 
@@ -208,51 +205,61 @@ def result_document(
         "engine_commit": provenance.engine_commit,
         "hardware": provenance.machine_class,
         "gpu": ", ".join(str(gpu.get("name", "")) for gpu in gpus),
-        BLOCK: _origin(cell, attempt, place, build).model_dump(mode="json", by_alias=True),
+        BLOCK: _published_run(cell, attempt, place, build).model_dump(mode="json", by_alias=True),
     }
     run, start = attempt.runs[place], run_start(attempt, place)
+    if not isinstance(run.facts.get("completed"), int):
+        raise ClientError("the run does not say how many requests were answered")
     if cell.client.name == _DIFFUSION:
         return [{**_diffusion_record(cell, run, start, client_result), **additions}]
     return {**_served_result(cell, run, start, client_result), **additions}
 
 
-def _origin(cell: Cell, attempt: Attempt, place: int, build: Build) -> RunOrigin:
+def _published_run(cell: Cell, attempt: Attempt, place: int, build: Build) -> PublishedRun:
+    """The run without what concerns only this machine: paths, messages, commands, process environment."""
     provenance, run = attempt.provenance, attempt.runs[place]
-    shared = provenance.facts.get("launch") or {}
-    return RunOrigin(
-        job=build.name,
-        planned=build.fixed,
-        cell=cell.name,
-        model=cell.model,
-        digest=provenance.cell_digest,
-        launch=attempt.id,
-        start=str(shared.get("id") or attempt.id),
-        suite=str(shared.get("suite") or ""),
-        run=place + 1,
+    facts = {
+        "machine": {"host": (provenance.facts.get("machine") or {}).get("host", "")},
+        "launch": {name: (provenance.facts.get("launch") or {}).get(name) for name in ("id", "suite")},
+    }
+    run_facts = {name: run.facts.get(name) for name in ("completed", "failed", MOST_REQUESTS, *_TOTALS)}
+    published = replace(
+        attempt,
+        folder="",
+        provenance=replace(provenance, facts=facts),
+        runs=(replace(run, index=place + 1, raw="", warnings=(), spread={}, facts=run_facts),),
+    )
+    return PublishedRun(
+        build=build,
+        cell=RecordedCell(cell.name, cell.model, cell.num_prompts),
         runs=len(attempt.runs),
-        seed=run.seed,
-        began=attempt.started_at,
-        seconds=run.seconds,
-        client=provenance.client_digest,
-        era=provenance.client_era,
-        machine=provenance.machine_class,
-        host=str((provenance.facts.get("machine") or {}).get("host", "")),
-        metrics=tuple(sorted(filter(_is_in_series, run.values))),
+        attempt=published,
     )
 
 
 def _served_result(
     cell: Cell, run: RunResult, start: datetime, client_result: Mapping[str, Any]
 ) -> dict[str, Any]:
-    facts, completed = run.facts, _completed(run)
-    document: dict[str, Any] = {
-        "date": _utc(start + timedelta(seconds=run.seconds)),
+    """The client's own numbers; ours where it has none, and always for what was asked."""
+    facts, completed = run.facts, run.facts["completed"]
+    duration = facts.get("duration", run.seconds)
+    ours = {
         "endpoint_type": cell.backend,
         "backend": cell.backend,
         "label": None,
+        # Readers of results recognise one of a served benchmark by this name.
+        "request_throughput": completed / duration,
+        **{total: facts[name] for name, total in _TOTALS.items() if facts.get(name) is not None},
+        **_client_values(run, diffusion=False),
     }
-    document |= {name: value for name, value in client_result.items() if name != "date" and _is_kept(value)}
-    document |= {
+    if "images" in run.values:
+        ours["total_images"] = round(run.values["images"] * completed)
+    if "image_pixels" in run.values:
+        ours["average_pixels_per_image"] = run.values["image_pixels"]
+    return {
+        **ours,
+        **_without_lists(client_result),
+        "date": _utc(start + timedelta(seconds=run.seconds)),
         "model_id": cell.model,
         "tokenizer_id": cell.tokenizer or cell.model,
         "num_prompts": cell.num_prompts,
@@ -260,20 +267,10 @@ def _served_result(
         "burstiness": cell.burstiness,
         "max_concurrency": cell.max_concurrency,
         "num_warmups": cell.num_warmups,
-        "duration": facts.get("duration", run.seconds),
+        "duration": duration,
         "completed": completed,
         "failed": facts.get("failed") or 0,
     }
-    for name, total in {**TOTALS, MOST_REQUESTS: MOST_REQUESTS}.items():
-        if facts.get(name) is not None:
-            document[total] = facts[name]
-    if "images" in run.values:
-        document["total_images"] = round(run.values["images"] * completed)
-    if "image_pixels" in run.values:
-        document["average_pixels_per_image"] = run.values["image_pixels"]
-    # Readers of results recognise one of a served benchmark by this name.
-    document.setdefault("request_throughput", completed / document["duration"])
-    return document | _client_values(run, document, diffusion=False)
 
 
 def _diffusion_record(
@@ -281,14 +278,6 @@ def _diffusion_record(
 ) -> dict[str, Any]:
     fields = cell.model_dump(mode="json", by_alias=True)
     inner = client_result.get("result")
-    reported = inner if isinstance(inner, Mapping) else client_result
-    result = {name: value for name, value in reported.items() if _is_kept(value)}
-    result |= {
-        "model": cell.model,
-        "duration": run.facts.get("duration", run.seconds),
-        "completed_requests": _completed(run),
-        "failed_requests": run.facts.get("failed") or 0,
-    }
     return {
         "test_name": _test_name(cell),
         "endpoint": cell.endpoint,
@@ -303,38 +292,50 @@ def _diffusion_record(
             "max-concurrency": cell.max_concurrency,
             "request-rate": None if math.isinf(cell.request_rate) else cell.request_rate,
         },
-        "result": result | _client_values(run, result, diffusion=True),
+        "result": {
+            **_client_values(run, diffusion=True),
+            **_without_lists(inner if isinstance(inner, Mapping) else client_result),
+            "model": cell.model,
+            "duration": run.facts.get("duration", run.seconds),
+            "completed_requests": run.facts["completed"],
+            "failed_requests": run.facts.get("failed") or 0,
+        },
     }
 
 
-def _client_values(run: RunResult, document: Mapping[str, Any], *, diffusion: bool) -> dict[str, Any]:
-    """The run's values under the client's names."""
+def _client_values(run: RunResult, *, diffusion: bool) -> dict[str, Any]:
+    """The run's values under the client's names, for a result that was not kept."""
     values: dict[str, Any] = {}
     for key, value in run.values.items():
         name, _, statistic = key.partition(":")
-        if not _is_in_series(key):
+        if statistic == "std" or name in _DERIVED:
             continue
         if name.startswith(STAGE):
             stages = f"stage_durations_{STAGE_STATISTICS[statistic]}"
-            values.setdefault(stages, dict(document.get(stages) or {}))[name.removeprefix(STAGE)] = value
-        elif name == "spec_decode_acceptance_rate":
-            values[name] = document.get(name, value * 100)  # The client reports per cent.
-        elif name not in _DERIVED:
-            values[name_of(key, diffusion=diffusion)] = value
+            values.setdefault(stages, {})[name.removeprefix(STAGE)] = value
+        elif name in METRICS:
+            # The client reports an acceptance rate in per cent.
+            factor = 100 if name == "spec_decode_acceptance_rate" else 1
+            values[client_name(key, diffusion=diffusion)] = value * factor
     return values
 
 
-def _is_in_series(key: str) -> bool:
-    """False for standard deviations and for metrics that the table does not know."""
-    name = key.partition(":")[0]
-    return not key.endswith(":std") and (name in METRICS or name.startswith(STAGE))
+def client_name(key: str, *, diffusion: bool = False) -> str:
+    """The client's name of one of our metrics: ``ttft:median`` -> ``median_ttft_ms``; see :func:`key_of`.
+
+    ``diffusion``: in a result of the diffusion benchmark, ``latency_median``.
+    """
+    name, _, statistic = key.partition(":")
+    if not statistic:
+        return name
+    if diffusion:
+        return f"{name}_{statistic}"
+    return f"{statistic}_{name}{_SUFFIXES.get(METRICS[name].unit, '')}"
 
 
-def _completed(run: RunResult) -> int:
-    completed = run.facts.get("completed")
-    if not isinstance(completed, int):
-        raise ClientError("the run does not say how many requests were answered")
-    return completed
+def _without_lists(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A client's result without its lists of single requests and without numbers that are none."""
+    return {name: value for name, value in result.items() if _is_kept(value)}
 
 
 def _is_kept(value: object) -> bool:
@@ -360,3 +361,13 @@ def _rate_text(rate: float) -> str:
         return "inf"
     text = f"{rate:.12f}".rstrip("0")
     return f"{text}0" if text.endswith(".") else text
+
+
+def publish_report(document: TrackPublishDocument) -> Report:
+    files = f"{len(document.written)} files written, {document.unchanged} were there"
+    lines = [f"{document.folder}: {document.launches} launches; {files}"]
+    if document.removed:
+        lines.append(f"{len(document.removed)} removed: their launches were discarded")
+    lines += [f"left out: {why}" for why in document.left_out]
+    verdict = Verdict(f"{len(document.written)} files written")
+    return Report("Publish", verdict, tuple(map(Paragraph, lines)))

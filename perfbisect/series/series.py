@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from perfbisect.model.metric import Metric, MetricRef, parse_metric
 from perfbisect.series.points import ALONE, Point
-from perfbisect.series.sources.kanban import of_nightly
+from perfbisect.series.sources.folders import of_nightly
 from perfbisect.serving.eras import DIFFUSION_ERAS, NIGHTLY_ERAS, OMNI_ERAS, Era
 
 BuildRun = Literal["typical", "mean", "tail"]

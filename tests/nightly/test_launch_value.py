@@ -13,7 +13,7 @@ from perfbisect.jobs.replay import launches
 from perfbisect.model.metric import parse_metric
 from perfbisect.nightly.journal import CellLaunches
 from perfbisect.series.points import Point
-from perfbisect.series.sources.journals import read_run, recorded_points
+from perfbisect.series.sources.journals import read_run, recorded_results
 from perfbisect.stats.two_sample import Scale
 from tests.compare.test_run import job_of, plan
 from tests.jobs.world import Watch, World, history
@@ -37,6 +37,6 @@ def test_every_surface_has_the_same_value(tmp_path: Path, runs: int) -> None:
     assert tuple(scale.value(scale.level(a.values(TPOT))) for a in attempts) == pytest.approx(values)
     recorded = read_run(job.journal)
     assert recorded is not None
-    points = [p for p in recorded_points(recorded.build, recorded.document, "") if isinstance(p, Point)]
+    points = [p for p in recorded_results(recorded.build, recorded.document, "") if isinstance(p, Point)]
     assert tuple(point.values["tpot:median"] for point in points) == values
     assert CellLaunches(seen).value(TPOT) == median(values)

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perfbisect.series import admission
-from perfbisect.series.admission import NoZoneError, admit_build, admit_results, check_zone, parse_time
+from perfbisect.errors import LocatedError
+from perfbisect.series.ingest import admit_build, admit_results
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
-from perfbisect.series.sources.kanban import PIPELINE
+from perfbisect.series.sources import results
+from perfbisect.series.sources.folders import PIPELINE
+from perfbisect.series.sources.results import parse_time
 from tests.series.made import drawn, name_of, served, template, text_only
 
 BUILD = Build("kanban", PIPELINE, "6433")
@@ -62,7 +64,7 @@ def test_a_clock_that_is_years_ahead_measured_nothing() -> None:
 
 
 def test_a_file_that_is_too_large_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "LARGEST", 1 << 20)
+    monkeypatch.setattr(results, "LARGEST", 1 << 20)
     text = json.dumps(served(label="x" * (1 << 20)))[: 1 << 20]
     assert rejection_of(name_of(), text).reason == "is larger than 1 MB"
     assert rejection_of(name_of(), text[:100]).reason.startswith("is no JSON")
@@ -165,10 +167,8 @@ def test_a_time_is_of_its_zone() -> None:
     document = served(date="2026-04-12T19:02:55+02:00")
     assert point_of(name_of(), document, zone="").ended == "2026-04-12T17:02:55Z"
     for times in (served(), [drawn()], [template(), drawn()]):
-        with pytest.raises(NoZoneError):
-            check_zone(json.dumps(times), "")
-    check_zone(json.dumps(served()), "UTC")
-    check_zone('{"no": "result"}', "")
+        with pytest.raises(LocatedError, match="does not say its zone"):
+            admit(("bench.json", times), zone="")
     assert parse_time("20260412-190115", "UTC").isoformat() == "2026-04-12T19:01:15+00:00"
     assert parse_time("2026-04-12T19:01:15Z", "").isoformat() == "2026-04-12T19:01:15+00:00"
 

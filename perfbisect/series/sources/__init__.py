@@ -11,9 +11,8 @@ from perfbisect.series.sources.base import IngestOptions as IngestOptions
 from perfbisect.series.sources.base import ResultSource as ResultSource
 from perfbisect.series.sources.base import SourceBuild as SourceBuild
 from perfbisect.series.sources.buildkite import Buildkite
-from perfbisect.series.sources.folder import BenchFolder
+from perfbisect.series.sources.folders import BenchFolder, Kanban
 from perfbisect.series.sources.journals import Journals
-from perfbisect.series.sources.kanban import Kanban
 
 _ALL: tuple[ResultSource, ...] = (Buildkite(), Kanban(), Journals(), BenchFolder())
 SOURCES = {source.name: source for source in _ALL}
@@ -25,25 +24,22 @@ def find_source(place: str, name: str | None = None) -> tuple[ResultSource, str]
     is_address = urlsplit(place).scheme in ("http", "https")
     path = Path(place).expanduser().absolute()
     location = place if is_address else str(path)
-    candidates = [source for source in SOURCES.values() if source.is_remote == is_address]
-    if name is not None:
-        if name not in SOURCES:
-            raise UsageError(
-                f"no source {name!r}{hint(name, SOURCES)}; there are: {', '.join(SOURCES)}",
-                next_step="leave --from out: the place itself says which it is",
-            )
-        if SOURCES[name] not in candidates or not SOURCES[name].takes(location):
-            raise UsageError(
-                f"{place} is no {name}: {SOURCES[name].accepts}", next_step="leave --from out, or mend it"
-            )
-        return SOURCES[name], location
+    if name is not None and name not in SOURCES:
+        raise UsageError(
+            f"no source {name!r}{hint(name, SOURCES)}; there are: {', '.join(SOURCES)}",
+            next_step="leave --from out: the place itself says which it is",
+        )
     if not is_address and not path.exists():
         raise UsageError(f"no such file or folder: {path}", next_step="give a path or an address")
     if not is_address and path.is_dir() and not any(path.iterdir()):
         raise UsageError(f"{path} is empty", next_step="give a folder with results")
-    for source in candidates:
-        if source.takes(location):
+    for source in [SOURCES[name]] if name else SOURCES.values():
+        if source.is_remote == is_address and source.takes(location):
             return source, location
+    if name:
+        raise UsageError(
+            f"{place} is no {name}: {SOURCES[name].accepts}", next_step="leave --from out, or mend it"
+        )
     accepted = "; ".join(f"{name}: {source.accepts}" for name, source in SOURCES.items())
     raise UsageError(
         f"{place} holds nothing that can be ingested ({accepted})", next_step="perfbisect track ingest -h"

@@ -109,7 +109,12 @@ def local_file(path: Path, root: Path) -> SourceFile:
     def read() -> tuple[str, str]:
         return read_text(path), read_text(commands) if len(states) > 1 else ""
 
-    return SourceFile(path.relative_to(root).as_posix(), str(path), version, read)
+    return SourceFile(_name(path.relative_to(root)), _name(path), version, read)
+
+
+def _name(path: Path) -> str:
+    """A path as text; bytes that are no UTF-8 are escaped."""
+    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
 
 
 def read_text(path: Path) -> str:

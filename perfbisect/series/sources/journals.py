@@ -1,4 +1,4 @@
-"""Our own journals: what ``perfbisect run`` measured, one point for each launch.
+"""Our own launches, one point each: from journals of ``perfbisect run``, or from files published of them.
 
 Launches of bisections and comparisons measure commits of one day on another, so their jobs are left out. A
 run that lost requests is no measurement of its load, here as everywhere.
@@ -7,11 +7,13 @@ run that lost requests is no measurement of its load, here as everywhere.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perfbisect.common.quantities import moment, stamp
 from perfbisect.errors import UsageError
@@ -20,7 +22,15 @@ from perfbisect.jobs.journal import read
 from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import parse_metric
-from perfbisect.series.points import ALONE, Build, Point, RejectedResult, Workload, known
+from perfbisect.series.points import (
+    ALONE,
+    Build,
+    Point,
+    RejectedResult,
+    RejectionKind,
+    Workload,
+    known,
+)
 from perfbisect.series.sources.base import IngestOptions, SourceBuild, SourceFile
 
 SOURCE = "journal"
@@ -28,10 +38,12 @@ SOURCE = "journal"
 
 PIPELINE = "perfbisect"
 SCHEMA = "perfbisect.attempts/1"
+BLOCK = "perfbisect"
+"""Key of a published file under which its :class:`PublishedRun` is."""
 
 
 class Journals:
-    """See :class:`ResultSource`."""
+    """Journals of a state folder; see :class:`ResultSource`."""
 
     name = "journals"
     accepts = "a state folder with jobs/, or one job's folder"
@@ -39,7 +51,7 @@ class Journals:
 
     def takes(self, place: str) -> bool:
         """Whether it is a state folder, its ``jobs`` or a job."""
-        return any(True for _ in _journals(Path(place)))
+        return bool(_journals(Path(place)))
 
     def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
         is_empty = True
@@ -96,6 +108,58 @@ def _document_texts(recorded: RecordedRun) -> tuple[str, str]:
     return json.dumps(recorded.document), ""
 
 
+@dataclass(frozen=True)
+class RecordedCell:
+    """What the points of a launch need of its cell."""
+
+    name: str
+    model: str = ""
+    num_prompts: int | None = None
+
+
+class PublishedRun(BaseModel):
+    """A run of a launch, as the file that was published of it says.
+
+    ``build``: that of the journal, and once it is ingested that of the file. ``attempt``: the launch with
+    this run alone, numbered from 1, of ``runs``. ``raw``, ``record``: the file and its record.
+    """
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    schema_: Literal["perfbisect.published/2"] = Field(default="perfbisect.published/2", alias="schema")
+    build: Build
+    cell: RecordedCell
+    runs: int
+    attempt: Attempt
+    raw: str = Field(default="", exclude=True)
+    record: int = Field(default=0, exclude=True)
+
+    def rejected(self, kind: RejectionKind, reason: str) -> RejectedResult:
+        night = stamp(moment(self.attempt.started_at))[:10]
+        return RejectedResult(self.build, kind, reason, self.raw, self.record, self.cell.name, night)
+
+
+def read_published(document: object) -> PublishedRun | None:
+    """The run of ours that a file or a record of it holds; None: none.
+
+    Raises:
+        ValueError: it holds one that cannot be read.
+    """
+    record = document[0] if isinstance(document, list) and document else document
+    if not isinstance(record, Mapping) or BLOCK not in record:
+        return None
+    try:
+        published = PublishedRun.model_validate(record[BLOCK])
+        moment(published.attempt.started_at)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ValueError(f"what perfbisect says of its run cannot be read: {field}: {first['msg']}") from None
+    if len(published.attempt.runs) != 1:
+        raise ValueError(f"what perfbisect says of its run has {len(published.attempt.runs)} runs")
+    return published
+
+
 def measured_attempts(recorded: RecordedRun) -> Iterator[Attempt]:
     """The attempts that were measured and not discarded, whether or not they lost requests."""
     for fields in recorded.document["attempts"]:
@@ -107,33 +171,61 @@ def measured_attempts(recorded: RecordedRun) -> Iterator[Attempt]:
             yield attempt
 
 
-def recorded_points(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[Point | RejectedResult]:
+def recorded_results(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[Point | RejectedResult]:
     """The points of a job's document, and the attempts that failed or were discarded."""
-    cell, discarded = document["cell"], document["discarded"]
-    name, model = str(cell["name"]), str(cell.get("model", ""))
-    for record, fields in enumerate(document["attempts"]):
+    fields, discarded = document["cell"], document["discarded"]
+    cell = RecordedCell(str(fields["name"]), str(fields.get("model", "")), fields.get("num_prompts"))
+    for record, recorded in enumerate(document["attempts"]):
         try:
-            attempt = from_dict(fields)
+            attempt = from_dict(recorded)
         except ValueError as error:
-            yield RejectedResult(build, "broken", str(error), raw, record, name)
+            yield RejectedResult(build, "broken", str(error), raw, record, cell.name)
             continue
         reason = discarded.get(attempt.id) or (attempt.failure.reason if attempt.failure else "")
-        lost = _lost_requests(attempt, cell.get("num_prompts"))
         if reason or not attempt.runs:
-            yield RejectedResult(build, "unmeasured", reason or "no run ended", raw, record, name)
-        elif lost:
-            yield RejectedResult(build, "failed", lost, raw, record, name)
+            yield RejectedResult(build, "unmeasured", reason or "no run ended", raw, record, cell.name)
         else:
-            yield point_of_attempt(build, name, model, attempt, attempt.folder or raw, record)
+            yield _launch_result(build, cell, attempt, raw, record)
 
 
-def point_of_attempt(build: Build, cell: str, model: str, attempt: Attempt, raw: str, record: int) -> Point:
-    """The point of a measured launch: the metrics that all of its runs report."""
+def published_results(
+    runs: Iterable[PublishedRun], recorded: Collection[str] = ()
+) -> Iterator[Point | RejectedResult]:
+    """The launches of a build from their runs. ``recorded``: server starts that the journal itself has.
+
+    A launch of which a run is missing is rejected: its value would be another one.
+    """
+    launches: dict[str, dict[int, PublishedRun]] = {}
+    for run in runs:
+        launch, number = launches.setdefault(run.attempt.id, {}), run.attempt.runs[0].index
+        if _start(run.attempt) in recorded:
+            yield run.rejected("twin", "the same run of the same launch is in the journal")
+        elif number in launch:
+            yield run.rejected("twin", f"the same run of the same launch is {launch[number].raw}")
+        else:
+            launch[number] = run
+    for launch in filter(None, launches.values()):
+        ordered = [launch[number] for number in sorted(launch)]
+        last = ordered[-1]
+        if len(ordered) == last.runs:
+            attempt = replace(last.attempt, runs=tuple(run.attempt.runs[0] for run in ordered))
+            yield _launch_result(last.build, last.cell, attempt, last.raw, last.record)
+        else:
+            yield last.rejected(
+                "unmeasured", f"{len(ordered)} of the {last.runs} runs of its launch are there"
+            )
+
+
+def _launch_result(
+    build: Build, cell: RecordedCell, attempt: Attempt, raw: str, record: int
+) -> Point | RejectedResult:
+    """The point of a measured launch, with the metrics that all of its runs report."""
     began = stamp(moment(attempt.started_at))
+    if lost := _lost_requests(attempt, cell.num_prompts):
+        return RejectedResult(build, "failed", lost, raw, record, cell.name, began[:10])
     names = set.intersection(*(set(run.values) for run in attempt.runs))
     facts, provenance = attempt.runs[-1].facts, attempt.provenance
     completed = facts.get("completed") or 0
-    shared = provenance.facts.get("launch") or {}
 
     def each(total: object) -> float | None:
         return total / completed if isinstance(total, (int, float)) and completed else None
@@ -149,24 +241,29 @@ def point_of_attempt(build: Build, cell: str, model: str, attempt: Attempt, raw:
         "host": str((provenance.facts.get("machine") or {}).get("host", "")),
         "hardware": provenance.machine_class,
         "engine": provenance.engine_version,
-        "suite": shared.get("suite") or ALONE,
+        "suite": (provenance.facts.get("launch") or {}).get("suite") or ALONE,
     }
     return Point(
         build=build,
-        workload=Workload(test=cell, model=model, digest=provenance.cell_digest),
+        workload=Workload(test=cell.name, model=cell.model, digest=provenance.cell_digest),
         began=began,
         ended=began,
         values={
             name: attempt.value(parse_metric(name)) for name in sorted(names) if not name.endswith(":std")
         },
         covariates=known(covariates),
-        start=str(shared.get("id") or attempt.id),
-        raw=raw,
+        start=_start(attempt),
+        raw=attempt.folder or raw,
         record=record,
     )
 
 
-def _lost_requests(attempt: Attempt, prompts: object) -> str:
+def _start(attempt: Attempt) -> str:
+    """The server start of a launch, which cells of one suite share."""
+    return str((attempt.provenance.facts.get("launch") or {}).get("id") or attempt.id)
+
+
+def _lost_requests(attempt: Attempt, prompts: int | None) -> str:
     """Which requests a run lost; empty where all were answered or their number is not known."""
     for run in attempt.runs:
         completed, failed = run.facts.get("completed"), run.facts.get("failed") or 0

@@ -1,7 +1,7 @@
-"""Result documents of other harnesses -> values in our units, with what the document says of the workload.
+"""Result files of other harnesses -> points in our units, and what is rejected, each with its reason.
 
-No cell says what must be in them, so whatever the metric table knows is read, and what makes a result no
-measurement is refused with its reason. The suffix of a name is its unit, the table says ours.
+No cell says what must be in a result, so whatever the metric table knows is read, and what makes it no
+measurement is refused. The suffix of a name is its unit, the table says ours.
 """
 
 from __future__ import annotations
@@ -10,15 +10,23 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from perfbisect.cells.importers.vllm_omni import WARMUPS
+from perfbisect.cells.match import WORKLOAD_PARTS, ReportedWorkload, parse_command, parse_result_name
 from perfbisect.clients.base import CELL, count, number, read_stages
-from perfbisect.errors import ClientError
+from perfbisect.common.quantities import moment, stamp
+from perfbisect.errors import ClientError, LocatedError, UsageError
 from perfbisect.model.metric import METRICS, per_unit
-from perfbisect.series.points import RejectionKind, Workload
-from perfbisect.series.sources.published import PublishedRun, published_run
+from perfbisect.series.points import Build, Point, RawFile, RejectedResult, RejectionKind, Workload, known
+from perfbisect.series.sources import journals
+from perfbisect.series.sources.base import LARGEST
+from perfbisect.series.sources.folders import of_nightly
+from perfbisect.serving.eras import NIGHTLY_ERAS
 
 SPEECH = "openai-audio-speech"
 """A backend whose TTFT was its TTFP until #3674, and is gone since: never read."""
@@ -30,6 +38,11 @@ _STATISTIC = r"(?P<statistic>mean|median|p\d{1,2}(?:\.\d+)?)"
 _SERVED = re.compile(rf"^{_STATISTIC}_(?P<name>[a-z0-9_]+?)(?P<unit>_ms|_s)?$")
 _DIFFUSION = re.compile(rf"^(?P<name>latency|peak_memory_mb|image_distance)_{_STATISTIC}(?P<unit>)$")
 _FACTORS = {("_ms", "s"): 0.001, ("_s", "ms"): 1000.0}
+_PLAIN_TIME = "%Y%m%d-%H%M%S"
+_LOAD_OR_TIME = re.compile(
+    r"[-_]\d{8}-\d{6}|_qps_(?:inf|[\d.]+)(?:_concurrency_\d+)?$|-(?:inf|[\d.]+)qps(?:-concurrency\d+)?"
+)
+"""What of a file's name is its load or its time, where the name follows no rule of the kanban."""
 
 
 class UnusableResultError(ValueError):
@@ -40,12 +53,15 @@ class UnusableResultError(ValueError):
         self.kind: RejectionKind = kind
 
 
+class NoZoneError(ValueError):
+    """A time without a zone, and no zone is known."""
+
+
 @dataclass(frozen=True)
 class ParsedResult:
     """One result. ``workload`` lacks what only the file's name says.
 
     ``began``, ``ended``: as the document has them, with or without a zone; one may be empty.
-    ``published``: the run of ours that it is.
     """
 
     workload: Workload
@@ -53,7 +69,186 @@ class ParsedResult:
     covariates: Mapping[str, Any]
     began: str = ""
     ended: str = ""
-    published: PublishedRun | None = None
+
+
+def read_file(build: Build, file: RawFile) -> Iterator[Point | RejectedResult | journals.PublishedRun]:
+    """The results of a file.
+
+    Raises:
+        LocatedError: a time has no zone, and the file's is not known.
+    """
+    try:
+        document = json.loads(file.text)
+    except (ValueError, RecursionError) as error:
+        is_cut = len(file.text.encode("utf-8", "replace")) >= LARGEST
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = f"is larger than {LARGEST >> 20} MB" if is_cut else f"is no JSON: {why}"
+        yield RejectedResult(build, "broken", reason, file.place)
+        return
+    if isinstance(document, dict) and document.get("schema") == journals.SCHEMA:
+        yield from journals.recorded_results(build, document, file.place)
+        return
+    if isinstance(document, dict) and isinstance(document.get("results"), list) and "date" in document:
+        reason = "a day's summary: no cells, requests or lengths stand behind it"
+        yield RejectedResult(build, "older", reason, file.place)
+        return
+    name = _parse_name(file.name.rsplit("/", 1)[-1])
+    for index, record in enumerate(result_records(document)):
+        try:
+            published = journals.read_published(record)
+            if published is None:
+                yield _point(build, file, name, index, parse_result(record))
+            else:
+                yield published.model_copy(update={"build": build, "raw": file.place, "record": index})
+        except UnusableResultError as error:
+            yield _reject(build, file, name, index, error)
+        except NoZoneError as error:
+            raise LocatedError(
+                f"{error}: nothing was ingested from there",
+                file=file.place,
+                field="date",
+                allowed="a time with its zone, or --zone",
+                next_step="add --zone UTC, or the zone of the machine that measured: --zone Asia/Shanghai",
+            ) from None
+        except (ValueError, ArithmeticError) as error:
+            yield RejectedResult(build, "broken", str(error), file.place, index)
+
+
+def _point(build: Build, file: RawFile, name: ReportedWorkload, index: int, result: ParsedResult) -> Point:
+    """Raises ValueError: there is no time, or the file's name is of another run than the result."""
+    _check_load(name, result.workload)
+    commands, device = _parse_commands(file.beside)
+    if not (result.began or name.time or result.ended):
+        raise ValueError("says no time at which it was measured")
+    length = timedelta(seconds=float(result.covariates["duration"]))
+    ended = parse_time(result.ended, file.zone) if result.ended else None
+    began = ended - length if ended is not None else parse_time(result.began or name.time, file.zone)
+    facts = {**result.covariates, **file.facts}
+    if name.time and file.zone and ended is not None:
+        outside = (began - parse_time(name.time, file.zone)).total_seconds()
+        facts["outside"] = round(outside, 1) if outside > 0 else None
+    facts["hardware"] = facts.get("hardware") or device
+    if facts.get("warmups") is None:
+        facts["warmups"] = commands.fields.get("num_warmups", _nightly_warmups(build, began))
+    dataset = name.fields.get("dataset_name") or commands.fields.get("dataset_name") or ""
+    workload = replace(
+        result.workload,
+        test=result.workload.test or name.test,
+        dataset=result.workload.dataset or str(dataset),
+        lengths=_lengths({**commands.arguments, **name.arguments}) or result.workload.lengths,
+    )
+    return Point(
+        build=build,
+        workload=workload,
+        began=stamp(began),
+        ended=stamp(ended or began + length),
+        values=result.values,
+        covariates=known(facts),
+        raw=file.place,
+        record=index,
+    )
+
+
+def _reject(
+    build: Build, file: RawFile, name: ReportedWorkload, index: int, error: UnusableResultError
+) -> RejectedResult:
+    """With the cell and the night that the file's name says, if any."""
+    try:
+        night = stamp(parse_time(name.time, file.zone or "UTC"))[:10] if name.time else ""
+    except ValueError as time_error:
+        return RejectedResult(build, "broken", str(time_error), file.place, index)
+    return RejectedResult(build, error.kind, str(error), file.place, index, _named_cell(name), night)
+
+
+def _named_cell(name: ReportedWorkload) -> str:
+    """The cell that a file's name alone says; empty if it says none."""
+    if not name.fields:
+        return ""
+    fields: dict[str, Any] = dict(name.fields)
+    return Workload(
+        test=name.test,
+        dataset=fields["dataset_name"],
+        concurrency=fields["max_concurrency"],
+        rate=fields["request_rate"],
+        prompts=fields["num_prompts"],
+        lengths=_lengths(name.arguments),
+    ).cell
+
+
+def _lengths(arguments: Mapping[str, object]) -> str:
+    sides = {"in": arguments.get("random-input-len"), "out": arguments.get("random-output-len")}
+    return "-".join(f"{short}{length}" for short, length in sides.items() if length is not None)
+
+
+def _parse_name(name: str) -> ReportedWorkload:
+    """What a file's name says; of a name that follows no rule the test, without its load and time."""
+    try:
+        return parse_result_name(name)
+    except UsageError:
+        stem = name.removesuffix(".json")
+        return ReportedWorkload(name, {}, WORKLOAD_PARTS, _LOAD_OR_TIME.sub("", stem) or stem)
+
+
+def _check_load(name: ReportedWorkload, workload: Workload) -> None:
+    """Raises ValueError: the name says another load than the result."""
+    load: dict[str, object] = {
+        "num_prompts": workload.prompts,
+        "max_concurrency": workload.concurrency,
+        "request_rate": workload.rate,
+    }
+    for field, value in load.items():
+        if field in name.fields and name.fields[field] != value:
+            raise ValueError(f"the file's name says {field} {name.fields[field]}, the result {value}")
+
+
+def _parse_commands(text: str) -> tuple[ReportedWorkload, str]:
+    """The workload and the device that the commands beside a result say; empty without them."""
+    try:
+        document = json.loads(text) if text else {}
+        return parse_command(str(document["client_command"])), str(document.get("gpu_type") or "").strip()
+    except (ValueError, KeyError, TypeError, UsageError):
+        return ReportedWorkload("", {}, WORKLOAD_PARTS), ""
+
+
+def _nightly_warmups(build: Build, began: datetime) -> int | None:
+    """Of vLLM-Omni's nightly by its date; None where it is not known."""
+    if not of_nightly(build):
+        return None
+    fixed = moment(build.fixed) if build.fixed else began
+    return WARMUPS if NIGHTLY_ERAS[-1].reached(stamp(fixed)) else 0
+
+
+def parse_time(text: str, zone: str) -> datetime:
+    """A time as results have it: ``20260412-190115`` or ISO 8601. ``zone``: of times without one.
+
+    Raises:
+        NoZoneError: it has no zone and ``zone`` is empty.
+        ValueError: it is no time.
+    """
+    try:
+        time = datetime.strptime(text, _PLAIN_TIME)
+    except ValueError:
+        try:
+            time = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        except ValueError:
+            raise ValueError(f"{text!r} is no time") from None
+    if time.tzinfo is not None:
+        return time
+    if not zone:
+        raise NoZoneError(f"{text!r} does not say its zone")
+    return time.replace(tzinfo=zone_of(zone))
+
+
+def zone_of(name: str) -> tzinfo:
+    """``UTC``, ``Asia/Shanghai`` -> the zone."""
+    if name.upper() in ("UTC", "Z"):
+        return timezone.utc
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise UsageError(
+            f"{name!r} is no time zone that this machine knows", next_step="such as --zone UTC"
+        ) from None
 
 
 def key_of(name: str) -> tuple[str, float] | None:
@@ -147,9 +342,7 @@ def _served(document: Mapping[str, Any]) -> ParsedResult:
         "hardware": _hardware(document),
     }
     ended = str(document.get("date") or "")
-    return ParsedResult(
-        workload, values, covariates, ended=ended, published=published_run(document, document, values)
-    )
+    return ParsedResult(workload, values, covariates, ended=ended)
 
 
 def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedResult:
@@ -178,7 +371,7 @@ def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedRe
         "hardware": _hardware(record),
     }
     began = str(record.get("timestamp") or "")
-    return ParsedResult(workload, values, covariates, began, published=published_run(record, result, values))
+    return ParsedResult(workload, values, covariates, began)
 
 
 def _template() -> UnusableResultError:

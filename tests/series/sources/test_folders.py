@@ -12,7 +12,7 @@ from perfbisect.errors import UsageError
 from perfbisect.model.attempt import Failure
 from perfbisect.series.points import Point, RejectedResult
 from perfbisect.series.sources import SOURCES, IngestOptions, SourceBuild, find_source
-from perfbisect.series.sources.journals import recorded_points
+from perfbisect.series.sources.journals import recorded_results
 from tests.series.made import RAW, drawn, name_of, result, served, write
 from tests.series.test_publish import COMMIT, VALUES, attempt, cell, job_of
 
@@ -159,7 +159,7 @@ def test_our_own_runs_are_points(tmp_path: Path) -> None:
     (batch,) = batches(tmp_path)
     assert (batch.build.name, batch.build.commit, batch.build.source) == ("a", COMMIT, "journal")
     document = json.loads(batch.files[0].read()[0])
-    point, *rejected = recorded_points(batch.build, document, "raw")
+    point, *rejected = recorded_results(batch.build, document, "raw")
     assert isinstance(point, Point)
     assert (point.cell, point.workload.digest) == (of.name, of.digest)
     assert point.began == "2026-04-12T19:01:00Z"
