@@ -25,35 +25,37 @@ from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Work
 from perfbisect.series.series import cell_of_series, machine_series
 
 FILE = "series.sqlite"
-VERSION = 4
+VERSION = 5
 """Version of the tables: SQLite's ``user_version``, 0 in an empty file."""
 
-_TABLES = """
-CREATE TABLE builds (
+_TABLES = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS builds (
   id INTEGER PRIMARY KEY,
   key TEXT NOT NULL UNIQUE, is_numbered INTEGER NOT NULL, build TEXT NOT NULL,
   is_whole INTEGER NOT NULL, is_changed INTEGER NOT NULL
 );
-CREATE TABLE files (
+CREATE TABLE IF NOT EXISTS files (
   id INTEGER PRIMARY KEY,
   build INTEGER NOT NULL REFERENCES builds(id),
-  name TEXT NOT NULL, digest TEXT NOT NULL, place TEXT NOT NULL, zone TEXT NOT NULL,
-  facts TEXT NOT NULL, content BLOB NOT NULL, beside BLOB NOT NULL,
+  name TEXT NOT NULL, place TEXT NOT NULL, digest TEXT NOT NULL, file BLOB NOT NULL,
   UNIQUE (build, name)
 );
-CREATE INDEX files_digest ON files (digest);
-CREATE TABLE versions (place TEXT PRIMARY KEY, version TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE results (
+CREATE INDEX IF NOT EXISTS files_digest ON files (digest);
+CREATE TABLE IF NOT EXISTS versions (place TEXT PRIMARY KEY, version TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS results (
   id INTEGER PRIMARY KEY,
   build INTEGER NOT NULL REFERENCES builds(id),
   cell TEXT NOT NULL, night TEXT NOT NULL, is_point INTEGER NOT NULL, result TEXT NOT NULL
 );
-CREATE INDEX results_cell ON results (is_point, cell, night);
-CREATE INDEX results_build ON results (build);
-CREATE TABLE alerts (
+CREATE INDEX IF NOT EXISTS results_cell ON results (is_point, cell, night);
+CREATE INDEX IF NOT EXISTS results_build ON results (build);
+CREATE TABLE IF NOT EXISTS alerts (
   id TEXT PRIMARY KEY,
   state TEXT NOT NULL, why TEXT NOT NULL, by_rule INTEGER NOT NULL, record TEXT NOT NULL
 ) WITHOUT ROWID;
+PRAGMA user_version = {VERSION};
+COMMIT;
 """
 
 _LONG = 64
@@ -69,20 +71,18 @@ class _Connection(sqlite3.Connection):
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         return super().execute(sql, tuple(map(_writable, parameters)))
 
-    def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
-        return super().executemany(sql, (tuple(map(_writable, row)) for row in parameters))
-
 
 def _writable(value: object) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def open_store(path: Path) -> sqlite3.Connection:
+    """Open the store, or create it; another process may do so at the same time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, factory=_Connection)
         connection.execute("PRAGMA foreign_keys = ON")
-        version = _version(connection)
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise UsageError(f"{path} is a database, and no store of perfbisect", next_step="move it away")
         if version not in (0, VERSION):
@@ -93,38 +93,13 @@ def open_store(path: Path) -> sqlite3.Connection:
             )
         connection.execute("PRAGMA journal_mode = WAL")
         if version == 0:
-            _create_tables(connection)
+            with connection:
+                connection.executescript(_TABLES)
     except sqlite3.DatabaseError as error:
         raise _database_error(path, error) from error
     except OSError as error:
         raise MachineError(f"the store cannot be opened: {error.strerror or error}", where=path) from error
     return connection
-
-
-def _create_tables(connection: sqlite3.Connection) -> None:
-    """Create all tables in one transaction, unless another process did so in the meantime."""
-    with _transaction(connection):
-        if _version(connection) == 0:
-            # Statement by statement: executescript would end the transaction.
-            for statement in _TABLES.strip().split(";\n"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 def _database_error(path: Path, error: sqlite3.DatabaseError) -> UsageError | MachineError:
@@ -149,14 +124,11 @@ class SeriesStore:
         """The store of a state folder; creates it if there is none."""
         return cls(state / "track" / FILE)
 
-    def close(self) -> None:
-        self._db.close()
-
     def __enter__(self) -> SeriesStore:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.close()
+        self._db.close()
         if isinstance(error, sqlite3.DatabaseError):
             raise _database_error(self.path, error) from error
 
@@ -164,7 +136,8 @@ class SeriesStore:
     def transaction(self) -> Iterator[None]:
         """All of the block, or nothing of it."""
         try:
-            with _transaction(self._db):
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
                 yield
         except sqlite3.OperationalError as error:
             raise MachineError(
@@ -181,17 +154,16 @@ class SeriesStore:
                 "INSERT INTO builds (key, is_numbered, build, is_whole, is_changed) VALUES (?, ?, ?, ?, 1)",
                 (build.key, build.is_numbered, json.dumps(asdict(build)), whole),
             )
-            number = int(cursor.lastrowid or 0)
-        else:
-            number, was_whole, before = row[0], row[1], _build(row[2])
-            changes = {name: value for name, value in asdict(build).items() if value and name != "source"}
-            merged = replace(before, **changes)
-            if merged != before or (whole and not was_whole):
-                self._db.execute(
-                    "UPDATE builds SET build = ?, is_whole = max(is_whole, ?), is_changed = 1 WHERE id = ?",
-                    (json.dumps(asdict(merged)), whole, number),
-                )
-        return number
+            return int(cursor.lastrowid or 0)
+        number, was_whole, before = row[0], row[1], _build(row[2])
+        stated = {name: value for name, value in asdict(build).items() if value and name != "source"}
+        merged = replace(before, **stated)
+        if merged != before or (whole and not was_whole):
+            self._db.execute(
+                "UPDATE builds SET build = ?, is_whole = max(is_whole, ?), is_changed = 1 WHERE id = ?",
+                (json.dumps(asdict(merged)), whole, number),
+            )
+        return int(number)
 
     def versions(self) -> dict[str, str]:
         """Place -> version of every file that was read."""
@@ -203,41 +175,40 @@ class SeriesStore:
 
     def keep_file(self, build: int, file: RawFile, version: str) -> FileState:
         """Write a file of a build; ``duplicate``: it was read from another place before."""
-        kept = self._db.execute(
-            "SELECT id, digest, place, zone, facts FROM files WHERE build = ? AND name = ?",
-            (build, file.name),
+        row = self._db.execute(
+            "SELECT digest, file FROM files WHERE build = ? AND name = ?", (build, file.name)
         ).fetchone()
+        kept_digest, kept = (row[0], _unpacked(row[1])) if row else ("", None)
         document = _parse_json(file.text)
         digest = _digest(file, document)
-        if kept is not None and kept[1] != digest and kept[2] != file.place and _exists(kept[2]):
+        if kept and kept_digest != digest and kept.place != file.place and _exists(kept.place):
             raise UsageError(
-                f"one build has {file.name} twice, with different content: from {kept[2]}, and now from "
+                f"one build has {file.name} twice, with different content: from {kept.place}, and now from "
                 f"{file.place}",
                 where=file.place,
                 next_step="remove the one that is wrong, or ingest it with another --state",
             )
         self._db.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (file.place, version))
-        if kept is not None and kept[1] == digest:
-            facts = json.dumps(json.loads(kept[4]) | dict(file.facts), sort_keys=True)
-            zone = file.zone or kept[3]
-            if (zone, facts) != kept[3:]:
-                self._db.execute("UPDATE files SET zone = ?, facts = ? WHERE id = ?", (zone, facts, kept[0]))
+        if kept and kept_digest == digest:
+            merged = replace(kept, zone=file.zone or kept.zone, facts={**kept.facts, **file.facts})
+            if merged != kept:
+                self._write_file(build, merged, digest)
                 self._db.execute("UPDATE builds SET is_changed = 1 WHERE id = ?", (build,))
-            return "unchanged" if file.place == kept[2] else "duplicate"
-        if kept is not None:
+            return "unchanged" if file.place == kept.place else "duplicate"
+        if kept:
             # Where its old content lies too, it may be a point there now.
-            self._mark_changed(kept[1])
-        content = _packed(_without_long_lists(file.text, document))
-        facts = json.dumps(dict(file.facts), sort_keys=True)
-        self._db.execute(
-            "INSERT INTO files (build, name, digest, place, zone, facts, content, beside)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (build, name) DO UPDATE SET"
-            " digest = excluded.digest, place = excluded.place, zone = excluded.zone,"
-            " facts = excluded.facts, content = excluded.content, beside = excluded.beside",
-            (build, file.name, digest, file.place, file.zone, facts, content, _packed(file.beside)),
-        )
+            self._mark_changed(kept_digest)
+        self._write_file(build, replace(file, text=_without_long_lists(file.text, document)), digest)
         self._mark_changed(digest)
-        return "new" if kept is None else "changed"
+        return "changed" if kept else "new"
+
+    def _write_file(self, build: int, file: RawFile, digest: str) -> None:
+        self._db.execute(
+            "INSERT INTO files (build, name, place, digest, file) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT (build, name) DO UPDATE SET"
+            " place = excluded.place, digest = excluded.digest, file = excluded.file",
+            (build, file.name, file.place, digest, zlib.compress(json.dumps(asdict(file)).encode(), 1)),
+        )
 
     def _mark_changed(self, digest: str) -> None:
         self._db.execute(
@@ -253,17 +224,13 @@ class SeriesStore:
     def files(self, build: int) -> list[RawFile]:
         """The files of a build, by name. Of equal files that in a numbered build counts, else by build."""
         rows = self._db.execute(
-            "SELECT f.name, f.place, f.content, f.beside, f.zone, f.facts,"
-            " CASE WHEN f.id = c.id THEN '' ELSE c.place END FROM files f JOIN files c ON c.id ="
-            " (SELECT g.id FROM files g JOIN builds b ON b.id = g.build WHERE g.digest = f.digest"
+            "SELECT f.file, CASE WHEN f.id = c.id THEN '' ELSE c.place END FROM files f JOIN files c"
+            " ON c.id = (SELECT g.id FROM files g JOIN builds b ON b.id = g.build WHERE g.digest = f.digest"
             "  ORDER BY b.is_numbered DESC, b.key, g.name LIMIT 1)"
             " WHERE f.build = ? ORDER BY f.name",
             (build,),
         )
-        return [
-            RawFile(name, place, _unpacked(content), _unpacked(beside), zone, json.loads(facts), duplicate_of)
-            for name, place, content, beside, zone, facts, duplicate_of in rows
-        ]
+        return [replace(_unpacked(content), duplicate_of=duplicate_of) for content, duplicate_of in rows]
 
     def replace_results(
         self, build: int, points: Iterable[Point], rejected: Iterable[RejectedResult]
@@ -271,13 +238,13 @@ class SeriesStore:
         """Replace what was made of a build."""
         self._db.execute("DELETE FROM results WHERE build = ?", (build,))
         results: list[Point | RejectedResult] = [*points, *rejected]
-        self._db.executemany(
-            "INSERT INTO results (build, cell, night, is_point, result) VALUES (?, ?, ?, ?, ?)",
-            [
-                (build, result.cell, result.night, isinstance(result, Point), _result_json(result))
-                for result in results
-            ],
-        )
+        for result in results:
+            fields = asdict(result)
+            del fields["build"]  # It is stored once for all of its results.
+            self._db.execute(
+                "INSERT INTO results (build, cell, night, is_point, result) VALUES (?, ?, ?, ?, ?)",
+                (build, result.cell, result.night, isinstance(result, Point), json.dumps(fields)),
+            )
         self._db.execute("UPDATE builds SET is_changed = 0 WHERE id = ?", (build,))
 
     def cells(self) -> tuple[str, ...]:
@@ -380,20 +347,13 @@ class AlertTable:
 
     def keep(self, records: Iterable[AlertRecord]) -> None:
         """Write alerts; the state of a known alert stays as it is in the table."""
-        self._db.executemany(
-            "INSERT INTO alerts (id, state, why, by_rule, record) VALUES (?, ?, ?, ?, ?)"
-            " ON CONFLICT (id) DO UPDATE SET record = excluded.record",
-            [
-                (
-                    record.alert.id,
-                    record.alert.state,
-                    record.alert.why,
-                    record.by_rule,
-                    _RECORD.dump_json(record).decode(),
-                )
-                for record in records
-            ],
-        )
+        for record in records:
+            alert, text = record.alert, _RECORD.dump_json(record).decode()
+            self._db.execute(
+                "INSERT INTO alerts (id, state, why, by_rule, record) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET record = excluded.record",
+                (alert.id, alert.state, alert.why, record.by_rule, text),
+            )
 
     def mark(self, name: str, state: State, why: str, *, by_rule: bool = False) -> None:
         self._db.execute(
@@ -410,12 +370,6 @@ def _alert_record(state: State, why: str, by_rule: int, text: str) -> AlertRecor
 
 def _build(text: str) -> Build:
     return Build(**json.loads(text))
-
-
-def _result_json(result: Point | RejectedResult) -> str:
-    fields = asdict(result)
-    del fields["build"]  # It is stored once for all of its results.
-    return json.dumps(fields)
 
 
 def _parse_json(text: str) -> object:
@@ -437,12 +391,8 @@ def _without_long_lists(text: str, document: object) -> str:
     return json.dumps({k: v for k, v in document.items() if not (isinstance(v, list) and len(v) > _LONG)})
 
 
-def _packed(text: str) -> bytes:
-    return zlib.compress(text.encode("utf-8", "replace"), 1)
-
-
-def _unpacked(content: bytes) -> str:
-    return zlib.decompress(content).decode("utf-8")
+def _unpacked(content: bytes) -> RawFile:
+    return RawFile(**json.loads(zlib.decompress(content)))
 
 
 def _exists(place: str) -> bool:

@@ -56,8 +56,9 @@ def version(path: Path) -> int:
 
 def test_tables_are_created_all_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "deep" / "series.sqlite"
+    broken_tables = store_module._TABLES.replace("PRAGMA", "CREATE TABLE builds (x);\nPRAGMA")
     with monkeypatch.context() as broken:
-        broken.setattr(store_module, "_TABLES", store_module._TABLES + "CREATE TABLE builds (x);\n")
+        broken.setattr(store_module, "_TABLES", broken_tables)
         with pytest.raises(MachineError, match="already exists"):
             open_store(path)
     assert (version(path), tables(path)) == (0, set())
