@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.bisect.decision.model import Beliefs
+from perfbisect.bisect.decision.model import Beliefs, Comparison, Skipped
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
 from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.result import BisectResult, read_result, recast_result
+from perfbisect.bisect.search_events import SEARCHING, to_search_events
+from perfbisect.bisect.summary import next_command, summarize
+from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
     CellDocument,
     ChangeDocument,
@@ -20,8 +25,23 @@ from perfbisect.jobs.documents import (
     LongDocument,
     MetricDocument,
     MinutesDocument,
+    cell_document,
     change_document,
+    compare_guards,
+    launch_document,
+    metric_document,
+    minutes_document,
+    versions,
 )
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.measurement import guard_metrics
+from perfbisect.jobs.plans import plan_cell
+from perfbisect.jobs.replay import minutes_saved
+from perfbisect.model.change import Change
+from perfbisect.model.metric import MetricRef
+from perfbisect.serving.log_facts import combine_launches, fact_differences
+from perfbisect.stats.ab_test import AbVerdict
 
 BisectOutcome = Literal["found", "not reproduced", "too small", "out of budget", "inconclusive", "unfinished"]
 
@@ -144,6 +164,99 @@ class ReportDocument(LongDocument):
         return brief.model_copy(update={"beliefs": beliefs, "left_out": left})
 
 
+def bisect_document(job: Job, events: Sequence[JournalEvent]) -> ReportDocument:
+    """The report; UsageError if the journal holds no readable bisection."""
+    return build_document(read_result(job, events))
+
+
+def document_for_metric(job: Job, events: Sequence[JournalEvent], metric: MetricRef) -> ReportDocument:
+    """The report as if another metric had been asked for.
+
+    If the launches do not settle that, the outcome is ``inconclusive`` with the price of the rest.
+
+    Raises:
+        UsageError: the job is no bisection, or its client did not report the metric.
+    """
+    return build_document(recast_result(job, events, metric))
+
+
+def build_document(result: BisectResult) -> ReportDocument:
+    """The report of launches and their outcome; without one, of how far the job is."""
+    plan, records, outcome, check = result.plan, result.records, result.outcome, result.revert
+    cell, positions = plan_cell(plan), position_documents(plan)
+    culprits = outcome.culprits if outcome else ()
+    confirmed = outcome.confirmed if outcome else None
+    parent = plan.positions[confirmed.parent if confirmed else 0].change
+    shown = plan.positions[culprits[0] if result.found else -1].change
+    good, bad = map(change_document, plan.ends)
+    changes = {change.id: change for position in plan.positions for change in position.changes}
+    launched = changes | ({check.change.id: check.change} if check.change else {})
+    measured = {x.position for x in result.measured if x.purpose in SEARCHING}
+    skips = (*skip_documents(plan), *_measured_skips(result, measured))
+    skipped = {skip.change.id for skip in skips}
+    example = next((x.attempt for x in reversed(result.measured) if x.change_id == shown.id), None)
+    return ReportDocument(
+        job=result.job.id,
+        outcome=outcome.verdict if outcome else "inconclusive" if result.is_recast else "unfinished",
+        summary=tuple(summarize(result)),
+        next=next_command(result),
+        probability=shown_probability(outcome.probability) if outcome else 0.0,
+        culprit=(
+            change_document(shown)
+            if result.found and len(culprits) == 1 and not result.is_on_branch
+            else None
+        ),
+        culprits=tuple(positions[index] for index in culprits),
+        parent=change_document(parent) if result.found else None,
+        confirmed=_comparison(confirmed, plan) if confirmed else None,
+        whole=_comparison(outcome.whole, plan) if outcome and outcome.whole else None,
+        share=outcome.share if outcome else None,
+        guards=_guards(result),
+        beliefs=_belief_document(result.beliefs) if result.beliefs else None,
+        cell=cell_document(cell, plan.ref),
+        metric=metric_document(plan.ref),
+        repository=plan.setting.repository,
+        environment=plan.setting.environment,
+        client=plan.setting.instrument,
+        good=good,
+        bad=bad,
+        changes=len(changes),
+        positions=len(positions),
+        history=positions,
+        launches=tuple(launch_document(x, launched[x.change_id], plan.ref) for x in records),
+        skips=skips,
+        merged=tuple(position for position in positions if len(position.changes) > 1),
+        not_tested=tuple(
+            position.changes[0]
+            for position in positions
+            if position.index not in measured and position.changes[0].id not in skipped
+        ),
+        minutes=minutes_document(records, plan.budget, minutes_saved(result.events, records)),
+        reproduce=commands_document(cell, plan.setting, shown, example),
+        versions=versions(plan.setting, records),
+        notes=plan.notes,
+        steps=tuple(
+            StepDocument(
+                culprits=tuple(positions[index] for index in step.culprits),
+                probability=shown_probability(step.probability),
+                confirmed=_comparison(step.confirmed, plan),
+            )
+            for step in (outcome.steps if outcome else ())
+        ),
+        log_differences=_log_differences(result) if result.found else (),
+        revert=(
+            _effect(plan.positions[-1].change, check.change, check.verdict, check.verdict.launches // 2)
+            if check.change and check.verdict and not math.isnan(check.verdict.effect)
+            else None
+        ),
+        revert_note=check.note,
+        cherry_picks=(
+            tuple(map(change_document, plan.branch.own)) if result.is_on_branch and plan.branch else ()
+        ),
+        folder=str(result.job.path),
+    )
+
+
 def position_documents(plan: BisectPlan) -> tuple[PositionDocument, ...]:
     return tuple(
         PositionDocument(index=index, changes=tuple(map(change_document, position.changes)))
@@ -165,7 +278,25 @@ def shown_probability(p: float) -> float:
     return min(MAX_PROBABILITY, round(p, 4))
 
 
-def belief_document(beliefs: Beliefs) -> BeliefDocument:
+def _measured_skips(result: BisectResult, measured: set[int]) -> Sequence[SkipDocument]:
+    skips = []
+    events = to_search_events(result.records, result.plan)
+    for index in dict.fromkeys(event.index for event in events if isinstance(event, Skipped)):
+        last = [x for x in result.records if x.position == index and x.refused][-1]
+        failure = last.attempt.failure if last.attempt else None
+        reason = f"{failure.phase}: {failure.reason}" if failure else last.reason
+        skips.append(
+            SkipDocument(
+                change=change_document(result.plan.positions[index].change),
+                reason=reason + (" (it was served at other times)" if index in measured else ""),
+                known="measured",
+                log=failure.log if failure else "",
+            )
+        )
+    return skips
+
+
+def _belief_document(beliefs: Beliefs) -> BeliefDocument:
     return BeliefDocument(
         none=shown_probability(beliefs.none),
         leading=beliefs.leading,
@@ -176,4 +307,40 @@ def belief_document(beliefs: Beliefs) -> BeliefDocument:
         step=beliefs.step,
         step_low=beliefs.step_low,
         step_high=beliefs.step_high,
+    )
+
+
+def _comparison(comparison: Comparison, plan: BisectPlan) -> EffectDocument:
+    left, right = (plan.positions[index].change for index in (comparison.parent, comparison.culprit))
+    return _effect(left, right, comparison, comparison.launches)
+
+
+def _effect(left: Change, right: Change, effect: Comparison | AbVerdict, launches: int) -> EffectDocument:
+    return EffectDocument(
+        left=change_document(left),
+        right=change_document(right),
+        effect=effect.effect,
+        low=effect.low,
+        high=effect.high,
+        launches=launches,
+    )
+
+
+def _guards(result: BisectResult) -> tuple[GuardDocument, ...]:
+    """Compared in the A/B, or without one over all launches."""
+    attempts = []
+    for side in result.sides:
+        confirming = [attempt for launch, attempt in side if launch.purpose == "confirm"]
+        attempts.append(confirming or [attempt for _, attempt in side])
+    return compare_guards(guard_metrics(plan_cell(result.plan)), *attempts)
+
+
+def _log_differences(result: BisectResult) -> tuple[tuple[str, str, str], ...]:
+    """What the engines' own logs say differently on the two sides."""
+    left, right = (
+        [attempt.provenance.facts.get("engine_log") for _, attempt in side] for side in result.sides
+    )
+    return fact_differences(
+        combine_launches(fact for fact in left if isinstance(fact, Mapping)),
+        combine_launches(fact for fact in right if isinstance(fact, Mapping)),
     )

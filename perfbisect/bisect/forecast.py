@@ -10,7 +10,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.bisect.documents import PositionDocument, SkipDocument, position_documents, skip_documents
+from perfbisect.bisect.documents import (
+    PositionDocument,
+    SkipDocument,
+    position_documents,
+    skip_documents,
+)
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.revert import MAX_BLOCKS
 from perfbisect.common.quantities import minutes, percent
@@ -103,8 +108,7 @@ def plan_document(plan: BisectPlan, noise: Noise, builder: Builder | None = None
         MachineError: there is no room for the environments of the shortest search.
     """
     cell, expected = plan_cell(plan), forecast(plan, noise)
-    ends = plan.positions[0].changes[0], plan.positions[-1].changes[-1]
-    good, bad = ends if plan.direction == "regression" else ends[::-1]
+    good, bad = plan.ends
     disk = _disk_notes(plan, expected, builder) if builder is not None else ()
     return PlanDocument(
         cell=cell_document(cell, plan.ref),

@@ -1,4 +1,7 @@
-"""The bisection: ask the search, launch, record, ask again. Resuming is starting the same loop."""
+"""The bisection as a kind of job: ask the search, launch, record, ask again.
+
+Resuming is starting the same loop.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,39 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Final
 
-from perfbisect.bisect.control_runs import disagreement, slot_record
 from perfbisect.bisect.decision import decide
 from perfbisect.bisect.decision.model import SearchEnd, SearchOutcome, Wait
-from perfbisect.bisect.documents import ReportDocument, shown_probability
-from perfbisect.bisect.other_metric import require_reported
-from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.positions import next_beside_pin
-from perfbisect.bisect.result import bisect_document, outcome_of
+from perfbisect.bisect.documents import (
+    ReportDocument,
+    bisect_document,
+    document_for_metric,
+    shown_probability,
+)
+from perfbisect.bisect.plan import BisectPlan, next_beside_pin
+from perfbisect.bisect.report import build_report
+from perfbisect.bisect.result import outcome_of, require_reported
 from perfbisect.bisect.revert import confirm_revert
-from perfbisect.bisect.search_events import beliefs_after, likely_next, pending_launches, to_search_events
+from perfbisect.bisect.search_events import (
+    beliefs_after,
+    disagreement,
+    likely_next,
+    pending_launches,
+    slot_record,
+    to_search_events,
+)
 from perfbisect.bisect.summary import reason_sentence
-from perfbisect.common.quantities import probability
-from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
+from perfbisect.common.quantities import percent, probability
+from perfbisect.errors import (
+    EXIT_INCONCLUSIVE,
+    EXIT_OK,
+    EXIT_REGRESSION,
+    MachineError,
+    PerfbisectError,
+    ServerError,
+    UsageError,
+)
 from perfbisect.jobs.documents import launch_document
 from perfbisect.jobs.events import EventListener, JobEnded, LaunchEnded
 from perfbisect.jobs.folders import Job, finished
@@ -32,10 +54,17 @@ from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Purpose
 from perfbisect.report.console import CandidatesUpdated
-from perfbisect.report.kind import Amendment
+from perfbisect.report.kind import Amendment, Candidate, JobKind, JobStatus
 
 _LEADING = 3
 """Candidates that the line of a launch names."""
+
+_EXIT_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}
+_CANDIDATES = 5
+_NAMED = 3
+"""Changes of a verdict that are named in one line."""
+_LEAST_PROBABILITY = 0.005
+"""A change less likely than this is no candidate."""
 
 
 def next_step(
@@ -245,3 +274,60 @@ def _report_launch(
     names = tuple((position.change.short, position.change.subject) for position in positions)
     untestable = frozenset(i for i, position in enumerate(positions) if position.skip)
     sink(CandidatesUpdated(names, p, none, untestable))
+
+
+def exit_code(document: ReportDocument) -> int:
+    """3 a culprit is named, 0 not reproduced, 4 otherwise."""
+    return _EXIT_CODES.get(document.outcome, EXIT_INCONCLUSIVE)
+
+
+def _status(document: ReportDocument) -> JobStatus:
+    return JobStatus(
+        outcome=document.outcome,
+        verdict=_verdict(document),
+        cell=document.cell.name,
+        metric=document.metric,
+        launches=document.launches,
+        minutes=document.minutes,
+        next=document.next,
+        candidates=_candidates(document),
+    )
+
+
+def _verdict(document: ReportDocument) -> str:
+    """The culprits, and the effect of their step."""
+    culprits = [position.changes[0] for position in document.culprits[:_NAMED]]
+    names = [change.short for change in culprits]
+    if len(culprits) == 1:
+        names = [f"{culprits[0].short} {culprits[0].subject}"]
+    more = len(document.culprits) - len(culprits)
+    who = " or ".join([*names, *([f"{more} more"] if more else [])])
+    step = document.confirmed or document.whole
+    size = f"{document.metric.name} {percent(step.effect)}" if step else ""
+    return ", ".join(part for part in (who, size) if part)
+
+
+def _candidates(document: ReportDocument) -> tuple[Candidate, ...]:
+    """The likeliest positions, likeliest first."""
+    p = document.beliefs.by_position if document.beliefs else ()
+    best = sorted(range(len(p)), key=lambda index: -p[index])[:_CANDIDATES]
+    changes = {position.index: position.changes[0] for position in document.history}
+    return tuple(
+        Candidate(index, changes[index].short, changes[index].subject, p[index])
+        for index in best
+        if index in changes and p[index] >= _LEAST_PROBABILITY
+    )
+
+
+BISECT: Final = JobKind(
+    plan=BisectPlan,
+    run=bisect,
+    document=bisect_document,
+    exit_code=exit_code,
+    status=_status,
+    report=build_report,
+    client_change=lambda plan: plan.positions[-1].change,
+    workers=lambda plan: plan.workers,
+    amend=amend,
+    document_for_metric=document_for_metric,
+)

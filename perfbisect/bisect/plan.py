@@ -1,23 +1,29 @@
-"""The plan of ``perfbisect bisect``: the positions of its range, and what is asked of them."""
+"""The plan of ``perfbisect bisect``: the positions of its range, and what is asked of them.
+
+Where the engine below the positions moves (a vLLM-Omni commit that pins another vLLM), the first position on
+a new pin and the one before it are measured before the search goes on. If the step is there, the report says
+so, and how to swap its packages one at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, ClassVar, Literal
 
+from packaging.utils import canonicalize_name
+
 from perfbisect.bisect.decision.model import Plan
-from perfbisect.bisect.positions import Position, find_positions, pin_notes
 from perfbisect.cells.deploy import DeployText, deploy_changes
 from perfbisect.changes.history import Branch
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.jobs.measurement import MeasurementConfig, runs_per_launch
+from perfbisect.jobs.measurement import MeasurementConfig, PlanPart, runs_per_launch
 from perfbisect.jobs.plans import JobPlan, cell_data
 from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
-from perfbisect.model.change import History
+from perfbisect.model.change import Change, History
 from perfbisect.model.metric import MetricRef
 
 Direction = Literal["regression", "improvement"]
@@ -26,6 +32,21 @@ Direction = Literal["regression", "improvement"]
 def end_names(direction: Direction) -> tuple[str, str]:
     """What the user calls the earlier and the later end."""
     return ("good", "bad") if direction == "regression" else ("bad", "good")
+
+
+class Position(PlanPart):
+    """Changes with identical environments, oldest first; ``skip``: why not testable."""
+
+    changes: tuple[Change, ...]
+    skip: str = ""
+    cached: bool = False
+    group: str = ""
+    """The engine below, where it moves within a range: ``vllm v0.21.0``."""
+
+    @property
+    def change(self) -> Change:
+        """The one that is measured: the first, which brought the difference."""
+        return self.changes[0]
 
 
 class BisectPlan(JobPlan):
@@ -64,6 +85,12 @@ class BisectPlan(JobPlan):
     @property
     def last(self) -> int:
         return len(self.positions) - 1
+
+    @property
+    def ends(self) -> tuple[Change, Change]:
+        """The good end and the bad one."""
+        earlier, later = self.positions[0].changes[0], self.positions[-1].changes[-1]
+        return (earlier, later) if self.direction == "regression" else (later, earlier)
 
     def end_name(self, index: int) -> str:
         """What the user calls the end at a position."""
@@ -151,3 +178,112 @@ def _with_build_minutes(costs: Costs, positions: Sequence[Position], builder: Bu
     known = [builder.minutes(p.change) for p in positions if not (p.skip or p.cached)]
     minutes = [value for value in known if value is not None]
     return replace(costs, build=median(minutes)) if minutes else costs
+
+
+def find_positions(
+    changes: Sequence[Change], builder: Builder, deploys: frozenset[str]
+) -> tuple[Position, ...]:
+    """Merge neighbours with one environment; ``deploys``: ids of changes of the cell's deploy YAML.
+
+    Raises:
+        UsageError: --env is wrong.
+    """
+    positions: list[Position] = []
+    before = ""
+    for change in changes:
+        refusal = builder.refuses(change)
+        if refusal is not None and refusal.error:
+            raise UsageError(refusal.reason, next_step="mend --env")
+        if refusal is not None:
+            positions.append(Position(changes=(change,), skip=refusal.reason, group=builder.group(change)))
+            before = ""
+            continue
+        identity = builder.key(change)
+        if identity == before and change.id not in deploys:
+            last = positions[-1]
+            positions[-1] = last.model_copy(update={"changes": (*last.changes, change)})
+            continue
+        before = identity
+        positions.append(
+            Position(changes=(change,), cached=builder.cached(change), group=builder.group(change))
+        )
+    return tuple(positions)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The first position on a new pin; ``parent``: the last testable one before it."""
+
+    index: int
+    parent: int
+    what: str
+    before: str
+    after: str
+
+
+def crossings(positions: Sequence[Position]) -> tuple[Crossing, ...]:
+    """Where a pin moves, oldest first; positions without a pin are passed over."""
+    found: list[Crossing] = []
+    before = moved = ""
+    parent: int | None = None
+    for index, position in enumerate(positions):
+        if position.group and before and position.group != before:
+            moved = moved or before
+        before = position.group or before
+        if position.skip:
+            continue
+        if moved and moved != before and parent is not None:
+            what, _, old = moved.rpartition(" ")
+            found.append(Crossing(index, parent, what, old, before.rpartition(" ")[2]))
+        moved, parent = "", index
+    return tuple(found)
+
+
+def pin_notes(positions: Sequence[Position]) -> tuple[str, ...]:
+    """The plan's notes on them."""
+    return tuple(
+        f"crosses the {crossing.what} pin at {positions[crossing.index].change.short}: {crossing.before} -> "
+        f"{crossing.after}; it and its parent are measured first after the ends"
+        for crossing in crossings(positions)
+    )
+
+
+def next_beside_pin(
+    positions: Sequence[Position],
+    measured: Collection[int],
+    probabilities: Callable[[], Sequence[float]],
+    asked: int,
+) -> int | None:
+    """The position beside a moved pin to measure before ``asked``: of the likely ones the nearest to it."""
+    waiting = [x for x in crossings(positions) if not {x.index, x.parent} <= set(measured)]
+    if not waiting:
+        return None
+    share, fair = probabilities(), 0.5 / max(1, len(positions) - 1)
+    likely = [crossing for crossing in waiting if share[crossing.index] >= fair]
+    if not likely:
+        return None
+    nearest = min(likely, key=lambda crossing: abs(crossing.index - asked))
+    return nearest.parent if nearest.parent not in measured else nearest.index
+
+
+_COMMON_CAUSES = ("vllm", "torch", "triton", "transformers", "flashinfer-python")
+"""Packages that are most often behind a step, listed first."""
+
+
+def differing(left: Sequence[str], right: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
+    """(name, left version, right version) of packages that differ in lists of ``name==version``.
+
+    An empty version: not there. Packages that are most often behind a step come first.
+    """
+    ours, theirs = _versions(left), _versions(right)
+    names = [name for name in {**ours, **theirs} if ours.get(name, "") != theirs.get(name, "")]
+    order = {name: place for place, name in enumerate(_COMMON_CAUSES)}
+    return tuple(
+        (name, ours.get(name, ""), theirs.get(name, ""))
+        for name in sorted(names, key=lambda name: (order.get(name, len(order)), name))
+    )
+
+
+def _versions(lines: Sequence[str]) -> Mapping[str, str]:
+    rows = (line.partition("==") for line in lines)
+    return {canonicalize_name(name): version for name, equals, version in rows if equals}

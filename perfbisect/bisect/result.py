@@ -1,48 +1,98 @@
-"""The report document of a bisection, from its journal: of a finished one, or of one under way."""
+"""The result of a bisection from its journal: of a finished one, or of one under way."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pydantic import TypeAdapter, ValidationError
 
-from perfbisect.bisect.decision.model import Comparison, SearchOutcome, Skipped
-from perfbisect.bisect.documents import (
-    EffectDocument,
-    ReportDocument,
-    SkipDocument,
-    StepDocument,
-    belief_document,
-    position_documents,
-    shown_probability,
-    skip_documents,
-)
+from perfbisect.bisect.decision import decide
+from perfbisect.bisect.decision.model import Beliefs, SearchEnd, SearchOutcome
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.revert import RevertCheck, revert_check
 from perfbisect.bisect.search_events import SEARCHING, beliefs_after, search_launches, to_search_events
-from perfbisect.bisect.summary import next_command, outcome_sentences, rebase_sentences, revert_sentence
+from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
-from perfbisect.jobs.commands import commands_document
-from perfbisect.jobs.documents import (
-    GuardDocument,
-    cell_document,
-    change_document,
-    compare_guards,
-    launch_document,
-    metric_document,
-    minutes_document,
-    versions,
-)
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.measurement import guard_metrics
-from perfbisect.jobs.plans import plan_cell, require_plan
-from perfbisect.jobs.replay import LaunchRecord, launches, minutes_saved
-from perfbisect.serving.log_facts import combine_launches, fact_differences
+from perfbisect.jobs.plans import require_plan
+from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.model.attempt import Attempt, key
+from perfbisect.model.metric import MetricRef
 
 _OUTCOME = TypeAdapter(SearchOutcome)
+
+_BITS_PER_LAUNCH = 0.7
+"""Information that a launch of a search usually gives."""
+
+_AB_LAUNCHES = _END_LAUNCHES = 4
+
+
+@dataclass(frozen=True)
+class BisectResult:
+    """A bisection as its journal has it; ``outcome``: None while there is none.
+
+    ``is_recast``: it is judged by another metric than it was measured for.
+    """
+
+    job: Job
+    plan: BisectPlan
+    events: Sequence[JournalEvent]
+    records: Sequence[LaunchRecord]
+    outcome: SearchOutcome | None
+    is_recast: bool = False
+
+    @cached_property
+    def revert(self) -> RevertCheck:
+        return revert_check(self.events, self.plan, self.records)
+
+    @cached_property
+    def beliefs(self) -> Beliefs | None:
+        return self.outcome.beliefs if self.outcome else beliefs_after(self.plan, self.records)
+
+    @property
+    def found(self) -> bool:
+        return self.outcome is not None and self.outcome.verdict == "found"
+
+    @property
+    def is_on_branch(self) -> bool:
+        """Whether the step is in the own commits of a good end that is no ancestor of bad."""
+        return self.found and self.outcome is not None and self.plan.merge_base in self.outcome.culprits
+
+    @property
+    def measured(self) -> list[LaunchRecord]:
+        return [launch for launch in self.records if launch.end == "finished"]
+
+    @property
+    def minutes_per_launch(self) -> float:
+        measured = self.measured
+        return sum(launch.minutes for launch in measured) / len(measured) if measured else 0.0
+
+    @property
+    def sides(self) -> tuple[list[tuple[LaunchRecord, Attempt]], list[tuple[LaunchRecord, Attempt]]]:
+        """The launches of parent and culprit, or without an A/B those of the two ends."""
+        confirmed = self.outcome.confirmed if self.outcome else None
+        left, right = (confirmed.parent, confirmed.culprit) if confirmed else (0, self.plan.last)
+        return search_launches(self.records, left), search_launches(self.records, right)
+
+    @property
+    def launches_left(self) -> int:
+        """At least so many launches: what the posterior leaves open, then an A/B."""
+        beliefs, last = self.beliefs, self.plan.last
+        p = [v for v in (beliefs.p if beliefs else [1 / last] * last) if v > 0]
+        bits = -sum(v / sum(p) * math.log2(v / sum(p)) for v in p)
+        ends = 0 if beliefs is not None and beliefs.none < 0.1 else _END_LAUNCHES
+        return math.ceil(bits / _BITS_PER_LAUNCH) + _AB_LAUNCHES + ends
+
+
+def read_result(job: Job, events: Sequence[JournalEvent]) -> BisectResult:
+    """The result; UsageError if the journal holds no readable bisection."""
+    plan = require_plan(job, events, BisectPlan, next_step=f"perfbisect status {job.id}")
+    return BisectResult(job, plan, events, launches(events), outcome_of(events))
 
 
 def outcome_of(events: Sequence[JournalEvent]) -> SearchOutcome | None:
@@ -60,169 +110,46 @@ def outcome_of(events: Sequence[JournalEvent]) -> SearchOutcome | None:
         raise UsageError(f"the job's verdict cannot be read: {error}") from error
 
 
-def bisect_document(job: Job, events: Sequence[JournalEvent]) -> ReportDocument:
-    """The report; UsageError if the journal holds no readable bisection."""
-    plan = require_plan(job, events, BisectPlan, next_step=f"perfbisect status {job.id}")
-    return build_document(job, plan, launches(events), outcome_of(events), events)
+def recast_result(job: Job, events: Sequence[JournalEvent], metric: MetricRef) -> BisectResult:
+    """The result as if another metric had been asked for; nothing is launched.
+
+    Raises:
+        UsageError: the job is no bisection, or its client did not report the metric.
+    """
+    plan, records = require_plan(job, events, BisectPlan), launches(events)
+    require_reported(records, metric)
+    plan = plan.model_copy(update={"metric": str(metric)})
+    return BisectResult(job, plan, events, records, _supported_outcome(plan, records), is_recast=True)
 
 
-def build_document(
-    job: Job,
-    plan: BisectPlan,
-    records: Sequence[LaunchRecord],
-    outcome: SearchOutcome | None,
-    events: Sequence[JournalEvent],
-) -> ReportDocument:
-    """The report of launches and their outcome; without one, of how far the job is."""
-    cell, check = plan_cell(plan), revert_check(events, plan, records)
-    positions = position_documents(plan)
-    found = outcome is not None and outcome.verdict == "found"
-    culprits = outcome.culprits if outcome else ()
-    on_branch = found and plan.merge_base in culprits
-    confirmed = outcome.confirmed if outcome else None
-    sides = (confirmed.parent, confirmed.culprit) if confirmed else (0, plan.last)
-    shown = plan.positions[culprits[0] if found else -1].change
-    ends = plan.positions[0].changes[0], plan.positions[-1].changes[-1]
-    good, bad = map(change_document, ends if plan.direction == "regression" else ends[::-1])
-    changes = {change.id: change for position in plan.positions for change in position.changes}
-    launched = changes | ({check.change.id: check.change} if check.change else {})
-    finished_launches = [x for x in records if x.end == "finished"]
-    measured = {x.position for x in finished_launches if x.purpose in SEARCHING}
-    skips = _skips(plan, records, measured)
-    skipped = {skip.change.id for skip in skips}
-    beliefs = outcome.beliefs if outcome else beliefs_after(plan, records)
-    example = next((x.attempt for x in reversed(finished_launches) if x.change_id == shown.id), None)
-    return ReportDocument(
-        job=job.id,
-        outcome=outcome.verdict if outcome else "unfinished",
-        summary=(
-            *_outcome_summary(outcome, plan, finished_launches),
-            *rebase_sentences(plan, outcome, records),
-            *revert_sentence(check, plan),
-        ),
-        next=next_command(outcome, plan, job.id) if outcome else f"perfbisect resume {job.id}",
-        probability=shown_probability(outcome.probability) if outcome else 0.0,
-        culprit=change_document(shown) if found and len(culprits) == 1 and not on_branch else None,
-        culprits=tuple(positions[index] for index in culprits),
-        parent=change_document(plan.positions[sides[0]].change) if found else None,
-        confirmed=_effect(confirmed, plan) if confirmed else None,
-        whole=_effect(outcome.whole, plan) if outcome and outcome.whole else None,
-        share=outcome.share if outcome else None,
-        guards=_guards(plan, records, sides),
-        beliefs=belief_document(beliefs) if beliefs else None,
-        cell=cell_document(cell, plan.ref),
-        metric=metric_document(plan.ref),
-        repository=plan.setting.repository,
-        environment=plan.setting.environment,
-        client=plan.setting.instrument,
-        good=good,
-        bad=bad,
-        changes=len(changes),
-        positions=len(positions),
-        history=positions,
-        launches=tuple(launch_document(x, launched[x.change_id], plan.ref) for x in records),
-        skips=skips,
-        merged=tuple(position for position in positions if len(position.changes) > 1),
-        not_tested=tuple(
-            position.changes[0]
-            for position in positions
-            if position.index not in measured and position.changes[0].id not in skipped
-        ),
-        minutes=minutes_document(records, plan.budget, minutes_saved(events, records)),
-        reproduce=commands_document(cell, plan.setting, shown, example),
-        versions=versions(plan.setting, records),
-        notes=plan.notes,
-        steps=tuple(
-            StepDocument(
-                culprits=tuple(positions[index] for index in step.culprits),
-                probability=shown_probability(step.probability),
-                confirmed=_effect(step.confirmed, plan),
-            )
-            for step in (outcome.steps if outcome else ())
-        ),
-        log_differences=_log_differences(records, sides) if found else (),
-        revert=_revert_effect(check, plan),
-        revert_note=check.note,
-        cherry_picks=tuple(map(change_document, plan.branch.own)) if on_branch and plan.branch else (),
-        folder=str(job.path),
-    )
-
-
-def _outcome_summary(
-    outcome: SearchOutcome | None, plan: BisectPlan, finished_launches: Sequence[LaunchRecord]
-) -> tuple[str, ...]:
-    count = len(finished_launches)
-    if outcome is None:
-        return (f"Not finished: {count} launches measured so far; there is no verdict yet.",)
-    minutes = sum(x.minutes for x in finished_launches)
-    return outcome_sentences(outcome, plan, minutes / count if count else 0.0)
-
-
-def _effect(comparison: Comparison, plan: BisectPlan) -> EffectDocument:
-    return EffectDocument(
-        left=change_document(plan.positions[comparison.parent].change),
-        right=change_document(plan.positions[comparison.culprit].change),
-        effect=comparison.effect,
-        low=comparison.low,
-        high=comparison.high,
-        launches=comparison.launches,
-    )
-
-
-def _revert_effect(check: RevertCheck, plan: BisectPlan) -> EffectDocument | None:
-    """The later end (left) against itself without the culprit (right); None before there is a whole block."""
-    verdict = check.verdict
-    if check.change is None or verdict is None or math.isnan(verdict.effect):
-        return None
-    return EffectDocument(
-        left=change_document(plan.positions[-1].change),
-        right=change_document(check.change),
-        effect=verdict.effect,
-        low=verdict.low,
-        high=verdict.high,
-        launches=verdict.launches // 2,
-    )
-
-
-def _guards(
-    plan: BisectPlan, records: Sequence[LaunchRecord], sides: tuple[int, int]
-) -> tuple[GuardDocument, ...]:
-    """Compared in the A/B, or without one over all launches."""
-    left, right = (search_launches(records, position) for position in sides)
-    attempts = []
-    for side in (left, right):
-        confirming = [attempt for launch, attempt in side if launch.purpose == "confirm"]
-        attempts.append(confirming or [attempt for _, attempt in side])
-    return compare_guards(guard_metrics(plan_cell(plan)), *attempts)
-
-
-def _log_differences(
-    records: Sequence[LaunchRecord], sides: tuple[int, int]
-) -> tuple[tuple[str, str, str], ...]:
-    """What the engines' own logs say differently on the two sides."""
-    left, right = (
-        [attempt.provenance.facts.get("engine_log") for _, attempt in search_launches(records, position)]
-        for position in sides
-    )
-    return fact_differences(
-        combine_launches(fact for fact in left if isinstance(fact, Mapping)),
-        combine_launches(fact for fact in right if isinstance(fact, Mapping)),
-    )
-
-
-def _skips(plan: BisectPlan, records: Sequence[LaunchRecord], measured: set[int]) -> tuple[SkipDocument, ...]:
-    skips = list(skip_documents(plan))
-    events = to_search_events(records, plan)
-    for index in dict.fromkeys(event.index for event in events if isinstance(event, Skipped)):
-        last = [x for x in records if x.position == index and x.refused][-1]
-        failure = last.attempt.failure if last.attempt else None
-        reason = f"{failure.phase}: {failure.reason}" if failure else last.reason
-        skips.append(
-            SkipDocument(
-                change=change_document(plan.positions[index].change),
-                reason=reason + (" (it was served at other times)" if index in measured else ""),
-                known="measured",
-                log=failure.log if failure else "",
-            )
+def require_reported(records: Sequence[LaunchRecord], metric: MetricRef) -> None:
+    """Require that all launches of the search report a metric."""
+    attempts = [x.attempt for x in records if x.end == "finished" and x.attempt and x.purpose in SEARCHING]
+    if not attempts:
+        raise UsageError(
+            "nothing has been measured yet: there is nothing to ask another metric of",
+            next_step="perfbisect resume measures",
         )
-    return tuple(skips)
+    common = set.intersection(*({name for run in a.runs for name in run.values} for a in attempts))
+    if key(metric) not in common:
+        near = hint(metric.name, {name.partition(":")[0] for name in common})
+        raise UsageError(
+            f"the launches do not report {key(metric)}{near}; all report: {', '.join(sorted(common))}",
+            where=attempts[0].folder,
+            next_step="--metric with one of these",
+        )
+
+
+def _supported_outcome(plan: BisectPlan, records: Sequence[LaunchRecord]) -> SearchOutcome | None:
+    """The outcome that the launches support; None if the search would measure more."""
+    events = to_search_events(records, plan)
+    slots = tuple(dict.fromkeys(x.slot for x in records if x.end == "finished")) or ("",)
+    search = replace(plan.search, budget=math.inf)
+    for slot in slots:
+        try:
+            action = decide.next_action(search, events, (), slot, slots)
+        except ValueError as error:
+            raise UsageError(f"this range cannot be judged: {error}") from error
+        if isinstance(action, SearchEnd):
+            return action.outcome
+    return None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
 
 from perfbisect.bisect.decision.model import Comparison, Note, NoteKind, Reason, ReasonKind, SearchOutcome
-from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.positions import Position, crossings, differing
-from perfbisect.bisect.revert import RevertCheck
+from perfbisect.bisect.plan import BisectPlan, Position, crossings, differing
+from perfbisect.bisect.result import BisectResult
 from perfbisect.common.quantities import percent
 from perfbisect.jobs.commands import follow_up_command, git_command
 from perfbisect.jobs.replay import LaunchRecord
@@ -73,37 +73,60 @@ def _shorts(plan: BisectPlan, positions: Iterable[int]) -> tuple[str, ...]:
     return tuple(plan.positions[index].change.short for index in positions)
 
 
-def outcome_sentences(outcome: SearchOutcome, plan: BisectPlan, minutes_per_launch: float) -> tuple[str, ...]:
-    """An outcome, most important first."""
-    if outcome.verdict == "found":
-        sentences = _found(outcome, plan)
-    elif outcome.verdict == "not reproduced":
-        sentences = _not_reproduced(outcome, plan)
-    elif outcome.verdict == "too small":
-        sentences = _too_small(outcome, plan, minutes_per_launch)
+def summarize(result: BisectResult) -> Iterator[str]:
+    """The result, most important first."""
+    outcome, plan = result.outcome, result.plan
+    if outcome is None:
+        yield _unfinished(result)
     else:
-        sentences = _out_of_budget(outcome, plan, minutes_per_launch)
-    notes = "; ".join(note_sentence(note, plan) for note in outcome.notes)
-    return (*sentences, *_steps(outcome, plan), *((f"Note: {notes}.",) if notes else ()))
+        if outcome.verdict == "found":
+            yield from _found(outcome, plan)
+        elif outcome.verdict == "not reproduced":
+            yield from _not_reproduced(outcome, plan)
+        elif outcome.verdict == "too small":
+            yield from _too_small(outcome, plan, result.minutes_per_launch)
+        else:
+            yield from _out_of_budget(outcome, plan, result.minutes_per_launch)
+        yield from _steps(outcome, plan)
+        notes = "; ".join(note_sentence(note, plan) for note in outcome.notes)
+        if notes:
+            yield f"Note: {notes}."
+        if outcome.verdict == "found" and len(outcome.culprits) == 1:
+            yield from _rebase(outcome.culprits[0], plan, result.records)
+    yield from _revert(result)
 
 
-def next_command(outcome: SearchOutcome, plan: BisectPlan, job: str) -> str:
+def next_command(result: BisectResult) -> str:
     """What to do next."""
+    outcome, plan = result.outcome, result.plan
+    if outcome is None:
+        return f"perfbisect resume {result.job.id}" + (f" --metric {plan.ref}" if result.is_recast else "")
+    if result.is_on_branch:
+        first, last = _shorts(plan, (0, plan.last))
+        words = ("log", "--cherry-mark", "--left-only", f"{first}...{last}")
+        return git_command(plan.setting.repository, *words)
     if outcome.verdict == "found":
         culprit = plan.positions[outcome.culprits[0]].change
-        if outcome.culprits[0] == plan.merge_base:
-            first, last = _shorts(plan, (0, plan.last))
-            words = ("log", "--cherry-mark", "--left-only", f"{first}...{last}")
-            return git_command(plan.setting.repository, *words)
         if culprit.kind == "release":
             return f"bisect the commits before {culprit.id}"
         return git_command(plan.setting.repository, "show", culprit.short)
     if outcome.verdict == "out of budget":
-        return f"perfbisect resume {job} --budget {max(1, round(plan.budget * 2))}m"
+        return f"perfbisect resume {result.job.id} --budget {max(1, round(plan.budget * 2))}m"
     if outcome.verdict == "too small":
         return "make the cell quieter or longer (more prompts, a machine of its own), or widen the range"
     return (
         "check the ends with: perfbisect run CELL --at CHANGE; another cell or metric may show what was seen"
+    )
+
+
+def _unfinished(result: BisectResult) -> str:
+    if not result.is_recast:
+        return f"Not finished: {len(result.measured)} launches measured so far; there is no verdict yet."
+    low, each = result.launches_left, median(launch.minutes for launch in result.measured)
+    return (
+        f"What was measured does not settle {result.plan.ref.metric.display}: it was chosen for another "
+        f"metric. The rest would take about {low} to {3 * low} launches, {low * each:.0f} to "
+        f"{3 * low * each:.0f} minutes."
     )
 
 
@@ -231,8 +254,9 @@ def _out_of_budget(outcome: SearchOutcome, plan: BisectPlan, minutes_per_launch:
         )
 
 
-def revert_sentence(check: RevertCheck, plan: BisectPlan) -> Iterator[str]:
+def _revert(result: BisectResult) -> Iterator[str]:
     """How the later end compares with itself without the culprit."""
+    check, plan = result.revert, result.plan
     if check.change is None:
         if check.note:
             yield f"The culprit was not taken back: {check.note}."
@@ -255,13 +279,9 @@ def revert_sentence(check: RevertCheck, plan: BisectPlan) -> Iterator[str]:
     )
 
 
-def rebase_sentences(
-    plan: BisectPlan, outcome: SearchOutcome | None, records: Sequence[LaunchRecord]
-) -> Iterator[str]:
+def _rebase(culprit: int, plan: BisectPlan, records: Sequence[LaunchRecord]) -> Iterator[str]:
     """That the step is a rebase, and how its packages are taken apart."""
-    if outcome is None or outcome.verdict != "found" or len(outcome.culprits) != 1:
-        return
-    crossing = next((x for x in crossings(plan.positions) if x.index == outcome.culprits[0]), None)
+    crossing = next((x for x in crossings(plan.positions) if x.index == culprit), None)
     if crossing is None:
         return
     rebase, parent = _shorts(plan, (crossing.index, crossing.parent))

@@ -62,7 +62,7 @@ def bisect(measuring: MeasureOptions, **typed: Any) -> CommandResult:
     Exit code: 3 a change is named, 0 not reproduced, 4 too small or out of budget.
     """
     from perfbisect.bisect.forecast import command_lines
-    from perfbisect.bisect.kind import BISECT
+    from perfbisect.bisect.job import BISECT
     from perfbisect.commands import wiring
     from perfbisect.commands.bisect_request import BisectRequest, build_plan
     from perfbisect.commands.session import job_result, measure

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfbisect.bisect.forecast import PlanDocument, plan_document, plan_lines
-from perfbisect.bisect.plan import BisectPlan, Direction, end_names, make_plan
-from perfbisect.bisect.positions import Position
+from perfbisect.bisect.plan import BisectPlan, Direction, Position, end_names, make_plan
 from perfbisect.changes import priors
 from perfbisect.changes.history import Branch, commit_history, list_releases, release_history
 from perfbisect.changes.syntax import parse_change_text

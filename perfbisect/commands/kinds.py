@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from perfbisect.bisect.kind import BISECT
+from perfbisect.bisect.job import BISECT
 from perfbisect.compare.job import CHECK, COMPARE, RUN
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document

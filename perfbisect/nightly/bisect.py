@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfbisect.bisect.kind import BISECT
+from perfbisect.bisect.job import BISECT
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OUTSIDE, Interrupted, PerfbisectError, UsageError
 from perfbisect.jobs.documents import change_document
 from perfbisect.jobs.events import JobNote

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfbisect.bisect.documents import ReportDocument
-from perfbisect.bisect.kind import BISECT
+from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.changes.git import Repository, fetch_remote
 from perfbisect.commands import wiring

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.bisect.forecast import forecast
-from perfbisect.bisect.plan import BisectPlan, make_plan
-from perfbisect.bisect.positions import find_positions
+from perfbisect.bisect.plan import BisectPlan, find_positions, make_plan
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.estimates import Noise, learnt_costs, learnt_noise

@@ -8,10 +8,9 @@ from typing import Literal, get_args
 import pytest
 
 from perfbisect.bisect.decision.model import Note, NoteKind, Reason, ReasonKind
-from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.documents import ReportDocument, document_for_metric
 from perfbisect.bisect.forecast import plan_document
 from perfbisect.bisect.job import amend
-from perfbisect.bisect.other_metric import document_for_metric
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.summary import note_sentence, reason_sentence
 from perfbisect.changes.history import Branch

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.positions import Position, crossings, differing, pin_notes
+from perfbisect.bisect.plan import BisectPlan, Position, crossings, differing, pin_notes
 from perfbisect.environments.base import Refusal
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.model.attempt import Attempt

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.bisect.positions import Position
+from perfbisect.bisect.plan import Position
 from perfbisect.changes.priors import commit_weights_text
 from perfbisect.commands.bisect_request import position_weigher
 from perfbisect.commands.workspace import open_workspace
