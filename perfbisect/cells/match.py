@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import groupby, pairwise, takewhile
 
 from perfbisect.common.arguments import parse_options
 from perfbisect.common.digests import canonical
@@ -22,51 +22,33 @@ _END = re.compile(r"#|\d*>")
 """Comment or redirection, which ends a command's arguments."""
 
 
-@dataclass(frozen=True)
-class EngineCommand:
-    """A command of vLLM: its verb and the arguments behind it."""
+def _find_commands(text: str) -> dict[str, list[str]]:
+    """Arguments of the first ``vllm bench serve`` (``bench``) and the first ``vllm serve`` (``server``).
 
-    verb: Literal["bench", "server"]
-    words: tuple[str, ...]
-
-
-def parse_commands(text: str) -> tuple[EngineCommand, ...]:
-    """The commands ``vllm serve`` and ``vllm bench serve`` in a text. :raises ValueError: an open quote."""
-    return tuple(
-        command
-        for line in _CONTINUED.sub(" ", text).splitlines()
-        if re.search(r"\bserve\b", line)
-        for words in _simple_commands(line)
-        if (command := _command(words)) is not None
-    )
-
-
-def _simple_commands(line: str) -> Iterable[list[str]]:
-    """Split a line at ``;``, ``&&``, ``|`` and ``&``."""
-    lexer = shlex.shlex(line.strip().strip("`"), posix=True, punctuation_chars=";&|")
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    words: list[str] = []
-    for word in lexer:
-        if _SEPARATOR.fullmatch(word):
-            yield words
-            words = []
-        else:
-            words.append(word)
-    yield words
-
-
-def _command(words: Sequence[str]) -> EngineCommand | None:
-    for index, word in enumerate(words):
-        if word != "serve" or index == 0:
+    Raises:
+        ValueError: an open quote.
+    """
+    found: dict[str, list[str]] = {}
+    for line in _CONTINUED.sub(" ", text).splitlines():
+        if not re.search(r"\bserve\b", line):
             continue
-        arguments = words[index + 1 :]
-        end = next((i for i, argument in enumerate(arguments) if _END.match(argument)), len(arguments))
-        if words[index - 1] == "bench":
-            return EngineCommand("bench", tuple(arguments[:end]))
-        if _PROGRAM.fullmatch(words[index - 1]):
-            return EngineCommand("server", tuple(arguments[:end]))
-    return None
+        lexer = shlex.shlex(line.strip().strip("`"), posix=True, punctuation_chars=";&|")
+        lexer.whitespace_split = True
+        lexer.commenters = ""
+        for is_separator, command in groupby(lexer, lambda word: bool(_SEPARATOR.fullmatch(word))):
+            if not is_separator:
+                verb, arguments = _split_command(list(command))
+                found.setdefault(verb, arguments)
+    return found
+
+
+def _split_command(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Verb and arguments of a command; the verb of other programs is empty."""
+    for index, (before, word) in enumerate(pairwise(words), 2):
+        verb = "bench" if before == "bench" else "server" if _PROGRAM.fullmatch(before) else ""
+        if word == "serve" and verb:
+            return verb, list(takewhile(lambda argument: not _END.match(argument), words[index:]))
+    return "", []
 
 
 WORKLOAD_PARTS = ("model", "task", "deploy YAML", "dataset", "prompts", "load", "warm-ups")
@@ -123,7 +105,6 @@ class ReportedWorkload:
     ``serve_args``: all options of the server, None if unknown.
     """
 
-    text: str
     fields: Mapping[str, object]
     missing: tuple[str, ...]
     test: str = ""
@@ -153,7 +134,7 @@ def parse_result_name(name: str) -> ReportedWorkload:
     """
     if found := _DIFFUSION.match(name):
         test = found["test"].removeprefix("test_")
-        return ReportedWorkload(name, {}, WORKLOAD_PARTS, test, found["time"])
+        return ReportedWorkload({}, WORKLOAD_PARTS, test, found["time"])
     found = _RESULT.match(name)
     if found is None:
         raise UsageError(
@@ -171,13 +152,13 @@ def parse_result_name(name: str) -> ReportedWorkload:
     arguments = {option: int(length) for option, length in lengths.items() if length not in (None, "na")}
     missing = ("model", "task", "deploy YAML", "warm-ups")
     test = found["test"].removeprefix("test_")
-    return ReportedWorkload(name, known, missing, test, found["time"], arguments)
+    return ReportedWorkload(known, missing, test, found["time"], arguments)
 
 
 def parse_command(text: str) -> ReportedWorkload:
     """Read a ``vllm bench serve`` command and the server's, if any. :raises UsageError: none, or invalid."""
     try:
-        commands = {command.verb: command.words for command in reversed(parse_commands(text))}
+        commands = _find_commands(text)
         if "bench" not in commands:
             raise UsageError(
                 f"neither a `vllm bench serve` command nor the name of a result file: {text[:80]!r}",
@@ -193,11 +174,9 @@ def parse_command(text: str) -> ReportedWorkload:
             f"the command cannot be read: {error}",
             next_step="write each command on a line of its own, as it was typed",
         ) from None
-    missing = ["task"] if "model" in known else ["model", "task"]
-    missing += ["deploy YAML"] if serve_args is None else []
-    return ReportedWorkload(
-        text, known, tuple(missing), arguments=arguments, closed=True, serve_args=serve_args
-    )
+    missing: tuple[str, ...] = ("task",) if "model" in known else ("model", "task")
+    missing += ("deploy YAML",) if serve_args is None else ()
+    return ReportedWorkload(known, missing, arguments=arguments, closed=True, serve_args=serve_args)
 
 
 def _client_fields(words: Sequence[str]) -> tuple[dict[str, object], dict[str, object]]:
@@ -259,34 +238,24 @@ def fields_apart(cells: Sequence[Cell]) -> tuple[str, ...]:
 
 def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
     """Reported fields that the cell has otherwise."""
-    rows: list[Difference] = []
-    if report.test and not _is_of_test(report, cell):
-        rows.append(("test", report.test, cell.name))
-    for name, value in sorted(report.fields.items()):
-        own = _field(cell, name)
-        if canonical(value) != canonical(own):
-            rows.append((name, value, own))
+    rows: list[Difference] = [
+        (name, value, _field(cell, name)) for name, value in sorted(report.fields.items())
+    ]
     sampling = cell.sampling.model_dump(exclude_none=True)
     options = {name.replace("_", "-"): value for name, value in sampling.items()}
-    arguments = {**cell.dataset_args, **cell.client.args, **options}
-    rows += _differing_options(report.arguments, arguments, closed=report.closed)
-    if report.serve_args is not None:
+    own = {**cell.dataset_args, **cell.client.args, **options}
+    names = {*report.arguments, *(own if report.closed else ())}
+    rows += [(name, report.arguments.get(name, "-"), own.get(name, "-")) for name in sorted(names)]
+    if (serve := report.serve_args) is not None:
+        names = {*serve, *cell.serve_args}
         rows += [
-            (f"serve_args.{name}", left, right)
-            for name, left, right in _differing_options(report.serve_args, cell.serve_args, closed=True)
+            (f"serve_args.{name}", serve.get(name, "-"), cell.serve_args.get(name, "-"))
+            for name in sorted(names)
         ]
+    rows = [row for row in rows if canonical(row[1]) != canonical(row[2])]
+    if report.test and not _is_of_test(report, cell):
+        rows.insert(0, ("test", report.test, cell.name))
     return tuple(rows)
-
-
-def _differing_options(
-    report: Mapping[str, object], own: Mapping[str, object], *, closed: bool
-) -> list[Difference]:
-    rows: list[Difference] = []
-    for name in sorted({*report, *(own if closed else ())}):
-        left, right = report.get(name), own.get(name)
-        if canonical(left) != canonical(right):
-            rows.append((name, "-" if left is None else left, "-" if right is None else right))
-    return rows
 
 
 def _is_of_test(report: ReportedWorkload, cell: Cell) -> bool:

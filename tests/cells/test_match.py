@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.cells.match import WORKLOAD_PARTS, EngineCommand, nearest_cells, parse_commands, parse_report
+from perfbisect.cells.match import WORKLOAD_PARTS, nearest_cells, parse_report
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, DeployYaml
 from tests.shared import data
@@ -100,23 +100,6 @@ def test_a_server_without_a_deploy_yaml_has_none_and_prose_is_no_server() -> Non
     assert prose.missing == ("task", "deploy YAML")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "result.json",
-        "result_test_x_random_1_4.json",
-        "vllm serve model --port 3",
-        "please find the slow commit",
-        "vllm bench serve --num-prompts 'unclosed",
-        "vllm bench serve -n 3",
-        "vllm serve org/m -tp 8\nvllm bench serve --num-prompts 3",
-    ],
-)
-def test_what_is_neither(text: str) -> None:
-    with pytest.raises(UsageError):
-        parse_report(text)
-
-
 def test_every_real_name_has_an_identity() -> None:
     names = {
         path.name for path in data("kanban").rglob("*.json") if path.name.startswith(("result_", "bench"))
@@ -161,25 +144,28 @@ def test_other_lines_change_nothing(before: str, after: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "argument",
+    ("old", "new"),
     [
-        """--extra-body '{"voice": "it is"}'""",
-        r'''--extra-body "{\"voice\": \"it is\"}"''',
-        """--extra-body='{"voice": "it is"}'""",
+        ("tts --num", """tts --extra-body '{"voice": "it is"}' --num"""),
+        ("tts --num", r"""tts --extra-body "{\"voice\": \"it is\"}" --num"""),
+        ("tts --num", """tts --extra-body='{"voice": "it is"}' --num"""),
+        *((" --max", f"{between}--max") for between in (" ", " \\\n  ", "\n  ", " \\ \r\n")),
     ],
 )
-def test_a_quoted_value_is_one_word(argument: str) -> None:
-    assert parse_report(f"{BENCH} {argument}").fields["extra_body"] == {"voice": "it is"}
-
-
-@pytest.mark.parametrize("between", [" ", " \\\n  ", "\n  ", " \\ \r\n"])
-def test_a_wrapped_command_is_one(between: str) -> None:
-    assert parse_report(BENCH.replace(" --max", f"{between}--max")).fields["max_concurrency"] == 1
+def test_a_quoted_value_is_one_word_and_a_wrapped_command_one(old: str, new: str) -> None:
+    seen = parse_report(BENCH.replace(old, new))
+    assert {name: seen.fields[name] for name in FIELDS} == FIELDS
+    assert seen.fields.get("extra_body") == ({"voice": "it is"} if "voice" in new else None)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("result.json", "no name of a result file"),
+        ("result_test_x_random_1_4.json", "no name of a result file"),
+        ("vllm serve model --port 3", "neither"),
+        ("vllm bench serve -n 3", "cannot be read"),
+        ("vllm serve org/m -tp 8\nvllm bench serve --num-prompts 3", "cannot be read"),
         ("vllm bench serve --num-prompts 'unclosed, and late", "No closing quotation"),
         ("Run 'vllm bench serve --num-prompts 4'", "neither"),
         ("vllm bench serve --num-prompts 4 is slow", "--num-prompts takes one value"),
@@ -192,13 +178,12 @@ def test_what_is_no_command_is_refused(text: str, why: str) -> None:
         parse_report(text)
 
 
-def test_each_command_of_a_line() -> None:
-    text = "bin/vllm serve org/m --seed 1 & sleep 60; python -m vllm.entrypoints.cli.main bench serve --x"
-    assert parse_commands(text) == (
-        EngineCommand("server", ("org/m", "--seed", "1")),
-        EngineCommand("bench", ("--x",)),
+def test_of_each_kind_the_first_command_counts() -> None:
+    seen = parse_report(
+        "bin/vllm serve org/m --seed 1 & sleep 60; python -m vllm.entrypoints.cli.main bench serve --seed 2\n"
+        "vllm serve org/other; vllm bench serve --seed 3"
     )
-    assert parse_commands("to serve many users of vllm; serve") == ()
+    assert (seen.fields["model"], seen.serve_args, seen.fields["seed"]) == ("org/m", {"seed": 1}, 2)
 
 
 FIRST = Cell.model_validate(

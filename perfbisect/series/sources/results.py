@@ -186,7 +186,7 @@ def _parse_name(name: str) -> ReportedWorkload:
         return parse_result_name(name)
     except UsageError:
         stem = name.removesuffix(".json")
-        return ReportedWorkload(name, {}, WORKLOAD_PARTS, _LOAD_OR_TIME.sub("", stem) or stem)
+        return ReportedWorkload({}, WORKLOAD_PARTS, _LOAD_OR_TIME.sub("", stem) or stem)
 
 
 def _check_load(name: ReportedWorkload, workload: Workload) -> None:
