@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeGuard
 
 from perfbisect.common.arguments import option_tokens
 from perfbisect.common.text import nearest
@@ -17,6 +17,11 @@ from perfbisect.model.attempt import key as metric_key
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import STAGE, MetricRef, per_unit
 from perfbisect.serving.families import OFFLINE, Endpoint
+
+Document = Mapping[str, Any]
+"""The JSON of a result."""
+
+NO_VALUES: Document = {}
 
 SEED = "perfbisect_seed"
 CELL = "perfbisect_cell"
@@ -157,14 +162,9 @@ class Client(ABC):
             next_step=step,
         )
 
+    @abstractmethod
     def parse(
-        self,
-        cell: Cell,
-        document: Mapping[str, Any],
-        *,
-        index: int,
-        seed: int,
-        expected: Mapping[str, object] | None = None,
+        self, cell: Cell, document: Document, *, index: int, seed: int, expected: Document = NO_VALUES
     ) -> RunResult:
         """Convert a result; ``expected``: top-level values that it must hold (``model_id``, metadata).
 
@@ -172,25 +172,16 @@ class Client(ABC):
             ClientError: no measurement: nothing completed, NaN, zeros, missing keys, errors in the stream or
                 the result of another run.
         """
-        return replace(self.read_run(cell, document, seed, expected or {}), index=index)
-
-    @abstractmethod
-    def read_run(
-        self, cell: Cell, document: Mapping[str, Any], seed: int, expected: Mapping[str, object]
-    ) -> RunResult:
-        """The content of a result, with any index; raises as :meth:`parse`."""
 
     @abstractmethod
     def field(self, key: str) -> str:
         """The client's name of a metric key: ``tpot:median`` -> ``median_tpot_ms``."""
 
-    def reported(self, document: Mapping[str, Any], key: str) -> float | None:
+    def reported(self, document: Document, key: str) -> float | None:
         """A metric in the unit of the metric table, None if missing. :raises ClientError: not a number."""
         return number(document, self.field(key)) if self.field(key) in document else None
 
-    def read_values(
-        self, cell: Cell, document: Mapping[str, Any], known: Mapping[str, float]
-    ) -> dict[str, float]:
+    def read_values(self, cell: Cell, document: Document, known: Mapping[str, float]) -> dict[str, float]:
         """All metrics of a run, of which ``known`` are computed. :raises ClientError: missing, or zero."""
         keys = self.metrics(cell)
         if known.get("output_tokens", 2.0) <= 1:  # One token has no time between tokens.
@@ -242,31 +233,28 @@ def check_reserved_options(cell: Cell, reserved: Iterable[str]) -> None:
         )
 
 
-def check_identity(
-    document: Mapping[str, Any], expected: Mapping[str, object], where_present: Mapping[str, object]
-) -> None:
-    """Check values that the result must have, and others ``where_present``.
-
-    Raises:
-        ClientError: the result is of another run.
-    """
-    present = {name: value for name, value in where_present.items() if name in document}
-    for name, value in {**expected, **present}.items():
+def check_identity(document: Document, expected: Mapping[str, object]) -> None:
+    """:raises ClientError: the result is of another run."""
+    for name, value in expected.items():
         if document.get(name) != value:
             raise ClientError(
                 f"the result is of another run: {name} is {document.get(name)!r}, expected {value!r}"
             )
 
 
-def check_bench_identity(
-    cell: Cell, document: Mapping[str, Any], seed: int, expected: Mapping[str, object]
-) -> None:
-    """:func:`check_identity` of ``bench serve``, which records load, seed and cell."""
-    load = {"num_prompts": cell.num_prompts, "max_concurrency": cell.max_concurrency}
-    check_identity(document, expected, {**load, SEED: str(seed), CELL: cell.digest})
+def check_bench_identity(cell: Cell, document: Document, seed: int, expected: Mapping[str, object]) -> None:
+    """:func:`check_identity`, also of load, seed and cell where ``bench serve`` recorded them."""
+    recorded = {
+        "num_prompts": cell.num_prompts,
+        "max_concurrency": cell.max_concurrency,
+        SEED: str(seed),
+        CELL: cell.digest,
+    }
+    present = {name: value for name, value in recorded.items() if name in document}
+    check_identity(document, {**expected, **present})
 
 
-def read_totals(cell: Cell, document: Mapping[str, Any], suffix: str = "") -> Totals:
+def read_totals(cell: Cell, document: Document, suffix: str = "") -> Totals:
     """Check that requests completed; ``suffix``: of the counts' names.
 
     Raises:
@@ -290,7 +278,7 @@ def read_totals(cell: Cell, document: Mapping[str, Any], suffix: str = "") -> To
     return Totals(completed, failed, duration, errors)
 
 
-def token_values(document: Mapping[str, Any], totals: Totals) -> dict[str, float]:
+def token_values(document: Document, totals: Totals) -> dict[str, float]:
     """Metrics of a run that are computed from its counts."""
     return {
         "failed": totals.failed_share,
@@ -299,7 +287,7 @@ def token_values(document: Mapping[str, Any], totals: Totals) -> dict[str, float
     }
 
 
-def bench_facts(document: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
+def bench_facts(document: Document, totals: Totals) -> dict[str, Any]:
     """Covariates that ``bench serve`` reports."""
     return {
         "completed": totals.completed,
@@ -312,7 +300,7 @@ def bench_facts(document: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
     }
 
 
-def read_stages(document: Mapping[str, Any]) -> dict[str, float]:
+def read_stages(document: Document) -> dict[str, float]:
     """Stage durations from the engine's profiler, by metric key."""
     found: dict[str, float] = {}
     for statistic, suffix in STAGE_STATISTICS.items():
@@ -323,21 +311,19 @@ def read_stages(document: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def is_finite(value: object) -> bool:
+def is_finite(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def number(document: Mapping[str, Any], name: str) -> float:
+def number(document: Document, name: str) -> float:
     """A finite number. :raises ClientError: missing or not finite."""
     value = document.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not is_finite(value):
         raise ClientError(f"{name} is {value!r}, not a number")
-    if not math.isfinite(value):
-        raise ClientError(f"{name} is {value}: no measurement")
     return float(value)
 
 
-def count(document: Mapping[str, Any], name: str) -> int:
+def count(document: Document, name: str) -> int:
     """A count. :raises ClientError: missing or not a count."""
     if name not in document:
         raise ClientError(f"the result has no {name}")

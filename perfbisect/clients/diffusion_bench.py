@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
 
 from perfbisect.clients.base import (
+    NO_VALUES,
     Client,
+    Document,
     check_identity,
     check_reserved_options,
     is_finite,
@@ -123,17 +124,17 @@ class DiffusionBench(Client):
     def field(self, key: str) -> str:
         return key.replace(":", "_")
 
-    def reported(self, document: Mapping[str, Any], key: str) -> float | None:
+    def reported(self, document: Document, key: str) -> float | None:
         is_optional = key.startswith(("latency:p95", "peak_memory_mb", "image_distance"))
         if is_optional and not is_finite(document.get(self.field(key))):
             return None
         return super().reported(document, key)
 
-    def read_run(
-        self, cell: Cell, document: Mapping[str, Any], seed: int, expected: Mapping[str, object]
+    def parse(
+        self, cell: Cell, document: Document, *, index: int, seed: int, expected: Document = NO_VALUES
     ) -> RunResult:
         result = document["result"] if isinstance(document.get("result"), Mapping) else document
-        check_identity(result, {"model": expected["model_id"]} if "model_id" in expected else {}, {})
+        check_identity(result, {"model": expected["model_id"]} if "model_id" in expected else {})
         totals = read_totals(cell, result, "_requests")
         values = self.read_values(cell, result, {"failed": totals.failed_share})
         if abs(values["latency:median"] - values["latency:p50"]) > _SAME * values["latency:p50"]:
@@ -142,7 +143,7 @@ class DiffusionBench(Client):
                 f"{values['latency:p50']:g}"
             )
         return RunResult(
-            index=0,
+            index=index,
             seed=seed,
             values={**values, **read_stages(result)},
             warnings=tuple(totals.warnings(cell.num_prompts)),

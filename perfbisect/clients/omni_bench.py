@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from perfbisect.clients.base import (
+    NO_VALUES,
     Client,
+    Document,
     bench_facts,
     check_bench_identity,
     count,
@@ -130,15 +131,15 @@ class OmniBench(Client):
         name, _, statistic = key.partition(":")
         return f"{statistic}_{name}{_SUFFIX.get(name, '_ms')}" if statistic else name
 
-    def reported(self, document: Mapping[str, Any], key: str) -> float | None:
+    def reported(self, document: Document, key: str) -> float | None:
         field = self.field(key)
         older = f"{field.removesuffix('_s')}_ms"
         if ":" in key and field.endswith("_s") and field not in document and older in document:
             return number(document, older) / 1000.0
         return super().reported(document, key)
 
-    def read_run(
-        self, cell: Cell, document: Mapping[str, Any], seed: int, expected: Mapping[str, object]
+    def parse(
+        self, cell: Cell, document: Document, *, index: int, seed: int, expected: Document = NO_VALUES
     ) -> RunResult:
         if not document.get("date") and not document.get("num_prompts"):
             raise ClientError("the result is the zero-filled form that the harness writes after a failed run")
@@ -160,7 +161,7 @@ class OmniBench(Client):
             *_short_outputs(cell, known["output_tokens"]),
         ]
         return RunResult(
-            index=0,
+            index=index,
             seed=seed,
             values={**values, **read_stages(document)},
             warnings=tuple(warnings),
@@ -168,7 +169,7 @@ class OmniBench(Client):
             facts={**bench_facts(document, totals), "audio_seconds": sound},
         )
 
-    def _silent(self, document: Mapping[str, Any], values: Mapping[str, float]) -> list[str]:
+    def _silent(self, document: Document, values: Mapping[str, float]) -> list[str]:
         median = values.get("audio_duration:median")
         shortest = self.reported(document, f"audio_duration:p{_SILENT:g}")
         if median is None or shortest is None or shortest > _NO_SOUND * median:
@@ -177,7 +178,7 @@ class OmniBench(Client):
         return [f"at least one request has no sound: {lengths}"]
 
 
-def _seconds_of_sound(document: Mapping[str, Any], duration: float) -> float:
+def _seconds_of_sound(document: Document, duration: float) -> float:
     """Total seconds of sound. :raises ClientError: total and throughput contradict each other."""
     if "total_audio_duration_s" in document:
         total = number(document, "total_audio_duration_s")

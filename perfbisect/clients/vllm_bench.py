@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from perfbisect.clients.base import (
     ACCEPTANCE,
+    NO_VALUES,
     Client,
+    Document,
     bench_facts,
     check_bench_identity,
     count,
@@ -75,12 +76,12 @@ class VllmBench(Client):
         name, _, statistic = key.partition(":")
         return f"{statistic}_{name}_ms" if statistic else name
 
-    def reported(self, document: Mapping[str, Any], key: str) -> float | None:
+    def reported(self, document: Document, key: str) -> float | None:
         value = super().reported(document, key)
         return value / 100 if value is not None and key == "spec_decode_acceptance_rate" else value
 
-    def read_run(
-        self, cell: Cell, document: Mapping[str, Any], seed: int, expected: Mapping[str, object]
+    def parse(
+        self, cell: Cell, document: Document, *, index: int, seed: int, expected: Document = NO_VALUES
     ) -> RunResult:
         check_bench_identity(cell, document, seed, expected)
         totals = read_totals(cell, document)
@@ -100,7 +101,7 @@ class VllmBench(Client):
             if guard in ACCEPTANCE and guard not in values:
                 warnings.append(f"{guard} is a guard but was not reported")
         return RunResult(
-            index=0,
+            index=index,
             seed=seed,
             values=values,
             spread={key: _robust_cv(raw) for key, raw in requests.items() if key in values},
@@ -115,7 +116,7 @@ class VllmBench(Client):
         )
 
 
-def _request_values(document: Mapping[str, Any], completed: int) -> dict[str, tuple[float, ...]]:
+def _request_values(document: Document, completed: int) -> dict[str, tuple[float, ...]]:
     """Seconds of each completed request (itl: chunk) by metric; empty without usable detail."""
     lists = [document.get(name) for name in ("ttfts", "itls", "output_lens", "errors")]
     rows = [items for items in lists if isinstance(items, list)]
@@ -147,7 +148,7 @@ def _check_median(field: str, reported: float, median: float) -> None:
         )
 
 
-def _short_outputs(cell: Cell, document: Mapping[str, Any], completed: int) -> list[str]:
+def _short_outputs(cell: Cell, document: Document, completed: int) -> list[str]:
     requested = next((cell.dataset_args[name] for name in _LENGTHS if name in cell.dataset_args), None)
     if not isinstance(requested, int) or cell.dataset_args.get("random-range-ratio"):
         return []
