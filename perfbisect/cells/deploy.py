@@ -1,4 +1,4 @@
-"""Deploy YAML of staged servers: changes between commits, devices of stages, and edits."""
+"""Deploy YAML of staged servers: changes between commits and devices of stages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -210,66 +209,3 @@ def _placed_stage(name: str, stage: _Stage) -> PlacedStage:
 
 def _as_mapping(value: object) -> Mapping[object, object]:
     return value if isinstance(value, Mapping) else {}
-
-
-def apply_edits(text: str, update: object, delete: object) -> str:
-    """The deploy YAML after deletions and updates by dotted path, top-level or by stage.
-
-    Raises:
-        ValueError: the text is no mapping, or an edit is invalid or names a missing stage.
-    """
-    document = read_mapping(text)
-    for target, path, _ in _edits(document, delete, removes=True):
-        inner, last = _parent(target, path, create=False)
-        inner.pop(last, None)
-    for target, path, value in _edits(document, update, removes=False):
-        inner, last = _parent(target, path, create=True)
-        inner[last] = value
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
-
-
-def read_mapping(text: str) -> dict[str, Any]:
-    """The YAML as a mapping. :raises ValueError: it is not one."""
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"is no YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(document, dict):
-        raise ValueError("is no mapping")
-    return document
-
-
-def _edits(
-    document: dict[str, Any], edits: object, *, removes: bool
-) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """(mapping, path, new value) of each edit, by stage where they are."""
-    listed = (document.get(name) for name in _STAGE_LISTS)
-    rows = [row for rows in listed if isinstance(rows, list) for row in rows if isinstance(row, dict)]
-    stages = {str(stage.get("stage_id")): stage for stage in rows}
-    for path, value in _items(edits):
-        if path not in _STAGE_LISTS:
-            yield document, path, value
-            continue
-        for name, inner in _items(value):
-            if name not in stages:
-                raise ValueError(f"has no stage {name}, only {', '.join(stages) or 'none'}")
-            by_path = dict.fromkeys(map(str, inner)) if removes and isinstance(inner, list) else inner
-            for inner_path, new in _items(by_path):
-                yield stages[name], inner_path, new
-
-
-def _items(edits: object) -> list[tuple[str, Any]]:
-    if not isinstance(edits, Mapping):
-        raise ValueError(f"is to be changed by {edits!r}, which is no mapping")
-    return [(str(name), value) for name, value in edits.items()]
-
-
-def _parent(document: dict[str, Any], path: str, *, create: bool) -> tuple[dict[str, Any], str]:
-    """The mapping that holds a dotted path's last word, and that word."""
-    *above, last = path.split(".")
-    current: Any = document
-    for word in above:
-        current = current.setdefault(word, {}) if create else current.get(word)
-        if not isinstance(current, dict):
-            raise ValueError(f"has no mapping at {path}")
-    return current, last

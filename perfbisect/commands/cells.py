@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -374,16 +373,12 @@ def _source_at(repository: Repository, revision: str, spec: Path) -> Specificati
     commit = repository.resolve(revision)
     full = spec.absolute()
     path = full.relative_to(repository.path) if full.is_relative_to(repository.path) else spec
-    folder = path.parent.as_posix()
-
-    def read_beside(name: str) -> str | None:
-        return repository.read_text(commit.id, posixpath.normpath(posixpath.join(folder, name)))
 
     try:
         text = repository.read(commit.id, path.as_posix()).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} at {commit.short} cannot be read: {error}") from None
-    return SpecificationFile(path, text, read_beside, commit)
+    return SpecificationFile(path, text, commit)
 
 
 def _require_distinct_names(read: Sequence[tuple[Path, Specification]]) -> None:

@@ -15,8 +15,6 @@ from perfbisect.cells.importers.base import read_file, write_cell
 from perfbisect.cells.loading import load_cells
 from perfbisect.errors import LocatedError
 
-STAGES = "stages:\n  - {stage_id: 0, devices: '0'}\n"
-
 SERVERS: list[dict[str, Any]] = [
     {
         "test_name": "test_talk",
@@ -25,9 +23,6 @@ SERVERS: list[dict[str, Any]] = [
             "model": "org/model",
             "stage_overrides": {"1": {"devices": "1"}},
             "extra_cli_args": ["--max-len", 8],
-            "stage_config_name": "two.yaml",
-            "update": {"a.b": 1, "stages": {"0": {"c": 2}}},
-            "delete": {"stages": {"0": ["d"]}},
         },
         "benchmark_params": [
             {
@@ -102,10 +97,7 @@ def spoilt(document: Any, place: tuple[Any, ...], value: Any) -> Any:
 
 @pytest.mark.parametrize("document", [SERVERS, TESTS], ids=["servers", "tests"])
 def test_cells_or_an_error_that_says_where(document: Any, tmp_path: Path) -> None:
-    (tmp_path / "deploy").mkdir()
-    (tmp_path / "deploy" / "two.yaml").write_text(STAGES)
-    (tmp_path / "specs").mkdir()
-    path = tmp_path / "specs" / "spec.json"
+    path = tmp_path / "spec.json"
     refused = read = 0
     loaded: set[str] = set()
     for place in places(document):
@@ -123,16 +115,3 @@ def test_cells_or_an_error_that_says_where(document: Any, tmp_path: Path) -> Non
             except Exception as error:
                 raise AssertionError(f"{place} = {value!r}") from error
     assert refused > 50 and read > 50
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]\n- x", "3", "stages: 3", "stages: [3]", "{a: [}", "stages: {0: {}}"]
-)
-def test_a_stage_config_that_is_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "deploy").mkdir()
-    (tmp_path / "deploy" / "two.yaml").write_text(text)
-    (tmp_path / "specs").mkdir()
-    path = tmp_path / "specs" / "spec.json"
-    path.write_text(json.dumps(SERVERS))
-    with pytest.raises(LocatedError, match=r"\[0\]\.server_params\.stage_config_name: two\.yaml "):
-        read_specification(read_file(path))

@@ -29,7 +29,6 @@ CHAT = {
     "max_concurrency": [1, 4, 10],
     "percentile-metrics": "ttft,e2el,audio_rtf,audio_ttfp,audio_duration",
 }
-STAGES = 'async_chunk: false\nstage_args:\n  - {stage_id: 0, runtime: {devices: "1"}}\n'
 
 
 def servers(*workloads: dict[str, Any], name: str = "test_talk", **params: Any) -> str:
@@ -94,36 +93,27 @@ def test_two_files_that_make_one_name_are_refused_before_anything_is_written(
 
 
 def test_a_specification_as_it_was_at_a_commit(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The stage config of an older nightly stands beside it, and neither is there any more."""
     repo = home / "omni"
-    for folder in (FOLDER, f"{FOLDER}/../stage_configs"):
-        (repo / folder).mkdir(parents=True)
+    spec = repo / FOLDER / "test_talk.json"
+    spec.parent.mkdir(parents=True)
     git(home, "init", "--quiet", str(repo))
-    spec, stages = repo / FOLDER / "test_talk.json", repo / FOLDER / "../stage_configs/talk.yaml"
-    chunk = {"stage_config_name": "talk.yaml", "update": {"async_chunk": True}}
-    spec.write_text(servers(CHAT, name="test_talk_chunk", **chunk))
-    stages.write_text(STAGES)
+    spec.write_text(servers(CHAT))
     git(repo, "add", ".")
     git(repo, "commit", "--quiet", "-m", "then")
     then = git(repo, "rev-parse", "HEAD")
-    git(repo, "rm", "--quiet", "-r", "tests")
-    git(repo, "commit", "--quiet", "-m", "now")
+    spec.write_text(servers(CHAT, name="test_else", model=None))
+    git(repo, "commit", "--quiet", "-a", "-m", "spoilt")
     asked = ("cells", "import", f"{FOLDER}/test_talk.json", "--repo", str(repo), "-o", "out")
     assert "1 files" in told(capsys, *asked, "--at", then)
-    cells = load_cells(home / "out" / "talk_chunk-random.yaml")
+    cells = load_cells(home / "out" / "talk-random.yaml")
     assert [cell.num_prompts for cell in cells] == [10, 40, 100]
-    assert cells[0].deploy_yaml is not None and cells[0].deploy_yaml.text is not None
-    assert "async_chunk: true" in cells[0].deploy_yaml.text
-    assert (cells[0].gpus, cells[0].description) == (2, f"test_talk_chunk of test_talk.json at {then[:12]}")
-    assert "has no file" in told(capsys, *asked, "--at", "HEAD", code=2)
-    spoilt = servers(CHAT, **chunk | {"stage_config_name": "gone.yaml"})
-    spec.parent.mkdir(parents=True)
-    spec.write_text(spoilt)
-    git(repo, "add", ".")
-    git(repo, "commit", "--quiet", "-m", "spoilt")
+    assert cells[0].description == f"test_talk of test_talk.json at {then[:12]}"
     error = told(capsys, *asked, "--at", "HEAD", code=2)
-    assert "names gone.yaml, which is not there" in error
+    assert "server_params.model: is missing" in error
     assert f"{FOLDER}/test_talk.json at " in error
+    git(repo, "rm", "--quiet", "-r", "tests")
+    git(repo, "commit", "--quiet", "-m", "gone")
+    assert "has no file" in told(capsys, *asked, "--at", "HEAD", code=2)
 
 
 def test_every_cell_that_agrees_with_a_result_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

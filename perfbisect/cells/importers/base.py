@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,10 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class SpecificationFile:
-    """A specification. ``beside`` reads another file by its path relative to the folder; ``commit``: of the
-    text."""
+    """A specification; ``commit``: of the text."""
 
     path: Path
     text: str
-    beside: Callable[[str], str | None]
     commit: Change | None = None
 
     @property
@@ -60,12 +58,8 @@ class SpecificationFile:
 def read_file(path: Path) -> SpecificationFile:
     """A specification of the file system. :raises LocatedError: it cannot be read."""
 
-    def beside(name: str) -> str | None:
-        other = path.parent / name
-        return other.read_text(encoding="utf-8") if other.is_file() else None
-
     try:
-        return SpecificationFile(path, path.read_text(encoding="utf-8"), beside)
+        return SpecificationFile(path, path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise LocatedError(f"cannot be read: {error}", file=path) from None
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from perfbisect.cells.deploy import apply_edits, placed_stages, read_deploy, read_mapping
+from perfbisect.cells.deploy import placed_stages, read_deploy
 from perfbisect.cells.importers.base import (
     HUB_NAME,
     ImportedCell,
@@ -22,7 +22,6 @@ from perfbisect.cells.importers.base import (
     SkippedWorkload,
     Specification,
     SpecificationFile,
-    describe_value,
     file_stem,
     kebab,
     number_duplicates,
@@ -46,8 +45,7 @@ _PARAM_KEYS = (
     *("model", "serve_args", "extra_cli_args", "stage_overrides", "use_omni", "trust_remote_code"),
     *("stage_config_name", "update", "delete"),
 )
-_STAGE_CONFIGS = ("../stage_configs", "../deploy")
-"""Folders of a ``stage_config_name``, relative to the specification: the first one, and the present one."""
+_STAGE_CONFIG = "its stage config is a file beside the specification, as before #2383"
 
 _ENVIRONMENT = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
 """Set by the harness for every server."""
@@ -107,6 +105,8 @@ def read_servers(source: SpecificationFile, servers: Sequence[Any]) -> Specifica
 
 def _unsupported(server: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Why a workload cannot be measured; empty if it can."""
+    if "stage_config_name" in server["server_params"]:
+        return _STAGE_CONFIG
     served = server.get("server_type", _DIFFUSION_BACKEND)
     if served != _DIFFUSION_BACKEND:
         return f"it is served by {served}"
@@ -186,7 +186,8 @@ def _server_fields(
     above = f"{place}.server_params"
     source.check_keys(above, params, _PARAM_KEYS)
     options = _options(source, above, params)
-    text = _pinned_text(source, above, params, options.pop("deploy-config-inline", None))
+    inline = options.pop("deploy-config-inline", None)
+    text = None if inline is None else _inline_text(source, above, inline)
     path, overrides = options.pop("deploy-config", None), params.get("stage_overrides")
     fields: dict[str, object] = {}
     if text is not None:
@@ -227,41 +228,12 @@ def _options(source: SpecificationFile, above: str, params: Mapping[str, Any]) -
     return options
 
 
-def _pinned_text(
-    source: SpecificationFile, above: str, params: Mapping[str, Any], inline: object
-) -> str | None:
-    """A deploy YAML that is in the specification or beside it: other commits may not have it."""
-    name = params.get("stage_config_name")
-    if inline is None and name is None:
-        return None
-    field = "stage_config_name" if inline is None else "serve_args.deploy-config-inline"
-    try:
-        if inline is None:
-            text = _stage_config(source, above, params)
-        elif isinstance(inline, Mapping):
-            text = yaml.safe_dump(inline.get("content"), sort_keys=False, allow_unicode=True)
-        else:
-            raise ValueError(f"is {describe_value(inline)}")
-        read_mapping(text)
-    except ValueError as error:
-        message = f"{name} {error}" if inline is None else str(error)
-        raise source.wrong(f"{above}.{field}", message, "a deploy YAML with stages") from None
-    return text
-
-
-def _stage_config(source: SpecificationFile, above: str, params: Mapping[str, Any]) -> str:
-    """The YAML beside the specifications, with the specification's edits."""
-    name = str(params["stage_config_name"])
-    texts = (source.beside(f"{folder}/{name}") for folder in _STAGE_CONFIGS if "/" not in name)
-    text = next((text for text in texts if text is not None), None)
-    if text is None:
-        raise source.wrong(
-            f"{above}.stage_config_name",
-            f"names {name}, which is not there",
-            f"a file of {' or '.join(_STAGE_CONFIGS)}, seen from the specification",
-        )
-    update, delete = params.get("update"), params.get("delete")
-    return apply_edits(text, update or {}, delete or {}) if update or delete else text
+def _inline_text(source: SpecificationFile, above: str, inline: object) -> str:
+    """A deploy YAML that is in the specification."""
+    content = inline.get("content") if isinstance(inline, Mapping) else None
+    place = f"{above}.serve_args.deploy-config-inline"
+    source.check_type(place, content, Mapping, "a deploy YAML with stages, as content")
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def _named_devices(text: str | None, overrides: object) -> int:

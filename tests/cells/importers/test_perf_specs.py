@@ -142,14 +142,13 @@ def test_inline_data_sets_of_one_name_are_two_files(tmp_path: Path) -> None:
         ([{"test_name": "x", "server_params": {}}], r"\[0\]\.benchmark_params: is missing"),
         ([server(SPEECH) | {"deploy": "x"}], r"\[0\]\.deploy: unknown key.*benchmark_endpoint"),
         ([server(SPEECH, stage_override={})], r"server_params\.stage_override: .*mean stage_overrides"),
-        (
-            [server(SPEECH, stage_config_name="x.yaml")],
-            r"stage_config_name: names x.yaml, which is not there",
-        ),
-        ([server(SPEECH, stage_config_name="../x")], "which is not there"),
         ([server(SPEECH | {"request_rate": 1.0})], "has both request_rate and max_concurrency"),
         ([server(SPEECH | {"num_prompts": [1, 2, 3]})], r"benchmark_params\[0\]: has lists that cannot"),
         ([server({k: v for k, v in SPEECH.items() if k != "num_prompts"})], r"num_prompts: is missing"),
+        (
+            [server(SPEECH, serve_args={"deploy-config-inline": {"content": 3}})],
+            r"deploy-config-inline: is 3",
+        ),
         ([server(SPEECH, model=None)], r"server_params\.model: is missing"),
         ([server(SPEECH, extra_cli_args=["8", "--x"])], r"server_params: holds '8'"),
         ([server(7)], r"benchmark_params\[0\]: is 7"),  # type: ignore[arg-type]
@@ -246,11 +245,13 @@ def test_a_diffusion_workload_is_named_by_the_file_and_warmed_as_its_client_does
 
 def test_what_cannot_be_measured_here_is_told(tmp_path: Path) -> None:
     socket = CHAT | {"backend": "openai-realtime"}
-    found = read(tmp_path, [server(CHAT, socket), server(SPEECH) | {"server_type": "sglang-omni"}])
+    servers = [server(CHAT, socket), server(SPEECH) | {"server_type": "sglang-omni"}]
+    found = read(tmp_path, [*servers, server(CHAT, stage_config_name="two.yaml", update={"a": 1})])
     assert len(found.cells) == 1
     assert [(one.place, one.why) for one in found.left_out] == [
         ("[0].benchmark_params[1]", "client omni_bench has no backend openai-realtime"),
         ("[1].benchmark_params[0]", "it is served by sglang-omni"),
+        ("[2].benchmark_params[0]", "its stage config is a file beside the specification, as before #2383"),
     ]
 
 
@@ -275,41 +276,7 @@ def test_before_the_harness_sent_warm_ups_there_are_none(
     date: str, more: dict[str, Any], warmups: int
 ) -> None:
     commit = Change(id="a" * 40, date=date)
-    source = SpecificationFile(Path("x.json"), json.dumps([server(SPEECH | more)]), lambda _: None, commit)
+    source = SpecificationFile(Path("x.json"), json.dumps([server(SPEECH | more)]), commit)
     (cell,) = read_specification(source).cells
     assert cell.document["num_warmups"] == warmups
     assert cell.document["description"] == "test_tts of x.json at aaaaaaaaaaaa"
-
-
-STAGES = """
-async_chunk: false
-stage_args:
-  - {stage_id: 0, runtime: {devices: "0"}, engine_args: {a: 1}}
-  - {stage_id: 1, runtime: {devices: "2"}, gone: x}
-"""
-
-
-def test_a_stage_config_is_carried_as_text_with_its_changes(tmp_path: Path) -> None:
-    (tmp_path / "stage_configs").mkdir()
-    (tmp_path / "stage_configs" / "two.yaml").write_text(STAGES)
-    (tmp_path / "tests").mkdir()
-    changes = {
-        "update": {"async_chunk": True, "stage_args": {"0": {"engine_args.b.c": 2}}},
-        "delete": {"stage_args": {"1": ["gone"]}},
-    }
-    as_it_is = server(CHAT, stage_config_name="two.yaml")
-    with_changes = server(CHAT, stage_config_name="two.yaml", **changes)
-    one, two = read(tmp_path / "tests", [as_it_is, with_changes]).cells
-    assert one.document["deploy_yaml"] == {"text": STAGES}
-    assert isinstance(two.document["deploy_yaml"], dict)
-    assert yaml.safe_load(two.document["deploy_yaml"]["text"]) == {
-        "async_chunk": True,
-        "stage_args": [
-            {"stage_id": 0, "runtime": {"devices": "0"}, "engine_args": {"a": 1, "b": {"c": 2}}},
-            {"stage_id": 1, "runtime": {"devices": "2"}},
-        ],
-    }
-    assert one.document["gpus"] == two.document["gpus"] == 3
-    wrong = server(CHAT, stage_config_name="two.yaml", update={"stage_args": {"7": {"a": 1}}})
-    with pytest.raises(LocatedError, match=r"stage_config_name: two.yaml has no stage 7, only 0, 1"):
-        read(tmp_path / "tests", [wrong])
