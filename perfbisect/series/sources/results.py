@@ -207,7 +207,7 @@ def _parse_commands(text: str) -> tuple[ReportedWorkload, str]:
         document = json.loads(text) if text else {}
         return parse_command(str(document["client_command"])), str(document.get("gpu_type") or "").strip()
     except (ValueError, KeyError, TypeError, UsageError):
-        return ReportedWorkload("", {}, WORKLOAD_PARTS), ""
+        return ReportedWorkload({}, WORKLOAD_PARTS), ""
 
 
 def _nightly_warmups(build: Build, began: datetime) -> int | None:
