@@ -21,8 +21,6 @@ from perfbisect.model.metric import MetricRef
 from perfbisect.stats.threshold import LEAST
 from perfbisect.system.files import write_atomic
 
-SCHEMA = "perfbisect.baseline/1"
-
 
 def _read_attempt(value: Attempt | Mapping[str, Any]) -> Attempt:
     return value if isinstance(value, Attempt) else from_dict(value)
@@ -153,25 +151,13 @@ def write_baseline(path: Path, level: RecordedLevel) -> None:
 
 def read_baseline(path: Path) -> RecordedLevel:
     """Read a level from a file; a LocatedError says why it holds none."""
+    again = "perfbisect check CELL --save-baseline FILE writes one"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise LocatedError(f"no JSON: {error.msg}", file=path, line=error.lineno) from None
-    except (OSError, UnicodeDecodeError) as error:
+        level = RecordedLevel.model_validate_json(path.read_bytes())
+    except OSError as error:
         raise LocatedError(f"it cannot be read: {error}", file=path) from None
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
-        raise LocatedError(
-            f"{schema!r} is no baseline",
-            file=path,
-            field="schema",
-            allowed=SCHEMA,
-            next_step="perfbisect check CELL --save-baseline FILE writes one",
-        )
-    try:
-        level = RecordedLevel.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
-        raise LocatedError(str(first["msg"]), file=path, field=field) from None
+        raise LocatedError(str(first["msg"]), file=path, field=field, next_step=again) from None
     return require_enough(level, str(path))

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.common.quantities import minutes, percent
 from perfbisect.compare.baseline import RecordedLevel
 from perfbisect.compare.claims import Settled
 from perfbisect.compare.plan import CheckPlan, ComparePlan, MetricVerdict, RunPlan, SidePlan, attempts_of
@@ -383,54 +382,18 @@ def check_of_comparison(document: CompareDocument) -> CheckDocument:
     if row is not None:
         worse = limit if document.metric.direction == "lower" else -limit
         line = row.left + worse if row.absolute else row.left * (1 + worse)
-    same = [
-        "job",
-        "finished",
-        "next",
-        "effect",
-        "low",
-        "high",
-        "metric",
-        "cell",
-        "minutes",
-        "notes",
-        "folder",
-    ]
+    left_out = {"schema_", "launches", "versions", "verdict", "limit", "left_out"}
+    shared = CompareDocument.model_fields.keys() & CheckDocument.model_fields.keys() - left_out
     return CheckDocument(
-        **{name: getattr(document, name) for name in same},
+        **{name: getattr(document, name) for name in shared - {"reproduce"}},
         verdict=_CHECK_WORDS.get(document.claim, "inconclusive"),
         how="rev",
         limit=limit,
-        summary=(*_limit_summary(document), *document.summary),
         value=row.right if row else None,
         line=line,
         change=document.b.change,
         comparison=document,
     )
-
-
-def _limit_summary(document: CompareDocument) -> tuple[str, ...]:
-    """What a check says of its limit, and what more would cost where that is open."""
-    limit, a, b = percent(document.limit or 0.0, False), document.a.name, document.b.name
-    if document.claim == "refuted" and document.verdict != document.headline:
-        return (f"A guard failed, which decides whatever the limit of {limit}.",)
-    if document.claim == "holds":
-        return (f"{b} is not more than {limit} worse than {a}.",)
-    if document.claim == "refuted":
-        return (f"{b} is more than {limit} worse than {a}.",)
-    return f"The interval of {b} against {a} includes the limit of {limit}.", *_cost_of_limit(document)
-
-
-def _cost_of_limit(document: CompareDocument) -> tuple[str, ...]:
-    """What it takes for the interval to end at the limit, which lies within it."""
-    effect, low, high = document.effect, document.low, document.high
-    if effect is None or low is None or high is None or not low < high:
-        return ()
-    at = (document.limit or 0.0) * (1 if document.metric.direction == "lower" else -1)
-    launches, half = 2 * document.launches_a_side, max(high - effect, effect - low)
-    more = max(4, math.ceil(launches * ((half / max(abs(effect - at), 1e-6)) ** 2 - 1)))
-    each = document.minutes.total / max(1, len(document.launches))
-    return (f"A verdict takes about {more} more launches, {minutes(more * each)}.",)
 
 
 def _job_fields(result: JobResult[MeasurementPlanT]) -> dict[str, Any]:

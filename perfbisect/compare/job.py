@@ -30,7 +30,6 @@ from perfbisect.compare.plan import (
 from perfbisect.compare.report import check_report, compare_report, run_report
 from perfbisect.compare.result import has_open_guard
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, UsageError
-from perfbisect.jobs.documents import MetricDocument
 from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent, read
@@ -181,36 +180,21 @@ def exit_code(document: CompareDocument | CheckDocument | VerifyDocument) -> int
     return _EXIT_CODES.get(claim or document.verdict, EXIT_OK)
 
 
-def _run_status(document: RunDocument) -> JobStatus:
-    headline = document.headline
-    values = [metric for metric in document.metrics if metric.display == headline.display]
-    verdict = f"{headline.name} {with_unit(values[0].median, values[0].unit)}" if values else ""
-    return _status(document, headline, "measured", verdict)
-
-
-def _check_status(document: CheckDocument) -> JobStatus:
-    return _status(document, document.metric, document.verdict, _effect_text(document), document.next)
-
-
-def _compare_status(document: CompareDocument) -> JobStatus:
-    outcome: str = document.claim or document.verdict
-    if document.limit is not None:
-        outcome = check_of_comparison(document).verdict
-    by_guard = "" if document.verdict == document.headline else "by a guard, "
-    return _status(document, document.metric, outcome, by_guard + _effect_text(document), document.next)
-
-
-def _effect_text(document: CheckDocument | CompareDocument) -> str:
-    return "" if document.effect is None else f"{document.metric.name} {percent(document.effect)}"
-
-
-def _status(
-    document: RunDocument | CheckDocument | CompareDocument,
-    metric: MetricDocument,
-    outcome: str,
-    verdict: str,
-    next_command: str = "",
-) -> JobStatus:
+def _status(document: RunDocument | CheckDocument | CompareDocument) -> JobStatus:
+    """A job's progress: what a run measured, or the verdict with its effect."""
+    if isinstance(document, RunDocument):
+        metric, outcome, next_command = document.headline, "measured", ""
+        values = [row for row in document.metrics if row.display == metric.display]
+        verdict = f"{metric.name} {with_unit(values[0].median, metric.unit)}" if values else ""
+    else:
+        metric, outcome, next_command = document.metric, document.verdict, document.next
+        verdict = "" if document.effect is None else f"{metric.name} {percent(document.effect)}"
+    if isinstance(document, CompareDocument):
+        outcome = document.claim or outcome
+        if document.limit is not None:
+            outcome = check_of_comparison(document).verdict
+        if document.verdict != document.headline:
+            verdict = f"by a guard, {verdict}"
     return JobStatus(
         outcome=outcome if document.finished else "unfinished",
         verdict=verdict,
@@ -227,7 +211,7 @@ RUN: Final[JobKind[RunPlan, RunDocument]] = JobKind(
     run=run,
     document=run_document,
     exit_code=lambda _: EXIT_OK,
-    status=_run_status,
+    status=_status,
     report=run_report,
     client_change=lambda plan: plan.change,
 )
@@ -236,7 +220,7 @@ CHECK: Final[JobKind[CheckPlan, CheckDocument]] = JobKind(
     run=check,
     document=check_document,
     exit_code=exit_code,
-    status=_check_status,
+    status=_status,
     report=check_report,
     client_change=lambda plan: plan.change,
 )
@@ -245,7 +229,7 @@ COMPARE: Final[JobKind[ComparePlan, CompareDocument]] = JobKind(
     run=compare,
     document=compare_document,
     exit_code=exit_code,
-    status=_compare_status,
+    status=_status,
     report=compare_report,
     client_change=lambda plan: plan.b.change,
 )

@@ -319,20 +319,6 @@ class ComparePlan(MeasurementPlan):
         )  # fmt: skip
 
     def require_admissible(self, attempt: Attempt, launches: Sequence[LaunchRecord]) -> None:
-        measured = measured_launches(launches)
-        if not shared_metrics(measured) and len(measured) > 1:
-            a, b = (
-                sorted(
-                    {name for one in attempts_of(measured, side) for run in one.runs for name in run.values}
-                )
-                for side in (0, 1)
-            )
-            raise UsageError(
-                "the sides report no metric in common, so nothing can be compared: "
-                f"A reports {', '.join(a)}; B reports {', '.join(b)}",
-                where=measured[-1].attempt.folder,
-                next_step="measure both with one client: --client",
-            )
         require_comparable(attempt, launches, self.ref, "measure both sides")
 
     def claim(self, verdict: MetricVerdict) -> Settled:

@@ -252,33 +252,24 @@ def _metrics_table(metrics: Sequence[MetricComparisonDocument]) -> Table:
 
 def verify_report(document: VerifyDocument) -> Report:
     """The report of a claim."""
-    claim = KeyValues(
-        (
-            ("claim", document.claim),
-            ("source", document.source),
-            ("claimed", (code(document.metric), " ", code(document.expected))),
-        )
+    rows: tuple[tuple[str, Inline], ...] = (
+        ("claim", document.claim),
+        ("source", document.source),
+        ("claimed", (code(document.metric), " ", code(document.expected))),
     )
-    return Report(
-        title="Claim",
-        verdict=Verdict(_CLAIMS.get(document.verdict, document.verdict), _TONES[document.verdict]),
-        blocks=(claim, *_cells_blocks(document.cells)),
-    )
+    return _cells_report("Claim", document.verdict, rows, document.cells)
 
 
 def sweep_report(document: SweepDocument) -> Report:
     """The report of a sweep."""
     words = {cell.verdict for cell in document.cells}
     word = next((word for word in ("regression", "inconclusive", "improvement") if word in words), "same")
-    signature = KeyValues((("signature", document.signature),))
-    return Report(
-        title="Sweep over loads",
-        verdict=Verdict(word, _TONES[word]),
-        blocks=(signature, *_cells_blocks(document.cells)),
-    )
+    return _cells_report("Sweep over loads", word, (("signature", document.signature),), document.cells)
 
 
-def _cells_blocks(cells: Sequence[CompareDocument]) -> tuple[Block, ...]:
+def _cells_report(
+    title: str, word: str, rows: tuple[tuple[str, Inline], ...], cells: Sequence[CompareDocument]
+) -> Report:
     """A row a cell, and how each is read further, those that differ first."""
     columns = (
         Column("cell"),
@@ -287,7 +278,7 @@ def _cells_blocks(cells: Sequence[CompareDocument]) -> tuple[Block, ...]:
         Column("95 % interval"),
         Column("launches a side", numeric=True),
     )
-    rows: list[tuple[Inline, ...]] = [
+    table: list[tuple[Inline, ...]] = [
         (
             code(cell.cell.name),
             cell.claim or cell.verdict,
@@ -299,7 +290,8 @@ def _cells_blocks(cells: Sequence[CompareDocument]) -> tuple[Block, ...]:
     ]
     ordered = sorted(cells, key=lambda cell: cell.verdict == "same")
     commands = (Command(f"perfbisect report {cell.job}  # {cell.cell.name}") for cell in ordered)
-    return (Table(columns, tuple(rows)), *commands)
+    verdict = Verdict(_CLAIMS.get(word, word), _TONES[word])
+    return Report(title, verdict, (KeyValues(rows), Table(columns, tuple(table)), *commands))
 
 
 def baseline_report(document: SavedBaselineDocument) -> Report:

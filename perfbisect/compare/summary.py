@@ -28,6 +28,8 @@ def compare_summary(result: JobResult[ComparePlan]) -> Iterator[str]:
     if math.isnan(verdict.effect):
         yield f"{names}: a verdict takes at least one block of four launches."
         return
+    if plan.max_regression is not None:
+        yield from _limit_sentences(result, plan.max_regression)
     if plan.expect:
         outcome = {
             "holds": "holds",
@@ -45,6 +47,23 @@ def compare_summary(result: JobResult[ComparePlan]) -> Iterator[str]:
         yield _cost_sentence(max(0, verdict.needed - verdict.launches), result.launches)
     yield from _contradictions(result)
     yield _launches_sentence(result)
+
+
+def _limit_sentences(result: JobResult[ComparePlan], limit: float) -> Iterator[str]:
+    """What a check says of its limit, and what a verdict takes where that is open."""
+    plan, verdict, share = result.plan, result.verdict, percent(limit, False)
+    a, b = plan.a.name, plan.b.name
+    if result.guard_failed and verdict.word != "regression":
+        yield f"A guard failed, which decides whatever the limit of {share}."
+    elif result.claim != "inconclusive":
+        side = _SIDES_OF_LIMIT["beyond" if result.claim == "refuted" else "within"].format(share)
+        yield f"{b} is {side} than {a}."
+    else:
+        yield f"The interval of {b} against {a} includes the limit of {share}."
+        half = max(verdict.high - verdict.effect, verdict.effect - verdict.low)
+        distance = abs(verdict.effect - limit * plan.ref.metric.sign)
+        more = math.ceil(verdict.launches * ((half / max(distance, 1e-6)) ** 2 - 1))
+        yield _cost_sentence(max(BLOCK_SIZE, more), result.launches)
 
 
 def _is_open(plan: ComparePlan, claim: Settled) -> bool:

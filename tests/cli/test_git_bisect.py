@@ -129,6 +129,6 @@ def test_ends_that_do_not_differ_stop_git(
     monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
     told = SimpleNamespace(headline=word, summary=("they are what they are.",))
-    monkeypatch.setattr(checks, "measure_comparison", lambda *_: told)
+    monkeypatch.setattr(checks, "measure", lambda *_: told)
     assert run([*step()[3:], "--repo", str(history.path)]) == 128
     assert why in capsys.readouterr().err
