@@ -233,8 +233,8 @@ def test_a_file_gives_the_level_back(tmp_path: Path, baseline: MakeLevel) -> Non
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "no JSON"),
-        ("[]", "schema: None is no baseline"),
+        ("{", "Invalid JSON"),
+        ('{"schema": "perfbisect.check/2"}', "schema: Input should be"),
         ('{"schema": "perfbisect.baseline/1"}', "job: Field required"),
     ],
 )
