@@ -12,6 +12,7 @@ from perfbisect.bisect.documents import EffectDocument, ReportDocument
 from perfbisect.common.quantities import minutes, percent, probability, with_unit
 from perfbisect.jobs.documents import LaunchDocument
 from perfbisect.report.plots import (
+    PHASES,
     Plot,
     axis,
     change_label,
@@ -33,17 +34,6 @@ _PURPOSES: Final[Mapping[str, tuple[str, str]]] = {
     "revert": ("revert check", "triangle-up"),
 }
 """Purpose of a launch -> its name in the legend, and its symbol."""
-
-PHASES: Final[Mapping[str, str]] = {
-    "build": "build",
-    "fetch": "fetch",
-    "launch": "start",
-    "first_request": "first request",
-    "warm": "discarded run",
-    "bench": "measured runs",
-    "stop": "stop",
-}
-"""Phases of an attempt in their order, with their names."""
 
 _BOTTOM: Final = "@bottom"
 """Stands for the height of what has no value."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from perfbisect.bisect.documents import EffectDocument, ReportDocument
-from perfbisect.bisect.figures import PHASES, effect_rows, plots
-from perfbisect.common.quantities import minutes, number, percent, probability, with_unit
+from perfbisect.bisect.figures import effect_rows, plots
+from perfbisect.common.quantities import minutes, percent, probability, with_unit
 from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.report.document import (
     Block,
-    Column,
     Command,
     Figure,
     Inline,
@@ -22,15 +20,22 @@ from perfbisect.report.document import (
     Report,
     Section,
     Span,
-    Table,
     Tone,
     Verdict,
     code,
+    make_table,
     parts_of,
     strong,
 )
 from perfbisect.report.plots import Plot
-from perfbisect.report.sections import change_text, reproduce_section, version_section
+from perfbisect.report.sections import (
+    cell_section,
+    change_text,
+    launch_section,
+    minutes_section,
+    reproduce_section,
+    version_section,
+)
 
 _TONES: Final[Mapping[str, Tone]] = {"found": "bad", "not reproduced": "good", "unfinished": "neutral"}
 
@@ -86,17 +91,21 @@ def build_report(document: ReportDocument) -> Report:
         "Changes that only the good end has": _cherry_picks(document),
         "What the engines' logs say differently": _log_differences(document),
         "Guards": _guards(document),
-        "Where the minutes went": _minutes(document, drawn),
-        "Every launch": _launches(document),
         f"Skipped ({len(document.skips)})": _skips(document),
         f"Not tested ({len(document.not_tested)})": _not_tested(document),
         "Same environment as a neighbour": _merged(document),
-        "What was measured": _measured(document),
     }
     shown = {"What the engines' logs say differently"}
     shown |= {"Guards"} if any(guard.moved for guard in document.guards) else set()
-    sections = [Section(title, tuple(blocks), title not in shown) for title, blocks in details.items()]
-    sections += [reproduce_section([document.reproduce]), version_section(document.versions)]
+    culprit = document.culprit.id if document.culprit else ""
+    sections = (
+        *(Section(title, tuple(blocks), title not in shown) for title, blocks in details.items()),
+        minutes_section(document.minutes, _figures(drawn, "phases")),
+        launch_section(document.launches, document.metric.unit, culprit),
+        cell_section(document.cell, document.notes, _setting_rows(document)),
+        reproduce_section([document.reproduce]),
+        version_section(document.versions),
+    )
     return Report(
         title=f"Bisection of {document.cell.name}, {document.metric.display}",
         verdict=Verdict(document.outcome, _TONES.get(document.outcome, "open")),
@@ -171,10 +180,10 @@ def _steps(document: ReportDocument) -> Iterator[Block]:
         changes = [change_text(position.changes[0]) for position in step.culprits]
         rows.append((_join(" or ", changes), probability(step.probability), *_effect_cells(step.confirmed)))
     if rows:
-        yield _table(("change", "P*", *_EFFECT_COLUMNS), rows)
+        yield make_table(("change", "P*", *_EFFECT_COLUMNS), rows)
 
 
-def _figures(drawn: Mapping[str, Plot], *names: str) -> Iterator[Block]:
+def _figures(drawn: Mapping[str, Plot], *names: str) -> Iterator[Figure]:
     return (Figure(name, _CAPTIONS[name], drawn[name]) for name in names if name in drawn)
 
 
@@ -187,7 +196,7 @@ def _comparisons(document: ReportDocument, drawn: Mapping[str, Plot]) -> Iterato
             (code(metric.name), f" ({metric.display}), {metric.direction} is better; {relevant}."), quiet=True
         )
         yield from _figures(drawn, "pairs", "effects")
-        yield _table(
+        yield make_table(
             ("", "left", "right", *_EFFECT_COLUMNS),
             (
                 (name, code(effect.left.short), code(effect.right.short), *_effect_cells(effect))
@@ -214,7 +223,7 @@ def _log_differences(document: ReportDocument) -> Iterator[Block]:
             "At parent and culprit, as the engines started; noise between starts is left out.", True
         )
         rows = (tuple(map(code, texts)) for texts in document.log_differences)
-        yield _table(("", "parent", "culprit"), rows)
+        yield make_table(("", "parent", "culprit"), rows)
 
 
 def _guards(document: ReportDocument) -> Iterator[Block]:
@@ -225,49 +234,14 @@ def _guards(document: ReportDocument) -> Iterator[Block]:
         values = with_unit(guard.left, guard.unit), with_unit(guard.right, guard.unit)
         rows.append(((f"{guard.display} ", code(guard.name)), *values, (moved, note)))
     if rows:
-        yield _table(("guard", "left*", "right*", "moved"), rows)
-
-
-def _minutes(document: ReportDocument, drawn: Mapping[str, Plot]) -> Iterator[Block]:
-    spent = document.minutes
-    yield from _figures(drawn, "phases")
-    rows = [
-        (PHASES.get(phase, phase), minutes(taken), percent(taken / spent.total, False) if spent.total else "")
-        for phase, taken in spent.by_phase.items()
-    ]
-    if spent.lost:
-        rows.append(("lost to failures that are no evidence", minutes(spent.lost), ""))
-    rows.append((f"all, of a budget of {minutes(spent.budget)}", minutes(spent.total), ""))
-    if spent.saved:
-        rows.append(("saved, since work overlapped", minutes(spent.saved), ""))
-    yield _table(("phase", "time*", "share*"), rows)
-
-
-def _launches(document: ReportDocument) -> Iterator[Block]:
-    """Every launch; those of the culprit stand out."""
-    launches = document.launches
-    if not launches:
-        return
-    slots = len({launch.slot for launch in launches}) > 1
-    rows: list[tuple[Inline, ...]] = []
-    for launch in launches:
-        slot = (code(launch.slot),) if slots else ()
-        runs = " ".join(number(value) for value in launch.values) or code(launch.reason or "-")
-        value = launch.outcome if launch.value is None else with_unit(launch.value, document.metric.unit)
-        head = (str(launch.number), code(launch.change.short), launch.purpose, *slot, value)
-        warned = (runs, *(f"; {text}" for text in launch.warnings))
-        rows.append((*head, warned, minutes(launch.minutes), launch.started_at[:19], launch.why))
-    titles = ("#*", "change", "for", *(("slot",) if slots else ()), "value*", "runs", "took*")
-    culprit = document.culprit.id if document.culprit else ""
-    marked = frozenset(i for i, launch in enumerate(launches) if launch.change.id == culprit)
-    yield replace(_table((*titles, "began (UTC)", "why"), rows), highlighted=marked)
+        yield make_table(("guard", "left*", "right*", "moved"), rows)
 
 
 def _skips(document: ReportDocument) -> Iterator[Block]:
     if document.skips:
         known = {"before": "beforehand", "measured": "when tried"}
         rows = ((change_text(skip.change), code(skip.reason), known[skip.known]) for skip in document.skips)
-        yield _table(("change", "why", "known"), rows)
+        yield make_table(("change", "why", "known"), rows)
 
 
 def _not_tested(document: ReportDocument) -> Iterator[Block]:
@@ -282,18 +256,13 @@ def _merged(document: ReportDocument) -> Iterator[Block]:
         yield Items(tuple(_join(", ", position) for position in names))
 
 
-def _measured(document: ReportDocument) -> Iterator[Block]:
+def _setting_rows(document: ReportDocument) -> Iterator[tuple[str, Inline]]:
     ends = _join(" to ", (change_text(document.good), change_text(document.bad)))
-    counts = f": {document.changes} changes, {document.positions} different environments"
-    rows: list[tuple[str, Inline]] = [("job", code(document.job))]
-    rows += [(label, code(value)) for label, value in document.cell.rows]
-    rows += [("range", (*ends, counts)), ("environment", code(document.environment))]
-    rows.append(("client", code(document.client)))
+    yield "range", (*ends, f": {document.changes} changes, {document.positions} different environments")
+    yield "environment", code(document.environment)
+    yield "client", code(document.client)
     if document.repository:
-        rows.append(("repository", code(document.repository)))
-    yield KeyValues(tuple(rows))
-    if document.notes:
-        yield Items(document.notes)
+        yield "repository", code(document.repository)
 
 
 _EFFECT_COLUMNS = ("effect*", "95 % interval*", "launches a side*")
@@ -316,8 +285,3 @@ def _join(separator: str, items: Iterable[Inline]) -> tuple[str | Span, ...]:
     for item in items:
         joined += [*([separator] if joined else []), *parts_of(item)]
     return tuple(joined)
-
-
-def _table(titles: tuple[str, ...], rows: Iterable[tuple[Inline, ...]]) -> Table:
-    """``titles`` that end with ``*`` are those of numbers."""
-    return Table(tuple(Column(title.rstrip("*"), title.endswith("*")) for title in titles), tuple(rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from perfbisect.common.quantities import minutes, number, with_unit
+from perfbisect.common.quantities import minutes, number, percent, with_unit
 from perfbisect.jobs.documents import (
     CellDocument,
     ChangeDocument,
@@ -13,7 +13,18 @@ from perfbisect.jobs.documents import (
     LaunchDocument,
     MinutesDocument,
 )
-from perfbisect.report.document import Code, Column, Inline, Items, KeyValues, Paragraph, Section, Table, code
+from perfbisect.report.document import (
+    Code,
+    Figure,
+    Inline,
+    Items,
+    KeyValues,
+    Paragraph,
+    Section,
+    code,
+    make_table,
+)
+from perfbisect.report.plots import PHASES
 
 
 def change_text(change: ChangeDocument) -> Inline:
@@ -21,38 +32,47 @@ def change_text(change: ChangeDocument) -> Inline:
     return (code(change.short), " ", code(change.subject)) if change.subject else code(change.short)
 
 
-def cell_section(cell: CellDocument, notes: Iterable[str] = ()) -> Section:
-    """The workload, and the notes of the plan."""
-    rows = KeyValues(tuple((label, code(value)) for label, value in cell.rows))
+def cell_section(
+    cell: CellDocument, notes: Iterable[str] = (), more: Iterable[tuple[str, Inline]] = ()
+) -> Section:
+    """The workload, ``more`` of what was measured, and the notes of the plan."""
+    rows = KeyValues((*((label, code(value)) for label, value in cell.rows), *more))
     items = Items(tuple(notes))
-    return Section("Workload", (rows, items) if items.items else (rows,), detail=True)
+    return Section("What was measured", (rows, items) if items.items else (rows,), detail=True)
 
 
-def launch_section(launches: Sequence[LaunchDocument], unit: str) -> Section:
-    """Every launch with its runs; its slot where there are several."""
+def launch_section(launches: Sequence[LaunchDocument], unit: str, culprit: str = "") -> Section:
+    """Every launch with its runs; its slot where there are several. Those of the culprit stand out."""
     slots = len({launch.slot for launch in launches}) > 1
-    columns = [Column("#", numeric=True), Column("change"), Column("purpose")]
-    columns += [Column("slot")] if slots else []
-    columns += [Column("value", numeric=True), Column("runs"), Column("took", numeric=True)]
-    columns += [Column("started (UTC)")]
+    titles = ("#*", "change", "for", *(("slot",) if slots else ()), "value*", "runs", "took*")
     rows: list[tuple[Inline, ...]] = []
     for launch in launches:
         value = launch.outcome if launch.value is None else with_unit(launch.value, unit)
-        runs: Inline = " ".join(number(v) for v in launch.values) or code(launch.reason or "-")
+        runs = " ".join(number(v) for v in launch.values) or code(launch.reason or "-")
         slot: tuple[Inline, ...] = (code(launch.slot),) if slots else ()
         head: tuple[Inline, ...] = (str(launch.number), code(launch.change.short), launch.purpose)
-        rows.append((*head, *slot, value, runs, minutes(launch.minutes), launch.started_at[:19]))
-    return Section("Launches", (Table(tuple(columns), tuple(rows)),) if rows else (), detail=True)
+        warned = (runs, *(f"; {text}" for text in launch.warnings))
+        tail = (minutes(launch.minutes), launch.started_at[:19], launch.why)
+        rows.append((*head, *slot, value, warned, *tail))
+    marked = (i for i, launch in enumerate(launches) if launch.change.id == culprit)
+    table = make_table((*titles, "began (UTC)", "why"), rows, marked)
+    return Section("Every launch", (table,) if rows else (), detail=True)
 
 
-def minutes_section(spent: MinutesDocument) -> Section:
+def minutes_section(spent: MinutesDocument, figures: Iterable[Figure] = ()) -> Section:
     """Where the time went."""
-    rows: list[tuple[Inline, ...]] = [(phase, minutes(value)) for phase, value in spent.by_phase.items()]
-    rows += [("lost to failures that are no evidence", minutes(spent.lost))] if spent.lost else []
-    rows.append(("total", minutes(spent.total)))
-    rows += [("saved by overlapping work", minutes(spent.saved))] if spent.saved else []
-    table = Table((Column("phase"), Column("time", numeric=True)), tuple(rows))
-    return Section("Time spent", (table,), detail=True)
+    rows = [
+        (PHASES.get(phase, phase), minutes(taken), percent(taken / spent.total, False) if spent.total else "")
+        for phase, taken in spent.by_phase.items()
+    ]
+    if spent.lost:
+        rows.append(("lost to failures that are no evidence", minutes(spent.lost), ""))
+    budget = f", of a budget of {minutes(spent.budget)}" if spent.budget else ""
+    rows.append((f"all{budget}", minutes(spent.total), ""))
+    if spent.saved:
+        rows.append(("saved, since work overlapped", minutes(spent.saved), ""))
+    table = make_table(("phase", "time*", "share*"), rows)
+    return Section("Where the minutes went", (*figures, table), detail=True)
 
 
 def reproduce_section(commands: Iterable[CommandsDocument]) -> Section:

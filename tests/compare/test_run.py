@@ -54,7 +54,7 @@ def test_every_launch_is_measured_and_summed_up(tmp_path: Path) -> None:
     assert {m.name for m in document.metrics} >= {"tpot:p99", "output_throughput", "failed"}
     assert document.minutes.by_phase["launch"] == pytest.approx(3 * 30 / 60)
     assert RunDocument.model_validate_json(document.text()) == document
-    assert "## Launches" in report_markdown(run_report(document))
+    assert "## Every launch" in report_markdown(run_report(document))
     assert run(job, watch.tools(world)) == document, "done is done"
 
 
