@@ -35,12 +35,11 @@ from perfbisect.jobs.measurement import MeasurementConfig
 from perfbisect.jobs.plans import JobPlan, PlanT, write_plan
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.jobs.runner import BACKOFF, LEAST_CORES, JobContext, SpareCores
+from perfbisect.machine import interference
 from perfbisect.machine.leases import Lease, LeaseHolder, holders, lease, leased_devices, lock_folder
 from perfbisect.machine.profile import machine
 from perfbisect.machine.slots import Slot, TooFewDevicesError, machine_of, plan_slots
-from perfbisect.measure import interference
 from perfbisect.measure.executor import PhaseLimits
-from perfbisect.measure.interference import machine_limits
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.measure.serving import check_stages
 from perfbisect.model.cell import Cell
@@ -141,7 +140,7 @@ class JobSession:
                 builder,
                 client,
                 stop_requested=lambda: self.job.stop_requested,
-                limits=machine_limits(os.environ.get(interference.VARIABLE, "")),
+                limits=interference.parse_limits(os.environ.get(interference.VARIABLE, "")),
                 profile=wiring.load_profile(setting.machine),
             ),
             clock=now,

@@ -1,4 +1,4 @@
-"""Devices of this machine, their state, processes and free memory, from ``nvidia-smi``."""
+"""Devices of this machine, their state, processes and free memory."""
 
 from __future__ import annotations
 
@@ -25,6 +25,31 @@ _NOTHING = re.compile(r"^\[.*\]$|^(?:N/A|ERR!|)$", re.IGNORECASE)
 
 Row = Mapping[str, str]
 
+DEVICE_FIELDS = {
+    "index": "index",
+    "name": "name",
+    "uuid": "uuid",
+    "bus": "pci.bus_id",
+    "driver": "driver_version",
+    "total": "memory.total",
+    "used": "memory.used",
+    "temperature": "temperature.gpu",
+    "power": "power.draw",
+    "utilization": "utilization.gpu",
+    "clock": "clocks.sm",
+    "top_clock": "clocks.max.sm",
+    "compute_mode": "compute_mode",
+    "mig": "mig.mode.current",
+    "reasons": "clocks_event_reasons.active",
+    "reasons_before_535": "clocks_throttle_reasons.active",
+}
+"""Name of a field in a row -> the driver's: MiB, degrees Celsius, watts, per cent, MHz."""
+
+_PROCESS_FIELDS = {"pid": "pid", "uuid": "gpu_uuid", "used": "used_memory"}
+_FIXED = ("index", "name", "total", "driver", "uuid", "bus", "compute_mode", "mig")
+_READ = ("total", "used", "clock", "top_clock", "temperature", "power", "utilization")
+_REASONS = ("reasons", "reasons_before_535")
+
 
 @dataclass(frozen=True)
 class SmiRows:
@@ -50,53 +75,37 @@ class Smi:
     _unknown: set[str] = field(default_factory=set, repr=False)
 
     def devices(self, fields: Sequence[str], only: Sequence[str] = ()) -> SmiRows:
-        """A row for each device, or for these UUIDs."""
-        return self._query("--query-gpu", fields, only)
+        """A row for each device, or for these UUIDs, with these of ``DEVICE_FIELDS``."""
+        return self._query("--query-gpu", {name: DEVICE_FIELDS[name] for name in fields}, only)
 
-    def processes(self, fields: Sequence[str]) -> SmiRows:
-        """A row for each compute process that the driver lists."""
-        return self._query("--query-compute-apps", fields)
+    def processes(self) -> SmiRows:
+        """A row for each compute process that the driver lists: ``pid``, ``uuid``, ``used``."""
+        return self._query("--query-compute-apps", _PROCESS_FIELDS)
 
-    def listing(self) -> str:
-        """What ``nvidia-smi -L`` prints: devices and, below them, their MIG instances; empty if it fails."""
-        return self._run("-L").stdout
+    def text(self, *arguments: str) -> str:
+        """What the command prints; empty if it fails."""
+        return self._run(*arguments)[0]
 
-    def topology(self) -> str:
-        """What ``nvidia-smi topo -m`` prints; empty if it fails."""
-        return self._run("topo", "-m").stdout
-
-    def _query(self, option: str, fields: Sequence[str], only: Sequence[str] = ()) -> SmiRows:
+    def _query(self, option: str, fields: Mapping[str, str], only: Sequence[str] = ()) -> SmiRows:
+        selection = (f"--id={','.join(only)}",) if only else ()
         while True:
-            known = [name for name in fields if name not in self._unknown]
-            output = self._run(
-                f"{option}={','.join(known)}",
-                "--format=csv,noheader,nounits",
-                *((f"--id={','.join(only)}",) if only else ()),
-            )
-            unknown = _NOT_VALID.search(output.stdout + output.problem)
-            if unknown is None or unknown[1] not in known or len(known) == 1:
+            known = {name: field for name, field in fields.items() if field not in self._unknown}
+            query = f"{option}={','.join(known.values())}"
+            output, problem = self._run(query, "--format=csv,noheader,nounits", *selection)
+            unknown = _NOT_VALID.search(output + problem)
+            if unknown is None or unknown[1] not in known.values() or len(known) == 1:
                 break
             self._unknown.add(unknown[1])
-        if output.problem:
-            return SmiRows(problem=output.problem)
-        return SmiRows(_parse_rows(output.stdout, known))
+        return SmiRows(_parse_rows(output, tuple(known)), problem)
 
-    def _run(self, *arguments: str) -> CommandOutput:
+    def _run(self, *arguments: str) -> tuple[str, str]:
         if self.command is None:
-            return CommandOutput("", "no nvidia-smi")
+            return "", "no nvidia-smi"
         return run_command((self.command, *arguments), self.timeout_s)
 
 
-@dataclass(frozen=True)
-class CommandOutput:
-    """Output of a command; ``problem``: why it failed, empty if it did not."""
-
-    stdout: str
-    problem: str
-
-
-def run_command(argv: Sequence[str], timeout_s: float) -> CommandOutput:
-    """Run a command that lists devices."""
+def run_command(argv: Sequence[str], timeout_s: float) -> tuple[str, str]:
+    """Run a command that lists devices: its output, and why it failed, empty if it did not."""
     name = Path(argv[0]).name
     try:
         done = subprocess.run(
@@ -110,13 +119,13 @@ def run_command(argv: Sequence[str], timeout_s: float) -> CommandOutput:
             env={**environ.allowed(os.environ), "LC_ALL": "C"},
         )
     except subprocess.TimeoutExpired:
-        return CommandOutput("", f"{name} did not answer within {timeout_s:.0f} s")
+        return "", f"{name} did not answer within {timeout_s:.0f} s"
     except OSError as error:
-        return CommandOutput("", f"{name} cannot be started: {error.strerror or error}")
+        return "", f"{name} cannot be started: {error.strerror or error}"
     if done.returncode != 0:
         problem = " ".join((done.stdout + " " + done.stderr).split())
-        return CommandOutput("", problem or f"{name} ended with exit code {done.returncode}")
-    return CommandOutput(done.stdout, "")
+        return "", problem or f"{name} ended with exit code {done.returncode}"
+    return done.stdout, ""
 
 
 def _parse_rows(text: str, fields: Sequence[str]) -> tuple[Row, ...]:
@@ -136,23 +145,6 @@ def _number(row: Row, name: str) -> float | None:
         return None
 
 
-_FIXED = (
-    "index", "name", "memory.total", "driver_version", "uuid", "pci.bus_id", "compute_mode",
-    "mig.mode.current",
-)  # fmt: skip
-_READING = {
-    "total": "memory.total",
-    "used": "memory.used",
-    "sm_clock": "clocks.sm",
-    "max_sm_clock": "clocks.max.sm",
-    "temperature": "temperature.gpu",
-    "power": "power.draw",
-    "utilization": "utilization.gpu",
-}
-"""Field of a reading -> the driver's."""
-_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""One bit mask: the first name is for drivers from 535 on, the second for older ones."""
-
 REASONS = {
     0x1: "idle",
     0x2: "application clocks",
@@ -166,7 +158,7 @@ REASONS = {
 }
 """Why clocks are below their maximum: bits of NVML's ``nvmlClocksEventReason*``."""
 
-IN_USE = 0.05
+_IN_USE = 0.05
 """Share of its memory above which a device counts as in use; a driver itself takes less."""
 
 _GPU_LINE = re.compile(r"^GPU (\d+): (.+?) \(UUID: (GPU-[^)]+)\)")
@@ -210,8 +202,8 @@ class DeviceReading:
     uuid: str
     total: float | None = None
     used: float | None = None
-    sm_clock: float | None = None
-    max_sm_clock: float | None = None
+    clock: float | None = None
+    top_clock: float | None = None
     temperature: float | None = None
     power: float | None = None
     utilization: float | None = None
@@ -221,6 +213,11 @@ class DeviceReading:
     def share_used(self) -> float:
         """Share of its memory that is in use; 0 if the driver does not report it."""
         return self.used / self.total if self.used is not None and self.total else 0.0
+
+    @property
+    def in_use(self) -> bool:
+        """True if more of its memory is in use than the driver takes."""
+        return self.share_used > _IN_USE
 
 
 @dataclass(frozen=True)
@@ -243,18 +240,18 @@ def list_devices(smi: Smi) -> tuple[Gpu, ...]:
     devices = tuple(
         Gpu(
             name=row["name"],
-            memory=int(_number(row, "memory.total") or 0),
-            driver=row.get("driver_version", ""),
+            memory=int(_number(row, "total") or 0),
+            driver=row.get("driver", ""),
             uuid=row["uuid"],
             index=int(_number(row, "index") or 0),
-            bus=row.get("pci.bus_id", ""),
+            bus=row.get("bus", ""),
             compute_mode=row.get("compute_mode", ""),
-            mig=row.get("mig.mode.current") == "Enabled",
+            mig=row.get("mig") == "Enabled",
         )
         for row in smi.devices(_FIXED).rows
         if "name" in row and "uuid" in row
     )
-    return _with_instances(devices, smi.listing()) if any(gpu.mig for gpu in devices) else devices
+    return _with_instances(devices, smi.text("-L")) if any(gpu.mig for gpu in devices) else devices
 
 
 def _with_instances(devices: Sequence[Gpu], listing: str) -> tuple[Gpu, ...]:
@@ -315,12 +312,12 @@ def _masked(devices: Sequence[Gpu], entry: str) -> Gpu | None:
 
 def readings(smi: Smi, only: Sequence[str] = ()) -> tuple[DeviceReading, ...]:
     """Current state of all devices, or of these UUIDs; empty if the driver fails."""
-    rows = smi.devices(("uuid", *_READING.values(), *_REASONS), only).rows
+    rows = smi.devices(("uuid", *_READ, *_REASONS), only).rows
     return tuple(
         DeviceReading(
             uuid=row["uuid"],
             reasons=reasons(next((row[name] for name in _REASONS if row.get(name)), "")),
-            **{name: _number(row, field) for name, field in _READING.items()},
+            **{name: _number(row, name) for name in _READ},
         )
         for row in rows
         if "uuid" in row
@@ -339,15 +336,10 @@ def reasons(mask: str) -> tuple[str, ...]:
 def tenants(smi: Smi) -> tuple[DeviceProcess, ...]:
     """The processes on the devices that the driver lists."""
     return tuple(
-        DeviceProcess(int(row["pid"]), row["gpu_uuid"], _number(row, "used_memory"))
-        for row in smi.processes(("pid", "gpu_uuid", "used_memory")).rows
-        if row.get("pid", "").isdigit() and "gpu_uuid" in row
+        DeviceProcess(int(row["pid"]), row["uuid"], _number(row, "used"))
+        for row in smi.processes().rows
+        if row.get("pid", "").isdigit() and "uuid" in row
     )
-
-
-def in_use(smi: Smi) -> frozenset[str]:
-    """UUIDs of the devices whose memory is in use by more than the driver."""
-    return frozenset(reading.uuid for reading in readings(smi) if reading.share_used > IN_USE)
 
 
 def wait_for_memory(
@@ -359,8 +351,8 @@ def wait_for_memory(
     on_wait: Callable[[str], None] = lambda _: None,
     stop_requested: StopRequested = never,
     every: float = 1.0,
-) -> dict[str, float]:
-    """Wait until ``share`` of the memory of whole devices is free; returns used MiB by UUID.
+) -> None:
+    """Wait until ``share`` of the memory of whole devices is free.
 
     An ended engine releases memory slowly. ``on_wait`` is called once with the holders. MIG instances are
     skipped: the driver reports memory of whole devices only.
@@ -371,7 +363,7 @@ def wait_for_memory(
     """
     whole = [uuid for uuid in uuids if not uuid.startswith("MIG-")]
     if not whole:
-        return {}
+        return
     deadline = time.monotonic() + timeout
     is_reported = False
     while True:
@@ -379,7 +371,7 @@ def wait_for_memory(
         full = [reading for reading in current.values() if 1.0 - reading.share_used < share]
         lost = [uuid for uuid in whole if uuid not in current]
         if not full and not lost:
-            return {uuid: reading.used for uuid, reading in current.items() if reading.used is not None}
+            return
         processes = tenants(smi) if full else ()
         why = "; ".join(
             [*(_describe_holders(device, share, processes) for device in full), *_describe_lost(lost, smi)]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from perfbisect.errors import UsageError
+
+VARIABLE = "PERFBISECT_LIMITS"
 
 SLOWED = (
     "hardware slowdown",
@@ -15,6 +19,13 @@ SLOWED = (
 )
 """Clock reasons that indicate a degraded device. Power caps, application clocks and idle are normal:
 recorded only."""
+
+_HOST_SERIES = ("own_cpu", "foreign_cpu", "steal", "load", "available_memory", "foreign_memory")
+"""Shares of the run's processors used by the attempt, by others and by other guests of the host; the whole
+machine's load average of a minute for each processor; MiB. A foreign sample may be slightly below 0, since
+processors and processes are not read at one instant."""
+_DEVICE_SERIES = ("clock", "temperature", "power", "used", "utilization")
+"""SM clock as a share of its maximum, degrees Celsius, watts, MiB, per cent."""
 
 
 @dataclass(frozen=True)
@@ -53,77 +64,64 @@ class SampleSeries:
 
 
 @dataclass(frozen=True)
-class DeviceSamples:
-    """Samples of a device. ``clock``: SM clock as a share of its maximum; temperature in degrees Celsius,
-    power in watts, memory in MiB; ``reasons``: share of the samples with each clock reason.
+class Samples:
+    """Sampled values by quantity."""
+
+    series: Mapping[str, SampleSeries]
+
+    def __getitem__(self, name: str) -> SampleSeries:
+        return self.series.get(name, SampleSeries())
+
+
+@dataclass(frozen=True)
+class DeviceSamples(Samples):
+    """Samples of a device: ``_DEVICE_SERIES``, and the share of the samples with each clock reason.
 
     ``foreign``: processes of others on it, each with its maximum memory (None: unknown).
     """
 
     uuid: str
-    clock: SampleSeries = SampleSeries()
-    temperature: SampleSeries = SampleSeries()
-    power: SampleSeries = SampleSeries()
-    used: SampleSeries = SampleSeries()
-    utilization: SampleSeries = SampleSeries()
-    reasons: Mapping[str, float] = field(default_factory=dict)
-    foreign: Mapping[str, float | None] = field(default_factory=dict)
+    reasons: Mapping[str, float]
+    foreign: Mapping[str, float | None]
 
     def facts(self) -> dict[str, Any]:
-        series = ("clock", "temperature", "power", "used", "utilization")
         return {
             "uuid": self.uuid,
-            **{name: getattr(self, name).facts() for name in series},
+            **{name: self[name].facts() for name in _DEVICE_SERIES},
             "reasons": dict(self.reasons),
             "foreign": dict(self.foreign),
         }
 
 
 @dataclass(frozen=True)
-class RunSamples:
-    """Samples of the machine during a run.
+class RunSamples(Samples):
+    """Samples of the machine during a run: ``_HOST_SERIES`` and pressure.
 
-    ``own_cpu``, ``foreign_cpu``, ``steal``: shares of the run's ``processors`` used by the attempt, by
-    others, and by other guests of the host. A foreign sample may be slightly below 0, since processors and
-    processes are not read at one instant. ``load``: of the whole machine, 1-minute average for each
-    processor. ``available``, ``foreign_memory``: MiB. ``pressure``: share of the time in which tasks stalled
-    (``memory.some``). ``strayed``: our processes on devices outside the slot. ``hidden``: the driver does
-    not identify our processes (containers).
+    Pressure is the share of the time in which tasks stalled (``memory.some``). ``strayed``: our processes on
+    devices outside the slot. ``hidden``: the driver does not identify our processes (containers).
     """
 
     seconds: float
-    samples: int
     processors: int
-    own_cpu: SampleSeries = SampleSeries()
-    foreign_cpu: SampleSeries = SampleSeries()
-    steal: SampleSeries = SampleSeries()
-    load: SampleSeries = SampleSeries()
-    total_memory: float = 0.0
-    available: SampleSeries = SampleSeries()
-    foreign_memory: SampleSeries = SampleSeries()
-    pressure: Mapping[str, SampleSeries] = field(default_factory=dict)
-    devices: tuple[DeviceSamples, ...] = ()
-    strayed: tuple[str, ...] = ()
-    hidden: bool = False
-    clock_set: float = 0.0
+    total_memory: float
+    devices: tuple[DeviceSamples, ...]
+    strayed: tuple[str, ...]
+    hidden: bool
+    clock_set: float
     """Seconds by which the wall clock was set during the run; only dates depend on it."""
-    problem: str = ""
-    cost: float = 0.0
+    problem: str
+    cost: float
     """CPU seconds of the sampler's thread, without the driver's command."""
 
     def facts(self, limits: InterferenceLimits) -> dict[str, Any]:
         """Facts for the provenance."""
+        known = {"foreign_cpu": limits.foreign_cpu, "steal": limits.steal}
         return {
             "seconds": round(self.seconds, 3),
-            "samples": self.samples,
+            "samples": len(self["available_memory"].values),
             "processors": self.processors,
-            "own_cpu": self.own_cpu.facts(),
-            "foreign_cpu": self.foreign_cpu.facts(limits.foreign_cpu),
-            "steal": self.steal.facts(limits.steal),
-            "load": self.load.facts(),
-            "available_memory": self.available.facts(),
-            "foreign_memory": self.foreign_memory.facts(),
-            "pressure": {name: series.facts() for name, series in self.pressure.items()},
+            **{name: self[name].facts(known.get(name)) for name in _HOST_SERIES},
+            "pressure": {name: self[name].facts() for name in sorted(self.series) if "." in name},
             "devices": [device.facts() for device in self.devices],
             "strayed": list(self.strayed),
             "hidden_processes": self.hidden,
@@ -167,6 +165,23 @@ UNJUDGED = InterferenceLimits(
 _BUSY_DEVICE = 50.0
 
 
+def parse_limits(text: str) -> InterferenceLimits:
+    """Parse ``PERFBISECT_LIMITS``: empty for defaults, ``off``, or ``foreign_cpu=0.5,steal=off``."""
+    if text.strip() == "off":
+        return UNJUDGED
+    known = {field.name for field in fields(InterferenceLimits)}
+    chosen: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.partition("=")
+        try:
+            chosen[name] = None if value == "off" and name != "burst" else float(value)
+        except ValueError:
+            raise UsageError(f"{VARIABLE}: {part!r} is not NAME=NUMBER or NAME=off") from None
+        if name not in known:
+            raise UsageError(f"{VARIABLE}: no limit {name!r}; there are {', '.join(sorted(known))}")
+    return replace(InterferenceLimits(), **chosen)
+
+
 def interference_reason(samples: RunSamples, limits: InterferenceLimits) -> str | None:
     """Why a run must be discarded; None if it is valid."""
     reasons = [
@@ -179,7 +194,7 @@ def interference_reason(samples: RunSamples, limits: InterferenceLimits) -> str 
 
 
 def _processor_reasons(samples: RunSamples, limits: InterferenceLimits) -> Iterator[str]:
-    limit, foreign, steal = limits.foreign_cpu, samples.foreign_cpu, samples.steal.mean
+    limit, foreign, steal = limits.foreign_cpu, samples["foreign_cpu"], samples["steal"].mean
     processors = f"of {samples.processors} processor(s)"
     if limit is not None and foreign.mean > limit:
         yield f"other work used {foreign.mean:.0%} {processors} (limit {limit:.0%})"
@@ -193,13 +208,13 @@ def _processor_reasons(samples: RunSamples, limits: InterferenceLimits) -> Itera
 
 
 def _memory_reasons(samples: RunSamples, limits: InterferenceLimits) -> Iterator[str]:
-    available, total = samples.available, samples.total_memory
+    available, total = samples["available_memory"], samples.total_memory
     if limits.available is not None and available.values and available.low < limits.available * total:
         yield (
             f"{available.low:.0f} MiB of memory were left, of {total:.0f} "
-            f"(limit {limits.available * total:.0f}); others held {samples.foreign_memory.high:.0f} MiB"
+            f"(limit {limits.available * total:.0f}); others held {samples['foreign_memory'].high:.0f} MiB"
         )
-    stalled = samples.pressure.get("memory.some", SampleSeries()).mean
+    stalled = samples["memory.some"].mean
     if limits.memory_pressure is not None and stalled > limits.memory_pressure:
         yield f"tasks waited for memory {stalled:.0%} of the time (limit {limits.memory_pressure:.0%})"
 
@@ -217,8 +232,8 @@ def _device_reasons(device: DeviceSamples, limits: InterferenceLimits) -> Iterat
         if limits.slowed is not None and (share := device.reasons.get(reason, 0.0)) > limits.slowed:
             yield (
                 f"device {device.uuid} was held back ({reason}) in {share:.0%} of the samples, at up to "
-                f"{device.temperature.high:.0f} degrees (limit {limits.slowed:.0%})"
+                f"{device['temperature'].high:.0f} degrees (limit {limits.slowed:.0%})"
             )
-    clock = device.clock.median(default=1.0)
-    if limits.clock is not None and device.utilization.median() >= _BUSY_DEVICE and clock < limits.clock:
+    clock, busy = device["clock"].median(default=1.0), device["utilization"].median() >= _BUSY_DEVICE
+    if limits.clock is not None and busy and clock < limits.clock:
         yield f"device {device.uuid} ran at {clock:.0%} of its highest clock (limit {limits.clock:.0%})"

@@ -9,37 +9,101 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import psutil
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from perfbisect import resources
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.machine import devices
-from perfbisect.machine.device_commands import (
-    STRICT,
-    CommandSmi,
-    DeviceQuery,
-    DriverQuery,
-    MemoryQuery,
-    ProcessQuery,
-)
-from perfbisect.machine.devices import Gpu, Smi, visible
+from perfbisect.machine.devices import DEVICE_FIELDS, Gpu, Row, Smi, SmiRows, run_command, visible
 from perfbisect.model.cell import Words
 
 _VARIABLE = re.compile(r"^[A-Za-z_]\w*$")
 _FOLDER = "machines"
+_KEYS = ("uuid", "index", "chip")
+"""Groups that identify a device, in the command's own numbering."""
+_NVIDIA_ONLY = ("compute_mode", "mig", "reasons", "reasons_before_535")
 
 
-class DeviceSelection(BaseModel):
+class _Section(BaseModel):
+    """A part of a machine file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class CommandQuery(_Section):
+    """``each``: regular expression with named groups, of each row in the output of ``command``."""
+
+    required: ClassVar[tuple[str, ...]] = ()
+    known: ClassVar[tuple[str, ...]] = ()
+    """Groups beside those that identify the device."""
+
+    command: Words = Field(min_length=1)
+    each: str
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> CommandQuery:
+        try:
+            groups = set(re.compile(self.each, re.MULTILINE).groupindex)
+        except re.error as error:
+            raise ValueError(f"no regular expression: {error}") from None
+        unknown = sorted(groups - {*self.known, *_KEYS})
+        if unknown:
+            raise ValueError(f"unknown group {unknown[0]!r}; known: {', '.join((*_KEYS, *self.known))}")
+        missing = [name for name in self.required if name not in groups]
+        if missing:
+            raise ValueError(f"no group (?P<{missing[0]}>...)")
+        if not groups & {"uuid", "index"} and self.known != ("driver",):
+            raise ValueError("no group says which device: (?P<index>...) or (?P<uuid>...)")
+        return self
+
+    def rows(self, timeout_s: float) -> SmiRows:
+        """The groups of each match, or why the command failed."""
+        output, problem = run_command(self.command, timeout_s)
+        matches = re.finditer(self.each, output, re.MULTILINE)
+        groups = (match.groupdict(default="") for match in matches)
+        return SmiRows(
+            tuple({name: value.strip() for name, value in row.items() if value.strip()} for row in groups),
+            problem,
+        )
+
+
+class DeviceQuery(CommandQuery):
+    """Lists the devices. ``count``: how an engine numbers them: as the command, or by position."""
+
+    required = ("name",)
+    known = tuple(name for name in DEVICE_FIELDS if name not in (*_KEYS, *_NVIDIA_ONLY))
+
+    count: Literal["index", "position"] = "index"
+
+
+class MemoryQuery(CommandQuery):
+    """Memory of each device in MiB, if the list does not have it."""
+
+    required = known = ("used", "total")
+
+
+class ProcessQuery(CommandQuery):
+    """Processes on the devices; ``used``: MiB of one."""
+
+    required = ("pid",)
+    known = ("pid", "used")
+
+
+class DriverQuery(CommandQuery):
+    """The driver's version, part of the machine class, if the list does not have it."""
+
+    required = known = ("driver",)
+
+
+class DeviceSelection(_Section):
     """The variable that restricts an engine to some devices by index, and further variables."""
-
-    model_config = STRICT
 
     variable: str
     env: dict[str, str] = {}
@@ -52,27 +116,23 @@ class DeviceSelection(BaseModel):
         return value
 
 
-class LaunchCommand(BaseModel):
+class LaunchCommand(_Section):
     """A command in front of the server's, such as a queue's wrapper.
 
     ``{gpus}`` is replaced by the number of the slot's devices, ``{devices}`` by their indices. ``lost``: its
     exit codes for a lease that was not granted or taken away; below 0: signals.
     """
 
-    model_config = STRICT
-
     command: Words = Field(min_length=1)
     lost: tuple[int, ...] = Field(default=(75,), strict=False)
 
 
-class Profile(BaseModel):
+class Profile(_Section):
     """A kind of machine, as its file describes it.
 
     ``devices``: what lists them: NVIDIA's driver, nothing, or a command. ``platform``: section of a vLLM-Omni
     deploy YAML (``platforms: npu: ...``). The cell overrides ``env`` and ``serve_args``.
     """
-
-    model_config = STRICT
 
     name: str
     devices: DeviceQuery | Literal["nvidia-smi", "none"]
@@ -115,17 +175,9 @@ class Profile(BaseModel):
 
     def smi(self) -> Smi:
         """What answers device queries."""
-        query = self.query
-        if query is None:
-            return Smi() if self.devices == "nvidia-smi" else Smi(command=None)
-        return CommandSmi(
-            command=shutil.which(query.command[0]),
-            name=self.name,
-            query=query,
-            driver=self.driver,
-            memory=self.memory,
-            tenants=self.tenants,
-        )
+        if self.query is not None:
+            return CommandSmi(command=None, profile=self)
+        return Smi() if self.devices == "nvidia-smi" else Smi(command=None)
 
     def list_devices(self) -> tuple[Gpu, ...]:
         """All devices of the machine; NVIDIA's are listed once in a process."""
@@ -164,6 +216,41 @@ class Profile(BaseModel):
         return tuple(
             re.sub(r"\{(gpus|devices)\}", lambda match: values[match[1]], word) for word in self.lease.command
         )
+
+
+@dataclass
+class CommandSmi(Smi):
+    """Answers as ``nvidia-smi`` would, from the commands of a machine file."""
+
+    profile: Profile = field(kw_only=True)
+
+    def devices(self, fields: Sequence[str], only: Sequence[str] = ()) -> SmiRows:
+        query = self.profile.query
+        assert query is not None
+        listed = query.rows(self.timeout_s)
+        memory = {self._uuid(row): row for row in self._rows(self.profile.memory)}
+        driver = next(iter(self._rows(self.profile.driver if "driver" in fields else None)), {})
+        rows = []
+        for position, row in enumerate(listed.rows):
+            uuid = self._uuid(row)
+            values = {**driver, **row, **memory.get(uuid, {}), "uuid": uuid}
+            if query.count == "position":
+                values["index"] = str(position)
+            if not only or uuid in only:
+                rows.append({name: value for name, value in values.items() if name in fields})
+        return SmiRows(tuple(rows), listed.problem)
+
+    def processes(self) -> SmiRows:
+        rows = self._rows(self.profile.tenants)
+        return SmiRows(tuple({**row, "uuid": self._uuid(row)} for row in rows))
+
+    def _rows(self, query: CommandQuery | None) -> tuple[Row, ...]:
+        return () if query is None else query.rows(self.timeout_s).rows
+
+    def _uuid(self, row: Row) -> str:
+        """The device's UUID, or one made of the command's numbers."""
+        numbers = ".".join(row[name] for name in ("index", "chip") if name in row)
+        return row.get("uuid") or f"{self.profile.name}-{numbers}"
 
 
 CUDA = Profile(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -35,20 +36,17 @@ AttemptProcesses = Callable[[], Iterable[Process]]
 
 
 class _Values:
-    """Sampled values by name."""
+    """Sampled values by quantity."""
 
     def __init__(self) -> None:
-        self._values: dict[str, list[float]] = {}
+        self._values: defaultdict[str, list[float]] = defaultdict(list)
 
     def add(self, name: str, value: float | None) -> None:
         if value is not None:
-            self._values.setdefault(name, []).append(value)
+            self._values[name].append(value)
 
-    def series(self, name: str) -> SampleSeries:
-        return SampleSeries(tuple(self._values.get(name, ())))
-
-    def names(self, *prefixes: str) -> list[str]:
-        return sorted(name for name in self._values if name.startswith(prefixes))
+    def series(self) -> dict[str, SampleSeries]:
+        return {name: SampleSeries(tuple(values)) for name, values in self._values.items()}
 
 
 class _DeviceSampler:
@@ -61,26 +59,21 @@ class _DeviceSampler:
         self._leased = self._shared | frozenset(uuids)
         self._uuids = tuple(dict.fromkeys(parents.get(uuid, uuid) for uuid in uuids))
         self._values = {uuid: _Values() for uuid in self._uuids}
-        self._reasons: dict[str, dict[str, int]] = {uuid: {} for uuid in self._uuids}
+        self._reasons: dict[str, Counter[str]] = {uuid: Counter() for uuid in self._uuids}
         self._foreign: dict[str, dict[str, float | None]] = {uuid: {} for uuid in self._leased}
-        self._strayed: dict[str, None] = {}
+        self.strayed: dict[str, None] = {}
+        """Our processes on devices outside the slot."""
         self.samples = 0
         self.hidden = False
 
-    @property
-    def strayed(self) -> tuple[str, ...]:
-        """Our processes on devices outside the slot."""
-        return tuple(self._strayed)
-
     def take(self, own_pids: Callable[[], Collection[int]]) -> None:
         for reading in devices.readings(self._smi, self._uuids):
-            values, counts = self._values[reading.uuid], self._reasons[reading.uuid]
-            if reading.sm_clock is not None and reading.max_sm_clock:
-                values.add("clock", reading.sm_clock / reading.max_sm_clock)
+            values = self._values[reading.uuid]
+            if reading.clock is not None and reading.top_clock:
+                values.add("clock", reading.clock / reading.top_clock)
             for name in ("temperature", "power", "used", "utilization"):
                 values.add(name, getattr(reading, name))
-            for reason in reading.reasons:
-                counts[reason] = counts.get(reason, 0) + 1
+            self._reasons[reading.uuid].update(reading.reasons)
         self.samples += 1
         tenants = devices.tenants(self._smi)
         # Our processes are read after the driver's list, so that they contain every process in it.
@@ -96,7 +89,7 @@ class _DeviceSampler:
             return
         inside = tenant.uuid in self._leased
         if is_own and not inside:
-            self._strayed.setdefault(f"{row} on {tenant.uuid}")
+            self.strayed.setdefault(f"{row} on {tenant.uuid}")
         elif inside and not is_own and tenant.uuid not in self._shared:
             foreign = self._foreign[tenant.uuid]
             before = foreign.get(str(row))
@@ -105,12 +98,8 @@ class _DeviceSampler:
     def sampled(self) -> tuple[DeviceSamples, ...]:
         return tuple(
             DeviceSamples(
-                uuid,
-                clock=values.series("clock"),
-                temperature=values.series("temperature"),
-                power=values.series("power"),
-                used=values.series("used"),
-                utilization=values.series("utilization"),
+                values.series(),
+                uuid=uuid,
                 reasons={name: round(n / self.samples, 4) for name, n in self._reasons[uuid].items()},
                 foreign=dict(self._foreign.get(uuid, {})),
             )
@@ -223,6 +212,7 @@ class _HostSampler:
         self._next = 0.0
         self._cpu: CpuTimes | None = None
         self._own = self._at = 0.0
+        self._attributed = False
         self._stalled: Mapping[str, float] = {}
         self._stalled_at = time.monotonic()
         self._sample_processes(record=False)
@@ -238,9 +228,9 @@ class _HostSampler:
         self._sample_pressure()
         self._values.add("load", os.getloadavg()[0] / (psutil.cpu_count() or 1))
         total, available = memory()
-        self._values.add("available", available)
+        self._values.add("available_memory", available)
         if resident is not None:
-            self._values.add("foreign memory", max(0.0, total - available - resident))
+            self._values.add("foreign_memory", max(0.0, total - available - resident))
         return total
 
     def _sample_processes(self, record: bool = True) -> float:
@@ -253,13 +243,14 @@ class _HostSampler:
         cpu = cpu_times(self._cores)
         now = time.monotonic()
         self._next = began + _PROCESS_SHARE * (now - began)
-        if not record or now - self._at >= _SHORTEST_S or not self._values.names("own"):
+        if not record or now - self._at >= _SHORTEST_S or not self._attributed:
             if record and cpu and self._cpu and (shares := cpu.shares(self._cpu)):
                 busy, steal = shares
                 mine = (own - self._own) / (cpu.total - self._cpu.total)
-                self._values.add("own", mine)
-                self._values.add("foreign", busy - mine)  # not clipped at 0, which would bias the mean
+                self._values.add("own_cpu", mine)
+                self._values.add("foreign_cpu", busy - mine)  # not clipped at 0, which would bias the mean
                 self._values.add("steal", steal)
+                self._attributed = True
             self._cpu, self._own, self._at = cpu, own, now
         return sum(_private_memory(row.pid) for row in living)
 
@@ -319,21 +310,14 @@ class Sampler:
 
     def summary(self) -> RunSamples:
         """The samples; call it after the end."""
-        devices, values = self._devices, self._values
+        devices = self._devices
         return RunSamples(
+            self._values.series(),
             seconds=self._ended - self._began,
-            samples=len(values.series("available").values),
             processors=self._processors,
-            own_cpu=values.series("own"),
-            foreign_cpu=values.series("foreign"),
-            steal=values.series("steal"),
-            load=values.series("load"),
             total_memory=self._memory,
-            available=values.series("available"),
-            foreign_memory=values.series("foreign memory"),
-            pressure={name: values.series(name) for name in values.names("cpu.", "memory.", "io.")},
             devices=devices.sampled() if devices else (),
-            strayed=devices.strayed if devices else (),
+            strayed=tuple(devices.strayed) if devices else (),
             hidden=devices.hidden if devices else False,
             clock_set=self._clock_set,
             problem=self._problem,

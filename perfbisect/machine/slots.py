@@ -76,8 +76,9 @@ def plan_slots(
     smi = profile.smi()
     if everything is None:
         everything = profile.list_devices()
-        avoid = {*avoid, *all_devices.in_use(smi)} if gpus else avoid
-    topology = read_topology(everything, ask=smi.topology) if topology is None else topology
+        readings = all_devices.readings(smi) if gpus else ()
+        avoid = {*avoid, *(reading.uuid for reading in readings if reading.in_use)}
+    topology = read_topology(everything, ask=lambda: smi.text("topo", "-m")) if topology is None else topology
     if gpus == 0:
         return _of_cores(topology, workers, bool(pin) or workers > 1, profile.none_of(hardware.gpus))
     shares = topology.shares(everything)

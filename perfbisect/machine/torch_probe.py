@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from perfbisect.errors import MachineError
 from perfbisect.machine.slots import Slot
@@ -66,40 +63,11 @@ try:
 except ImportError as error:
     print({_MARK!r} + json.dumps({{"error": str(error)}}))
 """
-"""Script for the interpreter under test; it creates and drops a CUDA context."""
+"""Script for the interpreter under test; it creates and drops a CUDA context.
 
-
-@dataclass(frozen=True)
-class TorchDevice:
-    """A device in torch; memory in bytes; ``uuid`` is empty with an older torch."""
-
-    name: str
-    capability: str
-    total: int
-    processors: int
-    uuid: str
-
-
-@dataclass(frozen=True)
-class Torch:
-    """Versions (empty: absent), and devices by logical index.
-
-    ``error``: why torch does not import; ``failed``: errors of unusable devices.
-    """
-
-    version: str = ""
-    cuda: str = ""
-    hip: str = ""
-    cudnn: str = ""
-    nccl: str = ""
-    available: bool = False
-    threads: int = 0
-    devices: tuple[TorchDevice, ...] = ()
-    failed: tuple[str, ...] = ()
-    error: str = ""
-
-
-_TORCH = TypeAdapter(Torch)
+It prints versions (empty: absent), and devices by logical index with memory in bytes. ``error``: why torch
+does not import; ``failed``: errors of unusable devices; ``uuid`` is empty with an older torch.
+"""
 
 
 def torch_facts(
@@ -107,10 +75,8 @@ def torch_facts(
     env: Mapping[str, str],
     slot: Slot,
     folder: Path,
-    *,
     stop_requested: StopRequested = never,
-    limit: float = _LIMIT_S,
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Facts of torch in the environment under test and of the slot's devices.
 
     A torch that fails to import or finds no device is left to the engine: the change may be the cause.
@@ -120,13 +86,13 @@ def torch_facts(
         Interrupted: ``stop_requested`` returned true.
     """
     try:
-        torch = probe(interpreter, env, folder, limit=limit, stop_requested=stop_requested)
+        torch = probe(interpreter, env, folder, stop_requested=stop_requested)
     except MachineError as error:
         return {"problem": error.message}
     problem = disagreement(torch, slot)
     if problem:
         raise MachineError(problem, next_step="nvidia-smi -L shows the devices; see CUDA_VISIBLE_DEVICES")
-    return asdict(torch)
+    return torch
 
 
 def probe(
@@ -136,18 +102,11 @@ def probe(
     *,
     limit: float = _LIMIT_S,
     stop_requested: StopRequested = never,
-) -> Torch:
-    """Probe the torch of an interpreter; MachineError without a valid answer within ``limit`` seconds."""
+) -> Mapping[str, Any]:
+    """The result of ``PROGRAM``; MachineError without a valid one within ``limit`` seconds."""
     log = folder / "torch-probe.log"
-    log.unlink(missing_ok=True)
-    ended = processes.run(
-        [str(interpreter), "-c", PROGRAM],
-        env=env,
-        cwd=folder,
-        log=log,
-        token=secrets.token_hex(16),
-        timeout=limit,
-        stop_requested=stop_requested,
+    ended = processes.run_script(
+        PROGRAM, interpreter=interpreter, env=env, log=log, timeout=limit, stop_requested=stop_requested
     )
     torch = parse(logs.text_of(log))
     if torch is None:
@@ -162,32 +121,34 @@ def probe(
     return torch
 
 
-def parse(text: str) -> Torch | None:
+def parse(text: str) -> Mapping[str, Any] | None:
     """Find the result in the output; None if there is none."""
     line = next((line for line in reversed(text.splitlines()) if line.startswith(_MARK)), "")
     try:
-        return _TORCH.validate_json(line.removeprefix(_MARK))
+        torch = json.loads(line.removeprefix(_MARK))
     except ValueError:
         return None
+    return torch if isinstance(torch, dict) else None
 
 
-def disagreement(torch: Torch, slot: Slot) -> str:
+def disagreement(torch: Mapping[str, Any], slot: Slot) -> str:
     """How torch's devices differ from the slot's; empty if they are equal, in order, or torch finds none.
 
     Only the number is compared if torch reports no UUIDs, or for MIG instances.
     """
-    if not slot.devices or not torch.available:
+    if not slot.devices or not torch.get("available"):
         return ""
-    if len(torch.devices) != len(slot.devices):
-        listed = [*(device.uuid or device.name for device in torch.devices), *torch.failed]
+    uuids = [device["uuid"] for device in torch["devices"]]
+    if len(uuids) != len(slot.devices):
+        listed = [*(device["uuid"] or device["name"] for device in torch["devices"]), *torch["failed"]]
         return (
             f"slot {slot.name} has {len(slot.devices)} device(s), torch sees {len(listed)}: "
             f"{', '.join(listed) or 'none'}"
         )
-    for wanted, device in zip(slot.devices, torch.devices, strict=True):
-        known = device.uuid and wanted.startswith("GPU-")
-        if known and _bare(device.uuid) != _bare(wanted):
-            return f"slot {slot.name} has {wanted}, torch sees {device.uuid} in its place"
+    for wanted, uuid in zip(slot.devices, uuids, strict=True):
+        known = uuid and wanted.startswith("GPU-")
+        if known and _bare(uuid) != _bare(wanted):
+            return f"slot {slot.name} has {wanted}, torch sees {uuid} in its place"
     return ""
 
 

@@ -5,23 +5,27 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfbisect.clients import Client
 from perfbisect.clients.runner import Runner
 from perfbisect.errors import ClientError, FaultCode, Interrupted, MachineError, PerfbisectError, ServerError
+from perfbisect.machine.devices import Gpu, Smi
+from perfbisect.machine.interference import UNJUDGED, InterferenceLimits, interference_reason
+from perfbisect.machine.sampler import Sampler
+from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import Sink
-from perfbisect.measure.faults import BlamedError, FaultClassifier
-from perfbisect.measure.interference import InterferenceMonitor
+from perfbisect.measure.faults import ATTEMPT_ERRORS, BlamedError, DiscardedRunError
 from perfbisect.measure.record import END_OF_LOG, AttemptRecord
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.serving.server import Server, hit_rate
 from perfbisect.system import logs, processes
-from perfbisect.system.processes import ProcessResult, StopRequested
+from perfbisect.system.ports import SharedPortError
+from perfbisect.system.processes import Process, ProcessResult, StopRequested
 
 _CLIENT_GRACE_S = 3.0
 """For a client to end after its server; some wait a minute for it to return."""
@@ -43,33 +47,81 @@ class _StopCondition:
         return self._ended is not None and time.monotonic() - self._ended > _CLIENT_GRACE_S
 
 
+_NEXT = "none needed, it is measured again; or end other processes on this machine"
+
+
+@dataclass(frozen=True)
+class InterferenceMonitor:
+    """Samples one attempt's slot and discards runs under foreign load."""
+
+    slot: Slot
+    limits: InterferenceLimits
+    ours: Callable[[], Iterable[Process]]
+    smi: Smi
+    devices: Sequence[Gpu]
+    """All devices of the machine."""
+
+    @contextmanager
+    def sample(self, *, measured: bool) -> Iterator[dict[str, Any]]:
+        """Sample what happens meanwhile; the yielded facts are filled at its end.
+
+        What is not ``measured`` (a start, a warm run) is discarded for device conflicts only. A failure under
+        load is discarded in any case.
+
+        Raises:
+            DiscardedRunError: a limit was exceeded, whether it succeeded or not.
+        """
+        limits = self.limits if measured else replace(UNJUDGED, device_memory=self.limits.device_memory)
+        sampler = Sampler(self.ours, slot=self.slot, smi=self.smi, known=self.devices)
+        facts: dict[str, Any] = {}
+        try:
+            with sampler:
+                yield facts
+        except (DiscardedRunError, SharedPortError):
+            raise
+        except ATTEMPT_ERRORS as error:
+            reason = interference_reason(sampler.summary(), self.limits)
+            if reason is None:
+                raise
+            message = error.message if isinstance(error, PerfbisectError) else str(error)
+            raise DiscardedRunError(
+                f"discarded: {reason}; meanwhile: {message}",
+                where=getattr(error, "where", None),
+                next_step=_NEXT,
+            ) from error
+        samples = sampler.summary()
+        facts |= samples.facts(self.limits)
+        reason = interference_reason(samples, limits)
+        if reason:
+            raise DiscardedRunError(f"discarded: {reason}", next_step=_NEXT)
+
+
 @dataclass(frozen=True)
 class BenchRuns:
-    """Runs the client against one server. ``limit``: seconds per run."""
+    """Runs the client of an attempt against a server."""
 
-    client: Client
-    cell: Cell
+    record: AttemptRecord
     runner: Runner
     server: Server
     monitor: InterferenceMonitor
-    folder: Path
-    metadata: Mapping[str, str]
-    limit: float
-    classifier: FaultClassifier
     stop_requested: StopRequested
+
+    @property
+    def _metadata(self) -> Mapping[str, str]:
+        return {"attempt": self.record.request.id, "change": self.record.request.change.id}
 
     def argv(self, cell: Cell, name: str, seed: int) -> tuple[str, ...]:
         """The command of a run, which writes ``run-NAME.json``."""
-        arguments = self.client.command(
-            cell, self.server.endpoint, seed=seed, result=self._result(name), metadata=self.metadata
+        arguments = self.record.instrument.command(
+            cell, self.server.endpoint, seed=seed, result=self._result(name), metadata=self._metadata
         )
         return str(self.runner.interpreter), *arguments
 
     def log(self, name: str) -> Path:
-        return self.folder / f"client-{name}.log"
+        return self.record.request.folder / f"client-{name}.log"
 
     def _result(self, name: str) -> Path:
-        return self.folder / f"run-{name}.json"
+        return self.record.request.folder / f"run-{name}.json"
 
     def run(self, name: str, index: int, seed: int) -> RunResult:
         """Run the client and check port, server and result. Run 0 is the warm run: load does not discard it.
@@ -84,7 +136,8 @@ class BenchRuns:
         return replace(run, facts={**run.facts, "sampled": sampled})
 
     def _run(self, name: str, index: int, seed: int) -> RunResult:
-        cell = self.cell if index else self.cell.discarded
+        request = self.record.request
+        cell = request.cell if index else request.cell.discarded
         result, log = self._result(name), self.log(name)
         result.unlink(missing_ok=True)
         self.server.check_ports(f"before run {name}")
@@ -95,7 +148,7 @@ class BenchRuns:
                 self.argv(cell, name, seed),
                 log=log,
                 token=f"{self.runner.token}.client-{name}",
-                timeout=self.limit,
+                timeout=request.limits.bench,
                 stop_requested=_StopCondition(self.server, self.stop_requested),
                 at_limit=lambda: unfinished.append(self.server.in_flight()),
             )
@@ -104,9 +157,9 @@ class BenchRuns:
                 raise
             raise self._server_failed(trouble, "(its client went on, and was stopped)") from None
         document = self._read(ended, result, log, sum(unfinished))
-        expected = {"model_id": self.server.endpoint.model_name, **self.metadata}
+        expected = {"model_id": self.server.endpoint.model_name, **self._metadata}
         try:
-            run = self.client.parse(cell, document, index=index, seed=seed, expected=expected)
+            run = self.record.instrument.parse(cell, document, index=index, seed=seed, expected=expected)
         except ClientError as error:
             raise self._client_failed(error, log, has_errors=_has_errors(document)) from error
         cache_after = self.server.prefix_cache()
@@ -128,15 +181,16 @@ class BenchRuns:
 
     def _read(self, ended: ProcessResult, result: Path, log: Path, unfinished: int) -> Mapping[str, Any]:
         """The result of a client that has ended well."""
+        limit = self.record.request.limits.bench
         if unfinished:
             message = f"the server had {unfinished} requests unfinished when the limit of a run had passed"
             hung = ServerError(message, where=self.server.owned.log, code="server_hung")
-            raise self._server_failed(hung, f"({self.limit:.0f} s)")
+            raise self._server_failed(hung, f"({limit:.0f} s)")
         code: FaultCode | None = None
         output = ""
         document: object = None
         if ended.timed_out:
-            message, code = f"the client did not end within {self.limit:.0f} s and was stopped", "client_hung"
+            message, code = f"the client did not end within {limit:.0f} s and was stopped", "client_hung"
         elif ended.code != 0:
             output = logs.cause(log)
             how = f"ended with exit code {ended.code}"
@@ -158,9 +212,9 @@ class BenchRuns:
     def _client_failed(self, error: ClientError, log: Path, *, has_errors: bool = False) -> BlamedError:
         """Classify a failure: the server's if it died or does not answer."""
         text = logs.text_of(log, END_OF_LOG)
-        row = self.classifier.row(error, "bench", text)
+        row = self.record.classifier.row(error, "bench", text)
         if row.fault == "machine":
-            return BlamedError(error, row, self.classifier.reason(error, "bench", text))
+            return BlamedError(error, row, self.record.classifier.reason(error, "bench", text))
         trouble = self.server.trouble()
         if trouble is None and has_errors:
             trouble = ServerError("the server answered requests with errors", where=self.server.owned.log)
@@ -171,8 +225,8 @@ class BenchRuns:
     def _server_failed(self, error: PerfbisectError, more: str) -> BlamedError:
         """Classify by the server's output; the client's follows from it."""
         text = logs.text_of(self.server.owned.log, END_OF_LOG)
-        reason = self.classifier.reason(error, "bench", text)
-        return BlamedError(error, self.classifier.row(error, "bench", text), f"{reason} {more}")
+        reason = self.record.classifier.reason(error, "bench", text)
+        return BlamedError(error, self.record.classifier.row(error, "bench", text), f"{reason} {more}")
 
 
 def _has_errors(document: Mapping[str, Any]) -> bool:
@@ -181,8 +235,9 @@ def _has_errors(document: Mapping[str, Any]) -> bool:
     return (isinstance(failed, int) and failed > 0) or (isinstance(errors, list) and any(errors))
 
 
-def measure_runs(record: AttemptRecord, bench: BenchRuns, server: Server, sink: Sink) -> None:
+def measure_runs(bench: BenchRuns, sink: Sink) -> None:
     """Make the measured runs, with caches emptied before each; one run if that is impossible."""
+    record, server = bench.record, bench.server
     count = record.request.runs
     record.facts["cache_reset"] = "yes"
     for index in range(1, count + 1):
@@ -196,7 +251,7 @@ def measure_runs(record: AttemptRecord, bench: BenchRuns, server: Server, sink: 
             if index > 1:
                 return
         record.log = bench.log(str(index))
-        run = bench.run(str(index), index, bench.cell.seed + index)
+        run = bench.run(str(index), index, record.request.cell.seed + index)
         record.runs.append(run)
         facts = {"run": index, "of": count, "seed": run.seed, "seconds": run.seconds}
         sink("bench", {**facts, "values": dict(run.values), "warnings": run.warnings})
@@ -263,11 +318,12 @@ def _distance(
     if record.environment is None:
         raise ValueError("there is no environment")
     log = image.with_suffix(".log")
-    log.unlink(missing_ok=True)
-    ended = processes.run(
-        (str(record.environment.interpreter), "-c", COMPARE, str(image), str(reference)),
+    ended = processes.run_script(
+        COMPARE,
+        str(image),
+        str(reference),
+        interpreter=record.environment.interpreter,
         env=env,
-        cwd=image.parent,
         log=log,
         token=f"{record.token}.image-check",
         timeout=_IMAGE_LIMIT_S,

@@ -303,15 +303,6 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
 """Every way in which an attempt fails. The last rows of a kind fit whatever is left of it."""
 
 
-def markdown() -> str:
-    """The table of docs/errors.md."""
-    head = "| code | what happened | fault | what to do | example |\n|---|---|---|---|---|\n"
-    rows = (
-        f"| `{row.code}` | {row.means} | {row.fault} | {row.do} | `{row.example}` |\n" for row in FAULT_TABLE
-    )
-    return head + "".join(rows)
-
-
 ATTEMPT_ERRORS = (BuildError, ServerError, ClientError, MachineError, OSError)
 """Errors that become the failure of an attempt; others are raised."""
 
@@ -385,10 +376,6 @@ class FaultClassifier:
         return next(
             row for row in FAULT_TABLE if row.fault in faults and self._fits(row, code, events, lines)
         )
-
-    def fault(self, error: BaseException, phase: Phase, log_text: str = "") -> Fault:
-        """The fault of an error."""
-        return self.row(error, phase, log_text).fault
 
     def reason(self, error: BaseException, phase: Phase, log_text: str = "") -> str:
         """The failure as text, prefixed with the machine's fault if there is one."""

@@ -7,24 +7,32 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from perfbisect.clients.runner import Runner
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.errors import Interrupted, ServerError
 from perfbisect.machine.devices import wait_for_memory
 from perfbisect.machine.interference import UNJUDGED, InterferenceLimits
-from perfbisect.machine.profile import CUDA, Profile
+from perfbisect.machine.profile import CUDA, Profile, check_room, machine
 from perfbisect.machine.slots import Slot, machine_of
+from perfbisect.machine.torch_probe import torch_facts
 from perfbisect.measure import faults
 from perfbisect.measure.attempt import write_attempt
-from perfbisect.measure.bench import BenchRuns, check_image, measure_runs
+from perfbisect.measure.bench import BenchRuns, InterferenceMonitor, check_image, measure_runs
 from perfbisect.measure.executor import AttemptRequest, Shared, Sink, Started, Turn
-from perfbisect.measure.interference import InterferenceMonitor
-from perfbisect.measure.preparation import Preparation, Prepared, look_up
-from perfbisect.measure.record import AttemptRecord, SharedTurns, command_facts
+from perfbisect.measure.preparation import (
+    fetch_models,
+    hub_repositories,
+    identify_client,
+    is_cold,
+    is_offline,
+    needs_hub_dataset,
+)
+from perfbisect.measure.record import AttemptRecord, ClientVersion, SharedTurns, command_facts
 from perfbisect.measure.serving import add_serve_args, check_stages, find_engine, running_server
 from perfbisect.model.attempt import Attempt
-from perfbisect.serving.families import FAMILIES, Endpoint, Family, ServerCommand
+from perfbisect.serving.families import FAMILIES, OFFLINE, Endpoint, ServerCommand
 from perfbisect.serving.log_facts import engine_facts
 from perfbisect.serving.server import Server
 from perfbisect.system import environ, logs, ports
@@ -56,11 +64,13 @@ class LocalExecutor:
     overlap: bool = True
     limits: InterferenceLimits = UNJUDGED
     profile: Profile = CUDA
-
-    def __post_init__(self) -> None:
-        self._preparation = Preparation(
-            self.client_environment, self.shell, self.stop_requested, self.overlap, self.profile
-        )
+    _complete: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
+    """Cells (digest, variant) whose repositories are downloaded."""
+    _versions: dict[tuple[str, str], ClientVersion] = field(default_factory=dict, init=False, repr=False)
+    _plain: dict[tuple[str, str], str] = field(default_factory=dict, init=False, repr=False)
+    """Clients that cannot be forked, and why."""
+    _torch: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict, init=False, repr=False)
+    """Facts of torch by environment packages and slot."""
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
         """Run one attempt and write its ``attempt.json``.
@@ -89,12 +99,12 @@ class LocalExecutor:
     def _take_turns(self, shared: SharedTurns, started: Started, sink: Sink) -> Generator[None, None, None]:
         """Run the turns; yields between two of them."""
         try:
-            prepared = self._prepare(shared.record, sink)
-            while prepared is None and shared.more and shared.record.environment is not None:
+            is_prepared = self._prepare(shared.record, sink)
+            while not is_prepared and shared.more and shared.record.environment is not None:
                 yield
-                prepared = self._prepare(shared.record, sink)
-            if prepared is not None:
-                yield from self._serve(shared, prepared, started, sink)
+                is_prepared = self._prepare(shared.record, sink)
+            if is_prepared:
+                yield from self._serve(shared, started, sink)
         except faults.ATTEMPT_ERRORS as error:
             shared.record.fail(error)
         failed = shared.record
@@ -103,9 +113,9 @@ class LocalExecutor:
             shared.record.follow(failed.failure, failed.request.cell.name)
 
     def _finish(self, record: AttemptRecord, sink: Sink) -> Attempt:
-        slot = self._preparation.slot(record.request)
-        machine = machine_of(slot, self.shell, self.profile)
-        attempt = record.to_attempt(machine, slot, pinned=self.client_environment is not None)
+        slot = self._slot(record.request)
+        hardware = machine_of(slot, self.shell, self.profile)
+        attempt = record.to_attempt(hardware, slot, pinned=self.client_environment is not None)
         folder = record.request.folder
         try:
             write_attempt(folder, attempt)
@@ -113,29 +123,113 @@ class LocalExecutor:
             sink("warning", {"text": f"cannot write {folder}/attempt.json: {error.strerror}"})
         return attempt
 
-    def _prepare(self, record: AttemptRecord, sink: Sink) -> Prepared | None:
-        """Prepare an attempt; None if that failed."""
+    def _slot(self, request: AttemptRequest) -> Slot:
+        """The leased slot, or the whole machine, without devices if the cell needs none."""
+        if request.slot is not None:
+            return request.slot
+        visible = machine(self.shell, self.profile).gpus
+        if not request.cell.gpus:
+            return Slot("", env=self.profile.none_of(visible))
+        return Slot("", tuple(gpu.uuid for gpu in visible))
+
+    def _prepare(self, record: AttemptRecord, sink: Sink) -> bool:
+        """Build the environment, download the models and set up the client; False if that failed."""
+        request = record.request
         try:
-            return self._preparation.prepare(record, self.builder, sink)
+            request.folder.mkdir(parents=True, exist_ok=True)
+            check_room(request.folder)
+            with record.timed("build", request.folder / "build.log"):
+                environment = self.builder.ensure(
+                    request.change, log=record.log, timeout=request.limits.build
+                )
+                record.environment, record.cold = environment, is_cold(environment)
+            record.offline = self._fetch(record, environment, sink)
+            with record.timed("build"):
+                record.runner = self._runner(record, self.client_environment or environment)
         except faults.ATTEMPT_ERRORS as error:
             record.fail(error)
-            return None
+            return False
+        sink("build", {"seconds": environment.seconds, "cached": environment.seconds == 0.0})
+        if self.stop_requested():
+            raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
+        return True
+
+    def _fetch(self, record: AttemptRecord, environment: Environment, sink: Sink) -> Mapping[str, str]:
+        """Download the cell's repositories once; returns the variables for offline mode."""
+        request, cell = record.request, record.request.cell
+        needed = hub_repositories(cell)
+        if is_offline(self.shell):
+            return OFFLINE
+        if needed and (cell.digest, cell.variant) not in self._complete:
+            env = environ.for_interpreter(self.shell, environment.interpreter, environment.env, cell.env)
+            with record.timed("fetch", request.folder / "fetch.log"):
+                complete = fetch_models(
+                    needed,
+                    interpreter=environment.interpreter,
+                    env=environ.with_proxies(env, self.shell),
+                    log=record.log,
+                    token=f"{record.token}.fetch",
+                    timeout=request.limits.fetch,
+                    stop_requested=self.stop_requested,
+                )
+            if not complete:
+                return {}
+            self._complete.add((cell.digest, cell.variant))
+            sink("fetch", {"seconds": record.seconds["fetch"], "repositories": needed})
+        return OFFLINE if needed else {}
+
+    def _runner(self, record: AttemptRecord, environment: Environment) -> Runner:
+        """Digest the client and build its runner."""
+        request, client, slot = record.request, record.instrument, self._slot(record.request)
+        offline = {} if needs_hub_dataset(request.cell) else record.offline
+        env = environ.for_interpreter(
+            self.shell, environment.interpreter, environment.env, offline, client.env(request.cell), slot.env
+        )
+        known = (environment.key, client.name)
+        if known not in self._versions:
+            self._versions[known] = identify_client(
+                client, environment, env, request.folder, self.stop_requested
+            )
+        date = request.change.date if self.client_environment is None else ""
+        record.client = replace(self._versions[known], date=date)
+        modules = client.preload(env)
+        plain = self._plain.get(known, "" if self.overlap else "asked for") if modules else ""
+        return Runner(
+            environment.interpreter,
+            env,
+            request.folder,
+            record.token,
+            modules,
+            cores=slot.client_cores,
+            plain=plain,
+        )
+
+    def _add_torch_facts(self, record: AttemptRecord, env: Mapping[str, str], slot: Slot) -> None:
+        """Add facts of torch, cached by environment packages and slot."""
+        environment = record.environment
+        if environment is None or not slot.devices or self.profile.devices != "nvidia-smi":
+            return
+        known = (environment.packages_digest or environment.key, slot.name)
+        if known not in self._torch:
+            self._torch[known] = torch_facts(
+                environment.interpreter, env, slot, record.request.folder, self.stop_requested
+            )
+        record.facts["torch"] = self._torch[known]
 
     def _command(
         self, request: AttemptRequest, environment: Environment, endpoint: Endpoint, slot: Slot
     ) -> ServerCommand:
         """The server command of the attempt's cell."""
         cell = request.cell
-        family: Family = look_up(FAMILIES, cell.family, "family")
         engine = find_engine(cell, request.change, environment)
         check_stages(cell, slot, self.profile.platform, root=engine.root)
-        return family.server(add_serve_args(cell, self.profile.serve_args), endpoint, engine)
+        return FAMILIES[cell.family].server(add_serve_args(cell, self.profile.serve_args), endpoint, engine)
 
-    def _serve(self, shared: SharedTurns, prepared: Prepared, started: Started, sink: Sink) -> Iterator[None]:
+    def _serve(self, shared: SharedTurns, started: Started, sink: Sink) -> Iterator[None]:
         """Start the server and measure the turns; other failures than the server's fail one turn."""
         record, profile, smi = shared.record, self.profile, self.profile.smi()
-        request, environment = record.request, prepared.environment
-        slot = self._preparation.slot(request)
+        request, environment, slot = record.request, record.environment, self._slot(record.request)
+        assert environment is not None
         record.phase, record.log = "launch", request.folder / "server.log"
         record.log.unlink(missing_ok=True)
         endpoint = Endpoint(ports.free_port(), f"pb-{record.token[:12]}")
@@ -146,7 +240,7 @@ class LocalExecutor:
             *profile.before(len(slot.devices), slot.env), str(environment.interpreter), *command.args
         )  # fmt: skip
         env = environ.for_interpreter(
-            self.shell, environment.interpreter, environment.env, prepared.offline, profile.env, command.env,
+            self.shell, environment.interpreter, environment.env, record.offline, profile.env, command.env,
             slot.env,
         )  # fmt: skip
         record.facts |= {"model_name": endpoint.model_name, "server": command_facts(argv, env)}
@@ -160,7 +254,7 @@ class LocalExecutor:
             on_wait=lambda text: sink("wait", {"text": text}),
             stop_requested=self.stop_requested,
         )
-        self._preparation.add_torch_facts(record, environment, env, slot)
+        self._add_torch_facts(record, env, slot)
         common = {name: record.facts[name] for name in _SERVER_FACTS if name in record.facts}
         lost = profile.lease.lost if profile.lease else ()
         with running_server(
@@ -168,11 +262,11 @@ class LocalExecutor:
         ) as owned:
             first = server = Server(owned, endpoint, command)
             monitor = InterferenceMonitor(slot, self.limits, owned.living, smi, profile.list_devices())
-            turn: Prepared | None = prepared
+            is_prepared = True
             while True:
                 try:
-                    if turn is not None:
-                        self._measure(shared.record, turn, server, monitor, env, sink, launched)
+                    if is_prepared:
+                        self._measure(shared.record, server, monitor, env, sink, launched)
                 except faults.ATTEMPT_ERRORS as error:
                     if not shared.more or isinstance(error, ports.SharedPortError) or first.trouble():
                         raise
@@ -185,15 +279,14 @@ class LocalExecutor:
                 yield
                 launched = None
                 shared.record.facts |= common
-                turn = self._prepare(shared.record, sink)
-                if turn is not None:
+                is_prepared = self._prepare(shared.record, sink)
+                if is_prepared:
                     command = self._command(shared.record.request, environment, endpoint, slot)
                     server = replace(first, command=command)
 
     def _measure(
         self,
         record: AttemptRecord,
-        prepared: Prepared,
         server: Server,
         monitor: InterferenceMonitor,
         env: Mapping[str, str],
@@ -204,13 +297,10 @@ class LocalExecutor:
 
         ``launched``: start time of a server that is not ready yet, else None.
         """
-        request, log = record.request, server.owned.log
-        cell, limits, runner = request.cell, request.limits, prepared.runner
-        bench = BenchRuns(
-            prepared.client, cell, runner, server, monitor, request.folder,
-            {"attempt": request.id, "change": request.change.id}, limits.bench, record.classifier,
-            self.stop_requested,
-        )  # fmt: skip
+        cell, limits, log = record.request.cell, record.request.limits, server.owned.log
+        runner = record.runner
+        assert runner is not None
+        bench = BenchRuns(record, runner, server, monitor, self.stop_requested)
         record.facts["client"] = command_facts(bench.argv(cell, "1", cell.seed + 1), runner.env)
         with self._hosted_client(record, runner):
             with monitor.sample(measured=False):
@@ -225,14 +315,21 @@ class LocalExecutor:
             launch_s = record.seconds.get("launch", 0.0)
             sink("ready", {"seconds": launch_s, "first_request": record.seconds["first_request"]})
             with record.timed("warm", bench.log("warm")):
-                self._preparation.await_client(record, prepared.client, runner)
+                self._await_client(record, runner)
                 warm = bench.run("warm", 0, cell.seed + WARM_SEED_OFFSET)
             record.facts["warm"] = {"values": dict(warm.values), "warnings": warm.warnings}
             sink("warm", {"seconds": record.seconds["warm"]})
             with record.timed("bench"):
-                measure_runs(record, bench, server, sink)
+                measure_runs(bench, sink)
             with monitor.sample(measured=False):
                 check_image(record, server, env, self.stop_requested, sink)
+
+    def _await_client(self, record: AttemptRecord, runner: Runner) -> None:
+        """Wait for the client's imports; remember a client that cannot be forked."""
+        runner.ready(record.request.limits.first_request, self.stop_requested)
+        environment = self.client_environment or record.environment
+        if runner.plain and environment is not None:
+            self._plain[environment.key, record.instrument.name] = runner.plain
 
     @contextmanager
     def _hosted_client(self, record: AttemptRecord, runner: Runner) -> Iterator[None]:

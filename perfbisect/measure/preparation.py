@@ -1,29 +1,18 @@
-"""Preparation of an attempt: environment, model files and client, with cached results."""
+"""What an attempt needs before its server: model files from a hub, and the client's version."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from perfbisect.clients import CLIENTS, Client
-from perfbisect.clients.runner import Runner
-from perfbisect.environments.base import Builder, Environment
-from perfbisect.errors import Interrupted, MachineError, UsageError
-from perfbisect.machine import profile
-from perfbisect.machine.profile import CUDA, Profile
-from perfbisect.machine.slots import Slot
-from perfbisect.machine.torch_probe import torch_facts
-from perfbisect.measure.executor import AttemptRequest, Sink
-from perfbisect.measure.record import AttemptRecord, ClientVersion, identify_client
+from perfbisect.clients import Client
+from perfbisect.environments.base import Environment
+from perfbisect.errors import ClientError, MachineError
+from perfbisect.measure.record import ClientVersion
 from perfbisect.model.cell import LOCAL, Cell
-from perfbisect.serving.families import OFFLINE
-from perfbisect.system import environ, logs, processes
-from perfbisect.system.processes import StopRequested
-
-OFFLINE_WORDS = ("1", "true", "yes", "on")
-"""Values of ``HF_HUB_OFFLINE`` that mean offline."""
+from perfbisect.system import logs, processes
+from perfbisect.system.processes import StopRequested, never
 
 _CANNOT = 3
 """Exit code of the script without a hub client."""
@@ -53,6 +42,27 @@ for argument in sys.argv[1:]:
 """
 
 
+_DIGEST = """
+import hashlib, importlib.util, json, pathlib, platform, sys
+package, *sources = sys.argv[1:]
+spec = importlib.util.find_spec(package)
+if spec is None or not spec.submodule_search_locations:
+    sys.exit(f"no package {package}")
+root = pathlib.Path(next(iter(spec.submodule_search_locations)))
+digest, count = hashlib.sha256(), 0
+for source in sources:
+    path = root / source
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(root).as_posix()} {len(content)}\\n".encode() + content)
+        count += 1
+found = {"sha256": digest.hexdigest(), "files": count, "root": str(root), "python": platform.python_version()}
+print(json.dumps(found))
+"""
+_DIGEST_LIMIT_S = 60.0
+
+
 def hub_repositories(cell: Cell) -> tuple[str, ...]:
     """Hub repositories of model, tokenizer and draft model: ``owner/name`` or ``owner/name@revision``."""
     draft = cell.serve_args.get("speculative-config")
@@ -69,9 +79,14 @@ def hub_repositories(cell: Cell) -> tuple[str, ...]:
     return tuple(dict.fromkeys(remote))
 
 
+def is_offline(shell: Mapping[str, str]) -> bool:
+    """Whether the user forbids downloads from a hub."""
+    return shell.get("HF_HUB_OFFLINE", "") in ("1", "true", "yes", "on")
+
+
 def missing_repositories(repositories: Iterable[str], shell: Mapping[str, str]) -> tuple[str, ...]:
     """Repositories that the local cache lacks while the shell forbids downloads."""
-    if shell.get("HF_HUB_OFFLINE", "") not in OFFLINE_WORDS:
+    if not is_offline(shell):
         return ()
     home = Path(shell.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(shell.get("HF_HUB_CACHE") or home / "hub")
@@ -100,10 +115,11 @@ def fetch_models(
     stop_requested: StopRequested,
 ) -> bool:
     """Download repositories into the hub's cache; False if the interpreter has no hub client."""
-    ended = processes.run(
-        (str(interpreter), "-c", _SCRIPT, *repositories),
+    ended = processes.run_script(
+        _SCRIPT,
+        *repositories,
+        interpreter=interpreter,
         env=env,
-        cwd=log.parent,
         log=log,
         token=token,
         timeout=timeout,
@@ -123,140 +139,49 @@ def fetch_models(
     )
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A prepared attempt. ``offline``: variables that keep server and client offline."""
+def identify_client(
+    client: Client,
+    environment: Environment,
+    env: Mapping[str, str],
+    folder: Path,
+    stop_requested: StopRequested = never,
+) -> ClientVersion:
+    """Digest the client's sources with its interpreter, without importing the engine.
 
-    environment: Environment
-    offline: Mapping[str, str]
-    client: Client
-    runner: Runner
-
-
-@dataclass
-class Preparation:
-    """Prepares the attempts of one executor."""
-
-    client_environment: Environment | None
-    shell: Mapping[str, str]
-    stop_requested: StopRequested
-    overlap: bool
-    profile: Profile = CUDA
-    _complete: set[tuple[str, str]] = field(default_factory=set, repr=False)
-    """Cells (digest, variant) whose repositories are downloaded."""
-    _versions: dict[tuple[str, str], ClientVersion] = field(default_factory=dict, repr=False)
-    _plain: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
-    """Clients that cannot be forked, and why."""
-    _torch: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
-    """Facts of torch by environment packages and slot."""
-
-    def slot(self, request: AttemptRequest) -> Slot:
-        """The leased slot, or the whole machine, without devices if the cell needs none."""
-        if request.slot is not None:
-            return request.slot
-        visible = profile.machine(self.shell, self.profile).gpus
-        if not request.cell.gpus:
-            return Slot("", env=self.profile.none_of(visible))
-        return Slot("", tuple(gpu.uuid for gpu in visible))
-
-    def prepare(self, record: AttemptRecord, builder: Builder, sink: Sink) -> Prepared:
-        """Build the environment, download the models and set up the client.
-
-        Raises:
-            PerfbisectError: a step failed; the record has the environment if it was built.
-        """
-        request = record.request
-        client: Client = look_up(CLIENTS, request.cell.client.name, "client")
-        request.folder.mkdir(parents=True, exist_ok=True)
-        profile.check_room(request.folder)
-        with record.timed("build", request.folder / "build.log"):
-            environment = builder.ensure(request.change, log=record.log, timeout=request.limits.build)
-            record.environment, record.cold = environment, _is_cold(environment)
-        offline = self._fetch(record, environment, sink)
-        with record.timed("build"):
-            runner = self._runner(record, client, {} if needs_hub_dataset(request.cell) else offline)
-        sink("build", {"seconds": environment.seconds, "cached": environment.seconds == 0.0})
-        if self.stop_requested():
-            raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
-        return Prepared(environment, offline, client, runner)
-
-    def _fetch(self, record: AttemptRecord, environment: Environment, sink: Sink) -> Mapping[str, str]:
-        """Download the cell's repositories once; returns the variables for offline mode."""
-        request, cell = record.request, record.request.cell
-        needed = hub_repositories(cell)
-        if self.shell.get("HF_HUB_OFFLINE", "") in OFFLINE_WORDS:
-            return OFFLINE
-        if needed and (cell.digest, cell.variant) not in self._complete:
-            env = environ.for_interpreter(self.shell, environment.interpreter, environment.env, cell.env)
-            with record.timed("fetch", request.folder / "fetch.log"):
-                complete = fetch_models(
-                    needed,
-                    interpreter=environment.interpreter,
-                    env=environ.with_proxies(env, self.shell),
-                    log=record.log,
-                    token=f"{record.token}.fetch",
-                    timeout=request.limits.fetch,
-                    stop_requested=self.stop_requested,
-                )
-            if not complete:
-                return {}
-            self._complete.add((cell.digest, cell.variant))
-            sink("fetch", {"seconds": record.seconds["fetch"], "repositories": needed})
-        return OFFLINE if needed else {}
-
-    def _runner(self, record: AttemptRecord, client: Client, offline: Mapping[str, str]) -> Runner:
-        """Digest the client and build its runner."""
-        request, slot = record.request, self.slot(record.request)
-        environment = self.client_environment or record.environment
-        assert environment is not None
-        env = environ.for_interpreter(
-            self.shell, environment.interpreter, environment.env, offline, client.env(request.cell), slot.env
+    Raises:
+        ClientError: the interpreter fails, or the package or its sources are missing.
+    """
+    log = folder / "client-digest.log"
+    ended = processes.run_script(
+        _DIGEST,
+        client.package,
+        *client.sources,
+        interpreter=environment.interpreter,
+        env=env,
+        log=log,
+        timeout=_DIGEST_LIMIT_S,
+        stop_requested=stop_requested,
+    )
+    text = logs.text_of(log).strip()
+    try:
+        facts = json.loads(text.splitlines()[-1]) if ended.code == 0 and text else None
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict) or not facts.get("files"):
+        output = logs.cause(log) or logs.tail(log, 3)
+        raise ClientError(
+            f"cannot digest the client's sources ({client.package}: {', '.join(client.sources)}) with "
+            f"{environment.interpreter}: {output}",
+            where=log,
+            output=output,
         )
-        known = (environment.key, client.name)
-        if known not in self._versions:
-            self._versions[known] = identify_client(
-                client, environment, env, request.folder, self.stop_requested
-            )
-        date = request.change.date if self.client_environment is None else ""
-        record.client = replace(self._versions[known], date=date)
-        modules = client.preload(env)
-        plain = self._plain.get(known, "" if self.overlap else "asked for") if modules else ""
-        return Runner(
-            environment.interpreter, env, request.folder, record.token, modules,
-            cores=slot.client_cores, plain=plain,
-        )  # fmt: skip
-
-    def add_torch_facts(
-        self, record: AttemptRecord, environment: Environment, env: Mapping[str, str], slot: Slot
-    ) -> None:
-        """Add facts of torch, cached by environment packages and slot."""
-        if not slot.devices or self.profile.devices != "nvidia-smi":
-            return
-        known = (environment.packages_digest or environment.key, slot.name)
-        if known not in self._torch:
-            self._torch[known] = torch_facts(
-                environment.interpreter, env, slot, record.request.folder, stop_requested=self.stop_requested
-            )
-        record.facts["torch"] = self._torch[known]
-
-    def await_client(self, record: AttemptRecord, client: Client, runner: Runner) -> None:
-        """Wait for the client's imports; remember a client that cannot be forked."""
-        runner.ready(record.request.limits.first_request, self.stop_requested)
-        environment = self.client_environment or record.environment
-        if runner.plain and environment is not None:
-            self._plain[environment.key, client.name] = runner.plain
+    log.unlink(missing_ok=True)
+    return ClientVersion(client.name, environment.engine_version, str(facts["sha256"]), facts)
 
 
-def _is_cold(environment: Environment) -> bool:
+def is_cold(environment: Environment) -> bool:
     """Whether the environment's compile and kernel caches are empty."""
     try:
         return not any(path.is_file() for path in environment.caches.rglob("*"))
     except OSError:
         return True
-
-
-def look_up(known: Mapping[str, Any], name: str, what: str) -> Any:
-    """Look up a family or client by name; UsageError if it is unknown."""
-    if name not in known:
-        raise UsageError(f"unknown {what} {name!r}; known: {', '.join(known)}")
-    return known[name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from perfbisect.clients import Client
+from perfbisect.clients import CLIENTS, Client
+from perfbisect.clients.runner import Runner
 from perfbisect.environments.base import Environment
-from perfbisect.errors import ClientError, PerfbisectError, ServerError
+from perfbisect.errors import PerfbisectError, ServerError
 from perfbisect.machine import profile
 from perfbisect.machine.profile import Machine
 from perfbisect.machine.slots import Slot
@@ -22,31 +22,11 @@ from perfbisect.measure.attempt import plain
 from perfbisect.measure.executor import AttemptRequest, Turn
 from perfbisect.model.attempt import Attempt, Failure, Phase, Provenance, RunResult
 from perfbisect.serving.eras import era_of
-from perfbisect.system import clock, environ, logs, ports, processes
-from perfbisect.system.processes import OwnedProcess, StopRequested, never
+from perfbisect.system import clock, environ, logs, ports
+from perfbisect.system.processes import OwnedProcess
 
 END_OF_LOG = 32768
 """Bytes of a log that are read to classify a failure."""
-
-_DIGEST = """
-import hashlib, importlib.util, json, pathlib, platform, sys
-package, *sources = sys.argv[1:]
-spec = importlib.util.find_spec(package)
-if spec is None or not spec.submodule_search_locations:
-    sys.exit(f"no package {package}")
-root = pathlib.Path(next(iter(spec.submodule_search_locations)))
-digest, count = hashlib.sha256(), 0
-for source in sources:
-    path = root / source
-    files = sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []
-    for file in files:
-        content = file.read_bytes()
-        digest.update(f"{file.relative_to(root).as_posix()} {len(content)}\\n".encode() + content)
-        count += 1
-found = {"sha256": digest.hexdigest(), "files": count, "root": str(root), "python": platform.python_version()}
-print(json.dumps(found))
-"""
-_DIGEST_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -74,48 +54,6 @@ class ClientVersion:
         return f"{era}, plain" if era and self.forced_plain else era
 
 
-def identify_client(
-    client: Client,
-    environment: Environment,
-    env: Mapping[str, str],
-    folder: Path,
-    stop_requested: StopRequested = never,
-) -> ClientVersion:
-    """Digest the client's sources with its interpreter, without importing the engine.
-
-    Raises:
-        ClientError: the interpreter fails, or the package or its sources are missing.
-    """
-    log = folder / "client-digest.log"
-    log.unlink(missing_ok=True)
-    argv = [str(environment.interpreter), "-c", _DIGEST, client.package, *client.sources]
-    token = secrets.token_hex(16)
-    ended = processes.run(
-        argv,
-        env=env,
-        cwd=folder,
-        log=log,
-        token=token,
-        timeout=_DIGEST_LIMIT_S,
-        stop_requested=stop_requested,
-    )
-    text = logs.text_of(log).strip()
-    try:
-        facts = json.loads(text.splitlines()[-1]) if ended.code == 0 and text else None
-    except ValueError:
-        facts = None
-    if not isinstance(facts, dict) or not facts.get("files"):
-        output = logs.cause(log) or logs.tail(log, 3)
-        raise ClientError(
-            f"cannot digest the client's sources ({client.package}: {', '.join(client.sources)}) with "
-            f"{environment.interpreter}: {output}",
-            where=log,
-            output=output,
-        )
-    log.unlink(missing_ok=True)
-    return ClientVersion(client.name, environment.engine_version, str(facts["sha256"]), facts)
-
-
 def command_facts(argv: tuple[str, ...], env: Mapping[str, str]) -> dict[str, Any]:
     """A command and its environment without secrets."""
     return {"argv": environ.redacted_argv(argv), "env": environ.redacted(env)}
@@ -123,7 +61,7 @@ def command_facts(argv: tuple[str, ...], env: Mapping[str, str]) -> dict[str, An
 
 @dataclass
 class AttemptRecord:
-    """An attempt in progress: phase, results and first failure.
+    """An attempt in progress: what was prepared for it, phase, results and first failure.
 
     ``log``: of the current phase. ``token``: marks every process of the attempt.
     """
@@ -138,10 +76,17 @@ class AttemptRecord:
     failure: Failure | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     environment: Environment | None = None
+    runner: Runner | None = None
     client: ClientVersion | None = None
+    offline: Mapping[str, str] = field(default_factory=dict)
+    """Variables that keep server and client offline."""
     cold: bool = False
     """The environment's compile and kernel caches were empty."""
     started_at: str = field(default_factory=lambda: clock.now().isoformat(timespec="seconds"))
+
+    @property
+    def instrument(self) -> Client:
+        return CLIENTS[self.request.cell.client.name]
 
     @contextmanager
     def timed(self, phase: Phase, log: Path | None = None) -> Iterator[None]:

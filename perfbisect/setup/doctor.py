@@ -28,10 +28,9 @@ from perfbisect.environments.factory import ChainBuilder
 from perfbisect.errors import BuildError, PerfbisectError
 from perfbisect.jobs.documents import Document
 from perfbisect.machine import devices, leases, sampler
-from perfbisect.machine.device_commands import CommandQuery
 from perfbisect.machine.devices import DeviceProcess, DeviceReading, Gpu, Smi
 from perfbisect.machine.interference import SLOWED, InterferenceLimits
-from perfbisect.machine.profile import Profile
+from perfbisect.machine.profile import CommandQuery, Profile
 from perfbisect.model.change import Change
 from perfbisect.system import clock, ports, processes
 
@@ -204,9 +203,10 @@ def check_selection(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Fin
 def check_query(key: str, query: CommandQuery) -> Finding:
     """Check a further command of the machine file; only ``tenants`` may print nothing."""
     command = " ".join(query.command)
-    rows, problem = query.rows(_TIMEOUT_S)
-    if problem:
-        return Finding("bad", f"{command}: {problem}", f"install it; or fix {key} {_IN_FILE}")
+    listed = query.rows(_TIMEOUT_S)
+    rows = listed.rows
+    if listed.problem:
+        return Finding("bad", f"{command}: {listed.problem}", f"install it; or fix {key} {_IN_FILE}")
     if not rows and key != "tenants":
         found = f"{command}: {key}.each finds nothing in what it prints"
         return Finding("warning", found, f"fix {key}.each {_IN_FILE}: without it this is not checked")
@@ -232,7 +232,7 @@ def _users(
     """Devices whose memory is in use, with the processes on them."""
     labels = {gpu.parent or gpu.uuid: f"gpu{gpu.index}" for gpu in gpus}
     for reading in readings:
-        if reading.uuid in labels and reading.share_used > devices.IN_USE:
+        if reading.uuid in labels and reading.in_use:
             pids = [tenant.pid for tenant in tenants if tenant.uuid == reading.uuid]
             users = ", ".join(str(processes.process(pid) or f"pid {pid}") for pid in pids)
             unknown = "a process the driver does not name (another container?)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import signal
 import subprocess
 import threading
@@ -472,6 +473,29 @@ def run(
         stop(owned, 0.0 if owned.exited() is not None else 2.0)
     code = owned.popen.wait() if code is None else code
     return ProcessResult(code, seconds, timed_out, _children_cpu() - cpu)
+
+
+def run_script(
+    script: str,
+    *arguments: str,
+    interpreter: Path,
+    env: Mapping[str, str],
+    log: Path,
+    timeout: float,
+    token: str = "",
+    stop_requested: StopRequested = never,
+) -> ProcessResult:
+    """Run a Python program like :func:`run`, with a new ``log`` and in its folder."""
+    log.unlink(missing_ok=True)
+    return run(
+        [str(interpreter), "-c", script, *arguments],
+        env=env,
+        cwd=log.parent,
+        log=log,
+        token=token or secrets.token_hex(16),
+        timeout=timeout,
+        stop_requested=stop_requested,
+    )
 
 
 def _children_cpu() -> float:

@@ -54,7 +54,7 @@ def test_who_computes_and_how_busy_it_is(smi: Smis) -> None:
     assert [one.used for one in now] == [4, 4, 129842, 4, 4, 4, 4, 4]
     busy = now[2]
     assert busy.total == 143771
-    assert (busy.sm_clock, busy.max_sm_clock, busy.temperature) == (1980, 1980, 61)
+    assert (busy.clock, busy.top_clock, busy.temperature) == (1980, 1980, 61)
     assert (busy.power, busy.utilization, busy.reasons) == (588.21, 98, ())
     assert now[0].reasons == ("idle",)
     assert devices.tenants(command) == (DeviceProcess(731022, busy.uuid, 129828),)
@@ -80,7 +80,7 @@ def test_container_that_hides_processes(smi: Smis) -> None:
 
 def test_older_driver_says_throttled_under_its_own_name(smi: Smis) -> None:
     (now,) = devices.readings(smi("throttled"))
-    assert now.sm_clock == 585 and now.max_sm_clock == 1590 and now.temperature == 87
+    assert now.clock == 585 and now.top_clock == 1590 and now.temperature == 87
     assert now.reasons == ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown")
 
 
@@ -183,9 +183,9 @@ def changing(tmp_path: Path, machine: Path) -> Smi:
 
 
 def test_free_at_once(changing: Smi) -> None:
-    assert wait_for_memory((FREE,), share=0.9, timeout=0, smi=changing) == {FREE: 4}
-    assert wait_for_memory((UUID,), share=0.05, timeout=0, smi=changing) == {UUID: 129842}
-    assert wait_for_memory(("MIG-1",), share=0.9, timeout=0, smi=Smi(None)) == {}
+    wait_for_memory((FREE,), share=0.9, timeout=0, smi=changing)
+    wait_for_memory((UUID,), share=0.05, timeout=0, smi=changing)
+    wait_for_memory(("MIG-1",), share=0.9, timeout=0, smi=Smi(None))
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,7 @@ def test_it_comes_back(changing: Smi, machine: Path) -> None:
         table = machine / "gpu.csv"
         table.write_text(table.read_text().replace("129842, 13315", "4, 143153"))
 
-    used = wait_for_memory((UUID,), share=0.9, timeout=30, smi=changing, on_wait=told, every=0.01)
-    assert used == {UUID: 4}
+    wait_for_memory((UUID,), share=0.9, timeout=30, smi=changing, on_wait=told, every=0.01)
     assert len(heard) == 1 and heard[0].startswith("waits for memory of devices: device GPU-00000002")
 
 

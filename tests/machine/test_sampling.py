@@ -85,9 +85,11 @@ def test_hog_of_ours_is_not_a_tenant(tmp_path: Path) -> None:
         mine, theirs = known.summary(), unknown.summary()
     assert mine.problem == theirs.problem == ""
     assert mine.processors == 1
-    assert mine.own_cpu.mean > 0.05 and theirs.own_cpu.mean == 0.0
+    assert mine["own_cpu"].mean > 0.05 and theirs["own_cpu"].mean == 0.0
     # Both saw the same core over the same time, but for the moments between their looks.
-    assert theirs.foreign_cpu.mean == pytest.approx(mine.foreign_cpu.mean + mine.own_cpu.mean, abs=0.2)
+    assert theirs["foreign_cpu"].mean == pytest.approx(
+        mine["foreign_cpu"].mean + mine["own_cpu"].mean, abs=0.2
+    )
 
 
 def test_hog_of_others_voids_the_run(tmp_path: Path) -> None:
@@ -96,7 +98,7 @@ def test_hog_of_others_voids_the_run(tmp_path: Path) -> None:
         with Sampler(ours.living, slot=core(), every=0.25) as sampler:
             until(lambda: used(hog) > before + 0.6, 60.0)
         seen = sampler.summary()
-    assert seen.foreign_cpu.mean > 0.25, "the core was full, and none of it ours"
+    assert seen["foreign_cpu"].mean > 0.25, "the core was full, and none of it ours"
     why = interference_reason(seen, InterferenceLimits())
     assert why is not None and "other work used" in why and "1 processor(s) (limit 25%)" in why
     assert interference_reason(seen, UNJUDGED) is None
@@ -111,9 +113,9 @@ def test_children_that_come_and_go_are_ours(tmp_path: Path) -> None:
             until(lambda: used(owned) > before + 0.5, seconds=30)
         after = used(owned)
         seen = sampler.summary()
-    worked = sum(share for share in seen.own_cpu.values)
+    worked = sum(share for share in seen["own_cpu"].values)
     assert worked > 0, "none was seen"
-    assert seen.own_cpu.mean * seen.seconds == pytest.approx(after - before, rel=0.6)
+    assert seen["own_cpu"].mean * seen.seconds == pytest.approx(after - before, rel=0.6)
 
 
 def test_memory_hog_is_seen(tmp_path: Path) -> None:
@@ -123,9 +125,9 @@ def test_memory_hog_is_seen(tmp_path: Path) -> None:
             told(tmp_path / "out.log", "holds")
             time.sleep(0.3)
     seen = sampler.summary()
-    assert seen.foreign_memory.high - seen.foreign_memory.low > 200
-    assert seen.available.high - seen.available.low > 200
-    limit = (seen.available.low + 100) / seen.total_memory
+    assert seen["foreign_memory"].high - seen["foreign_memory"].low > 200
+    assert seen["available_memory"].high - seen["available_memory"].low > 200
+    limit = (seen["available_memory"].low + 100) / seen.total_memory
     why = interference_reason(seen, replace(UNJUDGED, available=limit))
     assert why is not None and "MiB of memory were left" in why and "others held" in why
 
@@ -170,7 +172,7 @@ def test_devices_of_the_slot_and_who_else_is_on_them(tmp_path: Path) -> None:
             time.sleep(0.2)
         seen = sampler.summary()
     (device,) = seen.devices
-    assert (device.uuid, device.clock.values[0], device.temperature.high) == (uuid(2), 1.0, 61)
+    assert (device.uuid, device["clock"].values[0], device["temperature"].high) == (uuid(2), 1.0, 61)
     assert not seen.hidden and seen.strayed == ()
     assert list(device.foreign.values()) == [828]
     (name,) = device.foreign

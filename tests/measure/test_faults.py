@@ -12,7 +12,6 @@ import pytest
 
 from perfbisect.errors import BuildError, ClientError, FaultCode, MachineError, PerfbisectError, ServerError
 from perfbisect.machine import profile
-from perfbisect.measure import faults
 from perfbisect.measure.faults import FAULT_TABLE, BlamedError, DiscardedRunError, FaultClassifier
 from perfbisect.model.attempt import Fault, Phase
 from perfbisect.system import ports
@@ -97,8 +96,8 @@ def test_whose_it_is(error: Exception, log: str, fault: Fault, means: str) -> No
 
 def test_memory_that_sufficed_before_is_the_machines() -> None:
     said = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
-    assert FaultClassifier(NO_OOM, measured_before=True).fault(FAILED, "launch", said) == "machine"
-    assert FaultClassifier(NO_OOM, measured_before=False).fault(FAILED, "launch", said) == "change"
+    assert FaultClassifier(NO_OOM, measured_before=True).row(FAILED, "launch", said).fault == "machine"
+    assert FaultClassifier(NO_OOM, measured_before=False).row(FAILED, "launch", said).fault == "change"
 
 
 def test_oom_killer_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +108,7 @@ def test_oom_killer_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("phase", ["launch", "stop"])
 def test_what_cannot_be_ended_is_no_change(phase: Phase) -> None:
-    assert FaultClassifier(NO_OOM).fault(FAILED, phase) == ("machine" if phase == "stop" else "change")
+    assert FaultClassifier(NO_OOM).row(FAILED, phase).fault == ("machine" if phase == "stop" else "change")
 
 
 def test_every_pattern_finds_its_own_example() -> None:
@@ -151,4 +150,6 @@ def test_blamed_error_keeps_its_row() -> None:
 
 def test_page_shows_the_table() -> None:
     page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
-    assert faults.markdown() in page, "docs/errors.md: put faults.markdown() there again"
+    head = "| code | what happened | fault | what to do | example |\n|---|---|---|---|---|\n"
+    rows = (f"| `{r.code}` | {r.means} | {r.fault} | {r.do} | `{r.example}` |\n" for r in FAULT_TABLE)
+    assert head + "".join(rows) in page

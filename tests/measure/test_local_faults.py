@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.errors import BuildError, Interrupted, MachineError, ServerError, UsageError
+from perfbisect.errors import BuildError, Interrupted, MachineError, ServerError
 from perfbisect.machine import profile
 from perfbisect.measure import local
 from perfbisect.measure.attempt import read_attempt
@@ -192,11 +192,6 @@ def test_mistake_of_ours_is_raised_and_leaves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="a mistake"):
         attempt(tmp_path, watch=Watch(at={"warm": stumble}))
-
-
-def test_client_that_is_not_known(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"unknown client 'wrk'; known: vllm_bench"):
-        attempt(tmp_path, workload=cell(client={"name": "wrk"}))
 
 
 @pytest.fixture

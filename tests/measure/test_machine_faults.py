@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import UsageError
-from perfbisect.machine.interference import UNJUDGED
+from perfbisect.machine.interference import UNJUDGED, parse_limits
 from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
-from perfbisect.measure.interference import machine_limits
 from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.system import processes
 from tests.measure.pretend import Watch, attempt, environment
@@ -197,13 +196,13 @@ def test_failure_under_load_is_no_evidence(tmp_path: Path) -> None:
 
 
 def test_limits_as_they_are_typed() -> None:
-    assert machine_limits("") == MachineLimits()
-    assert machine_limits("off") == UNJUDGED
-    assert machine_limits(" foreign_cpu=0.5, steal=off") == MachineLimits(foreign_cpu=0.5, steal=None)
+    assert parse_limits("") == MachineLimits()
+    assert parse_limits("off") == UNJUDGED
+    assert parse_limits(" foreign_cpu=0.5, steal=off") == MachineLimits(foreign_cpu=0.5, steal=None)
     for text, said in (
         ("cpu=1", "no limit 'cpu'"),
         ("steal", "'steal' is not"),
         ("burst=off", "'burst=off'"),
     ):
         with pytest.raises(UsageError, match=said):
-            machine_limits(text)
+            parse_limits(text)
