@@ -35,8 +35,7 @@ from perfbisect.jobs.events import JobEvent, LaunchEnded, LaunchStarted, PhaseSt
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import JournalEvent as Line
 from perfbisect.jobs.journal import read, stamp
-from perfbisect.jobs.measurement import MeasurementConfig, resolve_metric
-from perfbisect.jobs.plans import find_plan, write_plan
+from perfbisect.jobs.plans import MeasurementConfig, find_plan, resolve_metric, write_plan
 from perfbisect.jobs.replay import launches
 from perfbisect.jobs.runner import JobContext
 from perfbisect.measure.attempt import to_dict

@@ -35,8 +35,7 @@ from perfbisect.jobs.documents import (
 )
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.measurement import guard_metrics
-from perfbisect.jobs.plans import plan_cell
+from perfbisect.jobs.plans import guard_metrics, plan_cell
 from perfbisect.jobs.replay import minutes_saved
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef

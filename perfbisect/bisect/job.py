@@ -46,9 +46,9 @@ from perfbisect.jobs.documents import launch_document
 from perfbisect.jobs.events import EventListener, JobEnded, LaunchEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
+from perfbisect.jobs.loop import Failures
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.jobs.replay import JournalReplay, LaunchRecord, launches, require_comparable, retry_due
-from perfbisect.jobs.retry import Failures
 from perfbisect.jobs.runner import JobContext, LaunchRequest, SpareCores, launch_started, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
@@ -154,7 +154,7 @@ def bisect(job: Job, tools: JobContext) -> ReportDocument:
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = require_plan(job, journal.events, BisectPlan)
         if not finished(journal.events):
-            recover_interrupted(job, journal, tools)
+            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers)
             with WorkerPool(job, journal, tools, plan_cell(plan)) as pool:
                 outcome = _Search(job, journal, plan, tools, pool).run()
                 if outcome.verdict == "found" and plan.confirm_revert:

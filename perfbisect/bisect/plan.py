@@ -19,8 +19,7 @@ from perfbisect.cells.deploy import DeployText, deploy_changes
 from perfbisect.changes.history import Branch
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.jobs.measurement import MeasurementConfig, PlanPart, runs_per_launch
-from perfbisect.jobs.plans import JobPlan, cell_data
+from perfbisect.jobs.plans import JobPlan, MeasurementConfig, PlanPart, cell_data, runs_per_launch
 from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change, History

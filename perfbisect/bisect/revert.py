@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pydantic import TypeAdapter
 
 from perfbisect.bisect.decision.model import SearchOutcome
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import BuildError, ServerError
-from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, JournalEvent
-from perfbisect.jobs.plans import plan_cell
+from perfbisect.jobs.loop import LaunchPolicy, fits_budget, run_sequentially
 from perfbisect.jobs.replay import LaunchRecord, ended_launches, launches, require_comparable
 from perfbisect.jobs.runner import JobContext, LaunchRequest
-from perfbisect.jobs.sequential import fits_budget, launch_ended, run_sequentially
 from perfbisect.jobs.workers import WorkerPool
-from perfbisect.model.attempt import Attempt
-from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.stats import ab_test
 
@@ -73,7 +70,13 @@ def confirm_revert(
     if check.change is None:
         journal.append("revert", {"change": _CHANGE.dump_python(change, mode="json")})
     try:
-        note = run_sequentially(job, journal, tools, pool, _RevertPolicy(plan, change))
+        policy = LaunchPolicy(
+            partial(_next_launch, plan, change),
+            partial(require_comparable, metric=plan.ref),
+            plan.ref,
+            plan.budget,
+        )
+        note = run_sequentially(job, journal, tools, pool, policy)
     except (BuildError, ServerError) as error:
         note = error.message
     journal.append("revert", {"note": note})
@@ -91,45 +94,19 @@ def _reverted_end(plan: BisectPlan, tools: JobContext, outcome: SearchOutcome) -
     return tools.revert(head, culprit)
 
 
-@dataclass(frozen=True)
-class _RevertPolicy:
-    plan: BisectPlan
-    reverted: Change
-    advice: str = ""
-
-    def next(self, records: Sequence[LaunchRecord]) -> LaunchRequest | str:
-        sides = _sides(records, self.plan, self.reverted)
-        side = ab_test.next_side(_test(self.plan), sides)
-        if side is None:
-            return ""
-        if not fits_budget(records, self.plan.budget):
-            return f"the budget of {self.plan.budget:.0f} minutes is spent"
-        last = self.plan.last
-        position, change = (
-            (last, self.plan.positions[last].change) if side == "a" else (last + 1, self.reverted)
-        )
-        confirming = [launch.runs for launch in records if launch.purpose == "confirm"]
-        runs = confirming[-1] if confirming else 1
-        return LaunchRequest(
-            position, change, "revert", runs, f"{self._side(position)}, launch {len(sides) + 1}"
-        )
-
-    def cell(self, _: LaunchRequest) -> Cell:
-        return plan_cell(self.plan)
-
-    def name(self, order: LaunchRequest) -> str:
-        return f"{order.change.short}, {self._side(order.position)},"
-
-    def admit(self, attempt: Attempt, records: Sequence[LaunchRecord]) -> None:
-        require_comparable(attempt, records, self.plan.ref)
-
-    def event(
-        self, ended: LaunchRecord, records: Sequence[LaunchRecord], order: LaunchRequest
-    ) -> LaunchEnded:
-        return launch_ended(ended, records, order, self.plan.ref, self.plan.budget)
-
-    def _side(self, position: int) -> str:
-        return "the later end" if position == self.plan.last else "the later end less the culprit"
+def _next_launch(plan: BisectPlan, reverted: Change, records: Sequence[LaunchRecord]) -> LaunchRequest | str:
+    sides = _sides(records, plan, reverted)
+    side = ab_test.next_side(_test(plan), sides)
+    if side is None:
+        return ""
+    if not fits_budget(records, plan.budget):
+        return f"the budget of {plan.budget:.0f} minutes is spent"
+    position, change, name = plan.last, plan.positions[plan.last].change, "the later end"
+    if side == "b":
+        position, change, name = position + 1, reverted, f"{name} less the culprit"
+    runs = next((launch.runs for launch in reversed(records) if launch.purpose == "confirm"), 1)
+    why = f"{name}, launch {len(sides) + 1}"
+    return LaunchRequest(position, change, "revert", runs, why, side=f"{change.short}, {name},")
 
 
 def _test(plan: BisectPlan) -> ab_test.AbTest:

@@ -44,8 +44,7 @@ def resume(
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import UsageError
     from perfbisect.jobs.journal import read
-    from perfbisect.jobs.measurement import resolve_metric
-    from perfbisect.jobs.plans import plan_cell, require_plan
+    from perfbisect.jobs.plans import plan_cell, require_plan, resolve_metric
     from perfbisect.jobs.replay import launches
     from perfbisect.report.kind import Amendment
 

@@ -19,7 +19,7 @@ from perfbisect.commands.session import PlannedJob, forecast_slots, reason_not_p
 from perfbisect.commands.workspace import Workspace, require_setting
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise
-from perfbisect.jobs.measurement import resolve_metric
+from perfbisect.jobs.plans import resolve_metric
 from perfbisect.model.change import History
 
 _MODIFIED = re.compile(r"\+(?:patch|revert|pip):")

@@ -55,8 +55,7 @@ from perfbisect.jobs.documents import MinutesDocument, cell_document, change_doc
 from perfbisect.jobs.estimates import earlier_attempts
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.measurement import resolve_metric, runs_per_launch
-from perfbisect.jobs.plans import find_plan
+from perfbisect.jobs.plans import find_plan, resolve_metric, runs_per_launch
 from perfbisect.jobs.replay import launches
 from perfbisect.machine.profile import machine
 from perfbisect.report.terminal import report_lines

@@ -43,7 +43,7 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import cell_document, metric_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs
-from perfbisect.jobs.measurement import resolve_metric
+from perfbisect.jobs.plans import resolve_metric
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change

@@ -31,8 +31,7 @@ from perfbisect.errors import (
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote
 from perfbisect.jobs.folders import ExitRecord, Job
-from perfbisect.jobs.measurement import MeasurementConfig
-from perfbisect.jobs.plans import JobPlan, PlanT, write_plan
+from perfbisect.jobs.plans import JobPlan, MeasurementConfig, PlanT, write_plan
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.jobs.runner import BACKOFF, LEAST_CORES, JobContext, SpareCores
 from perfbisect.machine import interference

@@ -21,7 +21,7 @@ from perfbisect.environments.factory import make_builder
 from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.measurement import MeasurementConfig
+from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.machine.profile import Profile, load_machine, machine_names, machine_path
 from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell, apply_variant

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
 from perfbisect.errors import LocatedError, UsageError
-from perfbisect.jobs.measurement import MeasurementConfig, PlanPart
-from perfbisect.jobs.plans import JobPlan, cell_data
+from perfbisect.jobs.plans import JobPlan, MeasurementConfig, PlanPart, cell_data
 from perfbisect.measure.attempt import from_dict, to_dict
 from perfbisect.model.attempt import Attempt, provenance_differences
 from perfbisect.model.cell import SERVER_SIDE, Cell, cell_difference

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from perfbisect.common.quantities import percent, with_unit
@@ -30,61 +30,47 @@ from perfbisect.compare.plan import (
 from perfbisect.compare.report import check_report, compare_report, run_report
 from perfbisect.compare.result import has_open_guard
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, UsageError
-from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent, read
+from perfbisect.jobs.loop import LaunchPolicy, fits_budget, run_sequentially
 from perfbisect.jobs.plans import find_plan, plan_data, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
-from perfbisect.jobs.sequential import fits_budget, launch_ended, run_sequentially
 from perfbisect.jobs.workers import WorkerPool
-from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.report.kind import JobKind, JobStatus
 
 
-@dataclass(frozen=True)
-class PlannedLaunches:
-    """The launch policy of a plan. ``until``: stop after so many launches, before its verdict; 0: do not."""
+def launch_policy(plan: MeasurementPlan, cells: Sequence[Cell], until: int = 0) -> LaunchPolicy:
+    """The launches of a plan. ``until``: stop after so many, before its verdict; 0: do not."""
+    return LaunchPolicy(
+        partial(_next_launch, plan, cells, until),
+        plan.require_admissible,
+        plan.ref,
+        plan.budget or 0.0,
+        plan.advice,
+    )
 
-    plan: MeasurementPlan
-    cells: tuple[Cell, ...]
-    until: int = 0
 
-    @property
-    def advice(self) -> str:
-        return self.plan.advice
-
-    def next(self, records: Sequence[LaunchRecord]) -> LaunchRequest | str:
-        plan, measured = self.plan, measured_launches(records)
-        count, for_guards = len(measured), False
-        if count >= (self.until or plan.max_launches):
+def _next_launch(
+    plan: MeasurementPlan, cells: Sequence[Cell], until: int, records: Sequence[LaunchRecord]
+) -> LaunchRequest | str:
+    measured = measured_launches(records)
+    count, for_guards = len(measured), False
+    if count >= (until or plan.max_launches):
+        return ""
+    if count and count % plan.launches_per_look == 0:
+        claim = plan.claim(plan.judge(measured))
+        is_last = count + plan.launches_per_look > plan.max_launches
+        for_guards = claim == "holds" and not is_last and has_open_guard(plan, measured, cells[0])
+        if is_last or (claim != "inconclusive" and not for_guards):
             return ""
-        if count and count % plan.launches_per_look == 0:
-            claim = plan.claim(plan.judge(measured))
-            is_last = count + plan.launches_per_look > plan.max_launches
-            for_guards = claim == "holds" and not is_last and has_open_guard(plan, measured, self.cells[0])
-            if is_last or (claim != "inconclusive" and not for_guards):
-                return ""
-        if plan.budget is not None and not fits_budget(records, plan.budget):
-            return ""
-        position = plan.position(count)
-        why = plan.reason(count) + (", for the guards" if for_guards else "")
-        return LaunchRequest(position, plan.sides[position].change, plan.purpose, plan.runs, why)
-
-    def cell(self, order: LaunchRequest) -> Cell:
-        return self.cells[order.position]
-
-    def name(self, order: LaunchRequest) -> str:
-        return self.plan.side_name(order.position)
-
-    def admit(self, attempt: Attempt, records: Sequence[LaunchRecord]) -> None:
-        self.plan.require_admissible(attempt, records)
-
-    def event(
-        self, ended: LaunchRecord, records: Sequence[LaunchRecord], order: LaunchRequest
-    ) -> LaunchEnded:
-        return launch_ended(ended, records, order, self.plan.ref, self.plan.budget or 0.0)
+    if plan.budget is not None and not fits_budget(records, plan.budget):
+        return ""
+    side = plan.position(count)
+    why = plan.reason(count) + (", for the guards" if for_guards else "")
+    change, name = plan.sides[side].change, plan.side_name(side)
+    return LaunchRequest(side, change, plan.purpose, plan.runs, why, cells[side], name)
 
 
 def measure_launches(
@@ -103,10 +89,10 @@ def measure_launches(
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = require_plan(job, journal.events, plan_type)
         if not finished(journal.events):
-            recover_interrupted(job, journal, tools)
+            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers)
             cells = served_cells(plan)
             with WorkerPool(job, journal, tools, cells[0]) as pool:
-                run_sequentially(job, journal, tools, pool, PlannedLaunches(plan, cells, until))
+                run_sequentially(job, journal, tools, pool, launch_policy(plan, cells, until))
             if not until or until >= plan.max_launches:
                 journal.append("verdict", _conclusion(plan, launches(journal.events)))
         return journal.events

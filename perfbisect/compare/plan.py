@@ -15,8 +15,15 @@ from perfbisect.compare.claims import EffectRange, Settled, no_worse, parse_chan
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.estimates import learnt_noise
-from perfbisect.jobs.measurement import MeasurementConfig, PlanPart, guard_metrics, runs_per_launch
-from perfbisect.jobs.plans import JobPlan, cell_data, plan_cell
+from perfbisect.jobs.plans import (
+    JobPlan,
+    MeasurementConfig,
+    PlanPart,
+    cell_data,
+    guard_metrics,
+    plan_cell,
+    runs_per_launch,
+)
 from perfbisect.jobs.replay import LaunchRecord, require_comparable
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Attempt, Purpose

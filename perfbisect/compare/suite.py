@@ -14,12 +14,13 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from perfbisect.compare.documents import RunDocument, run_document
-from perfbisect.compare.job import PlannedLaunches
+from perfbisect.compare.job import launch_policy
 from perfbisect.compare.plan import RunPlan, measured_launches
 from perfbisect.errors import PerfbisectError, UsageError
 from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
+from perfbisect.jobs.loop import PolicyLaunches
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.jobs.replay import Timeline, launches
 from perfbisect.jobs.runner import (
@@ -30,7 +31,6 @@ from perfbisect.jobs.runner import (
     record_start,
     recover_interrupted,
 )
-from perfbisect.jobs.sequential import PolicyLaunches
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt
 from perfbisect.serving.families import server_digest
@@ -62,7 +62,7 @@ def suite(jobs: Sequence[Job], tools: JobContext, *, until: int) -> tuple[CellOu
         members = [_Member(job, journal, tools, until) for job, journal in zip(jobs, journals, strict=True)]
         _require_one_server(members)
         for member in members:
-            recover_interrupted(member.job, member.journal, tools)
+            recover_interrupted(member.job, member.journal, tools.sink, tools.stop_leftovers)
         while pending := [member for member in members if member.needs_launch]:
             # A cell under which the server died comes last, so that the others are measured.
             _Start(sorted(pending, key=lambda member: member.failed_server), tools).run()
@@ -95,7 +95,7 @@ class _Member:
         self.plan = require_plan(job, journal.events, RunPlan)
         self.cell = plan_cell(self.plan)
         self.server = server_digest(self.cell)
-        self.policy = PlannedLaunches(self.plan, (self.cell,), until)
+        self.policy = launch_policy(self.plan, (self.cell,), until)
         self.launches = PolicyLaunches(job, journal, tools, self.policy)
         self.error: PerfbisectError | None = None
         self._timeline = Timeline(launches(journal.events), tools.seconds, tools.clock())

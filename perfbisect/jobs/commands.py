@@ -9,7 +9,7 @@ from typing import Any
 
 from perfbisect.clients import CLIENTS
 from perfbisect.jobs.documents import CommandsDocument
-from perfbisect.jobs.measurement import EXAMPLE, MeasurementConfig
+from perfbisect.jobs.plans import EXAMPLE, MeasurementConfig
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change

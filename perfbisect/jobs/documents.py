@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 import perfbisect
-from perfbisect.jobs.measurement import MeasurementConfig
+from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.cell import Cell, describe_cell

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, Interrupted, MachineError
@@ -72,19 +71,8 @@ class SpareCores:
         return time.monotonic() - began
 
 
-class StopLeftovers(Protocol):
-    """Ends the processes of a dead job and returns them; after ``grace`` seconds they are killed."""
-
-    def __call__(self, token: str, pid: int, created: float, *, grace: float = 15.0) -> Sequence[object]: ...
-
-
-class RecoveryContext(Protocol):
-    """The dependencies of recovery."""
-
-    @property
-    def sink(self) -> EventListener: ...
-    @property
-    def stop_leftovers(self) -> StopLeftovers: ...
+StopLeftovers = Callable[..., Sequence[object]]
+"""Ends the processes of a dead job and returns them: :func:`perfbisect.system.processes.stop_leftovers`."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +110,10 @@ class LaunchRequest:
     purpose: Purpose
     runs: int
     why: str
+    cell: Cell | None = None
+    """None: the job's."""
+    side: str = ""
+    """Names the change in errors; empty: by its id."""
 
 
 def launch_started(number: int, order: LaunchRequest, last: int, slot: str) -> LaunchStarted:
@@ -203,25 +195,27 @@ def record_abandoned(journal: Journal, launch: LaunchRecord, folder: Path, reaso
     return minutes
 
 
-def recover_interrupted(job: Job, journal: Journal, tools: RecoveryContext) -> None:
+def recover_interrupted(
+    job: Job, journal: Journal, sink: EventListener, stop_leftovers: StopLeftovers
+) -> None:
     """Recover from an earlier process of this job: end its servers and close its open attempts.
 
     An attempt with a result on disk counts; any other is abandoned.
     """
     if journal.torn:
         kept = journal.path.with_suffix(".torn").name
-        tools.sink(JobNote(f"the journal's last line was torn and has been cut off (kept in {kept})"))
+        sink(JobNote(f"the journal's last line was torn and has been cut off (kept in {kept})"))
     for launch in launches(journal.events):
         if launch.end is not None:
             continue
         folder = job.path / launch.folder
-        leftovers = tools.stop_leftovers(launch.token, launch.pid, launch.created)
+        leftovers = stop_leftovers(launch.token, launch.pid, launch.created)
         if leftovers:
-            tools.sink(JobNote(f"ended {len(leftovers)} process(es) that attempt {launch.number} had left"))
+            sink(JobNote(f"ended {len(leftovers)} process(es) that attempt {launch.number} had left"))
         attempt = read_attempt(folder)
         if attempt is not None and attempt.id == launch.attempt_id:
             record_end(journal, attempt)
-            tools.sink(JobNote(f"attempt {launch.number} had ended: taken from {launch.folder}"))
+            sink(JobNote(f"attempt {launch.number} had ended: taken from {launch.folder}"))
             continue
         minutes = record_abandoned(journal, launch, folder, "perfbisect ended during it")
-        tools.sink(JobNote(f"attempt {launch.number} was cut short after {minutes:.1f} min: measured again"))
+        sink(JobNote(f"attempt {launch.number} was cut short after {minutes:.1f} min: measured again"))

@@ -87,8 +87,8 @@ class WorkerPool:
         """Names of the slots with a running attempt."""
         return frozenset(self._running)
 
-    def start(self, order: LaunchRequest, slot: Slot, cell: Cell | None = None) -> None:
-        """Start an attempt on a free slot; ``cell`` overrides the job's cell.
+    def start(self, order: LaunchRequest, slot: Slot) -> None:
+        """Start an attempt on a free slot.
 
         Raises:
             Interrupted: a stop was requested.
@@ -96,8 +96,8 @@ class WorkerPool:
         """
         check_stop(self._job)
         self._tools.check()
-        at = self._timeline.minutes()
-        request = record_start(self._job, self._journal, self._tools, cell or self._cell, order, slot, at)
+        cell, at = order.cell or self._cell, self._timeline.minutes()
+        request = record_start(self._job, self._journal, self._tools, cell, order, slot, at)
         work = functools.partial(self._measure, request, slot.name)
         thread = threading.Thread(target=_run_interruptible, args=(work,), name=f"slot {slot.name}")
         self._running[slot.name] = _Running(request, thread)

@@ -1,7 +1,7 @@
 """Fault table and classification: which failures are data about a change.
 
 The first row that fits counts: rows that name a cause stand before rows that name a consequence.
-docs/errors.md shows the same rows.
+docs/errors.md has the same rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Event = Literal["oom kill", "machine", "build", "server", "client"]
 
 @dataclass(frozen=True)
 class FaultRow:
-    """One kind of failure, with its meaning, the user's action and an example.
+    """One kind of failure; docs/errors.md has the user's action and an example of each.
 
     Fits failures raised with its ``code``. A row with a ``pattern`` or ``event`` also fits a failure with
     that pattern in another program's output and that event observed.
@@ -31,8 +31,6 @@ class FaultRow:
     code: FaultCode
     means: str
     fault: Fault
-    do: str
-    example: str
     pattern: str = ""
     event: Event | None = None
     if_measured: bool = False
@@ -41,124 +39,74 @@ class FaultRow:
     """Only if the log names no error: a failing engine logs one."""
 
 
-_WAIT = "nothing: it is waited out and measured again"
-_FREE_SPACE = "make room, then `perfbisect resume`"
-_FIND_HOLDER = "see who holds it: `perfbisect doctor`; it is measured again"
-_SKIP = "nothing: tried once more, then left out as a skip"
-_FIX = "fix the cell or `--client`, then `perfbisect resume`"
-
 FAULT_TABLE: tuple[FaultRow, ...] = (
+    FaultRow("load_exceeded", "the load was over the limit", "machine"),
+    FaultRow("oom_killed", "the kernel ended a process for lack of memory", "machine", event="oom kill"),
     FaultRow(
-        "load_exceeded",
-        "the load was over the limit",
-        "machine",
-        "end what else runs there; it is measured again",
-        "others used 1.4 cores, the limit is 0.5",
+        "port_taken", "a port is taken or shared", "machine", pattern=r"[Aa]ddress already in use|Errno 98\b"
     ),
-    FaultRow(
-        "oom_killed",
-        "the kernel ended a process for lack of memory",
-        "machine",
-        "give it more memory, or end what else runs there",
-        "the kernel's count of OOM kills rose",
-        event="oom kill",
-    ),
-    FaultRow(
-        "port_taken",
-        "a port is taken or shared",
-        "machine",
-        "end that process; nothing measured on this port is kept",
-        "another process listens on port 31337; Address already in use",
-        r"[Aa]ddress already in use|Errno 98\b",
-    ),
-    FaultRow(
-        "lease_lost",
-        "the lease is lost",
-        "machine",
-        "leave the lock files alone",
-        "GPU-1b2c.lock was removed",
-    ),
+    FaultRow("lease_lost", "the lease is lost", "machine"),
     FaultRow(
         "disk_full",
         "the disk is full",
         "machine",
-        _FREE_SPACE,
-        "OSError: [Errno 28] No space left on device",
-        r"No space left on device|Disk quota exceeded|ENOSPC|Errno 28\b|Errno 122\b",
+        pattern=r"No space left on device|Disk quota exceeded|ENOSPC|Errno 28\b|Errno 122\b",
     ),
     FaultRow(
-        "file_size_limit",
-        "a file may not grow any more",
-        "machine",
-        "raise `ulimit -f`",
-        "OSError: [Errno 27] File too large",
-        r"File too large|Errno 27\b",
+        "file_size_limit", "a file may not grow any more", "machine", pattern=r"File too large|Errno 27\b"
     ),
     FaultRow(
         "read_only_disk",
         "the file system is read-only",
         "machine",
-        "see `dmesg`, or give another `--state` and PERFBISECT_CACHE",
-        "OSError: [Errno 30] Read-only file system",
-        r"Read-only file system|Errno 30\b",
+        pattern=r"Read-only file system|Errno 30\b",
     ),
     FaultRow(
         "out_of_memory",
         "no memory is left",
         "machine",
-        "end what else runs there, or use a smaller model or cache",
-        "MemoryError; std::bad_alloc; Cannot allocate memory",
-        r"Cannot allocate memory|\bMemoryError\b|std::bad_alloc|Errno 12\b",
+        pattern=r"Cannot allocate memory|\bMemoryError\b|std::bad_alloc|Errno 12\b",
     ),
     FaultRow(
-        "descriptor_limit",
-        "no file descriptor is left",
-        "machine",
-        "raise `ulimit -n`",
-        "OSError: [Errno 24] Too many open files",
-        r"Too many open files|Errno 24\b",
+        "descriptor_limit", "no file descriptor is left", "machine", pattern=r"Too many open files|Errno 24\b"
     ),
     FaultRow(
         "process_limit",
         "no process or thread is left",
         "machine",
-        "raise `ulimit -u`, or the container's limit of processes",
-        "RuntimeError: can't start new thread",
-        r"Resource temporarily unavailable|can't start new thread",
+        pattern=r"Resource temporarily unavailable|can't start new thread",
     ),
     FaultRow(
         "device_memory_taken",
         "another process holds the device's memory",
         "machine",
-        _FIND_HOLDER,
-        "Free memory on device cuda:0 (9.1/79.1 GiB) on startup is less than desired GPU memory utilization",
-        r"Free memory on device.*less than (?:desired|the engine's)|Error in memory profiling"
-        r"|all CUDA-capable devices are busy",
+        pattern=(
+            r"Free memory on device.*less than (?:desired|the engine's)|Error in memory profiling"
+            r"|all CUDA-capable devices are busy"
+        ),
     ),
     FaultRow(
         "device_failed",
         "the device or its driver failed",
         "machine",
-        "see `nvidia-smi` and `dmesg`; reset or replace the device",
-        "CUDA error: uncorrectable ECC error encountered",
-        r"uncorrectable ECC|GPU is lost|fallen off the bus|NVRM: Xid|no CUDA-capable device"
-        r"|CUDA driver version is insufficient|Driver/library version mismatch|device unavailable",
+        pattern=(
+            r"uncorrectable ECC|GPU is lost|fallen off the bus|NVRM: Xid|no CUDA-capable device"
+            r"|CUDA driver version is insufficient|Driver/library version mismatch|device unavailable"
+        ),
     ),
     FaultRow(
         "hub_unreachable",
         "the network or the hub does not answer",
         "machine",
-        "see HF_TOKEN, HF_ENDPOINT and HF_HOME, or bring the files there and set HF_HUB_OFFLINE=1",
-        "401 Client Error; 503 Server Error; Max retries exceeded; LocalEntryNotFoundError",
-        r"couldn't connect to|LocalEntryNotFoundError|Max retries exceeded|Errno -[23]\b|name resolution"
-        r"|\b[45]\d\d (?:Client|Server) Error|HfHubHTTPError|RepositoryNotFoundError|GatedRepoError",
+        pattern=(
+            r"couldn't connect to|LocalEntryNotFoundError|Max retries exceeded|Errno -[23]\b|name resolution"
+            r"|\b[45]\d\d (?:Client|Server) Error|HfHubHTTPError|RepositoryNotFoundError|GatedRepoError"
+        ),
     ),
     FaultRow(
         "device_out_of_memory",
         "out of memory, where the same change has measured before",
         "machine",
-        _FIND_HOLDER,
-        "torch.OutOfMemoryError: CUDA out of memory",
         if_measured=True,
         pattern=r"OutOfMemoryError|CUDA out of memory|No available memory for the cache blocks",
     ),
@@ -166,35 +114,29 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "device_out_of_memory",
         "out of device memory, on a change that never measured",
         "change",
-        _SKIP,
-        "torch.OutOfMemoryError: CUDA out of memory",
-        r"OutOfMemoryError|CUDA out of memory|No available memory for the cache blocks",
+        pattern=r"OutOfMemoryError|CUDA out of memory|No available memory for the cache blocks",
         event="server",
     ),
     FaultRow(
         "crashed",
         "a process crashed",
         "change",
-        _SKIP,
-        "Fatal Python error: Segmentation fault",
-        r"exit code: -(?:4|5|6|7|8|11|31)\b"
-        r"|core proc\(s\): \{[^}]*: -(?:4|5|6|7|8|11|31)\b|Fatal Python error|Segfault encountered"
-        r"|\*\*\* SIG(?:SEGV|ABRT|BUS|FPE|ILL)|terminate called after throwing",
+        pattern=(
+            r"exit code: -(?:4|5|6|7|8|11|31)\b"
+            r"|core proc\(s\): \{[^}]*: -(?:4|5|6|7|8|11|31)\b|Fatal Python error|Segfault encountered"
+            r"|\*\*\* SIG(?:SEGV|ABRT|BUS|FPE|ILL)|terminate called after throwing"
+        ),
     ),
     FaultRow(
         "killed",
         "it was ended from outside",
         "machine",
-        "see who ends processes there (`dmesg`, the scheduler); " + _WAIT,
-        "the server was ended by signal 9; Worker proc died unexpectedly (exit code: -9)",
-        r"exit code:? -(?:9|15)\b|core proc\(s\): \{[^}]*: -(?:9|15)\b",
+        pattern=r"exit code:? -(?:9|15)\b|core proc\(s\): \{[^}]*: -(?:9|15)\b",
     ),
     FaultRow(
         "terminated",
         "it was told to end from outside",
         "machine",
-        "see who ends processes there; " + _WAIT,
-        "[shutdown] API server: shutdown triggered",
         if_silent=True,
         pattern=r"API server: shutdown triggered|EngineCore: trigger received signal",
     ),
@@ -202,103 +144,53 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         "engine_vanished",
         "the engine's process vanished without a word",
         "machine",
-        "see `dmesg`; " + _WAIT,
-        "[shutdown] MPClient: engine core exited unexpectedly",
         if_silent=True,
-        pattern=r"engine core exited unexpectedly|[Cc]ore process \S+ died unexpectedly"
-        r"|Worker proc \S+ died unexpectedly(?! \(exit code: \d)",
+        pattern=(
+            r"engine core exited unexpectedly|[Cc]ore process \S+ died unexpectedly"
+            r"|Worker proc \S+ died unexpectedly(?! \(exit code: \d)"
+        ),
     ),
-    FaultRow(
-        "machine_failed",
-        "the machine failed",
-        "machine",
-        _WAIT,
-        "another perfbisect has been building it for 3600 s",
-        event="machine",
-    ),
-    FaultRow(
-        "build_failed",
-        "the environment is not built, or is not the change",
-        "change",
-        "read the build log; or another `--env`",
-        "the compiled sources differ from the release's",
-        event="build",
-    ),
-    FaultRow(
-        "server_hung",
-        "the server hung",
-        "change",
-        _SKIP,
-        "3 requests are unfinished at the limit of the run",
-    ),
+    FaultRow("machine_failed", "the machine failed", "machine", event="machine"),
+    FaultRow("build_failed", "the environment is not built, or is not the change", "change", event="build"),
+    FaultRow("server_hung", "the server hung", "change"),
     FaultRow(
         "server_option_unknown",
         "the engine does not know an option of the cell",
         "change",
-        _SKIP,
-        "vllm serve: error: unrecognized arguments: --kv-cache-dtype",
-        r"serve: error:|unrecognized arguments|invalid choice",
+        pattern=r"serve: error:|unrecognized arguments|invalid choice",
         event="server",
     ),
     FaultRow(
         "engine_import_failed",
         "the engine does not import",
         "change",
-        _SKIP,
-        "ImportError: cannot import name 'x' from 'vllm'",
-        r"ImportError|ModuleNotFoundError|undefined symbol",
+        pattern=r"ImportError|ModuleNotFoundError|undefined symbol",
         event="server",
     ),
     FaultRow(
         "model_unsupported",
         "the engine does not serve this model",
         "change",
-        _SKIP,
-        "ValueError: Model architectures ['X'] are not supported for now",
-        r"Model architectures|not supported|Unsupported",
+        pattern=r"Model architectures|not supported|Unsupported",
         event="server",
     ),
-    FaultRow(
-        "server_failed",
-        "the server failed",
-        "change",
-        _SKIP,
-        "EngineCore encountered a fatal error; exit code 1 before it was ready",
-        event="server",
-    ),
+    FaultRow("server_failed", "the server failed", "change", event="server"),
     FaultRow(
         "client_option_unknown",
         "the client does not know its own arguments",
         "client",
-        _FIX,
-        "vllm bench serve: error: unrecognized arguments: --goodput",
-        r"bench serve: error:|unrecognized arguments|invalid choice",
+        pattern=r"bench serve: error:|unrecognized arguments|invalid choice",
         event="client",
     ),
     FaultRow(
         "dataset_unreadable",
         "the client cannot read its dataset",
         "client",
-        "see `dataset_path` of the cell, then `perfbisect resume`",
-        "FileNotFoundError: ShareGPT_V3.json",
         event="client",
         pattern=r"[Dd]ataset|FileNotFoundError|No such file or directory",
     ),
-    FaultRow(
-        "client_hung",
-        "the client hung",
-        "client",
-        _FIX,
-        "the client did not end within 3600 s and was stopped",
-    ),
-    FaultRow(
-        "client_failed",
-        "the client failed, and the server still answers",
-        "client",
-        _FIX,
-        "0 of 40 requests completed; run-1.json is not JSON",
-        event="client",
-    ),
+    FaultRow("client_hung", "the client hung", "client"),
+    FaultRow("client_failed", "the client failed, and the server still answers", "client", event="client"),
 )
 """Every way in which an attempt fails. The last rows of a kind fit whatever is left of it."""
 

@@ -33,8 +33,7 @@ from perfbisect.environments.base import Builder
 from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, RevisionError, UsageError
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.measurement import resolve_metric
-from perfbisect.jobs.plans import require_plan, write_plan
+from perfbisect.jobs.plans import require_plan, resolve_metric, write_plan
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
 from perfbisect.nightly.delivery import delivery_tasks
 from perfbisect.nightly.model import Night

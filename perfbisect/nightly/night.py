@@ -17,8 +17,7 @@ from perfbisect.jobs.documents import change_document, metric_document
 from perfbisect.jobs.events import EventListener
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Clock
-from perfbisect.jobs.measurement import MeasurementConfig, runs_per_launch
-from perfbisect.jobs.plans import cell_data
+from perfbisect.jobs.plans import MeasurementConfig, cell_data, runs_per_launch
 from perfbisect.jobs.runner import StopLeftovers
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile, launches_of

@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from perfbisect.jobs.measurement import MeasurementConfig, PlanPart
-from perfbisect.jobs.plans import read_cell
+from perfbisect.jobs.plans import MeasurementConfig, PlanPart, read_cell
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef, parse_metric

@@ -83,7 +83,7 @@ def _abandon(context: NightlyContext, night: NightFolder) -> None:
             job = record.job(identity)
             if job.journal.exists() and not job.finished:
                 with job.held(), Journal(job.journal, clock=context.clock) as launches:
-                    recover_interrupted(job, launches, context)
+                    recover_interrupted(job, launches, context.sink, context.stop_leftovers)
         journal.append("verdict", {"verdict": "abandoned", **record.history()})
 
 

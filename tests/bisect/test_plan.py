@@ -13,8 +13,7 @@ from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.estimates import Noise, learnt_costs, learnt_noise
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.measurement import resolve_metric, runs_per_launch
-from perfbisect.jobs.plans import cell_data, find_plan, plan_cell
+from perfbisect.jobs.plans import cell_data, find_plan, plan_cell, resolve_metric, runs_per_launch
 from perfbisect.model.attempt import Attempt, Costs, Provenance, RunResult
 from perfbisect.model.metric import parse_metric
 from tests.fixtures.jobs import SETTING, MakePlan

@@ -14,7 +14,7 @@ from perfbisect.compare.documents import CompareDocument
 from perfbisect.compare.report import sweep_report, verify_report
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
-from perfbisect.jobs.measurement import resolve_metric
+from perfbisect.jobs.plans import resolve_metric
 from perfbisect.machine.profile import Machine
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.terminal import report_lines

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -29,19 +29,15 @@ from perfbisect.jobs.documents import (
     metric_document,
     minutes_document,
 )
-from perfbisect.jobs.events import LaunchEnded
 from perfbisect.jobs.folders import Job, Jobs, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
-from perfbisect.jobs.measurement import MeasurementConfig
-from perfbisect.jobs.plans import JobPlan, cell_data, plan_cell, require_plan, write_plan
+from perfbisect.jobs.loop import LaunchPolicy, run_sequentially
+from perfbisect.jobs.plans import JobPlan, MeasurementConfig, cell_data, plan_cell, require_plan, write_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
-from perfbisect.jobs.sequential import launch_ended, run_sequentially
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import machine_of
 from perfbisect.measure.executor import AttemptRequest
-from perfbisect.model.attempt import Attempt
-from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.report.document import Report, Verdict
 from perfbisect.report.kind import JobKind, JobStatus
@@ -68,28 +64,14 @@ class SoakDocument(Document):
     minutes: MinutesDocument
 
 
-@dataclass(frozen=True)
-class Course:
-    """The launches of a soak, for the loop of the engine."""
+def soak_policy(plan: SoakPlan) -> LaunchPolicy:
+    """The launches of a soak, for the loop of the engine; everything is admitted."""
 
-    plan: SoakPlan
-    advice: str = "another change"
-
-    def next(self, seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
+    def next_launch(seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
         done = sum(launch.end == "finished" for launch in seen)
-        return LaunchRequest(0, self.plan.change, "run", 1, "soak") if done < self.plan.launches else ""
+        return LaunchRequest(0, plan.change, "run", 1, "soak") if done < plan.launches else ""
 
-    def cell(self, _: LaunchRequest) -> Cell:
-        return plan_cell(self.plan)
-
-    def name(self, _: LaunchRequest) -> str:
-        return self.plan.change.short
-
-    def admit(self, attempt: Attempt, seen: Sequence[LaunchRecord]) -> None:
-        """Everything is admitted."""
-
-    def event(self, ended: LaunchRecord, seen: Sequence[LaunchRecord], order: LaunchRequest) -> LaunchEnded:
-        return launch_ended(ended, seen, order, self.plan.ref, 0.0)
+    return LaunchPolicy(next_launch, lambda *_: None, plan.ref, advice="another change")
 
 
 def soak_document(job: Job, events: Sequence[JournalEvent]) -> SoakDocument:
@@ -123,9 +105,9 @@ def soak_in(world: World) -> JobKind[SoakPlan, SoakDocument]:
         simulated = replace(tools, executor=world)
         with Journal(job.journal, clock=tools.clock) as journal:
             plan = require_plan(job, journal.events, SoakPlan)
-            recover_interrupted(job, journal, simulated)
+            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers)
             with WorkerPool(job, journal, simulated, plan_cell(plan)) as crew:
-                run_sequentially(job, journal, simulated, crew, Course(plan))
+                run_sequentially(job, journal, simulated, crew, soak_policy(plan))
             journal.append("verdict", {"word": "soaked"})
             return soak_document(job, journal.events)
 

@@ -11,7 +11,7 @@ from perfbisect.compare.plan import MeasurementSetup, build_run_plan
 from perfbisect.compare.suite import CellOutcome, suite
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.measurement import MeasurementConfig, resolve_metric
+from perfbisect.jobs.plans import MeasurementConfig, resolve_metric
 from perfbisect.measure.executor import PhaseLimits
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.model.cell import Cell

@@ -19,8 +19,7 @@ from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.measurement import MeasurementConfig
-from perfbisect.jobs.plans import write_plan
+from perfbisect.jobs.plans import MeasurementConfig, write_plan
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
 from perfbisect.model.metric import parse_metric

@@ -15,8 +15,7 @@ from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.measurement import resolve_metric
-from perfbisect.jobs.plans import write_plan
+from perfbisect.jobs.plans import resolve_metric, write_plan
 from perfbisect.model.attempt import Failure
 from perfbisect.report.kind import Amendment
 from perfbisect.report.markdown import report_markdown

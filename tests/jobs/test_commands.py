@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from perfbisect.jobs.commands import follow_up_command, repeat_command
-from perfbisect.jobs.measurement import MeasurementConfig
+from perfbisect.jobs.plans import MeasurementConfig
 
 CELL = {"name": "chat", "headline": "tpot"}
 

@@ -19,8 +19,7 @@ from perfbisect.compare.plan import MeasurementSetup, build_run_plan
 from perfbisect.errors import Interrupted, PerfbisectError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.measurement import MeasurementConfig, resolve_metric
-from perfbisect.jobs.plans import write_plan
+from perfbisect.jobs.plans import MeasurementConfig, resolve_metric, write_plan
 from perfbisect.measure.attempt import write_attempt
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.model.attempt import Attempt

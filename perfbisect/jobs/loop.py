@@ -1,0 +1,215 @@
+"""The launch loop of jobs that use one slot, and what follows a failure in any job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from perfbisect.errors import BuildError, ClientError, MachineError, PerfbisectError, ServerError
+from perfbisect.jobs.documents import launch_document
+from perfbisect.jobs.events import JobNote, LaunchEnded, MachineBackoff
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import Journal
+from perfbisect.jobs.replay import JournalReplay, LaunchRecord, retry_due
+from perfbisect.jobs.runner import JobContext, LaunchRequest, launch_started
+from perfbisect.jobs.workers import WorkerPool
+from perfbisect.machine.slots import Slot
+from perfbisect.model.attempt import Attempt
+from perfbisect.model.metric import MetricRef
+
+MAX_CLIENT_FAILURES = 2
+
+
+@dataclass
+class Failures:
+    """Consecutive failures in this process; a resumed job starts from zero."""
+
+    job: Job
+    tools: JobContext
+    _client: int = field(default=0, init=False)
+    _machine: dict[str, int] = field(default_factory=dict, init=False)
+    """Consecutive machine failures by slot."""
+    _until: dict[str, float] = field(default_factory=dict, init=False)
+    """End of a slot's back-off, in seconds of the monotonic clock."""
+    _given_up: set[str] = field(default_factory=set, init=False)
+
+    def ready(self, busy: frozenset[str]) -> tuple[Slot, ...]:
+        """Slots that can take a launch now."""
+        now = self.tools.seconds()
+        self._until = {name: until for name, until in self._until.items() if until > now}
+        unavailable = busy | self._given_up | set(self._until)
+        return tuple(slot for slot in self.tools.slots if slot.name not in unavailable)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the slots still in use."""
+        return tuple(slot.name for slot in self.tools.slots if slot.name not in self._given_up)
+
+    @property
+    def rest(self) -> float | None:
+        """Seconds until the first back-off ends; None if no slot backs off."""
+        if not self._until:
+            return None
+        return max(0.0, min(self._until.values()) - self.tools.seconds())
+
+    def wait(self) -> None:
+        """Wait until the first back-off ends."""
+        first = min(self._until, key=lambda name: self._until[name])
+        self.tools.wait(max(0.0, self._until.pop(first) - self.tools.seconds()))
+
+    def after(self, launch: LaunchRecord) -> None:
+        """Account for an ended launch; a slot backs off after a failure of the machine.
+
+        Raises:
+            MachineError: every slot has used up its back-offs.
+            ClientError: the client failed twice in a row.
+            PerfbisectError: perfbisect itself failed.
+        """
+        failure = launch.attempt.failure if launch.attempt else None
+        if launch.discarded:
+            self._machine_failed(launch, launch.reason)
+            return
+        if failure is None:
+            self._machine.pop(launch.slot, None)
+            self._client = 0
+            return
+        reason, where = f"{failure.phase}: {failure.reason}", self._log(launch)
+        resume = f"perfbisect resume {self.job.id}"
+        if failure.fault == "machine":
+            self._machine_failed(launch, reason)
+        elif failure.fault == "client":
+            self._client += 1
+            if self._client >= MAX_CLIENT_FAILURES:
+                raise ClientError(
+                    f"the client failed {self._client} times in a row, in {reason}",
+                    where=where,
+                    next_step=f"fix the cell or --client; or: {resume}",
+                )
+        elif failure.fault == "ours":
+            raise PerfbisectError(reason, where=where, next_step=resume)
+
+    def broken(self, launch: LaunchRecord, what: str, advice: str) -> PerfbisectError:
+        """The error for a change that must work and fails; ``advice`` is the next step."""
+        kind, problem = (ServerError, "does not serve") if launch.built else (BuildError, "cannot be built")
+        failure = launch.attempt.failure if launch.attempt else None
+        phase, reason = (failure.phase, failure.reason) if failure else ("launch", launch.reason)
+        return kind(f"{what} {problem}: {phase}: {reason}", where=self._log(launch), next_step=advice)
+
+    def _machine_failed(self, launch: LaunchRecord, reason: str) -> None:
+        count = self._machine[launch.slot] = self._machine.get(launch.slot, 0) + 1
+        if count <= len(self.tools.backoff):
+            seconds = self.tools.backoff[count - 1]
+            self._until[launch.slot] = self.tools.seconds() + seconds
+            self.tools.sink(MachineBackoff(seconds, reason, launch.slot))
+            return
+        self._given_up.add(launch.slot)
+        on = f" on slot {launch.slot}" if launch.slot else ""
+        if self.slots:
+            self.tools.sink(JobNote(f"the machine failed {count} times in a row{on}: continuing without it"))
+            return
+        raise MachineError(
+            f"the machine failed {count} times in a row{on}, in {reason}",
+            where=self._log(launch),
+            next_step=f"perfbisect doctor; then: perfbisect resume {self.job.id}",
+        )
+
+    def _log(self, launch: LaunchRecord) -> str:
+        failure = launch.attempt.failure if launch.attempt else None
+        return failure.log if failure and failure.log else str(self.job.path / launch.folder)
+
+
+@dataclass(frozen=True)
+class LaunchPolicy:
+    """Decides the launches of a job, one at a time."""
+
+    next: Callable[[Sequence[LaunchRecord]], LaunchRequest | str]
+    """The next launch; or the reason for an early end, empty after a regular end."""
+    admit: Callable[[Attempt, Sequence[LaunchRecord]], None]
+    """Raises an error if an attempt is not comparable; the launch is then discarded."""
+    metric: MetricRef
+    budget: float = 0.0
+    """In minutes; 0: unlimited."""
+    advice: str = ""
+    """The next step for the user if a change cannot be built or served."""
+
+
+class PolicyLaunches:
+    """The launches of a job on its first slot: what the policy decides, and what each that ended means."""
+
+    def __init__(self, job: Job, journal: Journal, tools: JobContext, policy: LaunchPolicy) -> None:
+        self._journal, self._tools, self._policy = journal, tools, policy
+        self._failures, self._replay = Failures(job, tools), JournalReplay()
+        self._order: LaunchRequest | None = None
+        self._retried: LaunchRecord | None = None
+
+    @property
+    def records(self) -> tuple[LaunchRecord, ...]:
+        return self._replay.read(self._journal.events)
+
+    def announce(self, place: str = "") -> LaunchRequest | str:
+        """The next launch, which is announced; or why there is none. ``place``: more of why it is made."""
+        records, slot = self.records, self._tools.slots[0].name
+        order = self._policy.next(records)
+        if isinstance(order, str):
+            return order
+        why, alike = order.why + place, [launch for launch in records if launch.purpose == order.purpose]
+        self._retried = retry_due(alike, slot, (slot,))
+        if self._retried is not None:
+            why += f", once more: {self._retried.reason}"
+        self._order = replace(order, why=why)
+        self._tools.sink(launch_started(len(records) + 1, self._order, 0, slot))
+        return self._order
+
+    def finish(self, attempt_id: str | None) -> None:
+        """Admit and report the announced launch, which has ended and is recorded.
+
+        A change that fails is launched once more, unless it could not be built.
+
+        Raises:
+            PerfbisectError: the policy rejected the attempt, which is discarded.
+            BuildError, ServerError: a change cannot be built or served.
+            ClientError, MachineError: they failed too often; the job can be resumed.
+        """
+        order, policy, records = self._order, self._policy, self.records
+        assert order is not None
+        ended = next(launch for launch in records if launch.attempt_id == attempt_id)
+        if ended.attempt is not None and ended.attempt.failure is None:
+            try:
+                policy.admit(ended.attempt, records)
+            except PerfbisectError as error:
+                # A resumed job must not count it.
+                self._journal.append("discarded", {"attempt": attempt_id, "reason": error.message})
+                raise
+        document = launch_document(ended, order.change, policy.metric)
+        used = sum(launch.minutes for launch in records)
+        self._tools.sink(LaunchEnded(document, policy.metric.metric.unit, used, policy.budget))
+        if ended.refused and (not ended.built or self._retried is not None):
+            raise self._failures.broken(ended, order.side or order.change.short, policy.advice)
+        self._failures.after(ended)
+
+    def wait_for_machine(self) -> None:
+        """Wait until the slot can be used again, after a failure of the machine."""
+        if self._failures.rest is not None:
+            self._failures.wait()
+
+
+def run_sequentially(
+    job: Job, journal: Journal, tools: JobContext, pool: WorkerPool, policy: LaunchPolicy
+) -> str:
+    """Launch until the policy ends; return the reason for an early end, empty after a regular one.
+
+    Raises what :meth:`PolicyLaunches.finish` raises, and Interrupted after Ctrl-C or a stop request.
+    """
+    launches = PolicyLaunches(job, journal, tools, policy)
+    while isinstance(order := launches.announce(), LaunchRequest):
+        pool.start(order, tools.slots[0])
+        launches.finish(pool.ended())
+        launches.wait_for_machine()
+    return order
+
+
+def fits_budget(records: Sequence[LaunchRecord], budget: float) -> bool:
+    """True if another launch of median length fits into the budget in minutes."""
+    each = [launch.minutes for launch in records if launch.end == "finished"]
+    return sum(launch.minutes for launch in records) + (median(each) if each else 0.0) <= budget
