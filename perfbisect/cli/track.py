@@ -123,7 +123,7 @@ def suspects(
     from perfbisect.report.markdown import report_markdown
     from perfbisect.series.detect import analyze_series
     from perfbisect.series.store import SeriesStore
-    from perfbisect.series.suspects.job import cell_of_ours, find_alert, rank_alert, write_suspects
+    from perfbisect.series.suspects import job
     from perfbisect.series.suspects.report import suspects_report
     from perfbisect.series.suspects.table import load_suspect_table
 
@@ -131,14 +131,12 @@ def suspects(
     repository = workspace.needed_repository()
     with SeriesStore.of(workspace.state) as store:
         analysis = analyze_series(store, table, fdr)
-        ranked = rank_alert(store, analysis, find_alert(store, analysis, alert), repository, table)
-    document = write_suspects(
-        ranked,
-        top=top,
-        repo=str(repo or repository.path),
-        cell=cell or cell_of_ours(ranked.finding),
-        weights=workspace.state / "track" / "suspects" / f"{ranked.alert.id}.yaml",
-    )
+        ranked = job.rank_alert(store, analysis, job.find_alert(store, analysis, alert), repository, table)
+    weights = workspace.state / "track" / "suspects" / f"{ranked.alert.id}.yaml"
+    job.write_weights(ranked, weights)
+    cell = cell or job.cell_of_ours(ranked.finding)
+    repo = repo or repository.path
+    document = job.track_suspects(ranked, top=top, repo=str(repo), cell=cell, weights=str(weights))
     if not markdown:
         return _output(document, suspects_report(document))
     return CommandResult(document, [report_markdown(suspects_report(document))])

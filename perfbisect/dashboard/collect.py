@@ -27,8 +27,8 @@ from perfbisect.series.findings import JudgedFamily, SeriesChange
 from perfbisect.series.points import Point, Workload
 from perfbisect.series.series import HEADLINES, CellSeries
 from perfbisect.series.store import SeriesStore
-from perfbisect.series.suspects.job import RankedAlert, cell_of_ours, command_of, note_of, rank_alert
-from perfbisect.series.suspects.report import SuspectsDocument, suspects_document
+from perfbisect.series.suspects.job import RankedAlert, cell_of_ours, rank_alert, suspects_document
+from perfbisect.series.suspects.report import SuspectsDocument
 from perfbisect.series.suspects.table import SuspectTable
 
 TOP = 20
@@ -374,10 +374,7 @@ def _rankings(
 
 
 def _suspects(ranked: RankedAlert) -> SuspectsDocument:
-    cell = cell_of_ours(ranked.finding)
-    command = command_of(ranked, repo="PATH", cell=cell)
-    note = note_of(ranked, cell)
-    return suspects_document(ranked.alert.id, ranked.ranking, top=TOP, bisect=command, note=note)
+    return suspects_document(ranked, top=TOP, repo="PATH", cell=cell_of_ours(ranked.finding))
 
 
 def _bisection(

@@ -22,7 +22,7 @@ from perfbisect.series.alerts import Alert, State
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.findings import SeriesChange
 from perfbisect.series.store import SeriesStore
-from perfbisect.series.suspects.job import RankedAlert, rank_alert, write_suspects
+from perfbisect.series.suspects.job import RankedAlert, rank_alert, write_weights
 
 _NIGHTS_BACK = 30
 """Nights after which a postponed bisection is dropped."""
@@ -180,7 +180,7 @@ class EventExaminer:
         event, machine, record = case.alert.event, self.context.machine, self._record
         rules, plan, jobs = self.context.file.nightly.bisect, record.plan, record.bisection_jobs
         weights = self.folder / "suspects" / f"{ranked.alert.id}.yaml"
-        write_suspects(ranked, top=1, repo=self.context.setting.repository, cell="", weights=weights)
+        write_weights(ranked, weights)
         window = BisectionWindow(cell, case.alert.metric, ranked.good, ranked.bad, weights)
         identity = jobs.get(event)
         if identity is not None:

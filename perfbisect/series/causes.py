@@ -19,7 +19,6 @@ from perfbisect.model.metric import STAGE
 from perfbisect.series.detection.likelihood import INNER
 from perfbisect.series.detection.model import Shape
 from perfbisect.series.findings import SeriesChange
-from perfbisect.series.points import Workload
 from perfbisect.series.series import HEADLINES, CellSeries
 from perfbisect.series.suspects.ranking import ServerVote, distinguishing_traits, server_votes
 
@@ -31,22 +30,19 @@ WORKLOAD = ("dataset", "server")
 MACHINE = ("host", "hardware")
 COUNTS = ("prompts", "completed", "input_tokens", "output_tokens", "audio_duration", "duration")
 
-_COMPARED_NIGHTS = 3
-"""Nights on each side whose covariates are compared: what moved weeks before is no evidence."""
-_NOISE_NIGHTS = 20
-"""Nights before a change that show the noise of a cell; the last ``_LEVEL_NIGHTS`` show its level."""
-_LEVEL_NIGHTS = 7
-_FEWEST_NIGHTS = 3
-_MIN_NOISE = 0.005
-"""Least noise of a cell, of logs: nights that agree to the last digit are not without noise."""
-_MAD = 1.4826
-_MIN_COUNT_SHIFT = 0.02  # log of a move of a count that is evidence
 _GROWING = ("e2el", "latency", "ttft", "audio_ttfp", "image_generation", "video_generation")
 """Metrics that longer work makes larger, and never smaller."""
+
+_COMPARED_NIGHTS = 3  # nights on each side whose covariates are compared
+_NOISE_NIGHTS = 20  # nights before a change that show the noise of a cell ...
+_LEVEL_NIGHTS = 7  # ... and the last of them that show its level
+_FEWEST_NIGHTS = 3
+_MIN_NOISE = 0.005  # least noise of a cell, of logs, also of nights that agree to the last digit
+_MAD = 1.4826
+_MIN_COUNT_SHIFT = 0.02  # log of a move of a count that is evidence
 _EXPLAINED = 1.5  # by how much a change may be larger, in logs, than the move of a count that explains it
 _REDEFINED = math.log(1.2)  # log of a move of a count from which on it may be counted otherwise
-_WARM_UP_SHARE = 0.5
-"""Share of the time of vanished slow requests by which the client must take longer before its run."""
+_WARM_UP_SHARE = 0.5  # share of vanished slow requests' time by which the client must take longer before
 _ALL_SERVERS = 0.8  # share of server starts that moved together, from which on it is all of them
 _LARGE = 0.25  # log of a size, and ...
 _DEVIATIONS = 8.0  # ... standard deviations, from which on a single night may be a product's
@@ -113,12 +109,10 @@ class Cause:
 class ChangeContext:
     """A change with what the rules compare.
 
-    ``metric``: its name without the ``statistic`` (``median``, ``mean``, ``p99``). ``shift``: log of
-    after / before, above 0 worse; ``noise``: the standard deviation of nights, of logs. ``before``,
-    ``after``: covariates of the nights on either side, in order of time. ``median_shift``: of the median of
-    the same metric, where this is another statistic. ``cells``: all cells of the night, this one with them.
-    ``ended``: later nights do not show it. ``saved_s``: seconds that slow requests no longer take, of a mean
-    or percentile that fell.
+    ``metric``: without its ``statistic``. ``shift``: log of after / before, above 0 worse; ``noise``: the
+    standard deviation of nights, of logs. ``before``, ``after``: covariates of the nights on either side.
+    ``median_shift``: of the median, where this is another statistic. ``cells``: all of the night.
+    ``ended``: later nights do not show it. ``saved_s``: seconds that slow requests no longer take.
     """
 
     metric: str
@@ -140,11 +134,15 @@ def changed_labels(
     """Covariates with one value on the nights before and another on those after."""
     found = []
     for name in names:
-        left = {str(night[name]) for night in before[-_COMPARED_NIGHTS:] if night.get(name) is not None}
-        right = {str(night[name]) for night in after[:_COMPARED_NIGHTS] if night.get(name) is not None}
+        left = set(map(str, _known(before[-_COMPARED_NIGHTS:], name)))
+        right = set(map(str, _known(after[:_COMPARED_NIGHTS], name)))
         if len(left) == len(right) == 1 and left != right:
             found.append(Evidence("label changed", {"name": name, "old": left.pop(), "new": right.pop()}))
     return found
+
+
+def _known(nights: Sequence[Covariates], name: str) -> list[Any]:
+    return [night[name] for night in nights if night.get(name) is not None]
 
 
 @dataclass(frozen=True)
@@ -177,12 +175,7 @@ def moved_counts(before: Sequence[Covariates], after: Sequence[Covariates]) -> l
 
 
 def _logs(nights: Sequence[Covariates], name: str) -> list[float]:
-    return [math.log(night[name]) for night in nights if (night.get(name) or 0) > 0]
-
-
-def _keys_differ(context: ChangeContext) -> list[Evidence]:
-    changed = changed_labels(context.before, context.after, ("keys",))
-    return [Evidence("keys differ")] if changed else []
+    return [math.log(value) for value in _known(nights, name) if value > 0]
 
 
 def infer_cause(context: ChangeContext) -> Cause:
@@ -192,10 +185,14 @@ def infer_cause(context: ChangeContext) -> Cause:
     if cause is not None:
         return cause
     cause = _by_cells(context)
-    unexplained = [
-        move.evidence("count falls short", shift=context.shift) for move in moves if move.name != "duration"
-    ]
+    counts = (move for move in moves if move.name != "duration")
+    unexplained = [move.evidence("count falls short", shift=context.shift) for move in counts]
     return Cause(cause.word, (*cause.evidence, *unexplained, *_keys_differ(context)))
+
+
+def _keys_differ(context: ChangeContext) -> list[Evidence]:
+    changed = changed_labels(context.before, context.after, ("keys",))
+    return [Evidence("keys differ")] if changed else []
 
 
 def _instrument(context: ChangeContext, moves: list[CountMove]) -> Cause | None:
@@ -240,16 +237,15 @@ def _tail(context: ChangeContext) -> Cause | None:
 
 def _added_warm_up(context: ChangeContext) -> Evidence | None:
     """That the client takes longer before its run by about the time of the slow requests that are gone."""
-    before = [t for night in context.before[-_COMPARED_NIGHTS:] if (t := night.get("outside")) is not None]
-    after = [t for night in context.after[:_COMPARED_NIGHTS] if (t := night.get("outside")) is not None]
+    before = _known(context.before[-_COMPARED_NIGHTS:], "outside")
+    after = _known(context.after[:_COMPARED_NIGHTS], "outside")
     if not before or not after or not context.saved_s:
         return None
     longer = min(after) - max(before)
     if longer < _WARM_UP_SHARE * context.saved_s or min(after) < 2 * max(before):
         return None
-    return Evidence(
-        "warm-up added", {"before": median(before), "after": median(after), "saved_s": context.saved_s}
-    )
+    values = {"before": median(before), "after": median(after), "saved_s": context.saved_s}
+    return Evidence("warm-up added", values)
 
 
 def _workload(context: ChangeContext, moves: list[CountMove]) -> Cause | None:
@@ -325,16 +321,18 @@ class SeriesIndex:
         return self._by_cell.get(cell, {}).get(metric)
 
     def changed_prompts(
-        self, like: Workload, nights: Collection[int]
+        self, like: CellSeries, nights: Collection[int]
     ) -> Iterator[tuple[int, str, str, float]]:
         """Where the prompts of a cell of the same model and data set changed on one of these nights.
 
+        One specification makes them for several cells, and not every server counts the tokens of a picture.
         Yields the night, the cell, what changed, and the log of by how much.
         """
-        for metrics in self._by_cell.values():
+        own = like.points[-1].workload
+        for metrics in self._by_cell.values() if own.model and own.dataset else ():
             series = next(iter(metrics.values()))
             load, tokens = series.points[-1].workload, [c.get("input_tokens") for c in series.covariates]
-            for hint in series.hints if (load.model, load.dataset) == (like.model, like.dataset) else ():
+            for hint in series.hints if (load.model, load.dataset) == (own.model, own.dataset) else ():
                 before, after = tokens[hint.index - 1], tokens[hint.index]
                 if hint.kind == "workload" and series.nights[hint.index] in nights and before and after:
                     yield series.nights[hint.index], series.cell, hint.what, abs(math.log(after / before))
@@ -345,7 +343,7 @@ class SeriesIndex:
         for metrics in self._by_cell.values():
             names = (change.series.metric, *HEADLINES)
             series = next((metrics[name] for name in names if name in metrics), None)
-            moved = None if series is None else shift(series, change)
+            moved = shift(series, change)
             if series is None or moved is None:
                 continue
             load, (size, noise) = series.points[-1].workload, moved
@@ -365,11 +363,13 @@ class SeriesIndex:
         return tuple(cells)
 
 
-def shift(series: CellSeries, change: SeriesChange) -> tuple[float, float] | None:
+def shift(series: CellSeries | None, change: SeriesChange) -> tuple[float, float] | None:
     """By how much a series moved between the nights before a change and those that show it, and its noise.
 
     A log, above 0 worse. None where it was not measured on both sides, or is another series since.
     """
+    if series is None:
+        return None
     own = change.series
     first, last = own.nights[change.after[0]], own.nights[change.after[-1]]
     left, edge = own.nights[change.before[0]], own.nights[change.before[-1]]
@@ -414,8 +414,7 @@ def build_context(change: SeriesChange, index: SeriesIndex) -> ChangeContext:
     """What the rules compare of a change."""
     series, (name, _, statistic) = change.series, change.series.metric.partition(":")
     own = shift(series, change)
-    typical = index.get(series.cell, name) if statistic else None
-    median_move = shift(typical, change) if typical else None
+    median_move = shift(index.get(series.cell, name), change) if statistic else None
     # What moved on its second night is not behind a transient, but for one that lasts like a level.
     shape = change.point.shape
     if shape == "transient" and len(change.after) >= INNER:
@@ -475,7 +474,7 @@ def _confirm_product(change: SeriesChange, cause: Cause, index: SeriesIndex) -> 
     if series.part != "typical":
         return Cause("unknown", (Evidence("median unchanged"), *cause.evidence))
     same = index.get(series.cell, _SAME_STREAM.get(series.metric, ""))
-    moved = shift(same, change) if same else None
+    moved = shift(same, change)
     if same and moved and moved[0] * math.copysign(1.0, change.shift) < _SAME_MOVE * abs(change.shift):
         unchanged = Evidence("same stream unchanged", {"metric": same.metric})
         return Cause("unknown", (unchanged, *cause.evidence))
@@ -483,33 +482,23 @@ def _confirm_product(change: SeriesChange, cause: Cause, index: SeriesIndex) -> 
     if is_step and nights < _LASTING_NIGHTS and not cause.has("all servers moved", "shared trait"):
         others = (evidence for evidence in cause.evidence if evidence.kind != "lasting")
         return Cause("unknown", (Evidence("few nights", {"nights": nights}), *others))
-    earlier = _night_at_new_level(change) if is_step and nights <= _SETTLED_NIGHTS else None
-    if earlier is not None:
-        return Cause("unknown", (Evidence("level seen before", {"night": earlier}), *cause.evidence))
+    alike = _nights_at_new_level(change) if is_step and nights <= _SETTLED_NIGHTS else []
+    if alike:
+        return Cause("unknown", (Evidence("level seen before", {"night": alike[-1]}), *cause.evidence))
     return cause
 
 
-def _night_at_new_level(change: SeriesChange) -> int | None:
-    """The last night before a step that had the new level already."""
-    values, sign = change.series.values, change.series.sign
-    new = sign * median(math.log(values[i]) for i in change.after)
-    alike = [
-        i
-        for i in range(change.start, change.point.index)
-        if abs(sign * math.log(values[i]) - new) < _SAME_MOVE * abs(change.shift)
-    ]
-    return change.series.nights[alike[-1]] if alike else None
+def _nights_at_new_level(change: SeriesChange) -> list[int]:
+    """The nights before a step that had the new level already."""
+    logs = [math.log(value) for value in change.series.values[change.start : change.end]]
+    new = median(logs[i - change.start] for i in change.after)
+    nights = zip(change.series.nights[change.start : change.point.index], logs, strict=False)
+    return [night for night, log in nights if abs(log - new) < _SAME_MOVE * abs(change.shift)]
 
 
 def _same_requests(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Cause:
-    """Workload where the requests of the same data set and model changed in another cell that night.
-
-    One specification makes them for several cells, and not every server counts the tokens of a picture.
-    """
-    load = change.series.points[-1].workload
-    if not load.dataset or not load.model:
-        return cause
-    for _, cell, what, size in index.changed_prompts(load, change.nights):
+    """Workload where the requests of the same data set and model changed in another cell that night."""
+    for _, cell, what, size in index.changed_prompts(change.series, change.nights):
         if abs(change.shift) <= _EXPLAINED * size:
             changed = Evidence("same requests changed", {"what": what, "cell": cell})
             return Cause("workload", (changed, *cause.evidence))

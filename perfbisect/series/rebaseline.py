@@ -24,11 +24,8 @@ from perfbisect.series.sources.results import key_of
 from perfbisect.series.store import SeriesStore
 
 DAYS = 7
-TOLERATED = 0.07
-"""By how much worse a mean may be, as a share of the old baseline; also its largest relative error."""
-
-MIN_NIGHTS = 4
-"""Nights, of seven, without which there is no baseline."""
+MIN_NIGHTS = 4  # nights, of seven, without which there is no baseline
+TOLERATED = 0.07  # share of the old baseline by which a mean may be worse; also its largest relative error
 
 USUAL = (
     *("median_audio_ttfp_ms", "median_audio_rtf", "audio_throughput", "median_ttft_ms", "median_tpot_ms"),
@@ -36,12 +33,8 @@ USUAL = (
 )
 """What a cell without a baseline would have one of, as its specification names it."""
 
-_REDEFINING = ("instrument", "workload")
-"""Causes of a change after which a cell measures something else."""
-
-_CELL_WIDE = ("product", "night")
-"""Causes of a transient that spoils a night for all metrics of its cell."""
-
+_REDEFINING = ("instrument", "workload")  # causes after which a cell measures something else
+_CELL_WIDE = ("product", "night")  # causes of a transient that spoils a night for all metrics of its cell
 _REDEFINING_HINTS = ("workload", "warmups", "server")
 
 Change = tuple[Alert, SeriesChange]
@@ -95,8 +88,7 @@ def choose_nights(
 ) -> BaselineNights:
     """The nights of one level among the seven that end with ``last``.
 
-    ``series`` has one value a night; ``changes`` are those of its cell; ``breaks``: nights from which on it
-    measures something else, as other cells show.
+    ``changes``: those of its cell. ``breaks``: nights on which other cells show that the prompts changed.
     """
     hints = (hint for hint in series.hints if hint.kind in _REDEFINING_HINTS)
     starts = [*breaks, *(series.nights[mark.index] for mark in (*series.boundaries, *hints))]
@@ -129,33 +121,38 @@ def choose_nights(
 
 
 def propose(
-    cell: str, name: str, old: float | None, nights: BaselineNights, *, sign: int, smallest: float
+    cell: str,
+    name: str,
+    old: float | None,
+    nights: BaselineNights,
+    series: CellSeries | None,
+    unit: float = 1.0,
 ) -> BaselineRow:
     """The baseline from the mean of these nights.
 
-    ``sign``: +1 where larger is worse. ``smallest``: the smallest relevant effect, as a share.
+    ``series``: None where the cell does not report the metric. ``unit``: of the baseline, in that of the
+    series.
     """
-    count = len(nights.values)
-    mean = fsum(nights.values) / count if count else None
+    values = [value / unit for value in nights.values]
+    count = len(values)
+    mean = fsum(values) / count if count else None
     change = mean / old - 1 if mean is not None and old else None
-    new, why = old, ""
+    new, why = old, nights.skip
     if nights.skip:
-        status, why = "skipped", nights.skip
-    elif mean is None or count < MIN_NIGHTS:
+        status = "skipped"
+    elif series is None or mean is None or count < MIN_NIGHTS:
         status, why = "too few", f"{count} of {DAYS} nights, {MIN_NIGHTS} needed"
-    elif stdev(nights.values) / sqrt(count) > TOLERATED * abs(mean):
+    elif stdev(values) / sqrt(count) > TOLERATED * abs(mean):
         status = "skipped" if old is None else "kept"
-        why = f"the nights are not one level: {min(nights.values):.6g} to {max(nights.values):.6g}"
-    elif change is not None and sign * change > TOLERATED:
+        why = f"the nights are not one level: {min(values):.6g} to {max(values):.6g}"
+    elif change is None:
+        status, new = "new", mean
+    elif series.sign * change > TOLERATED:
         status, why = "kept", f"worse by {abs(change):.1%}: a regression is not absorbed"
+    elif abs(change) < series.min_effect:
+        status, new = "same", mean
     else:
-        new = mean
-        if change is None:
-            status = "new"
-        elif abs(change) < smallest:
-            status = "same"
-        else:
-            status = "better" if sign * change < 0 else "worse, tolerated"
+        status, new = ("better" if series.sign * change < 0 else "worse, tolerated"), mean
     left_out = tuple(map(night_of, nights.left_out))
     return BaselineRow(
         cell=cell, name=name, old=old, mean=mean, new=new, change=change, n=count, status=status, why=why,
@@ -166,44 +163,40 @@ def propose(
 def rebaseline(
     store: SeriesStore, analysis: SeriesAnalysis, cells: Sequence[str] = (), *, until: str = ""
 ) -> TrackRebaselineDocument:
-    """The baselines of these cells (none named: of all) from the seven days that end with ``until``, by
-    default the last night of all of them.
+    """The baselines of these cells (none named: of all) from the seven days that end with ``until``.
 
-    ``analysis``: of the store; no mean goes over a change, reported or not.
+    By default these end with the last night of all of them. No mean goes over a change, reported or not.
     """
-    names = {name for name, _ in store.machine_series(cells)}
-    by_cell: dict[str, list[CellSeries]] = {}
-    for series in analysis.series:
-        if series.cell in names:
-            by_cell.setdefault(series.cell, []).append(series)
-    if not by_cell:
-        raise UsageError(f"no build of main measured {' or '.join(sorted(names))}")
-    last = until or max(item.points[-1].night for of_cell in by_cell.values() for item in of_cell)
-    rows = tuple(row for of_cell in by_cell.values() for row in _rows(of_cell, analysis, day_number(last)))
-    return TrackRebaselineDocument(first=night_of(day_number(last) - DAYS + 1), last=last, rows=rows)
+    by_cell = {
+        name: [item for item in analysis.series if item.cell == name]
+        for name, _ in store.machine_series(cells)
+    }
+    nights = [item.points[-1].night for of_cell in by_cell.values() for item in of_cell]
+    if not nights:
+        raise UsageError(f"no build of main measured {' or '.join(sorted(by_cell))}")
+    last = day_number(until or max(nights))
+    rows = tuple(row for cell, of_cell in by_cell.items() for row in _rows(cell, of_cell, analysis, last))
+    return TrackRebaselineDocument(first=night_of(last - DAYS + 1), last=night_of(last), rows=rows)
 
 
-def _rows(of_cell: Sequence[CellSeries], analysis: SeriesAnalysis, last: int) -> Iterator[BaselineRow]:
-    cell, workload = of_cell[0].cell, of_cell[0].points[-1].workload
+def _rows(
+    cell: str, of_cell: Sequence[CellSeries], analysis: SeriesAnalysis, last: int
+) -> Iterator[BaselineRow]:
     points = [point for item in of_cell for point in item.points if day_number(point.night) <= last]
     if not points:
         return
     by_metric = {item.metric: item for item in of_cell}
     old = _old_baselines(max(points, key=lambda point: point.order))
     changes = [(alert, analysis.findings[alert.id]) for alert in analysis.alerts if alert.cell == cell]
-    breaks: list[int] = []
-    if workload.dataset and workload.model:  # Not every server counts what a picture becomes: others may.
-        breaks = [night for night, *_ in analysis.index.changed_prompts(workload, range(last + 1))]
+    breaks = [night for night, *_ in analysis.index.changed_prompts(of_cell[0], range(last + 1))]
     for name in old or USUAL:
-        metric, factor = key_of(name) or ("", 1.0)
+        metric, unit = key_of(name) or ("", 1.0)
         series = by_metric.get(str(parse_metric(metric))) if metric else None
         if series is not None:
             nights = choose_nights(series, changes, last=last, breaks=breaks)
-            values = tuple(value / factor for value in nights.values)
-            nights = BaselineNights(values, nights.left_out, nights.skip)
-            yield propose(cell, name, old.get(name), nights, sign=series.sign, smallest=series.min_effect)
+            yield propose(cell, name, old.get(name), nights, series, unit)
         elif old:
-            yield propose(cell, name, old[name], BaselineNights(), sign=1, smallest=0.0)
+            yield propose(cell, name, old[name], BaselineNights(), None)
 
 
 def _old_baselines(point: Point) -> dict[str, float]:
@@ -225,8 +218,11 @@ def _is_number(value: object) -> bool:
 
 def rebaseline_report(document: TrackRebaselineDocument) -> Report:
     """Report of ``track rebaseline``: the table of a rebaseline pull request."""
-    numeric = ("old", "mean", "new", "change", "n")
-    names = ("cell", "metric", *numeric, "status")
+    columns = (
+        *(Column("cell"), Column("metric")),
+        *(Column(name, numeric=True) for name in ("old", "mean", "new", "change", "n")),
+        Column("status"),
+    )
     rows = tuple(
         (
             *(row.cell, row.name, number(row.old, 6), number(row.mean, 6), number(row.new, 6)),
@@ -234,12 +230,11 @@ def rebaseline_report(document: TrackRebaselineDocument) -> Report:
         )
         for row in document.rows
     )
-    table = Table(tuple(Column(name, numeric=name in numeric) for name in names), rows)
-    return Report("Baselines", Verdict(f"Means of {document.first} to {document.last}"), (table,))
+    verdict = Verdict(f"Means of {document.first} to {document.last}")
+    return Report("Baselines", verdict, (Table(columns, rows),))
 
 
 def _status_text(row: BaselineRow) -> str:
-    notes = [row.why] if row.why else []
-    if row.left_out:
-        notes.append(f"without {', '.join(night[5:] for night in row.left_out)}")
-    return f"{row.status} ({'; '.join(notes)})" if notes else row.status
+    left_out = f"without {', '.join(night[5:] for night in row.left_out)}" if row.left_out else ""
+    notes = "; ".join(filter(None, (row.why, left_out)))
+    return f"{row.status} ({notes})" if notes else row.status

@@ -13,7 +13,7 @@ from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import bisect_command, commit_weights, commit_weights_text
 from perfbisect.common.quantities import moment
 from perfbisect.errors import UsageError
-from perfbisect.model.commit_details import Ranking
+from perfbisect.model.commit_details import OnsetNight, Ranking
 from perfbisect.series.alerts import Alert, leading_alert, recovery
 from perfbisect.series.causes import is_affected
 from perfbisect.series.detect import SeriesAnalysis
@@ -23,13 +23,12 @@ from perfbisect.series.points import Build, Point
 from perfbisect.series.report import size_text
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.ranking import rank_suspects
-from perfbisect.series.suspects.report import TrackSuspectsDocument, suspects_document
+from perfbisect.series.suspects.report import SuspectsDocument, TrackSuspectsDocument
 from perfbisect.series.suspects.table import SuspectTable
 from perfbisect.series.suspects.window import (
-    Aftermath,
     CommitWindow,
+    LinePosition,
     MainLine,
-    Onset,
     build_question,
     commit_window,
     locate_build,
@@ -94,41 +93,40 @@ def rank_alert(
     """
     line, points = MainLine.of(repository), store.points()
     finding = analysis.findings[alert.id]
-    builds = [point.build for point in finding.series.points]
+    measured = finding.series.points
     places = [place for place in finding.point.places if place > 0]
-    onsets = [
-        Onset(
-            night=finding.series.points[place].night,
-            p=SET / len(places),
-            window=window_between(line, points, builds[place - 1], builds[place]),
-        )
-        for place in places
-    ]
+    onsets = []
+    for place in places:
+        window = window_between(line, points, measured[place - 1].build, measured[place].build)
+        commits = frozenset(commit.id for commit in window.commits)
+        onsets.append((OnsetNight(measured[place].night, SET / len(places), commits), window))
     cells = [replace(cell, hit=is_affected(cell, finding)) for cell in analysis.index.measured_cells(finding)]
     aftermath = _aftermath(line, points, analysis, alert)
-    question = build_question(repository, line, onsets, aftermath, cells=cells, cause=alert.cause)
-    ranking = rank_suspects(question.question, table)
-    return RankedAlert(alert, finding, ranking, question.good, question.bad, onsets[-1].window.why)
+    question, good = build_question(repository, line, onsets, *aftermath, cells=cells, cause=alert.cause)
+    why = onsets[-1][1].why
+    return RankedAlert(alert, finding, rank_suspects(question, table), good, question.commits[-1].sha, why)
 
 
-def _aftermath(line: MainLine, points: Sequence[Point], analysis: SeriesAnalysis, alert: Alert) -> Aftermath:
-    """When the series was slow last and good again.
+def _aftermath(
+    line: MainLine, points: Sequence[Point], analysis: SeriesAnalysis, alert: Alert
+) -> tuple[LinePosition, CommitWindow | None]:
+    """The commit of the last slow night, and the window of the recovery.
 
     Where the series was not measured again, by the others of its event, those that moved most first.
     """
     own = analysis.findings[alert.id]
     of_event = [item for item in analysis.alerts if item.event == alert.event and item.cause == alert.cause]
-    slow, recovered = own.series.points[own.after[-1]].build, None
     for other in (alert, *sorted(of_event, key=lambda item: (-item.size, item.id))):
         finding = analysis.findings[other.id]
         first = recovery(finding)
         if first is not None and other.worse == alert.worse:
-            slow = finding.series.points[first - 1].build
-            recovered = window_between(line, points, slow, finding.series.points[first].build)
-            break
+            slow, good = (finding.series.points[place].build for place in (first - 1, first))
+            window = window_between(line, points, slow, good)
+            return window.before, window
         if other is alert and own.after[-1] + 1 < len(own.series.values):
             break  # It was measured again, and is at another level.
-    return Aftermath(locate_build(line, slow, start_time(points, slow)), recovered)
+    slow = own.series.points[own.after[-1]].build
+    return locate_build(line, slow, start_time(points, slow)), None
 
 
 def cell_of_ours(finding: SeriesChange) -> str:
@@ -148,48 +146,53 @@ def cell_of_ours(finding: SeriesChange) -> str:
     return exact[0] if len(exact) == 1 else ""
 
 
-def command_of(ranked: RankedAlert, *, repo: str, cell: str, weights: str = "") -> str:
-    """The bisection that settles a ranking; ``weights``: the file of its prior, empty for none."""
-    return bisect_command(
-        cell,
-        ranked.alert.metric,
-        ranked.good,
-        ranked.bad,
-        repo,
-        weights=weights,
-        better=not ranked.alert.worse,
-    )
-
-
-def write_suspects(
-    ranked: RankedAlert, *, top: int, repo: str, cell: str, weights: Path
-) -> TrackSuspectsDocument:
-    """The document of a ranking; writes its weights for a bisection.
-
-    ``cell``: the name of our cell that measures what the alert's does, empty without one.
-
-    :raises UsageError: the weights cannot be written.
-    """
-    alert, ranking = ranked.alert, ranked.ranking
-    text = commit_weights_text(
-        commit_weights(ranking), f"suspects of alert {alert.id}, {alert.cell} {alert.metric}"
-    )
+def write_weights(ranked: RankedAlert, path: Path) -> None:
+    """Writes the prior of a bisection. :raises UsageError: the file cannot be written."""
+    alert = ranked.alert
+    why = f"suspects of alert {alert.id}, {alert.cell} {alert.metric}"
     try:
-        weights.parent.mkdir(parents=True, exist_ok=True)
-        weights.write_text(text, encoding="utf-8")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(commit_weights_text(commit_weights(ranked.ranking), why), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"the weights cannot be written: {error}", where=weights) from error
-    command = command_of(ranked, repo=repo, cell=cell, weights=str(weights))
-    document = suspects_document(alert.id, ranking, top=top, bisect=command, note=note_of(ranked, cell))
+        raise UsageError(f"the weights cannot be written: {error}", where=path) from error
+
+
+def suspects_document(
+    ranked: RankedAlert, *, top: int, repo: str, cell: str, weights: str = ""
+) -> SuspectsDocument:
+    """The ``top`` likeliest suspects, and the bisection that settles the ranking.
+
+    ``cell``: the name of our cell that measures what the alert's does, empty without one. ``weights``: the
+    file of the bisection's prior, empty for none.
+    """
+    alert, ranking, note = ranked.alert, ranked.ranking, ranked.why
+    if not cell:
+        note += (
+            f"; no cell of ours is known to be {alert.cell}: name yours for CELL (perfbisect cells import)"
+        )
+    return SuspectsDocument(
+        alert=alert.id,
+        suspects=ranking.suspects[:top],
+        p_outside_window=ranking.p_outside_window,
+        blast_radius=ranking.blast_radius,
+        attributed=ranking.attributed.words if ranking.attributed else "",
+        bisect=bisect_command(
+            cell, alert.metric, ranked.good, ranked.bad, repo, weights=weights, better=not alert.worse
+        ),
+        note=note,
+    )
+
+
+def track_suspects(
+    ranked: RankedAlert, *, top: int, repo: str, cell: str, weights: str
+) -> TrackSuspectsDocument:
+    """The JSON of ``track suspects``, as :func:`suspects_document`."""
+    alert = ranked.alert
     since = f"{size_text(alert.effect)}, {alert.shape}, begun on the night of {alert.first[:10]}"
     now = "" if alert.now == "still there" else f", {alert.now}"
-    what = f"{alert.metric} of {alert.cell} {since}{now} ({alert.event})"
-    return TrackSuspectsDocument(**dict(document), of=len(ranking.suspects), what=what)
-
-
-def note_of(ranked: RankedAlert, cell: str) -> str:
-    """How the window was found; without a known cell, what stands for it in the command."""
-    unknown = (
-        f"no cell of ours is known to be {ranked.alert.cell}: name yours for CELL (perfbisect cells import)"
+    document = suspects_document(ranked, top=top, repo=repo, cell=cell, weights=weights)
+    return TrackSuspectsDocument(
+        **dict(document),
+        of=len(ranked.ranking.suspects),
+        what=f"{alert.metric} of {alert.cell} {since}{now} ({alert.event})",
     )
-    return ranked.why if cell else f"{ranked.why}; {unknown}"

@@ -43,8 +43,7 @@ _UNKNOWN = 0.5  # probability that a server is hit if nothing is known of the co
 class CommitText:
     """A commit with what its message refers to.
 
-    ``product``: its files that are of the product, with added and removed lines: tests and documents change
-    in a revert as they must.
+    ``product``: its files of the product, with added and removed lines; a revert may change other tests.
     """
 
     commit: Commit
@@ -57,7 +56,7 @@ class CommitText:
 
 
 def parse_commit(commit: Commit, is_code: Callable[[str], bool]) -> CommitText:
-    """Parse a commit. ``is_code``: whether a path is of the product."""
+    """``is_code``: whether a path is of the product."""
     text = commit.text
     return CommitText(
         commit=commit,
@@ -114,13 +113,9 @@ def later_evidence(
     commit: CommitText, later: Sequence[tuple[CommitText, Phase]], weights: EvidenceWeights
 ) -> Factor | None:
     """The strongest evidence of later commits for or against one of the window; of equal ones the last."""
-    factors = [
-        factor
-        for text, phase in reversed(later)
-        if (answer := find_answer(text, commit))
-        and (factor := _answer_factor(text.commit, phase, *answer, weights))
-    ]
-    return max(factors, key=_strength, default=None)
+    answers = [(text.commit, phase, find_answer(text, commit)) for text, phase in reversed(later)]
+    factors = [_answer_factor(late, phase, *answer, weights) for late, phase, answer in answers if answer]
+    return max((factor for factor in factors if factor), key=_strength, default=None)
 
 
 def _strength(factor: Factor) -> float:
@@ -265,7 +260,7 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
     """
     commits, weights = question.commits, table.weights
     votes = server_votes(question.cells)
-    nights = _night_factors(question, table)
+    nights, causes = _night_factors(question, table), table.causes.get(question.cause, {})
     window = [parse_commit(commit, table.is_code) for commit in commits]
     later = [(parse_commit(item.commit, table.is_code), item.phase) for item in question.later]
     order = {commit.sha: place for place, commit in enumerate(commits)}
@@ -275,16 +270,21 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
         since = [item for item in later if order.get(item[0].commit.sha, len(order)) > place]
         factors = [
             nights[commit.sha],
-            _kind_factor(commit, question, table),
+            _kind_factor(commit, causes, table),
             _size_factor(commit, table),
             cells_factor(commit, votes, table),
-            _pins_factor(commit, weights),
             later_evidence(text, since, weights),
-            _pair_factor(pairs.get(commit.sha), weights),
         ]
+        if commit.pins is not None:
+            words = "moves what it is built on: {} to {}".format(*commit.pins)
+            factors.append(Factor("pins", weights.pins, words))
+        if commit.sha in pairs:
+            other = pairs[commit.sha][:12]
+            words = f"with {other} of the same window nothing of it is left: one takes the other out"
+            factors.append(Factor("undone", weights.undone_in_window, words))
         evidence.append([factor for factor in factors if factor is not None])
     odds = [math.prod(factor.weight for factor in factors) for factors in evidence]
-    outside = weights.outside_window * table.causes.get(question.cause, {}).get("outside_window", 1.0)
+    outside = weights.outside_window * causes.get("outside_window", 1.0)
     total = sum(odds) + outside
     newest_first = sorted(range(len(commits)), key=lambda i: (-odds[i], -i))
     suspects = tuple(
@@ -328,9 +328,8 @@ def _night_factors(question: SuspectQuestion, table: SuspectTable) -> dict[str, 
     return factors
 
 
-def _kind_factor(commit: Commit, question: SuspectQuestion, table: SuspectTable) -> Factor | None:
-    """As likely as its likeliest file; of a commit without files nothing is known."""
-    changed = table.causes.get(question.cause, {})
+def _kind_factor(commit: Commit, changed: Mapping[str, float], table: SuspectTable) -> Factor | None:
+    """As likely as its likeliest file. ``changed``: what the cause multiplies the kinds by."""
     kinds = []
     for file in commit.files:
         kind = table.kind_of(file.path)
@@ -353,17 +352,3 @@ def _size_factor(commit: Commit, table: SuspectTable) -> Factor | None:
     lines, rows = sum(known), table.weights.size
     weight = next((weight for most, weight in rows if lines <= most), rows[-1][1] if rows else 1.0)
     return Factor("size", weight, f"{lines} lines of code")
-
-
-def _pins_factor(commit: Commit, weights: EvidenceWeights) -> Factor | None:
-    if commit.pins is None:
-        return None
-    before, after = commit.pins
-    return Factor("pins", weights.pins, f"moves what it is built on: {before} to {after}")
-
-
-def _pair_factor(other: str | None, weights: EvidenceWeights) -> Factor | None:
-    if other is None:
-        return None
-    words = f"with {other[:12]} of the same window nothing of it is left: one takes the other out"
-    return Factor("undone", weights.undone_in_window, words)

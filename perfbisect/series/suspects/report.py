@@ -9,7 +9,7 @@ from pydantic import Field
 
 from perfbisect.common.quantities import probability
 from perfbisect.jobs.documents import Document
-from perfbisect.model.commit_details import Ranking, Suspect
+from perfbisect.model.commit_details import Suspect
 from perfbisect.report.document import (
     Block,
     Column,
@@ -49,21 +49,6 @@ class TrackSuspectsDocument(SuspectsDocument):
     )
     of: int
     what: str = ""
-
-
-def suspects_document(
-    alert: str, ranking: Ranking, *, top: int = 20, bisect: str = "", note: str = ""
-) -> SuspectsDocument:
-    """The ``top`` likeliest suspects of a ranking."""
-    return SuspectsDocument(
-        alert=alert,
-        suspects=ranking.suspects[:top],
-        p_outside_window=ranking.p_outside_window,
-        blast_radius=ranking.blast_radius,
-        attributed=ranking.attributed.words if ranking.attributed else "",
-        bisect=bisect,
-        note=note,
-    )
 
 
 def suspects_report(document: TrackSuspectsDocument) -> Report:

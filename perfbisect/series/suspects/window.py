@@ -1,9 +1,8 @@
 """Which commits of the main line can be in one build and not in an earlier one.
 
-A build that reports its commit is at its place on the line. Of another only the time is known: its commit was
-chosen some hours before its first result began. So its earliest possible commit is the last one before that
-lead, its latest the last one before the result; a window goes from the earliest of one build to the latest of
-the other. Where nights are missing, their commits are in it.
+A build that reports its commit is at its place on the line. The commit of another was chosen up to
+:data:`LEAD` before its first result began: a window goes from the earliest possible commit of one build to
+the latest of the other. Where nights are missing, their commits are in it.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from perfbisect.model.commit_details import (
 from perfbisect.series.points import Build
 
 LEAD = timedelta(hours=6)
-"""How long before a build's first result its commit may have been chosen: vLLM-Omni's nightly builds an image
-and waits for machines, for hours, and reports neither."""
+"""vLLM-Omni's nightly builds an image and waits for machines, for hours, and reports neither."""
 
 LATER = 300  # commits after all nights of an alert among which a revert is looked for
 
@@ -48,7 +46,6 @@ class MainLine:
 
     @classmethod
     def of(cls, repository: Repository, tip: str = "HEAD") -> MainLine:
-        """:raises RevisionError: no such revision."""
         newest_first = repository.records("--first-parent", tip)
         return cls(tuple(record.change for record in reversed(newest_first)))
 
@@ -57,8 +54,6 @@ class MainLine:
 
         Dates may run backwards where clocks did: ``surely``, all commits before it were merged too; otherwise
         the place is as late as possible.
-
-        :raises ValueError: a commit's date has no time zone.
         """
         return bisect_right(self._latest_so_far if surely else self._earliest_after, when) - 1
 
@@ -96,8 +91,10 @@ class LinePosition:
 
 @dataclass(frozen=True)
 class CommitWindow:
-    """The commits that can be behind what changed between two builds, oldest first; ``why``: how its ends
-    were found."""
+    """The commits that can be behind what changed between two builds, oldest first.
+
+    ``why``: how its ends were found.
+    """
 
     commits: tuple[Change, ...]
     before: LinePosition
@@ -157,92 +154,55 @@ def _explain(build: Build, began: datetime, position: LinePosition) -> str:
     return f"build {build.name} began to measure at {start}, its commit was chosen up to {hours:g} h before"
 
 
-@dataclass(frozen=True)
-class Onset:
-    """A night on which the series may have moved first, with its probability.
-
-    ``window``: the commits between the measured night before it and itself.
-    """
-
-    night: str
-    p: float
-    window: CommitWindow
-
-
-@dataclass(frozen=True)
-class Aftermath:
-    """What followed the onset.
-
-    ``slow``: the position of the last slow night's commit. ``recovery``: the commits between that night and
-    the first good one; None without one.
-    """
-
-    slow: LinePosition
-    recovery: CommitWindow | None = None
-
-
-@dataclass(frozen=True)
-class WindowQuestion:
-    """A question and its bisection: ``good`` is the commit before the window, ``bad`` its last."""
-
-    question: SuspectQuestion
-    good: str
-    bad: str
-
-
 def build_question(
     repository: Repository,
     line: MainLine,
-    onsets: Sequence[Onset],
-    after: Aftermath,
+    onsets: Sequence[tuple[OnsetNight, CommitWindow]],
+    slow: LinePosition,
+    recovery: CommitWindow | None = None,
     *,
     cells: Iterable[MeasuredCell] = (),
     cause: CauseWord = "unknown",
-) -> WindowQuestion:
-    """The commits of all windows with what they touched, and the later ones up to :data:`LATER`.
+) -> tuple[SuspectQuestion, str]:
+    """The commits of all windows, the later ones up to :data:`LATER`, and the commit before the windows.
 
-    Where it is not known when a night's commit was chosen, a commit can be both of the onset and of the
-    recovery: it is in both places.
+    ``onsets``: each night with its window. ``slow``: the last slow night's commit; ``recovery``: the window
+    from there to the first good night. A commit can be both of the onset and of the recovery: where it is not
+    known when a night's commit was chosen, it is in both places.
 
     :raises RevisionError: no window holds a commit, or the repository lacks them.
     """
-    low = min(onset.window.before.earliest for onset in onsets)
-    high = max(onset.window.after.latest for onset in onsets)
+    low = min(window.before.earliest for _, window in onsets)
+    high = max(window.after.latest for _, window in onsets)
     if high <= low:
-        nights = ", ".join(onset.night for onset in onsets)
+        nights = ", ".join(onset.night for onset, _ in onsets)
         raise RevisionError(
             f"no commit of the main line came between the builds of {nights} and those before: "
             "what changed is not in this repository",
             next_step=repository.log_command(),
         )
-    last = max(high, after.slow.latest, after.recovery.after.latest if after.recovery else 0) + LATER
+    last = max(high, slow.latest, recovery.after.latest if recovery else 0) + LATER
     good, bad, tip = (line.commits[place].id for place in (low, high, min(last, len(line.commits) - 1)))
+
+    def phase(commit: Commit) -> Phase | None:
+        """When a commit was merged, relative to the recovery; None for one of the onset alone."""
+        place = line.place(commit.sha)
+        if place is None:
+            return None
+        if recovery is not None and recovery.before.earliest < place <= recovery.after.latest:
+            return "recovery"
+        if place <= high:
+            return None
+        return "slow" if place <= slow.earliest else "after"
+
     window = commits_between(repository, good, bad)
-    phases = [
-        (commit, _phase(line, commit, after, high))
-        for commit in (*window, *commits_between(repository, bad, tip))
-    ]
+    phases = [(commit, phase(commit)) for commit in (*window, *commits_between(repository, bad, tip))]
     question = SuspectQuestion(
         commits=window,
-        places=tuple(
-            OnsetNight(onset.night, onset.p, frozenset(commit.id for commit in onset.window.commits))
-            for onset in onsets
-        ),
+        places=tuple(onset for onset, _ in onsets),
         cells=tuple(cells),
-        later=tuple(LaterCommit(commit, phase) for commit, phase in phases if phase is not None),
-        recovered=after.recovery is not None,
+        later=tuple(LaterCommit(commit, of) for commit, of in phases if of is not None),
+        recovered=recovery is not None,
         cause=cause,
     )
-    return WindowQuestion(question, good, bad)
-
-
-def _phase(line: MainLine, commit: Commit, after: Aftermath, high: int) -> Phase | None:
-    """When a commit was merged, relative to the recovery; None for one of the onset alone."""
-    place = line.place(commit.sha)
-    if place is None:
-        return None
-    if after.recovery is not None and after.recovery.before.earliest < place <= after.recovery.after.latest:
-        return "recovery"
-    if place <= high:
-        return None
-    return "slow" if place <= after.slow.earliest else "after"
+    return question, good

@@ -8,17 +8,14 @@ import pytest
 
 from perfbisect.changes.git import Repository
 from perfbisect.errors import RevisionError
-from perfbisect.model.commit_details import MeasuredCell
+from perfbisect.model.commit_details import MeasuredCell, OnsetNight, SuspectQuestion
 from perfbisect.series.points import Build
 from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.table import load_suspect_table
 from perfbisect.series.suspects.window import (
-    Aftermath,
     CommitWindow,
     LinePosition,
     MainLine,
-    Onset,
-    WindowQuestion,
     build_question,
     commit_window,
 )
@@ -43,55 +40,48 @@ def between(line: MainLine, low: int, high: int, lead: int = 0) -> CommitWindow:
     return CommitWindow(line.commits[before.earliest + 1 : high + 1], before, after, "")
 
 
-def numbers(found: WindowQuestion) -> list[int]:
-    return [int(commit.subject.split()[1]) for commit in found.question.commits]
+def onset(night: str, p: float, window: CommitWindow) -> tuple[OnsetNight, CommitWindow]:
+    return OnsetNight(night, p, frozenset(commit.id for commit in window.commits)), window
 
 
-def phases(found: WindowQuestion) -> dict[int, str]:
-    return {int(one.commit.subject.split()[1]): one.phase for one in found.question.later}
+def numbers(question: SuspectQuestion) -> list[int]:
+    return [int(commit.subject.split()[1]) for commit in question.commits]
+
+
+def phases(question: SuspectQuestion) -> dict[int, str]:
+    return {int(one.commit.subject.split()[1]): one.phase for one in question.later}
 
 
 def test_the_windows_together_are_asked_and_each_keeps_its_own(line: tuple[Repository, MainLine]) -> None:
     repository, commits = line
-    onsets = Onset("n1", 0.25, between(commits, 1, 3)), Onset("n2", 0.7, between(commits, 3, 5))
-    found = build_question(repository, commits, onsets, Aftermath(LinePosition(5, 5)))
-    assert numbers(found) == [2, 3, 4, 5]
-    assert (found.good, found.bad) == (commits.commits[1].id, commits.commits[5].id)
-    assert [(p.night, p.p, len(p.commits)) for p in found.question.places] == [
-        ("n1", 0.25, 2),
-        ("n2", 0.7, 2),
-    ]
-    assert not found.question.recovered
-    assert [file.path for file in found.question.commits[0].files] == ["src/2.py"]
+    onsets = onset("n1", 0.25, between(commits, 1, 3)), onset("n2", 0.7, between(commits, 3, 5))
+    question, good = build_question(repository, commits, onsets, LinePosition(5, 5))
+    assert numbers(question) == [2, 3, 4, 5]
+    assert (good, question.commits[-1].sha) == (commits.commits[1].id, commits.commits[5].id)
+    assert [(p.night, p.p, len(p.commits)) for p in question.places] == [("n1", 0.25, 2), ("n2", 0.7, 2)]
+    assert not question.recovered
+    assert [file.path for file in question.commits[0].files] == ["src/2.py"]
 
 
 def test_when_later_commits_came(line: tuple[Repository, MainLine]) -> None:
     """Slow still at 6; good again at 8; 9 no night has run."""
     repository, commits = line
-    onsets = [Onset("n1", 1.0, between(commits, 1, 4))]
-    found = build_question(repository, commits, onsets, Aftermath(LinePosition(6, 6), between(commits, 6, 8)))
+    onsets = [onset("n1", 1.0, between(commits, 1, 4))]
+    found, _ = build_question(repository, commits, onsets, LinePosition(6, 6), between(commits, 6, 8))
     assert phases(found) == {5: "slow", 6: "slow", 7: "recovery", 8: "recovery", 9: "after"}
-    assert found.question.recovered
-    unrecovered = build_question(repository, commits, onsets, Aftermath(LinePosition(6, 6)))
+    assert found.recovered
+    unrecovered, _ = build_question(repository, commits, onsets, LinePosition(6, 6))
     assert phases(unrecovered) == {5: "slow", 6: "slow", 7: "after", 8: "after", 9: "after"}
 
 
 def test_a_commit_that_may_be_of_both_is_asked_in_both(line: tuple[Repository, MainLine]) -> None:
     """The slow night's commit is 3, 4 or 5: 4 and 5 may have come with the recovery alone."""
     repository, commits = line
-    onsets = [Onset("n1", 1.0, between(commits, 2, 5, lead=2))]
-    found = build_question(
-        repository, commits, onsets, Aftermath(LinePosition(3, 5), between(commits, 5, 8, lead=2))
-    )
+    onsets = [onset("n1", 1.0, between(commits, 2, 5, lead=2))]
+    recovery = between(commits, 5, 8, lead=2)
+    found, _ = build_question(repository, commits, onsets, LinePosition(3, 5), recovery)
     assert numbers(found) == [1, 2, 3, 4, 5]
-    assert phases(found) == {
-        4: "recovery",
-        5: "recovery",
-        6: "recovery",
-        7: "recovery",
-        8: "recovery",
-        9: "after",
-    }
+    assert phases(found) == {**dict.fromkeys(range(4, 9), "recovery"), 9: "after"}
 
 
 def at(day: int, hour: int, minute: int) -> datetime:
@@ -112,23 +102,19 @@ def test_the_break_of_april_from_the_times_of_its_builds(omni: HistoryRepository
     repository, table = Repository.open(omni.path), load_suspect_table()
     commits = MainLine.of(repository, "main")
     before, during, later = ((Build("kanban", "p", name), when) for name, when in NIGHTS.items())
-    onset, recovery = commit_window(commits, before, during), commit_window(commits, during, later)
+    window, recovery = commit_window(commits, before, during), commit_window(commits, during, later)
     cells = [
         MeasuredCell(name, "chunk" in name or "tts" in name, name, table.traits_of(name))
         for name in ("test_qwen3_omni", "test_qwen3_omni_chunk", "test_qwen3_tts", "test_qwen_image")
     ]
-    found = build_question(
-        repository,
-        commits,
-        [Onset("2026-04-12", 0.95, onset)],
-        Aftermath(onset.after, recovery),
-        cells=cells,
-        cause="product",
+    onsets = [onset("2026-04-12", 0.95, window)]
+    question, _ = build_question(
+        repository, commits, onsets, window.after, recovery, cells=cells, cause="product"
     )
-    shas = [commit.sha for commit in found.question.commits]
+    shas = [commit.sha for commit in question.commits]
     assert omni.sha("5d58abb1") in shas
     assert len(shas) <= 12
-    ranking = rank_suspects(found.question, table)
+    ranking = rank_suspects(question, table)
     assert ranking.suspects[0].sha == omni.sha("5d58abb1")
     assert ranking.attributed is not None and ranking.suspects[0].p >= 0.95
 
@@ -136,6 +122,4 @@ def test_the_break_of_april_from_the_times_of_its_builds(omni: HistoryRepository
 def test_a_window_without_commits_is_no_question(line: tuple[Repository, MainLine]) -> None:
     repository, commits = line
     with pytest.raises(RevisionError, match="not in this repository"):
-        build_question(
-            repository, commits, [Onset("n1", 1.0, between(commits, 3, 3))], Aftermath(LinePosition(3, 3))
-        )
+        build_question(repository, commits, [onset("n1", 1.0, between(commits, 3, 3))], LinePosition(3, 3))

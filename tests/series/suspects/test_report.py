@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
-from perfbisect.series.suspects.report import TrackSuspectsDocument, suspects_document, suspects_report
+from perfbisect.series.suspects.report import TrackSuspectsDocument, suspects_report
 from tests.series.suspect_worlds import STREAMS, commit, later, ranked
 
 EVIL = "<script>alert(1)</script> | `x` \x1b[31m @all #1"
@@ -22,8 +22,14 @@ def ranking():
 
 
 WHAT = "ttft of a_cell x 3 begun on the night of 2026-04-12"
+RANKING = ranking()
 DOCUMENT = TrackSuspectsDocument(
-    **dict(suspects_document("alert-1", ranking(), top=2, bisect="perfbisect bisect x", note="a note")),
+    alert="alert-1",
+    suspects=RANKING.suspects[:2],
+    blast_radius=RANKING.blast_radius,
+    attributed=RANKING.attributed.words,
+    bisect="perfbisect bisect x",
+    note="a note",
     of=3,
     what=WHAT,
 )
