@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -208,29 +207,19 @@ class Repository:
 
     def contents(self, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Read many objects by one git process; MachineError if one cannot be read."""
-        with tempfile.TemporaryFile() as asked:
-            asked.write("".join(f"{blob}\n" for blob in blobs).encode())
-            asked.seek(0)
-            with subprocess.Popen(
-                self._argv("cat-file", "--batch"),
-                stdin=asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                env=self.environment(),
-            ) as process:  # fmt: skip
-                assert process.stdout is not None
-                try:
-                    while header := process.stdout.readline():
-                        words = header.decode().split()
-                        if len(words) != 3:
-                            raise MachineError(
-                                f"git cannot read object {words[0]} of {self.path}: {' '.join(words[1:])}",
-                                next_step=f"git -C {self.path} fsck --connectivity-only",
-                            )
-                        data = process.stdout.read(int(words[2]))
-                        process.stdout.read(1)
-                        yield words[0], data
-                finally:
-                    process.stdout.close()
-                    process.wait()
+        asked = "".join(f"{blob}\n" for blob in blobs).encode()
+        output = self.run("cat-file", "--batch", stdin=asked).stdout
+        at = 0
+        while at < len(output):
+            start = output.index(b"\n", at) + 1
+            words = output[at:start].decode().split()
+            if len(words) != 3:
+                raise MachineError(
+                    f"git cannot read object {words[0]} of {self.path}: {' '.join(words[1:])}",
+                    next_step=f"git -C {self.path} fsck --connectivity-only",
+                )
+            at = start + int(words[2]) + 1
+            yield words[0], output[start : at - 1]
 
     def records(self, *arguments: str) -> list[CommitRecord]:
         """Commits of ``git log`` with these arguments, newest first."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 
 from perfbisect.changes.git import Repository
@@ -14,7 +13,7 @@ from perfbisect.environments.build import BuildRun, DependencyLimits
 from perfbisect.environments.builders.cached import BuildContext
 from perfbisect.environments.builders.command import CommandBuilder
 from perfbisect.environments.builders.existing import ExistingBuilder
-from perfbisect.environments.builders.overlay import NearestBaseOverlay, OverlayBuilder
+from perfbisect.environments.builders.overlay import OverlayBuilder
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.pinned import PinnedBuilder
 from perfbisect.environments.builders.release import ReleaseBuilder
@@ -91,9 +90,9 @@ class ChainBuilder(SelectingBuilder):
     def notes(self) -> tuple[str, ...]:
         notes = [note for builder in self.builders for note in builder.notes()]
         selected = [self.select(change) for change in self._prepared.values()]
-        counts = Counter(builder.name for builder in selected if builder is not None)
+        counts = Counter(builder.spec for builder in selected if builder is not None)
         if len(counts) > 1:
-            shares = ", ".join(f"{count} by {name}" for name, count in counts.items())
+            shares = ", ".join(f"{count} by {spec}" for spec, count in counts.items())
             notes.append(
                 f"changes are built in several ways ({shares}): a difference between two neighbours that are "
                 "built in different ways may come from the build"
@@ -142,16 +141,7 @@ def make_builder(
         raise UsageError(f"no such constraints file: {constraints}")
     limits = DependencyLimits(exclude_newer, constraints.absolute() if constraints else None)
     context = BuildContext(EnvironmentCache(cache.expanduser().absolute()), limits, repository)
-    builders: list[Builder] = []
-    for name, group in groupby(specs, lambda spec: spec.name):
-        builders += _adjacent(name, list(group), context)
+    builders = [BUILDERS[spec.name](spec, context) for spec in specs]
     inner = builders[0] if len(builders) == 1 else ChainBuilder(builders, context.cache)
     pythons = {spec.option("python") for spec in specs}
     return OverrideBuilder(inner, context, pythons.pop() if len(pythons) == 1 else "")
-
-
-def _adjacent(name: str, specs: list[Spec], context: BuildContext) -> list[Builder]:
-    """Builders of adjacent specifications of one kind; several overlays choose among their bases."""
-    if name == "overlay" and len(specs) > 1:
-        return [NearestBaseOverlay([OverlayBuilder(spec, context) for spec in specs])]
-    return [BUILDERS[name](spec, context) for spec in specs]

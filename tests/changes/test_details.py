@@ -95,8 +95,3 @@ def test_a_shallow_clone_is_refused_where_it_ends_too_early(
     with pytest.raises(RevisionError, match="shallow clone"):
         commits_between(Repository.open(shallow), "old", "main")
     assert len(commits_between(Repository.open(shallow), "main~1", "main")) == 1
-
-
-def test_a_revision_that_does_not_exist(line: tuple[Path, list[str]]) -> None:
-    with pytest.raises(RevisionError, match="does not exist"):
-        commits_between(Repository.open(line[0]), "nowhere", "main")

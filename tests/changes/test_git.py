@@ -27,6 +27,7 @@ class TestOpen:
         git(tmp_path, "clone", "--quiet", "--bare", str(line[0]), "bare")
         found, _ = commit_history(Repository.open(tmp_path / "bare"), line[1][0], "main")
         assert [change.id for change in found.changes] == line[1]
+        assert not Repository.open(tmp_path / "bare").is_dirty()
 
     def test_no_repository(self, tmp_path: Path) -> None:
         (tmp_path / "plain").mkdir()
@@ -34,9 +35,10 @@ class TestOpen:
             Repository.open(tmp_path / "plain")
         assert "--repo" in (raised.value.next_step or "")
 
-    def test_no_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(RevisionError, match="no such folder"):
-            Repository.open(tmp_path / "nowhere")
+    def test_without_git(self, line: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", "/nonexistent")
+        with pytest.raises(MachineError, match="git command is not on PATH"):
+            Repository.open(line[0])
 
     def test_a_hook_of_another_repository_does_not_mislead(
         self, line: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -47,11 +49,6 @@ class TestOpen:
         monkeypatch.setenv("GIT_DIR", str(other / ".git"))
         monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
         assert Repository.open(line[0]).head().id == line[1][-1]
-
-    def test_without_git(self, line: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PATH", "/nonexistent")
-        with pytest.raises(MachineError, match="git command is not on PATH"):
-            Repository.open(line[0])
 
 
 class TestResolve:
@@ -80,8 +77,6 @@ class TestResolve:
         with pytest.raises(RevisionError, match=r"'v0\.32\.1' does not exist .*nearest: v0\.32\.0") as raised:
             Repository.open(line[0]).resolve("v0.32.1")
         assert "fetch" in (raised.value.next_step or "")
-
-    def test_a_hash_that_is_not_there(self, line: tuple[Path, list[str]]) -> None:
         with pytest.raises(RevisionError, match="does not exist"):
             Repository.open(line[0]).resolve("0123456789" * 4)
 
@@ -181,13 +176,6 @@ class TestNothingIsWritten:
         assert repository.read(ids[3], "file") == b"3"
         repository.files_of(ids[1:2])
         assert everything(path) == before
-
-    def test_clean(self, line: tuple[Path, list[str]]) -> None:
-        assert not Repository.open(line[0]).is_dirty()
-
-    def test_a_mirror_has_no_files_that_differ(self, line: tuple[Path, list[str]], tmp_path: Path) -> None:
-        git(tmp_path, "clone", "--quiet", "--bare", str(line[0]), "bare")
-        assert not Repository.open(tmp_path / "bare").is_dirty()
 
     def test_git_asks_nothing(self) -> None:
         made = git_environment(

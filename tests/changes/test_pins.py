@@ -86,9 +86,3 @@ def test_the_release_of_a_tag(tag: str, release: str) -> None:
 def test_no_pin(text: str) -> None:
     assert parse_pins(text).kind == "unknown"
     assert parse_pins(text).release == ""
-
-
-def test_a_package_that_is_only_removed() -> None:
-    assert parse_pins("RUN pip uninstall -y torchaudio && echo done\n").packages == (
-        ReplacedPackage("torchaudio"),
-    )

@@ -144,13 +144,6 @@ def test_a_disk_that_is_full_when_the_stamp_is_written(call: str, world: World) 
     assert world.ensure(builder, world.history.slow).seconds > 0
 
 
-def test_a_cache_that_cannot_be_written(world: World) -> None:
-    (world.cache / "cache").write_text("a file where the folder should be")
-    builder = overlay(world.cache / "cache", world.installed.interpreter, world.repository, "any")
-    with pytest.raises(MachineError):
-        world.ensure(builder, world.history.slow)
-
-
 @pytest.mark.parametrize(
     "damage", ["torn", "empty", "other schema", "other key", "extra", "no engine", "gone"]
 )

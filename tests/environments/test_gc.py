@@ -17,7 +17,6 @@ from perfbisect.environments.cache import (
     USED,
     CheckedEnvironment,
     EnvironmentCache,
-    UsageLocks,
     own_bytes,
 )
 from perfbisect.environments.gc import CacheEntry, GcResult, collect, disk_bytes, list_environments
@@ -119,18 +118,6 @@ def test_a_removal_that_dies_is_ended_by_the_next(tmp_path: Path, monkeypatch: p
     assert not list((tmp_path / "environments" / ".staging").iterdir())
 
 
-def test_linked_files_count_in_equal_parts(tmp_path: Path) -> None:
-    shared = tmp_path / "shared"
-    shared.write_bytes(b"x" * 200_000)
-    for key, days in (("a", 3.0), ("b", 2.0), ("c", 1.0)):
-        built(tmp_path, key, days=days, linked=shared)
-    shared.unlink()
-    found = collect(tmp_path, keep_bytes=0, now=NOW)
-    freed = [item.bytes for item in found.removed]
-    assert freed[0] == freed[1] == freed[2] < 100_000
-    assert sum(freed) >= 200_000
-
-
 def test_what_is_in_use_is_kept_until_its_user_ends(world: World) -> None:
     builder = world.overlay()
     made = world.ensure(builder, world.history.slow)
@@ -202,13 +189,6 @@ def test_nothing_there(tmp_path: Path) -> None:
     found = collect(tmp_path / "none", older_than=DAYS_30, keep_bytes=0, now=NOW)
     assert found == GcResult((), (), ())
     assert list_environments(tmp_path / "none") == ()
-
-
-def test_the_last_use_is_marked(tmp_path: Path) -> None:
-    folder = built(tmp_path, "a", days=10.0)
-    locks = UsageLocks()
-    assert locks.acquire(folder)
-    assert (folder / USED).stat().st_mtime != NOW - 10 * DAY
 
 
 def test_newest_first_and_unfinished_last(world: World) -> None:

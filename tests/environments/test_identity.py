@@ -23,10 +23,9 @@ from perfbisect.environments.health import (
     differing_files,
     identify_commit,
 )
-from perfbisect.environments.source_tree import build_requirements, sync_tree
+from perfbisect.environments.source_tree import build_requirements, sync_tree, version_at
 from perfbisect.errors import BuildError
-from tests.environments.builders.test_overlay import commit_all
-from tests.fakes.gitwriter import HistoryWriter
+from tests.fakes.gitwriter import HistoryWriter, run_git
 
 SHA = "0a0d1d98e" + "6" * 31
 
@@ -198,6 +197,13 @@ def test_a_tree_that_is_used_again_is_always_the_commit(trees: list[dict[str, by
             (target / next(iter(tree))).write_bytes(b"changed by the build")
 
 
+def commit_all(path: Path) -> str:
+    who = ("-c", "user.name=T", "-c", "user.email=t@example.invalid")
+    for arguments in (("init", "--quiet"), ("add", "--all"), ("commit", "--quiet", "-m", "x")):
+        run_git(path, *who, *arguments)
+    return run_git(path, "rev-parse", "HEAD").strip()
+
+
 def test_links_modes_and_kinds_change(tmp_path: Path) -> None:
     repo = tmp_path / "repo"
     repo.mkdir()
@@ -225,3 +231,23 @@ def test_links_modes_and_kinds_change(tmp_path: Path) -> None:
     third = commit_all(repo)
     with pytest.raises(BuildError, match="symbolic link out of"):
         sync_tree(target, repository, third)
+
+
+@pytest.mark.parametrize(
+    ("tag", "distance", "version"),
+    [
+        ("v1.2.3", 0, "1.2.3"),
+        ("v1.2.3", 2, "1.2.4.dev2"),
+        ("1.2", 1, "1.3.dev1"),
+        ("v1.2.3rc1", 1, "1.2.3rc2.dev1"),
+        ("nonsense", 1, "0.1.dev1"),
+        ("", 0, "0.1.dev0"),
+    ],
+)
+def test_versions(line: tuple[Path, list[str]], tag: str, distance: int, version: str) -> None:
+    path, shas = line
+    if tag:
+        run_git(path, "tag", tag, shas[1])
+    sha = shas[1 + distance]
+    local = "" if distance == 0 and tag else f"+g{sha[:12]}"
+    assert version_at(Repository.open(path), sha) == version + local

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import itertools
 import os
 import shutil
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from perfbisect.changes.git import Repository, TreeEntry
+from perfbisect.changes.git import TreeEntry
 from perfbisect.common.digests import environment_key, file_blob_id, text_digest
 from perfbisect.environments import uv
-from perfbisect.environments.base import Builder, Environment, Refusal, SelectingBuilder
+from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import (
     CLIENT_TIMEOUT_S,
@@ -280,92 +278,3 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
-
-
-class FirstParentLines:
-    """First-parent lines of a repository, each read once."""
-
-    def __init__(self, repository: Repository) -> None:
-        self.repository = repository
-        self._lines: dict[str, dict[str, int]] = {}
-
-    def distance(self, base: str, sha: str) -> int | None:
-        """First-parent commits from both back to where their lines meet; None if they never do."""
-        commit_line, base_line = self._line(sha), self._line(base)
-        below = itertools.islice(base_line, base_line[base], None)
-        fork = next((commit for commit in below if commit in commit_line), None)
-        if fork is None:
-            return None
-        return base_line[fork] - base_line[base] + abs(commit_line[fork] - commit_line[sha])
-
-    def prepare(self, shas: Iterable[str]) -> None:
-        """Read the lines of commits, given oldest first: usually one line has them all."""
-        for sha in reversed(list(shas)):
-            self._line(sha)
-
-    def _line(self, sha: str) -> dict[str, int]:
-        """Commit -> position on a line that contains ``sha``, newest first."""
-        for line in self._lines.values():
-            if sha in line:
-                return line
-        done = self.repository.run("rev-list", "--first-parent", sha)
-        commits = done.stdout.decode().split() if done.returncode == 0 else []
-        self._lines[sha] = {commit: position for position, commit in enumerate(commits or [sha])}
-        return self._lines[sha]
-
-
-_UNKNOWN_DISTANCE = 1 << 40
-
-
-class NearestBaseOverlay(SelectingBuilder):
-    """Adjacent overlays: selects the base whose commit is nearest, of those that fit.
-
-    Distance is in first-parent commits via the fork point: a release is tagged off the main line.
-    """
-
-    name = "overlay"
-
-    def __init__(self, overlays: Sequence[OverlayBuilder]) -> None:
-        super().__init__(overlays)
-        self.overlays = tuple(overlays)
-        self._lines = FirstParentLines(overlays[0].repository)
-        self._selected: dict[str, OverlayBuilder | None] = {}
-
-    def prepare(self, changes: Iterable[Change]) -> None:
-        commits = [change for change in changes if change.kind == "commit"]
-        for overlay in self.overlays:
-            overlay.prepare(commits)
-        self._lines.prepare(change.id for change in commits)
-
-    def refuses(self, change: Change) -> Refusal | None:
-        refusals = [overlay.refuses(change) for overlay in self.overlays]
-        wrong = next((refusal for refusal in refusals if refusal is not None and refusal.error), None)
-        if wrong is not None or None in refusals:
-            return wrong
-        return Refusal("; ".join(refusal.reason for refusal in refusals if refusal is not None))
-
-    def select(self, change: Change) -> OverlayBuilder | None:
-        if change.id not in self._selected:
-            fitting = [overlay for overlay in self.overlays if overlay.refuses(change) is None]
-            nearest = min(fitting, key=lambda overlay: self._distance(overlay, change), default=None)
-            self._selected[change.id] = nearest
-        return self._selected[change.id]
-
-    def client(self) -> Environment | None:
-        return self.overlays[0].client()
-
-    def notes(self) -> tuple[str, ...]:
-        counts = Counter(overlay.base_name for overlay in self._selected.values() if overlay is not None)
-        if len(counts) < 2:
-            return ()
-        shares = ", ".join(f"{count} over {what}" for what, count in counts.items())
-        return (
-            f"overlays lie over several bases ({shares}): a difference between two neighbours over different "
-            "bases may come from the bases",
-        )
-
-    def _distance(self, overlay: OverlayBuilder, change: Change) -> int:
-        if overlay.commit is None:
-            return _UNKNOWN_DISTANCE
-        distance = self._lines.distance(overlay.commit.id, change.id)
-        return _UNKNOWN_DISTANCE if distance is None else distance

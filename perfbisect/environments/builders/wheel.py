@@ -39,12 +39,6 @@ _TABLE: tuple[tuple[tuple[int, int], tuple[str, ...]], ...] = (
 
 Builds of an earlier major version run, and of the same one any (CUDA minor version compatibility).
 """
-_DRIVERS: tuple[tuple[tuple[int, int], tuple[int, int]], ...] = (
-    ((580, 0), (13, 0)),
-    ((525, 60), (12, 0)),
-    ((520, 61), (11, 8)),
-)
-"""Minimum Linux driver -> its CUDA version (release notes of the CUDA toolkit)."""
 
 
 def variants(cuda: tuple[int, int] | None) -> tuple[str, ...]:
@@ -52,18 +46,6 @@ def variants(cuda: tuple[int, int] | None) -> tuple[str, ...]:
     if cuda is None:
         return (CPU,)
     return next((names for least, names in _TABLE if cuda >= least), (CPU,))
-
-
-def cuda_of(report: str) -> tuple[int, int] | None:
-    """CUDA version of the driver in ``nvidia-smi -q``; derived from the driver version if missing."""
-    version = re.search(r"^CUDA[\w ]*Version\s*:\s*(\d+)\.(\d+)", report, re.MULTILINE)
-    if version:
-        return int(version[1]), int(version[2])
-    driver = re.search(r"^Driver Version\s*:\s*(\d+)\.(\d+)", report, re.MULTILINE)
-    if driver is None:
-        return None
-    number = (int(driver[1]), int(driver[2]))
-    return next((cuda for least, cuda in _DRIVERS if number >= least), None)
 
 
 def driver_cuda() -> tuple[int, int] | None:
@@ -78,7 +60,8 @@ def driver_cuda() -> tuple[int, int] | None:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return cuda_of(done.stdout) if done.returncode == 0 else None
+    version = re.search(r"^CUDA[\w ]*Version\s*:\s*(\d+)\.(\d+)", done.stdout, re.MULTILINE)
+    return (int(version[1]), int(version[2])) if version and done.returncode == 0 else None
 
 
 def allowed_variants(template: str, variant: str) -> tuple[str, ...]:

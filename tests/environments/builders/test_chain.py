@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +16,8 @@ from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache
 from perfbisect.environments.factory import ChainBuilder, make_builder
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
-from tests.environments.conftest import ask
+from tests.environments.conftest import World, plain_builder
 from tests.environments.cproject import WHY_NOT, CHistory, write_c_history
-from tests.environments.tiny import TinyHistory
 from tests.environments.wheel_index import serving, wheel_of
 from tests.fakes.gitwriter import run_git
 
@@ -28,12 +28,12 @@ class Scripted(Builder):
 
     name: str
     cache: EnvironmentCache
+    spec: str
     refused: dict[str, Refusal] = field(default_factory=dict)
     failing: dict[str, Exception] = field(default_factory=dict)
     tried: list[str] = field(default_factory=list)
     prepared: list[str] = field(default_factory=list)
     cost: float | None = 1.0
-    spec: str = "scripted:x"
 
     def prepare(self, changes: Iterable[Change]) -> None:
         self.prepared += [change.id for change in changes]
@@ -75,7 +75,7 @@ Pair = tuple[Scripted, Scripted, ChainBuilder]
 @pytest.fixture
 def pair(tmp_path: Path) -> Pair:
     cache = EnvironmentCache(tmp_path)
-    first, second = Scripted("first", cache), Scripted("second", cache)
+    first, second = Scripted("first", cache, "first:x"), Scripted("second", cache, "second:x")
     return first, second, ChainBuilder([first, second], cache)
 
 
@@ -98,16 +98,12 @@ def test_only_when_all_refuse_is_it_refused_and_every_reason_is_told(pair: Pair,
     assert chain.refuses(A) is None
     second.refused[A.id] = Refusal("no wheel")
     assert chain.refuses(A) == Refusal("first: too new; second: no wheel")
+    second.refused[C.id] = first.refused[C.id] = Refusal("no base", error=True)
+    assert chain.refuses(C) == Refusal("no base", error=True), "a wrong request is told as one"
     assert chain.key(A) != chain.key(B)
     assert (chain.minutes(A), chain.disk([A])) == (None, 0)
     with pytest.raises(BuildError, match="every builder failed: first: too new; second: no wheel"):
         chain.ensure(A, log=log, timeout=5)
-
-
-def test_a_wrong_request_is_told_as_one(pair: Pair) -> None:
-    first, _, chain = pair
-    first.refused[A.id] = Refusal("no base", error=True)
-    assert chain.refuses(A) == Refusal("no base", error=True)
 
 
 def test_what_fails_to_build_goes_on_and_stays_there_after_a_restart(
@@ -154,34 +150,31 @@ def test_costs_and_notes_are_those_of_who_builds(pair: Pair, log: Path) -> None:
     assert [chain.minutes(change) for change in (A, B)] == [1.0, 20.0]
     assert chain.disk([A, B, C]) == 300
     assert chain.notes()[:2] == ("first has a note", "second has a note")
-    assert "(1 by first, 1 by second)" in chain.notes()[2]
+    assert "(1 by first:x, 1 by second:x)" in chain.notes()[2]
     second.cost = None
     assert chain.disk([A, B]) is None
     chain.ensure(B, log=log, timeout=5)
     assert chain.minutes(B) == 0.0
 
 
-def test_overlay_then_wheel(
-    history: TinyHistory, repository: Repository, installed: Environment, tmp_path: Path, log: Path
-) -> None:
-    """The real ones: what needs compiling comes from the index; a hole there is a skip with both reasons."""
-    with serving() as index:
-        index.add(history.kernel, wheel_of(tmp_path / "w", repository, history.kernel))
-        spec = (
-            f"overlay:{installed.interpreter},package=tiny_engine,base={history.slow},"
-            f"wheel:{index.address}/{{sha}},package=tiny_engine,variant=default"
-        )
-        builder = make_builder(spec, repository=repository, cache=tmp_path)
-        builder.prepare([Change(history.slow), Change(history.kernel)])
-        slow = Change(history.slow)
-        assert builder.refuses(slow) is None and not builder.cached(slow) and builder.key(slow)
-        builder.minutes(slow), builder.disk([slow]), builder.notes()
-        assert set(index.asked) == {f"/{history.kernel}/tiny-engine/"}, "not for what the overlay builds"
-        built = builder.ensure(Change(history.kernel), log=log, timeout=60)
-        assert built.facts["builder"] == "wheel"
-        assert "csrc/ops.cpp" in built.facts["handed_on"][0]
-        assert ask(built, "import tiny_engine; print(tiny_engine.speed())") == "3"
-        assert builder.spec == spec
+def test_the_first_base_that_fits(world: World) -> None:
+    history, copy = world.history, world.cache / "copy"
+    shutil.copytree(world.installed.folder / "venv", copy, symlinks=True)
+    bases = {world.installed.interpreter: history.base, copy / "bin" / "python": history.kernel}
+    spec = ",".join(f"overlay:{base},package=tiny_engine,base={sha}" for base, sha in bases.items())
+    builder = plain_builder(spec, repository=world.repository, cache=world.cache)
+    assert isinstance(builder, ChainBuilder)
+    changes = [Change(sha) for sha in (history.slow, history.kernel, history.back)]
+    builder.prepare(changes)
+    first, second = builder.builders
+    assert [builder.select(change) for change in changes] == [first, second, first]
+    assert builder.notes()[0].startswith(
+        f"changes are built in several ways (2 by {first.spec}, 1 by {second.spec})"
+    )
+    built = world.ensure(builder, changes[0])
+    assert built.facts["base"] == str(world.installed.interpreter)
+    client = builder.client()
+    assert client is not None and client.interpreter == world.installed.interpreter
 
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")
@@ -210,6 +203,8 @@ def test_overlay_wheel_source(tmp_path: Path, log: Path, monkeypatch: pytest.Mon
         names = ("python", "source", "header", "mended")
         changes = [Change(getattr(history, name)) for name in names]
         builder.prepare(changes)
+        assert not builder.cached(changes[0]) and builder.refuses(changes[0]) is None
+        assert f"/{history.python}/tiny-engine/" not in index.asked, "not for what the overlay builds"
         built = {
             name: builder.ensure(change, log=log, timeout=60)
             for name, change in zip(names, changes, strict=True)

@@ -50,13 +50,11 @@ def test_a_release(installed: Environment, tmp_path: Path, log: Path) -> None:
     assert built.facts["identified_by"] == "version"
     assert "tiny-helper==5.1" in built.facts["packages"]
     assert not built.folder.is_relative_to(installed.folder)
-
-
-def test_another_release(installed: Environment, tmp_path: Path, log: Path) -> None:
     with pytest.raises(BuildError, match=r"says it is version 1\.0, not 1\.1"):
-        existing(tmp_path, installed.interpreter).ensure(
-            Change("tiny-engine==1.1", "release"), log=log, timeout=60
-        )
+        builder.ensure(Change("tiny-engine==1.1", "release"), log=log, timeout=60)
+    client = builder.client()
+    assert client is not None
+    assert (client.interpreter, client.engine_version) == (installed.interpreter, "1.0")
 
 
 def test_a_clean_checkout_at_the_commit(checkout: TinyHistory, tmp_path: Path, log: Path) -> None:
@@ -84,12 +82,6 @@ def test_a_dirty_checkout(dirt: str, checkout: TinyHistory, tmp_path: Path, log:
     builder = existing(tmp_path / "c", Path(sys.executable), path=str(checkout.path))
     with pytest.raises(BuildError, match="with uncommitted changes"):
         ensure(builder, checkout.slow_again, log)
-
-
-def test_a_checkout_that_is_dirty_elsewhere(checkout: TinyHistory, tmp_path: Path, log: Path) -> None:
-    (checkout.path / "docs" / "a").write_text("9")
-    builder = existing(tmp_path / "c", Path(sys.executable), path=str(checkout.path))
-    assert ensure(builder, checkout.slow_again, log).engine_commit == checkout.slow_again
 
 
 def test_an_environment_inside_a_checkout_is_no_checkout(
@@ -139,11 +131,6 @@ def test_what_nobody_can_tell_is_believed_only_when_told_to(
 def test_no_engine_at_all(tmp_path: Path, log: Path) -> None:
     with pytest.raises(BuildError, match="No module named 'tiny_engine'"):
         existing(tmp_path, Path(sys.executable)).ensure(Change("a" * 40), log=log, timeout=60)
-
-
-def test_the_client_is_the_interpreter_itself(installed: Environment, tmp_path: Path) -> None:
-    client = existing(tmp_path, installed.interpreter).client()
-    assert (client.interpreter, client.engine_version) == (installed.interpreter, "1.0")
 
 
 def test_what_is_found_now_counts_and_not_an_earlier_look(

@@ -161,11 +161,6 @@ def test_commits_of_a_pin_share_what_is_below(omni: Omni, shared_cache: Path, lo
     assert (docs.seconds, docs.engine_commit) == (0.0, omni.docs)
 
 
-def test_other_requirements_are_another_base(omni: Omni, shared_cache: Path, log: Path) -> None:
-    made = builder(omni, shared_cache).ensure(Change(omni.requirement), log=log, timeout=120)
-    assert versions(made).split()[:3] == ["0.21.0", "2", "1.1"]
-
-
 def test_the_groups_of_a_range(omni: Omni, shared_cache: Path) -> None:
     here = builder(omni, shared_cache)
     named = ("before", "first", "slow", "rebase", "requirement", "wheel", "odd")

@@ -54,6 +54,8 @@ def test_each_commit_is_right_and_only_what_changed_is_compiled(
         built = builder.ensure(Change(getattr(c_history, name)), log=log, timeout=120)
         found[name] = (ask(built, SPEED), compiled(tmp_path), built.facts["incremental"])
         if name == "python":
+            assert built.engine_version == f"1.2.1.dev1+g{c_history.python[:12]}"
+            assert (built.engine_commit, built.facts["identified_by"]) == (c_history.python, "commit")
             there = {path.name for path in Path(built.engine_file).parent.glob("*.py")}
             assert there == {"__init__.py", "new.py", "_version.py"}
     assert found == {
@@ -106,20 +108,6 @@ def test_what_a_killed_build_left_is_not_used(c_history: CHistory, tmp_path: Pat
 
 
 @compiles
-def test_what_is_built_says_which_commit_it_is(c_history: CHistory, tmp_path: Path, log: Path) -> None:
-    builder = source(tmp_path, c_history)
-    tagged = builder.ensure(Change(c_history.first), log=log, timeout=120)
-    assert (tagged.engine_version, tagged.facts["identified_by"]) == ("1.2.0", "content")
-    later = builder.ensure(Change(c_history.python), log=log, timeout=120)
-    assert later.engine_version == f"1.2.1.dev1+g{c_history.python[:12]}"
-    assert later.facts["identified_by"] == "commit"
-    assert later.engine_commit == c_history.python
-    assert later.facts["builder"] == "source"
-    assert later.facts["packages"] == [f"tiny-engine==1.2.1.dev1+g{c_history.python[:12]}"]
-    assert not list(later.folder.rglob("*.whl"))
-
-
-@compiles
 def test_documentation_and_tests_make_no_new_environment(
     c_history: CHistory, tmp_path: Path, log: Path
 ) -> None:
@@ -140,10 +128,12 @@ def test_the_users_checkout_is_not_touched(c_history: CHistory, tmp_path: Path, 
     shutil.copytree(c_history.path, copy)
     (copy / "csrc" / "first.c").write_text("not C at all\n")
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
-    built = source(tmp_path / "cache", CHistory(copy, *[c_history.first] * 7)).ensure(
-        Change(c_history.first), log=log, timeout=120
-    )
+    copied = CHistory(copy, *[c_history.first] * 7)
+    builder = source(tmp_path / "cache", copied, ",with=tiny-helper==5.0")
+    built = builder.ensure(Change(c_history.first), log=log, timeout=120)
     assert ask(built, SPEED) == "12"
+    assert (built.engine_version, built.facts["identified_by"]) == ("1.2.0", "content")
+    assert built.facts["packages"] == ["tiny-engine==1.2.0", "tiny-helper==5.0"]
     assert {path: path.stat().st_mtime_ns for path in copy.rglob("*")} == before
 
 
@@ -201,14 +191,6 @@ def test_prices_are_learnt_first_builds_and_later_ones_apart(
     assert "a first build took" in builder.notes()[0]
     sizes = [first.facts["bytes"], later.facts["bytes"]]
     assert builder.disk([Change(c_history.header)]) == round(sum(sizes) / 2)
-
-
-@compiles
-def test_more_packages_are_installed_beside_it(c_history: CHistory, tmp_path: Path, log: Path) -> None:
-    builder = source(tmp_path, c_history, ",with=tiny-helper==5.0")
-    built = builder.ensure(Change(c_history.first), log=log, timeout=120)
-    assert built.facts["packages"] == ["tiny-engine==1.2.0", "tiny-helper==5.0"]
-    assert builder.key(Change(c_history.first)) != source(tmp_path, c_history).key(Change(c_history.first))
 
 
 def test_a_project_in_a_folder_and_a_commit_without_it(tmp_path: Path, wheels: Path) -> None:

@@ -116,6 +116,9 @@ def test_right_wheels_are_installed_with_dependencies_of_a_day(lying: Site) -> N
         assert built.facts["exclude_newer"] == "2001-01-01"
         assert builder.cached(Change(sha))
         assert builder.minutes(Change(sha)) == 0.0
+    assert builder.client() is None
+    client = lying.builder(f"{DEFAULT},client={lying.history.base}", day="2001-01-01").client()
+    assert client is not None and client.engine_commit == lying.history.base
 
 
 @pytest.mark.parametrize(
@@ -134,13 +137,6 @@ def test_wrong_wheels(name: str, said: str, lying: Site) -> None:
     assert raised.value.where == str(lying.log)
     assert not builder.cached(change)
     assert not list((lying.cache / "environments").glob("[!.]*"))
-
-
-def test_a_release_with_the_commits_own_files_is_that_commit(site: Site) -> None:
-    release = write_wheel(site.cache / "w", "tiny-engine", "1.0", package_files(), ("tiny-helper",))
-    site.index.add(site.history.base, release)
-    built = site.ensure(site.builder(), Change(site.history.base))
-    assert built.facts["identified_by"] == "content"
 
 
 def test_an_index_that_is_down_is_the_machines_fault(site: Site) -> None:
@@ -247,11 +243,3 @@ def test_costs_are_estimated_from_the_index_and_from_builds(site: Site) -> None:
     assert builder.minutes(slow) == pytest.approx(built.seconds / 60)
     assert builder.disk([base]) == 0
     assert builder.disk([base, slow]) == built.facts["bytes"]
-
-
-def test_the_client_is_one_commits(site: Site) -> None:
-    site.serve(site.history.base)
-    assert site.builder("").client() is None
-    client = site.builder(f",client={site.history.base}").client()
-    assert client is not None
-    assert client.engine_commit == site.history.base
