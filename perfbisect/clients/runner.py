@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,7 +68,7 @@ class ClientHost:
         stop_requested: StopRequested,
         at_limit: Callable[[], None] | None = None,
     ) -> ProcessResult:
-        """Run ``argv`` (without the interpreter) like :func:`perfbisect.system.processes.run`.
+        """Run ``argv``, whose interpreter is the host's, like :func:`perfbisect.system.processes.run`.
 
         Raises:
             MachineError: a signal ended the host, or no memory or process is available.
@@ -76,7 +77,7 @@ class ClientHost:
         """
         began, when = time.monotonic(), f"in {log.stem}"
         env = {processes.TOKEN_VARIABLE: token}
-        request = {"argv": list(argv), "env": env, "log": str(log), "cwd": str(self.cwd)}
+        request = {"argv": list(argv[1:]), "env": env, "log": str(log), "cwd": str(self.cwd)}
         try:
             self.channel.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
@@ -232,25 +233,13 @@ class Runner:
     ) -> ProcessResult:
         """Run the whole command ``argv``; none of its processes survive."""
         self._runs += 1
+        start: Callable[..., ProcessResult] = partial(
+            processes.run, env=self.env, cwd=self.cwd, cores=self.cores
+        )
         if self._host is not None:
-            return self._host.run(
-                argv[1:],
-                log=log,
-                token=token,
-                timeout=timeout,
-                stop_requested=stop_requested,
-                at_limit=at_limit,
-            )
-        return processes.run(
-            argv,
-            env=self.env,
-            cwd=self.cwd,
-            log=log,
-            token=token,
-            timeout=timeout,
-            stop_requested=stop_requested,
-            at_limit=at_limit,
-            cores=self.cores,
+            start = self._host.run
+        return start(
+            argv, log=log, token=token, timeout=timeout, stop_requested=stop_requested, at_limit=at_limit
         )
 
     def end(self) -> None:

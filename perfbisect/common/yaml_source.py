@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -16,9 +15,9 @@ from perfbisect.common.text import nearest
 from perfbisect.errors import LocatedError, UsageError
 
 try:
-    from yaml import CSafeLoader as _FastBase
+    from yaml import CSafeLoader as _SafeLoader  # ten times as fast
 except ImportError:  # PyYAML without its C library
-    from yaml import SafeLoader as _FastBase  # type: ignore[assignment]
+    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
 Place = tuple[str | int, ...]
 """The keys and list positions that lead to a value."""
@@ -26,7 +25,7 @@ Place = tuple[str | int, ...]
 _MOST_VALUES = 100_000
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(_SafeLoader):
     """Plain scalars of YAML 1.2 only: ``on``, ``12:30``, ``010`` and dates are text."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - shared by design
@@ -43,12 +42,6 @@ for _tag, _pattern, _first in (
     ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list(_first))
-
-
-class _FastLoader(_FastBase):
-    """The same with libyaml: ten times as fast, but its error messages are harder to read."""
-
-    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
 
 @dataclass(frozen=True)
@@ -101,10 +94,12 @@ def parse(text: str, file: Path) -> Located:
     Raises:
         LocatedError: invalid YAML, several documents, a duplicate key, a tag or a recursive alias.
     """
-    with suppress(yaml.YAMLError):
-        return _read(_FastLoader(text), file)
     try:
-        return _read(_Loader(text), file)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        converter = _Converter(loader, file)
+        data = None if node is None else converter.value(node, ())
+        return Located(file, data, converter.lines)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = " ".join(part for part in (error.context, error.problem) if part)
@@ -114,20 +109,10 @@ def parse(text: str, file: Path) -> Located:
         raise LocatedError(f"no valid YAML: {error}", file=file) from None
 
 
-def _read(loader: _Loader | _FastLoader, file: Path) -> Located:
-    try:
-        node = loader.get_single_node()
-        converter = _Converter(loader, file)
-        data = None if node is None else converter.value(node, ())
-        return Located(file, data, converter.lines)
-    finally:
-        loader.dispose()
-
-
 class _Converter:
     """Turns nodes into plain data and records their lines."""
 
-    def __init__(self, loader: _Loader | _FastLoader, file: Path) -> None:
+    def __init__(self, loader: _Loader, file: Path) -> None:
         self._loader, self._file = loader, file
         self.lines: dict[Place, int] = {(): 1}
 

@@ -114,35 +114,3 @@ def test_a_specification_as_it_was_at_a_commit(home: Path, capsys: pytest.Captur
     git(repo, "rm", "--quiet", "-r", "tests")
     git(repo, "commit", "--quiet", "-m", "gone")
     assert "has no file" in told(capsys, *asked, "--at", "HEAD", code=2)
-
-
-def test_every_cell_that_agrees_with_a_result_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = CHAT | {"extra_body": {"modalities": ["text"]}, "percentile-metrics": "ttft,e2el"}
-    (home / "spec.json").write_text(servers(CHAT, text))
-    told(capsys, "cells", "import", "spec.json", "-o", "out")
-    name = "result_test_talk_random_4_40_20260412-190115.json"
-    shown = told(capsys, "cells", "match", name, "--among", "out").splitlines()
-    assert shown[:3] == [
-        "talk-random-text@c4-n40: agrees with all that is said",
-        "talk-random@c4-n40: agrees with all that is said",
-        "2 cells agree: what is said does not tell them apart",
-    ]
-    document = json.loads(told(capsys, "cells", "match", name, "--among", "out", "--json"))
-    assert document["exact"] and len(document["cells"]) == 2
-
-
-def test_a_result_of_images_is_of_every_cell_of_its_file(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    images = [
-        {"name": f"{size}x{size}", "dataset": "random", "task": "t2i", "width": size, "num-prompts": 10}
-        for size in (512, 1536)
-    ]
-    (home / "test_paint_vllm_omni.json").write_text(servers(*images, name="test_paint_single_device"))
-    told(capsys, "cells", "import", "test_paint_vllm_omni.json", "-o", "out")
-    name = "diffusion_result_test_paint_vllm_omni_20260519-190531.json"
-    shown = told(capsys, "cells", "match", name, "--among", "out").splitlines()
-    assert shown[:2] == [
-        "paint_vllm_omni-single_device-1536x1536: agrees with all that is said",
-        "paint_vllm_omni-single_device-512x512: agrees with all that is said",
-    ]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from perfbisect.cli.app import run
-from tests.environments.tiny import write_history
 
 CELL = """family: text
 model: acme/tiny
@@ -71,16 +70,6 @@ def test_a_file_that_cannot_be_read_is_named(
 @pytest.mark.usefixtures("here")
 def test_a_report_that_addresses_somebody_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert matched(capsys, f"@somebody {REPORT}")["exact"]
-
-
-def test_a_report_of_a_file_refuses_another_cell_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``--expect-workload`` of what measures takes it as well, before any environment is looked at."""
-    write_history(here / "repo")
-    asked = ["run", "one", "--at", "HEAD", "--repo", "repo", "--env", "existing:/no/python", "--json"]
-    for report, said in (("@lost.txt", "cannot be read"), ("@other.txt", "num_prompts: 9 there, 8 here")):
-        (here / "other.txt").write_text(REPORT.replace("prompts 8", "prompts 9"))
-        assert run([*asked, "--expect-workload", report]) == 2
-        assert said in json.loads(capsys.readouterr().out)["error"]
 
 
 def test_what_is_not_said_tells_no_known_cells_apart(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from perfbisect.cells.loading import load_cell
 from perfbisect.cli.app import run
 from perfbisect.measure.local import LocalExecutor
-from perfbisect.model.cell import Cell, cell_difference
 from perfbisect.resources import cells_folder
 from perfbisect.serving.server import Server
 from tests.fakes.history import PretendHistory, make_history
@@ -81,17 +79,3 @@ def test_the_wrong_cell_is_refused_before_a_server_starts(
     for field, (there, here) in INSTEAD.items():
         assert f"{field}: {there} there, {here} here" in error
     assert not (benched.parent / "state" / "jobs").exists()
-
-
-@pytest.mark.usefixtures("benched")
-def test_the_reports_own_cell_is_the_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["cells", "match", REPORT]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("tts_default_voice_high_c: agrees with all that is said\n")
-
-
-def test_two_files_differ_in_just_these_fields(benched: Path) -> None:
-    def fields(a: Cell, b: Cell) -> set[str]:
-        return {row[0].split(".")[0] for row in cell_difference(a, b)}
-
-    assert fields(load_cell(REPORTED), load_cell(benched)) - {"tokenizer"} == set(INSTEAD)

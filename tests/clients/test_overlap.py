@@ -78,7 +78,7 @@ def host(site: Path, *modules: str, **more: str) -> Iterator[ClientHost]:
 
 
 def run(made: ClientHost, log: Path, *arguments: str, timeout: float = 20.0, **options: Any) -> ProcessResult:
-    argv = ("-m", "pkg.tool", *arguments)
+    argv = (sys.executable, "-m", "pkg.tool", *arguments)
     options = {"stop_requested": never, **options}
     return made.run(argv, log=log, token="aa" * 16 + ".client-1", timeout=timeout, **options)
 

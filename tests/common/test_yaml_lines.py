@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.common import yaml_source
 from perfbisect.common.yaml_source import load, parse
 from perfbisect.errors import LocatedError, UsageError
-from perfbisect.resources import cells_folder
-from perfbisect.series.suspects import table
 
 FILE = Path("a.yaml")
 
@@ -23,17 +20,6 @@ def test_every_key_knows_its_line() -> None:
     } == {("a",): 2, ("b",): 4, ("b", "c"): 5, ("b", "c", 1): 6, ("b", "d", 1, "e"): 9}
     assert found.line(("b", "c", 1, "deeper")) == 6
     assert found.line(("nothing",)) == 1
-
-
-def test_the_parser_in_c_reads_what_the_one_in_python_reads_at_the_same_lines() -> None:
-    files = [*cells_folder().rglob("*.yaml"), table.SHIPPED]
-    assert len(files) > 10
-    for file in files:
-        text = file.read_text(encoding="utf-8")
-        fast, plain = (
-            yaml_source._read(kind(text), file) for kind in (yaml_source._FastLoader, yaml_source._Loader)
-        )
-        assert fast == plain
 
 
 def test_words_are_those_of_yaml_1_2() -> None:

@@ -82,10 +82,8 @@ def test_the_environment_is_quiet_local_and_the_cells() -> None:
 
 def test_the_first_request_is_a_real_completion() -> None:
     request = server().first_request
-    assert request.path == "/v1/completions"
-    assert request.body["model"] == "pb-1a2b"
-    assert request.body["max_tokens"] == 4
-    assert request.body["ignore_eos"] is True
+    assert (request.path, request.body["model"]) == ("/v1/completions", "pb-1a2b")
+    assert (request.body["max_tokens"], request.body["ignore_eos"]) == (4, True)
     assert request.must_contain == "usage.completion_tokens"
 
 
