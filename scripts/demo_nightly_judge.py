@@ -66,12 +66,8 @@ class Check:
 
 def judge(found: Found) -> tuple[Check, ...]:
     """Check everything that must hold."""
-    return (
-        *_check_slow_commit(found),
-        *_check_instrument(found),
-        *_check_nights(found),
-        *_check_launches(found),
-    )
+    checks = (_check_slow_commit, _check_instrument, _check_nights, _check_launches)
+    return tuple(check for group in checks for check in group(found))
 
 
 def _opened(found: Found, metric: str) -> list[tuple[int, dict[str, Any]]]:
@@ -91,9 +87,7 @@ def _check_slow_commit(found: Found) -> Iterator[Check]:
     holds = bool(sizes) and all(abs(size - (FACTOR - 1)) < 0.1 for size in sizes)
     yield Check("it reports the planted size", holds, ", ".join(f"{size:+.1%}" for size in sizes))
 
-    measured = [
-        (night, bisection) for night, bisection in found.bisections() if bisection["state"] == "measured"
-    ]
+    measured = [(night, one) for night, one in found.bisections() if one["state"] == "measured"]
     culprits = [bisection["culprit"] for _, bisection in measured]
     is_right = [culprit and culprit["id"] for culprit in culprits] == [found.world.slow]
     holds = is_right and measured[0][0] == min((night for night, _ in opened), default=0)
@@ -112,7 +106,7 @@ def _check_slow_commit(found: Found) -> Iterator[Check]:
     is_on_site = found.world.slow[:10] in found.site
     reported = [cell for cell in CELLS if cell in found.report]
     holds = is_on_site and len(reported) == len(CELLS) and "instrument" in found.report.lower()
-    words = f"the report names {len(reported)} cells; the site {'names' if is_on_site else 'does not name'} the commit"
+    words = f"the report names {len(reported)} cells; the site names the commit: {is_on_site}"
     yield Check("report and site say so", holds, words)
 
 

@@ -20,13 +20,12 @@ from perfbisect.cli.changes import changes_group
 from perfbisect.cli.compare import check, compare, verify
 from perfbisect.cli.compare import run as run_verb
 from perfbisect.cli.dashboard import dashboard
-from perfbisect.cli.doctor import doctor
 from perfbisect.cli.env import env
 from perfbisect.cli.groups import Verbs
-from perfbisect.cli.init import init
 from perfbisect.cli.jobs import report, resume, status, stop
 from perfbisect.cli.nightly import nightly
 from perfbisect.cli.reproduce import reproduce
+from perfbisect.cli.setup import doctor, init
 from perfbisect.cli.skill import skill_group
 from perfbisect.cli.track import track
 from perfbisect.commands import options

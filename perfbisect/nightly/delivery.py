@@ -249,12 +249,7 @@ def send(
     say: Callable[[str], None] = lambda _: None,
     timeouts_s: tuple[float, float] = (5.0, 30.0),
 ) -> None:
-    """Post ``payload`` as JSON. ``timeouts_s``: to connect, and between bytes.
-
-    Raises:
-        UsageError: the address or the token is refused.
-        MachineError: the message is refused or was not delivered.
-    """
+    """Post ``payload`` as JSON. ``timeouts_s``: to connect, and between bytes."""
     status, reason = _post(target, payload, RetryPolicy("webhook", _TRIES, wait=wait, say=say), timeouts_s)
     if 200 <= status < 300:
         return
@@ -264,14 +259,10 @@ def send(
             where=target.shown,
             next_step=f"set {target.name} again",
         )
+    problem, next_step = "did not take the message", "the report of the night has the same content"
     if 300 <= status < 500 and status != 429:
-        problem = "redirects" if status < 400 else "refuses the message"
-        raise MachineError(f"the webhook {problem}: {reason}", where=target.shown)
-    raise MachineError(
-        f"the webhook did not take the message: {reason}",
-        where=target.shown,
-        next_step="the report of the night has the same content",
-    )
+        problem, next_step = "redirects" if status < 400 else "refuses the message", ""
+    raise MachineError(f"the webhook {problem}: {reason}", where=target.shown, next_step=next_step or None)
 
 
 _ALERT_FIELDS = {"id", "event", "change", "cell", "metric", "effect", "worse", "cause", "shape", "first"}

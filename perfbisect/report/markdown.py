@@ -27,7 +27,6 @@ _FOLDED = 12
 
 
 def report_markdown(report: Report) -> str:
-    """The whole report."""
     parts = [f"# {prose(report.heading)}", *_blocks(report.blocks)]
     for section in report.sections:
         shown = _blocks(section.blocks)
@@ -56,9 +55,10 @@ def _block(block: Block) -> str:
         return "\n".join(items)
     if isinstance(block, Table):
         head = tuple(column.title for column in block.columns)
-        return table(head, (tuple(_cell(cell) for cell in row) for row in block.rows)) if block.rows else ""
+        rows = (tuple(text_markdown(cell) for cell in row) for row in block.rows)
+        return table(head, rows) if block.rows else ""
     if isinstance(block, KeyValues):
-        return table(("", ""), ((prose(label), _cell(value)) for label, value in block.rows))
+        return table(("", ""), ((prose(label), text_markdown(value)) for label, value in block.rows))
     if isinstance(block, Code):
         return fenced(block.text, block.language)
     if isinstance(block, Command):
@@ -66,11 +66,6 @@ def _block(block: Block) -> str:
     if isinstance(block, Figure):
         return ""
     raise AssertionError(block)
-
-
-def _cell(text: Inline) -> str:
-    # Every span has escaped its bars already.
-    return text_markdown(text) if text else ""
 
 
 def _span(part: Span) -> str:
@@ -86,12 +81,10 @@ def _span(part: Span) -> str:
 
 
 def prose(text: str) -> str:
-    """A sentence of ours with names of others in it: nothing in it acts as markup, and it can be read as it
-    is.
+    """A sentence in which nothing acts as markup.
 
-    What GitHub makes a link or a mention of (``@name``, ``#123``, an address) or a formula (``$``) stands in
-    a code span: it does so after Markdown, so that neither a backslash nor an entity keeps it from it
-    (github/markup#1168, github/cmark-gfm#181).
+    GitHub makes links, mentions and formulas after Markdown (``@name``, ``#123``, ``$``): those words stand
+    in code spans, since no backslash or entity stops it (github/markup#1168, github/cmark-gfm#181).
     """
     shown = _WORD.sub(lambda word: _harmless(word[0]), line(text, 1000).strip())
     return _BLOCK.sub(lambda begin: f"{begin[1] or ''}\\", shown)

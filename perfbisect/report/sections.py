@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from perfbisect.common.quantities import minutes, number, percent, with_unit
 from perfbisect.jobs.documents import (
@@ -28,7 +27,6 @@ from perfbisect.report.plots import PHASES
 
 
 def change_text(change: ChangeDocument) -> Inline:
-    """A change with its subject."""
     return (code(change.short), " ", code(change.subject)) if change.subject else code(change.short)
 
 
@@ -86,19 +84,12 @@ def reproduce_section(commands: Iterable[CommandsDocument]) -> Section:
 
 
 def version_section(versions: Mapping[str, object]) -> Section:
-    """Versions of everything that was measured with."""
-    rows = tuple((name, code(value)) for name, value in version_rows(versions))
-    return Section("Versions", (KeyValues(rows),) if rows else (), detail=True)
-
-
-def version_rows(versions: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(name, value) of everything with which was measured, a table within it row by row."""
-    rows = []
+    """Versions of everything that was measured with, a table within them row by row."""
+    rows: list[tuple[str, Inline]] = []
     for name, value in versions.items():
-        if not value:
-            continue
         if isinstance(value, Mapping):
-            rows += [(f"{name}: {key}", str(item)) for key, item in value.items() if item]
-        else:
-            rows.append((name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)))
-    return rows
+            rows += [(f"{name}: {key}", code(str(item))) for key, item in value.items() if item]
+        elif value:
+            text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            rows.append((name, code(text)))
+    return Section("Versions", (KeyValues(tuple(rows)),) if rows else (), detail=True)

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from perfbisect.common.text import code as code_span
 from perfbisect.report.document import (
@@ -28,7 +29,7 @@ from perfbisect.report.document import (
 )
 from perfbisect.report.html import embedded_json, report_html
 from perfbisect.report.markdown import report_markdown
-from perfbisect.report.terminal import plain, report_lines, table_lines
+from perfbisect.report.terminal import fitted, plain, report_lines, table_lines
 
 TABLE = Table((Column("metric"), Column("A", numeric=True)), (("tpot", "12.0 ms"), (code("a|b"), "3")))
 FIGURE = Figure("by-time", "Launches by time", {"data": [], "layout": {"xaxis": {}, "yaxis": {}}})
@@ -130,3 +131,28 @@ def test_columns_of_a_table_are_aligned(rows: list[tuple[str, str]]) -> None:
 def test_every_tone_has_a_style(style: str) -> None:
     page = report_html(Report("t", Verdict("v", style), ()))  # type: ignore[arg-type]
     assert f".word.{style}" in page
+
+
+WORDS = st.lists(st.text("abc-中", min_size=1, max_size=9), min_size=1, max_size=12)
+
+
+@given(WORDS, st.integers(0, 12), st.integers(20, 60))
+def test_no_line_is_wider_and_no_word_is_lost(words: list[str], indent: int, width: int) -> None:
+    text = " " * indent + "  ".join(words)
+    shown = fitted(text, width)
+    assert [word for row in shown for word in row.split()] == words
+    for row in shown:
+        assert cell_len(row) <= width or len(row.split()) == 1
+        assert row.startswith(" " * min(indent, width // 2))
+
+
+def test_the_rest_is_indented_further() -> None:
+    assert fitted("  name    value and more of it", 20) == ["  name    value and", "      more of it"]
+    assert fitted("short", 20) == ["short"]
+
+
+def test_what_is_copied_is_left_to_the_terminal() -> None:
+    command = "  next:  perfbisect resume 20260102-030405-ab12 --budget 150m --state /a/b/c"
+    assert fitted(command, 30) == [command]
+    page = "# A report\n\n| a | b |\n|---|---|\n| a long row of a table | that Markdown needs whole |"
+    assert fitted(page, 20) == [page]

@@ -1,16 +1,22 @@
-"""``fetch: true``: a night is of what was pushed since; without the net, of what is there."""
+"""Nights on this machine: the branch that is fetched, and cells that share server starts."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.errors import LocatedError, MachineError
+from perfbisect.jobs.folders import Jobs
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.replay import launches
 from perfbisect.nightly.measure import build_context
+from tests.cli.test_nightly import Scene
 from tests.fakes.remote import Cloned, cloned
 
 CONFIG = """\
@@ -72,3 +78,31 @@ def test_a_branch_that_no_fetch_moves_is_refused(there: Cloned, branch: str) -> 
     with pytest.raises(LocatedError, match=f"fetch: '{branch}' is not a remote branch") as caught:
         build_context(configured(there, branch), MeasureOptions(), fetch=True)
     assert caught.value.line == 5
+
+
+def test_cells_of_one_server_share_its_starts_in_the_order_of_the_file(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    with (tmp_path / "nightly.yaml").open("a") as config:
+        config.write("suite: as_nightly\n")
+    process = scene.start()
+    output, told = process.communicate(timeout=100)
+    assert process.returncode == 0, told
+    document = json.loads(output)
+    assert [(cell["name"], cell["state"], cell["launches"]) for cell in document["cells"]] == [
+        ("quick", "measured", 2), ("other", "measured", 2),
+    ]  # fmt: skip
+    shared: dict[str, list[Any]] = {}
+    for job in Jobs(scene.state).all():
+        events = read(job.journal).events
+        plan = events[0].data
+        (other,) = {"quick", "other"} - {plan["cell"]["name"]}
+        assert f"its server launches are shared with {other}" in plan["notes"]
+        assert job.report.is_file()
+        shared[plan["cell"]["name"]] = [
+            launch.attempt.provenance.facts["launch"] for launch in launches(events) if launch.attempt
+        ]
+    starts = [fact["id"] for fact in shared["quick"]]
+    assert len(set(starts)) == 2
+    assert [fact["id"] for fact in shared["other"]] == starts
+    assert [fact["after"] for fact in shared["quick"]] == [[], []]
+    assert [fact["after"] for fact in shared["other"]] == [["quick"], ["quick"]]
