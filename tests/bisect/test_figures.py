@@ -113,15 +113,6 @@ def test_every_colour_is_one_of_both_themes(rich: ReportDocument) -> None:
         assert named | {"revert"} <= set(re.findall(r"--c-(\w+):", theme))
 
 
-def test_the_bars_are_the_posterior_and_the_culprit_stands_out(rich: ReportDocument) -> None:
-    assert rich.beliefs is not None
-    bars = next(trace for trace in plots(rich)["by-commit"]["data"] if trace["type"] == "bar")
-    assert bars["y"] == list(rich.beliefs.by_position)
-    (culprit,) = [i for i, colour in enumerate(bars["marker"]["color"]) if colour == "@culprit"]
-    assert culprit == rich.culprits[0].index
-    assert rich.culprits[0].changes[0].short in bars["customdata"][culprit][0]
-
-
 @pytest.mark.parametrize("name", ["by-commit", "by-time"])
 def test_every_launch_is_a_mark(rich: ReportDocument, name: str) -> None:
     figure = plots(rich)[name]
@@ -158,11 +149,3 @@ def test_distances_from_the_level_are_a_line_a_slot(rich: ReportDocument) -> Non
     first, level = rich.launches[0], level_spans(rich)[0].value
     assert first.value is not None
     assert lines[0]["y"][0] == pytest.approx((first.value / level - 1) * 100)
-
-
-def test_an_effect_has_its_interval(rich: ReportDocument) -> None:
-    assert rich.confirmed is not None
-    (trace,) = plots(rich)["effects"]["data"]
-    assert trace["x"][0] == pytest.approx(100 * rich.confirmed.effect)
-    assert trace["x"][0] + trace["error_x"]["array"][0] == pytest.approx(100 * rich.confirmed.high)
-    assert trace["x"][0] - trace["error_x"]["arrayminus"][0] == pytest.approx(100 * rich.confirmed.low)

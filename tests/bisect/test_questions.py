@@ -45,13 +45,6 @@ class TestFix:
         assert f"{world.changes[-1].short} is not better than {world.changes[0].short}" in report.summary[0]
         assert any("good end is worse than the bad end" in text for text in report.summary)
 
-    def test_of_a_metric_of_which_more_is_better(self, plan_for: MakePlan, new_job: NewJob) -> None:
-        world, watch = World(history(10).changes, slow=4, factor=1 / 1.4), Watch()
-        plan = plan_for(world, direction="improvement", metric="output_throughput")
-        report = verdict(new_job(plan, watch, world), watch, world)
-        assert named(report) == world.changes[4].id
-        assert "better: +" in report.summary[0]
-
     def test_an_end_is_called_what_the_user_calls_it(self, plan_for: MakePlan) -> None:
         world = World(history(5).changes, slow=2)
         with pytest.raises(BuildError, match="the bad end 000000000000") as caught:
@@ -61,31 +54,6 @@ class TestFix:
                 direction="improvement",
             )
         assert "--bad" in str(caught.value.next_step)
-
-
-@pytest.mark.parametrize(
-    ("direction", "ends_swapped", "one_build"),
-    [
-        ("regression", "the bad end is better than the good end", "only the bad end shows the step"),
-        ("improvement", "the good end is worse than the bad end", "only the good end shows the step"),
-    ],
-)
-def test_notes_are_made_from_the_direction(
-    plan_for: MakePlan, direction: Literal["regression", "improvement"], ends_swapped: str, one_build: str
-) -> None:
-    world = World(history(5).changes, slow=2)
-    plan = plan_for(world, direction=direction)
-    assert note_sentence(Note("ends swapped", effect=0.1), plan).startswith(ends_swapped)
-    assert note_sentence(Note("one build", positions=(plan.last,)), plan).startswith(one_build)
-    first, last = world.changes[0].short, world.changes[-1].short
-    steps = Note("more steps", positions=(0, plan.last), effect=0.1, whole=0.3)
-    assert note_sentence(steps, plan) == (
-        "more than one step: the culprit's step (+10.0%) is not the whole change (+30.0%); "
-        f"{first}, {last} lies at neither level"
-    )
-    parts = Note("parts unsettled", spans=((0, 1), (1, plan.last)))
-    middle = world.changes[1].short
-    assert note_sentence(parts, plan).endswith(f"settled of {first} to {middle}, {middle} to {last}")
 
 
 @pytest.mark.parametrize("direction", ["regression", "improvement"])

@@ -58,16 +58,6 @@ def plan(plan_for: MakePlan, here: PinnedWorld, refused: tuple[int, ...] = ()) -
     return plan_for(here, PinnedFake(groups=groups, refused=skipped))
 
 
-def test_the_plan_tells_where_the_pin_moves(plan_for: MakePlan) -> None:
-    here = world(5, None)
-    made = plan(plan_for, here)
-    assert made.notes == (
-        f"crosses the vllm pin at {here.changes[5].short}: v0.20.0 -> v0.21.0; it and its parent are "
-        "measured first after the ends",
-    )
-    assert [p.group for p in made.positions[4:6]] == ["vllm v0.20.0", "vllm v0.21.0"]
-
-
 def test_the_rebase_and_its_parent_are_measured_first_and_named(plan_for: MakePlan, new_job: NewJob) -> None:
     here, watch = world(5, 5), Watch()
     report = verdict(new_job(plan(plan_for, here), watch, here), watch, here)
@@ -93,15 +83,6 @@ def test_a_step_beside_the_rebase_is_no_rebase(plan_for: MakePlan, new_job: NewJ
     report = verdict(new_job(plan(plan_for, here), watch, here), watch, here)
     assert named(report) == here.changes[slow].id
     assert not any("rebase" in sentence for sentence in report.summary)
-
-
-def test_a_rebase_whose_parent_cannot_be_built(plan_for: MakePlan, new_job: NewJob) -> None:
-    here, watch = world(5, None), Watch()
-    made = plan(plan_for, here, refused=(4, 5))
-    (one,) = crossings(made.positions)
-    assert (one.parent, one.index) == (3, 6)
-    verdict(new_job(made, watch, here), watch, here)
-    assert not {here.changes[4].id, here.changes[5].id} & {x.change.id for x in here.requests}
 
 
 def test_a_pin_that_has_become_unlikely_is_not_measured(plan_for: MakePlan, new_job: NewJob) -> None:

@@ -102,8 +102,11 @@ def test_a_job_of_two_slots_is_resumed_on_one(plan_for: MakePlan, new_job: NewJo
     assert named(report) == world.changes[5].id
 
 
-def test_an_interruption_of_one_ends_the_other_too(plan_for: MakePlan, new_job: NewJob) -> None:
-    """One attempt is asked to stop; the other is in the middle of something and is interrupted there."""
+@pytest.mark.parametrize("is_blamed", [False, True])
+def test_an_interruption_of_one_ends_the_other_too(
+    plan_for: MakePlan, new_job: NewJob, is_blamed: bool
+) -> None:
+    """One attempt is asked to stop; the other is interrupted, or comes back failed as its processes ended."""
     world, watch = World(history(12).changes, slow=5), Watch()
     ended: list[str] = []
 
@@ -117,32 +120,8 @@ def test_an_interruption_of_one_ends_the_other_too(plan_for: MakePlan, new_job: 
                 time.sleep(0.001)
         except KeyboardInterrupt:
             ended.append(request.id)
-            raise
-
-    world.hold = hold
-    job = new_job(plan_for(world), watch, world)
-    with pytest.raises(Interrupted):
-        verdict(job, watch, world, slots=TWO)
-    assert ended == [request.id for request in world.requests if name_of(request) == "two"]
-    assert [x.end for x in launches(read(job.journal).events)] == [None, None], "both are measured again"
-
-
-def test_what_a_server_says_that_was_ended_for_us_is_nobodys_failure(
-    plan_for: MakePlan, new_job: NewJob
-) -> None:
-    """An attempt that comes back failed because its processes were ended is cut short, not blamed."""
-    world, watch = World(history(12).changes, slow=5), Watch()
-
-    def hold(request: AttemptRequest) -> None:
-        if name_of(request) == "one":
-            while not any(name_of(other) == "two" for other in world.requests):
-                time.sleep(0.001)
-            raise Interrupted("a stop was asked for")
-        try:
-            while True:
-                time.sleep(0.001)
-        except KeyboardInterrupt:
-            return
+            if not is_blamed:
+                raise
 
     world.hold = hold
     blame = Failure("bench", "change", "the server is gone")
@@ -150,6 +129,10 @@ def test_what_a_server_says_that_was_ended_for_us_is_nobodys_failure(
     job = new_job(plan_for(world), watch, world)
     with pytest.raises(Interrupted):
         verdict(job, watch, world, slots=TWO)
+    assert ended == [request.id for request in world.requests if name_of(request) == "two"]
+    if not is_blamed:
+        ends = [x.end for x in launches(read(job.journal).events)]
+        assert ends == [None, None], "both are measured again"
     world.hold, world.fault = lambda _: None, lambda *_: None
     report = verdict(job, watch, world, slots=TWO)
     assert report.culprit is not None

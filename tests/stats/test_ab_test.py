@@ -100,15 +100,6 @@ def seen_of(question: AbTest, blocks: list[list[float]], scale: float = 1.0) -> 
 
 
 @settings(max_examples=25, deadline=None)
-@given(blocks=BLOCKS, scale=st.floats(1e-3, 1e6))
-def test_units_do_not_matter(blocks: list[list[float]], scale: float) -> None:
-    question = AbTest()
-    one, other = (judge_blocks(question, seen_of(question, blocks, s)) for s in (1.0, scale))
-    assert other.word == one.word
-    assert (other.effect, other.low, other.high) == pytest.approx((one.effect, one.low, one.high), abs=1e-6)
-
-
-@settings(max_examples=25, deadline=None)
 @given(blocks=BLOCKS)
 def test_the_metrics_direction_turns_the_word_and_nothing_else(blocks: list[list[float]]) -> None:
     lower, higher = AbTest(), AbTest(sign=-1)
@@ -116,15 +107,6 @@ def test_the_metrics_direction_turns_the_word_and_nothing_else(blocks: list[list
     assert (other.effect, other.low, other.high) == pytest.approx((one.effect, one.low, one.high), abs=1e-6)
     turned = {"regression": "improvement", "improvement": "regression"}
     assert other.word == turned.get(one.word, one.word)
-
-
-@settings(max_examples=25, deadline=None)
-@given(blocks=BLOCKS)
-def test_the_interval_holds_the_estimate(blocks: list[list[float]]) -> None:
-    verdict = judge_blocks(AbTest(), seen_of(AbTest(), blocks))
-    assert verdict.low <= verdict.effect <= verdict.high
-    if verdict.word == "same":
-        assert max(abs(verdict.low), abs(verdict.high)) < AbTest().min_effect
 
 
 @settings(max_examples=25, deadline=None)
@@ -203,13 +185,6 @@ def test_a_foreseen_comparison_takes_about_as_long_as_one_that_is_made() -> None
     told = forecast_blocks(AbTest(), noise)
     assert told is not None
     assert abs(told - made[7]) <= 2
-
-
-@given(noise=st.floats(0.002, 0.1))
-@settings(max_examples=30, deadline=None)
-def test_more_noise_is_never_foreseen_to_take_less(noise: float) -> None:
-    one, other = (forecast_blocks(AbTest(), scale * noise) for scale in (1.0, 1.5))
-    assert other is None or (one is not None and one <= other)
 
 
 def test_what_will_not_be_told_in_the_blocks_there_are() -> None:

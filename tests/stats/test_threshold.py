@@ -36,13 +36,6 @@ def test_scales_of_metrics() -> None:
     assert Scale.of(parse_metric("failed").metric) == SHARE
 
 
-def test_a_value_that_is_none() -> None:
-    for bad in ((), (0.0,), (math.nan,), (-1.0,)):
-        with pytest.raises(ValueError, match="positive and finite"):
-            LOWER.level(bad)
-    assert SHARE.level((0.0,)) == 0.0
-
-
 def test_the_middle_is_the_same_whatever_the_step() -> None:
     good, bad = [1.0, 1.02], [1.4, 1.42]
     line = threshold_between(good, bad)

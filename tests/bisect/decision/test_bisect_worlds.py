@@ -49,16 +49,6 @@ def test_no_change_blames_nobody():
     assert words["not reproduced"] >= 14
 
 
-def test_skips_around_the_step():
-    words, _, _ = play(6, 40, {20: 0.15}, 0.02, 0.01, skip=frozenset({18, 19, 20, 31}), right={20})
-    assert words == {"right": 6}
-
-
-def test_two_steps_name_one_of_them():
-    words, _, _ = play(6, 40, {11: 0.10, 30: 0.10}, 0.02, 0.01, right={11, 30})
-    assert words == {"right": 6}
-
-
 def test_a_step_half_undone_later_is_named():
     words, _, _ = play(6, 40, {12: 0.05, 30: -0.025}, 0.01, 0.008, right={12})
     assert words["found"] == 0

@@ -9,7 +9,6 @@ import pytest
 
 from perfbisect.bisect.decision.decide import next_action
 from perfbisect.bisect.decision.model import (
-    Measured,
     NextLaunch,
     Note,
     Pending,
@@ -18,8 +17,7 @@ from perfbisect.bisect.decision.model import (
     Skipped,
     Wait,
 )
-from tests.bisect.slot_simulation import SlotSimulation
-from tests.bisect.worlds import Bench
+from tests.bisect.worlds import Bench, SlotSimulation
 
 STEP = math.log1p(0.15)
 
@@ -105,13 +103,6 @@ def test_the_budget_ends_it_with_what_was_named():
     assert next_action(replace(short, budget=20.0), world.events[:2]).outcome.verdict == "out of budget"
 
 
-def test_the_same_events_give_the_same_answer():
-    world = bench({11: STEP, 30: STEP}, seed=4)
-    world.play()
-    for cut in range(0, len(world.actions), 5):
-        assert next_action(world.plan, world.events[:cut]) == world.actions[cut]
-
-
 @pytest.mark.parametrize("speed", [0.0, 0.5])
 def test_several_slots_work_on_several_parts(speed):
     world = SlotSimulation(bench({11: STEP, 30: STEP}), {"a": 0.0, "b": speed})
@@ -174,16 +165,6 @@ def test_a_part_whose_noise_hides_everything_is_given_up():
     waiting = next_action(world.plan, last, pending)
     assert isinstance(waiting, Wait)
     assert "positions 0 and 5" in waiting.why
-
-
-def test_an_a_b_of_the_left_neighbour_is_told_from_the_one_before():
-    """Steps at 7 and 8: the second A/B begins with a position of the first one."""
-    world = bench({7: 3 * STEP, 8: 3 * STEP}, n=16)
-    end = world.play()
-    assert [step.culprits for step in end.steps] == [(7,), (8,)]
-    assert not any(
-        isinstance(e, Measured) and e.purpose == "confirm" and e.index not in (6, 7, 8) for e in world.events
-    )
 
 
 def test_a_part_whose_a_b_fails_twice_is_given_up():

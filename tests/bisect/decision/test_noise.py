@@ -36,11 +36,6 @@ def test_noise_is_rarely_taken_for_an_effect():
     assert found < 25
 
 
-@given(st.lists(st.floats(-3, 3), min_size=0, max_size=6))
-def test_launches_of_one_run_have_no_places(levels: list[float]):
-    assert not run_order_effects([np.array([level]) for level in levels]).any()
-
-
 def test_levels_do_not_enter():
     rng = np.random.default_rng(3)
     logs = made(rng, 6, 2, 0.1, 0.01)
@@ -63,11 +58,6 @@ def test_launches_of_one_and_of_two_runs_stand_on_one_level():
     assert middle - good == pytest.approx(0.0, abs=0.01)
     assert max(abs(r) for x in data for r in x.residuals) < 0.02
     assert sum(beliefs(Plan(n=9), tuple(events)).p[5:]) > 0.95
-
-
-def test_one_slot_has_no_shift():
-    shift, error = slot_offsets(["a"] * 3, [0, 9, 4], np.array([1.0, 2.0, 3.0]))
-    assert not shift.any() and not error.any()
 
 
 @settings(max_examples=30, deadline=None)

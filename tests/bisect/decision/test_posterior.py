@@ -14,7 +14,6 @@ from perfbisect.bisect.decision.beliefs import (
     distinguishable_sets,
     leading,
     nearest,
-    parent_of,
     prior_weights,
 )
 from perfbisect.bisect.decision.model import Measured
@@ -184,12 +183,6 @@ def test_order_units_and_direction_do_not_matter(history, random, factor):
 def test_values_are_positive_and_finite(values):
     with pytest.raises(ValueError, match="position 3: values must be positive and finite"):
         launches((Measured(3, "search", values),), 1)
-
-
-def test_candidates_between_testable_neighbours_are_one_set():
-    assert distinguishable_sets(6, frozenset({2, 3, 5})) == ((1, 1), (2, 4), (5, 6))
-    assert distinguishable_sets(1, frozenset()) == ((1, 1),)
-    assert parent_of(4, frozenset({2, 3})) == 1
 
 
 def test_the_leading_set_adds_up_its_members():

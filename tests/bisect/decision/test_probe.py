@@ -191,14 +191,6 @@ def test_the_share_is_that_of_every_answer_summed(pending, noise):
         assert share == pytest.approx(expected / alone, abs=2e-3)
 
 
-def test_nothing_under_way_takes_nothing():
-    posterior = range_posterior()
-    assert left_over(posterior, (), (1, 2), 1).tolist() == [1.0, 1.0]
-    prices = observed_prices(PLAN, ())
-    assert probe(posterior, prices, frozenset(), 6) == probe(posterior, prices, frozenset(), 6, ())
-    assert probe(posterior, prices, frozenset(), 6).share == 1.0
-
-
 def test_medians_between_cuts():
     posterior = range_posterior(n=32)
     assert between(posterior, (), frozenset()) == (16,)

@@ -20,8 +20,7 @@ from perfbisect.bisect.decision.model import (
     Skipped,
     Wait,
 )
-from tests.bisect.slot_simulation import SlotSimulation, minutes
-from tests.bisect.worlds import Bench
+from tests.bisect.worlds import Bench, SlotSimulation, minutes
 
 
 def bench(step=0.3, at=21, n=40, sigma=0.01, tau=0.01, seed=1, **plan):
@@ -86,18 +85,6 @@ def both_ends(events, *slots):
     """The events as made by the first slot, and its ends as every slot saw them."""
     own = [replace(event, slot=slots[0]) for event in events]
     return own + [replace(event, slot=slot) for slot in slots[1:] for event in own[:2]]
-
-
-def test_a_launch_that_was_lost_is_asked_for_again():
-    world, events, _ = searching()
-    plan = world.plan
-    events = both_ends(events, "a", "b")
-    asked = next_action(plan, events, (), "a")
-    pending = [Pending(asked.index, asked.runs, asked.purpose, "a")]
-    other = next_action(plan, events, pending, "b")
-    assert other.index != asked.index
-    assert next_action(plan, events, (), "a") == asked
-    assert next_action(plan, events, pending, "b") == other
 
 
 def test_more_than_four_launches_at_once_wait():
