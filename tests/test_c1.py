@@ -17,8 +17,8 @@ from statistics import median, pstdev
 import pytest
 import yaml
 
-from perfbisect.changes.details import commits_between
 from perfbisect.changes.git import Repository
+from perfbisect.changes.history import commits_between
 from perfbisect.model.commit_details import (
     ChangedFile,
     Commit,

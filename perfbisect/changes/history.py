@@ -1,4 +1,4 @@
-"""The changes between two ends: commits, releases, and those that ``git bisect`` is at."""
+"""The changes between two ends: commits with files and pins, releases, and the ends of ``git bisect``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from packaging.version import InvalidVersion, Version
 
 from perfbisect.changes.git import CommitRecord, Repository
+from perfbisect.changes.pins import DOCKERFILE, parse_pins
 from perfbisect.errors import MachineError, RevisionError, UsageError
 from perfbisect.model.change import Change, History
+from perfbisect.model.commit_details import ChangedFile, Commit
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,64 @@ def _range_problem(
         message = f"{pair}: their histories are unrelated, no commit is in both"
         return RevisionError(message, next_step=repository.log_command())
     return None
+
+
+def commits_between(repository: Repository, after: str, upto: str) -> tuple[Commit, ...]:
+    """First-parent commits of ``after..upto``, oldest first.
+
+    Lines are counted against the first parent, so that a merge counts all that it adds.
+
+    Raises:
+        RevisionError: a revision does not exist, or a shallow clone ends between them.
+    """
+    first, last = repository.resolve(after), repository.resolve(upto)
+    selected = ("--first-parent", last.id, f"^{first.id}")
+    records = repository.records(*selected)
+    if records and not records[-1].parents and repository.is_shallow():
+        raise RevisionError(
+            f"{repository.path} is a shallow clone: its history ends between {first.short} and {last.short}",
+            next_step=f"git -C {repository.path} fetch --unshallow",
+        )
+    bodies = _bodies(repository, selected)
+    rows = repository.file_rows("--numstat", *selected, "--")
+    files = {sha: tuple(map(_changed_file, found)) for sha, found in rows.items()}
+    return tuple(
+        Commit(
+            sha=record.change.id,
+            subject=record.change.subject,
+            date=record.change.date,
+            body=bodies.get(record.change.id, ""),
+            files=files[record.change.id],
+            pins=_moved_pins(repository, record, files[record.change.id]),
+        )
+        for record in reversed(records)
+    )
+
+
+def _bodies(repository: Repository, selected: tuple[str, ...]) -> dict[str, str]:
+    text = repository.text(
+        "log", "-z", "--no-notes", "--encoding=UTF-8", "--format=%H%x00%b", *selected, "--", errors="replace"
+    )
+    words = text.split("\0")
+    return {words[i].strip(): words[i + 1].strip() for i in range(0, len(words) - 1, 2)}
+
+
+def _changed_file(row: str) -> ChangedFile:
+    added, removed, path = row.split("\t", 2)
+    return ChangedFile(path, *(None if count == "-" else int(count) for count in (added, removed)))
+
+
+def _moved_pins(
+    repository: Repository, record: CommitRecord, files: tuple[ChangedFile, ...]
+) -> tuple[str, str] | None:
+    """The pin before and after a commit; None if it did not move."""
+    if not record.parents or all(file.path != DOCKERFILE for file in files):
+        return None
+    texts = (repository.read_text(sha, DOCKERFILE) for sha in (record.parents[0], record.change.id))
+    before, after = (None if text is None else parse_pins(text) for text in texts)
+    if before is None or after is None or (before.tag, before.commit) == (after.tag, after.commit):
+        return None
+    return before.text, after.text
 
 
 _END = re.compile(r"^# (?P<term>\S+): \[(?P<sha>[0-9a-f]{40,64})\]", re.MULTILINE)

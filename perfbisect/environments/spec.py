@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -99,10 +99,6 @@ CLIENT_OF_CHANGE = "change"
 """Value of ``--client`` for each change's own client."""
 
 
-def spec_error(text: str, problem: str, next_step: str) -> UsageError:
-    return UsageError(f"environment {text!r}: {problem}", next_step=next_step)
-
-
 @dataclass(frozen=True)
 class Spec:
     """A parsed specification. Its methods raise UsageError."""
@@ -116,7 +112,7 @@ class Spec:
         return self.options.get(key, default)
 
     def error(self, problem: str, next_step: str) -> UsageError:
-        return spec_error(self.text, problem, next_step)
+        return UsageError(f"environment {self.text!r}: {problem}", next_step=next_step)
 
     def words(self, key: str) -> tuple[str, ...]:
         """An option's words, split as a shell does."""
@@ -180,37 +176,32 @@ def parse_spec(text: str) -> Spec:
     if not colon and bare in FORMS and not FORMS[bare].needs_argument:
         rest = name.removeprefix(bare)
         name = bare
+    argument, *words = rest.split(",")
+    options: dict[str, str] = {}
+    spec = Spec(text.strip(), name, argument.strip(), options)
     if name not in FORMS:
         problem = f"unknown kind of environment {name!r}{hint(name, FORMS)}"
-        raise spec_error(text, problem, f"known: {', '.join(FORMS)}")
+        raise spec.error(problem, f"known: {', '.join(FORMS)}")
     form = FORMS[name]
-    argument, *words = rest.split(",")
     if form.free_argument:
         free = [word for word in words if word.strip().partition("=")[0] not in form.options]
-        argument = ",".join([argument, *free])
+        spec = replace(spec, argument=",".join([argument, *free]).strip())
         words = [word for word in words if word not in free]
-    if not argument.strip() and form.needs_argument:
-        raise spec_error(text, f"{name!r} needs an argument after a colon", f"for example {form.example}")
-    options: dict[str, str] = {}
+    if not spec.argument and form.needs_argument:
+        raise spec.error(f"{name!r} needs an argument after a colon", f"for example {form.example}")
     for word in words:
-        key, value = _option(text, name, word)
+        key, _, value = (part.strip() for part in word.partition("="))
+        if key not in form.options:
+            allowed = ", ".join(f"{key}= ({meaning})" for key, meaning in form.options.items())
+            problem = f"unknown key {key!r} of {name!r}{hint(key, form.options)}"
+            raise spec.error(problem, f"allowed: {allowed}")
+        if not value:
+            raise spec.error(f"key {key!r} has no value", f"write {key}=VALUE: {form.options[key]}")
         if key in options:
             problem = f"key {key!r} is given twice ({options[key]!r} and {value!r})"
-            raise spec_error(text, problem, "give it once")
+            raise spec.error(problem, "give it once")
         options[key] = value
-    return Spec(text.strip(), name, argument.strip(), options)
-
-
-def _option(text: str, name: str, word: str) -> tuple[str, str]:
-    known = FORMS[name].options
-    key, _, value = (part.strip() for part in word.partition("="))
-    if key not in known:
-        allowed = ", ".join(f"{key}= ({meaning})" for key, meaning in known.items())
-        problem = f"unknown key {key!r} of {name!r}{hint(key, known)}"
-        raise spec_error(text, problem, f"allowed: {allowed}")
-    if not value:
-        raise spec_error(text, f"key {key!r} has no value", f"write {key}=VALUE: {known[key]}")
-    return key, value
+    return spec
 
 
 def pinned_client(environment: str, client: str) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.changes.details import commits_between
 from perfbisect.changes.git import Repository
+from perfbisect.changes.history import commits_between
 from perfbisect.changes.pins import DOCKERFILE
 from perfbisect.errors import RevisionError
 from perfbisect.model.commit_details import ChangedFile

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import accumulate
 
-from perfbisect.changes.details import commits_between
 from perfbisect.changes.git import Repository
+from perfbisect.changes.history import commits_between
 from perfbisect.common.quantities import moment
 from perfbisect.errors import RevisionError
 from perfbisect.model.change import Change

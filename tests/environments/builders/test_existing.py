@@ -14,7 +14,6 @@ from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 from tests.environments.conftest import plain_builder
 from tests.environments.tiny import TinyHistory, package_files, write_history
-from tests.fakes.gitwriter import run_git
 
 
 def ensure(builder: ExistingBuilder, change: Change | str, log: Path) -> Environment:
@@ -23,12 +22,20 @@ def ensure(builder: ExistingBuilder, change: Change | str, log: Path) -> Environ
 
 
 def existing(
-    cache: Path, interpreter: Path, repository: Repository | None = None, **options: str
+    cache: Path, interpreter: object = sys.executable, repository: Repository | None = None, **options: object
 ) -> ExistingBuilder:
     rest = "".join(f",{key}={value}" for key, value in {"package": "tiny_engine", **options}.items())
     builder = plain_builder(f"existing:{interpreter}{rest}", repository=repository, cache=cache)
     assert isinstance(builder, ExistingBuilder)
     return builder
+
+
+def write_package(folder: Path, commit: str = "") -> Path:
+    """A built engine in a folder, without a repository of its own."""
+    for name, data in package_files("1.0", commit).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
 
 
 @pytest.fixture
@@ -44,57 +51,49 @@ def checkout(tmp_path: Path) -> TinyHistory:
 
 def test_a_release(installed: Environment, tmp_path: Path, log: Path) -> None:
     builder = existing(tmp_path, installed.interpreter)
-    built = builder.ensure(Change("tiny-engine==1.0", "release"), log=log, timeout=60)
+    built = ensure(builder, Change("tiny-engine==1.0", "release"), log)
     assert built.interpreter == installed.interpreter
-    assert built.engine_version == "1.0"
-    assert built.facts["identified_by"] == "version"
+    assert (built.engine_version, built.facts["identified_by"]) == ("1.0", "version")
     assert "tiny-helper==5.1" in built.facts["packages"]
     assert not built.folder.is_relative_to(installed.folder)
     with pytest.raises(BuildError, match=r"says it is version 1\.0, not 1\.1"):
-        builder.ensure(Change("tiny-engine==1.1", "release"), log=log, timeout=60)
+        ensure(builder, Change("tiny-engine==1.1", "release"), log)
     client = builder.client()
     assert client is not None
     assert (client.interpreter, client.engine_version) == (installed.interpreter, "1.0")
 
 
 def test_a_clean_checkout_at_the_commit(checkout: TinyHistory, tmp_path: Path, log: Path) -> None:
-    builder = existing(tmp_path / "c", Path(sys.executable), path=str(checkout.path))
-    built = ensure(builder, checkout.slow_again, log)
-    assert built.facts["identified_by"] == "checkout"
-    assert (built.engine_commit, built.engine_version) == (checkout.slow_again, "1.0.dev5")
-    assert built.env["PYTHONPATH"] == str(checkout.path)
-
-
-def test_a_checkout_at_another_commit(checkout: TinyHistory, tmp_path: Path, log: Path) -> None:
-    builder = existing(
-        tmp_path / "c", Path(sys.executable), Repository.open(checkout.path), path=str(checkout.path)
-    )
+    """What is found now counts, not an earlier look; another commit is refused."""
+    path, repository = checkout.path, Repository.open(checkout.path)
+    before = ensure(existing(tmp_path, path=path), checkout.slow_again, log)
+    assert before.facts["identified_by"] == "checkout"
+    assert (before.engine_commit, before.engine_version) == (checkout.slow_again, "1.0.dev5")
+    assert before.env["PYTHONPATH"] == str(path)
+    version = package_files("1.0.dev16")["tiny_engine/_version.py"]
+    (path / "tiny_engine" / "_version.py").write_bytes(version)
+    (path / "docs" / "a").write_text("dirty elsewhere")
+    after = ensure(existing(tmp_path, path=path), checkout.slow_again, log)
+    assert (after.engine_version, after.folder) == ("1.0.dev16", before.folder)
     with pytest.raises(BuildError) as raised:
-        ensure(builder, checkout.base, log)
+        ensure(existing(tmp_path, repository=repository, path=path), checkout.base, log)
     assert f"a checkout at {checkout.slow_again[:12]}, not {checkout.base[:12]}" in raised.value.message
     assert f"checkout {checkout.base[:12]}" in (raised.value.next_step or "")
 
 
-@pytest.mark.parametrize("dirt", ["changed", "added"])
-def test_a_dirty_checkout(dirt: str, checkout: TinyHistory, tmp_path: Path, log: Path) -> None:
-    name = {"changed": "core.py", "added": "new.py"}[dirt]
+@pytest.mark.parametrize("name", ["core.py", "new.py"])
+def test_a_dirty_checkout(name: str, checkout: TinyHistory, tmp_path: Path, log: Path) -> None:
     (checkout.path / "tiny_engine" / name).write_text("def speed():\n    return 9\n")
-    builder = existing(tmp_path / "c", Path(sys.executable), path=str(checkout.path))
     with pytest.raises(BuildError, match="with uncommitted changes"):
-        ensure(builder, checkout.slow_again, log)
+        ensure(existing(tmp_path, path=checkout.path), checkout.slow_again, log)
 
 
 def test_an_environment_inside_a_checkout_is_no_checkout(
     checkout: TinyHistory, tmp_path: Path, log: Path
 ) -> None:
-    run_git(checkout.path, "-c", "core.excludesFile=", "status")
-    site = checkout.path / "venv" / "site"
-    for name, data in package_files("1.0").items():
-        (site / name).parent.mkdir(parents=True, exist_ok=True)
-        (site / name).write_bytes(data)
-    builder = existing(tmp_path / "c", Path(sys.executable), path=str(site))
+    site = write_package(checkout.path / "venv" / "site")
     with pytest.raises(BuildError, match=r"is version 1\.0 of no known commit"):
-        ensure(builder, checkout.slow_again, log)
+        ensure(existing(tmp_path, path=site), checkout.slow_again, log)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +103,7 @@ def test_an_engine_that_knows_its_commit(
     says: str, right: bool, history: TinyHistory, tmp_path: Path, log: Path
 ) -> None:
     said = says.format(history.slow[:9])
-    for name, data in package_files("1.0", said).items():
-        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "site" / name).write_bytes(data)
-    builder = existing(tmp_path / "c", Path(sys.executable), path=str(tmp_path / "site"))
+    builder = existing(tmp_path, path=write_package(tmp_path / "site", said))
     if right:
         built = ensure(builder, history.slow, log)
         assert (built.facts["identified_by"], built.engine_commit) == ("engine", history.slow)
@@ -116,34 +112,12 @@ def test_an_engine_that_knows_its_commit(
             ensure(builder, history.slow, log)
 
 
-def test_what_nobody_can_tell_is_believed_only_when_told_to(
-    installed: Environment, history: TinyHistory, tmp_path: Path, log: Path
-) -> None:
-    change = Change(history.slow)
+def test_trust_and_no_engine(installed: Environment, history: TinyHistory, tmp_path: Path, log: Path) -> None:
     with pytest.raises(BuildError, match=r"is version 1\.0 of no known commit, not") as raised:
-        existing(tmp_path, installed.interpreter).ensure(change, log=log, timeout=60)
+        ensure(existing(tmp_path, installed.interpreter), history.slow, log)
     assert "trust=yes" in (raised.value.next_step or "")
-    built = existing(tmp_path, installed.interpreter, trust="yes").ensure(change, log=log, timeout=60)
+    built = ensure(existing(tmp_path, installed.interpreter, trust="yes"), history.slow, log)
     assert built.facts["identified_by"] == "trusted, though it is version 1.0 of no known commit"
     assert built.engine_commit == history.slow
-
-
-def test_no_engine_at_all(tmp_path: Path, log: Path) -> None:
     with pytest.raises(BuildError, match="No module named 'tiny_engine'"):
-        existing(tmp_path, Path(sys.executable)).ensure(Change("a" * 40), log=log, timeout=60)
-
-
-def test_what_is_found_now_counts_and_not_an_earlier_look(
-    checkout: TinyHistory, tmp_path: Path, log: Path
-) -> None:
-    def look() -> Environment:
-        builder = existing(tmp_path / "c", Path(sys.executable), path=str(checkout.path))
-        return ensure(builder, checkout.slow_again, log)
-
-    before = look()
-    (checkout.path / "tiny_engine" / "_version.py").write_bytes(
-        package_files("1.0.dev16")["tiny_engine/_version.py"]
-    )
-    after = look()
-    assert (before.engine_version, after.engine_version) == ("1.0.dev5", "1.0.dev16")
-    assert before.folder == after.folder
+        ensure(existing(tmp_path), history.slow, log)

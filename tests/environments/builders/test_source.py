@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.changes.git import Repository
-from perfbisect.environments.builders.source import SourceBuilder
+from perfbisect.environments.base import Environment
+from perfbisect.environments.builders.source import SourceBuilder, with_precompiled_commit
+from perfbisect.environments.packages import engine
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 from tests.environments.conftest import ask, plain_builder
@@ -26,11 +28,15 @@ def c_history(tmp_path_factory: pytest.TempPathFactory) -> CHistory:
     return made
 
 
-def source(cache: Path, history: CHistory, more: str = "", first: str = "source") -> SourceBuilder:
-    spec = f"{first},package=tiny_engine,env=TINY_COMPILED={cache / 'compiled'}{more}"
+def source(cache: Path, history: CHistory, more: str = "") -> SourceBuilder:
+    spec = f"source,package=tiny_engine,env=TINY_COMPILED={cache / 'compiled'}{more}"
     builder = plain_builder(spec, repository=Repository.open(history.path), cache=cache)
     assert isinstance(builder, SourceBuilder)
     return builder
+
+
+def ensure(builder: SourceBuilder, sha: str) -> Environment:
+    return builder.ensure(Change(sha), log=builder.cache.log("build"), timeout=120)
 
 
 def compiled(cache: Path) -> list[str]:
@@ -45,13 +51,11 @@ SPEED = "import tiny_engine; print(tiny_engine.speed())"
 
 
 @compiles
-def test_each_commit_is_right_and_only_what_changed_is_compiled(
-    c_history: CHistory, tmp_path: Path, log: Path
-) -> None:
+def test_each_commit_is_right_and_only_what_changed_is_compiled(c_history: CHistory, tmp_path: Path) -> None:
     builder = source(tmp_path, c_history)
     found = {}
     for name in ("first", "python", "source", "header", "source"):
-        built = builder.ensure(Change(getattr(c_history, name)), log=log, timeout=120)
+        built = ensure(builder, getattr(c_history, name))
         found[name] = (ask(built, SPEED), compiled(tmp_path), built.facts["incremental"])
         if name == "python":
             assert built.engine_version == f"1.2.1.dev1+g{c_history.python[:12]}"
@@ -64,58 +68,56 @@ def test_each_commit_is_right_and_only_what_changed_is_compiled(
         "source": ("13", [], True),  # the second time it was there
         "header": ("26", ["module first second"], True),
     }
-    back = source(tmp_path, c_history, ",whole=yes").ensure(Change(c_history.first), log=log, timeout=120)
+    back = ensure(source(tmp_path, c_history, ",whole=yes"), c_history.first)
     assert ask(back, SPEED) == "12"
 
 
 @compiles
-def test_going_back_compiles_what_differs(c_history: CHistory, tmp_path: Path, log: Path) -> None:
+def test_going_back_compiles_what_differs(c_history: CHistory, tmp_path: Path) -> None:
     builder = source(tmp_path, c_history)
-    builder.ensure(Change(c_history.source), log=log, timeout=120)
-    back = builder.ensure(Change(c_history.first), log=log, timeout=120)
+    ensure(builder, c_history.source)
+    back = ensure(builder, c_history.first)
     assert ask(back, SPEED) == "12"
     assert compiled(tmp_path) == ["module first second", "second"]
 
 
 @compiles
 def test_a_commit_that_does_not_compile_is_tried_from_nothing_and_hurts_no_other(
-    c_history: CHistory, tmp_path: Path, log: Path
+    c_history: CHistory, tmp_path: Path
 ) -> None:
     builder = source(tmp_path, c_history)
-    builder.ensure(Change(c_history.docs), log=log, timeout=120)
+    ensure(builder, c_history.docs)
     with pytest.raises(BuildError, match="cannot build") as raised:
-        builder.ensure(Change(c_history.broken), log=log, timeout=120)
-    assert raised.value.where == str(log)
-    assert "again, from scratch" in log.read_text()
-    assert "undeclared" in log.read_text()
+        ensure(builder, c_history.broken)
+    assert raised.value.where == str(builder.cache.log("build"))
+    output = builder.cache.log("build").read_text()
+    assert "again, from scratch" in output and "undeclared" in output
     assert not builder.cached(Change(c_history.broken))
-    mended = builder.ensure(Change(c_history.mended), log=log, timeout=120)
+    mended = ensure(builder, c_history.mended)
     assert ask(mended, SPEED) == "46"
     assert mended.facts["incremental"] is True
     assert compiled(tmp_path)[-1] == "first second"  # and not the module, which was compiled before it broke
 
 
 @compiles
-def test_what_a_killed_build_left_is_not_used(c_history: CHistory, tmp_path: Path, log: Path) -> None:
+def test_what_a_killed_build_left_is_not_used(c_history: CHistory, tmp_path: Path) -> None:
     builder = source(tmp_path, c_history)
-    builder.ensure(Change(c_history.first), log=log, timeout=120)
+    ensure(builder, c_history.first)
     half = builder.build_tree.tree / "build" / "objects" / "second.o"
     half.write_bytes(half.read_bytes()[:100])
     (builder.build_tree.path / "building").touch()
     assert not builder.build_tree.is_warm
-    built = builder.ensure(Change(c_history.header), log=log, timeout=120)
+    built = ensure(builder, c_history.header)
     assert (ask(built, SPEED), built.facts["incremental"]) == ("26", False)
 
 
 @compiles
-def test_documentation_and_tests_make_no_new_environment(
-    c_history: CHistory, tmp_path: Path, log: Path
-) -> None:
+def test_documentation_and_tests_make_no_new_environment(c_history: CHistory, tmp_path: Path) -> None:
     builder = source(tmp_path, c_history)
     header, docs = Change(c_history.header), Change(c_history.docs)
     assert builder.key(header) == builder.key(docs)
-    first = builder.ensure(header, log=log, timeout=120)
-    second = builder.ensure(docs, log=log, timeout=120)
+    first = ensure(builder, header.id)
+    second = ensure(builder, docs.id)
     assert (second.folder, second.seconds, second.engine_commit) == (first.folder, 0.0, c_history.docs)
     assert not (builder.build_tree.tree / "docs").exists()
     whole = source(tmp_path, c_history, ",whole=yes")
@@ -123,14 +125,14 @@ def test_documentation_and_tests_make_no_new_environment(
 
 
 @compiles
-def test_the_users_checkout_is_not_touched(c_history: CHistory, tmp_path: Path, log: Path) -> None:
+def test_the_users_checkout_is_not_touched(c_history: CHistory, tmp_path: Path) -> None:
     copy = tmp_path / "repo"
     shutil.copytree(c_history.path, copy)
     (copy / "csrc" / "first.c").write_text("not C at all\n")
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
     copied = CHistory(copy, *[c_history.first] * 7)
     builder = source(tmp_path / "cache", copied, ",with=tiny-helper==5.0")
-    built = builder.ensure(Change(c_history.first), log=log, timeout=120)
+    built = ensure(builder, c_history.first)
     assert ask(built, SPEED) == "12"
     assert (built.engine_version, built.facts["identified_by"]) == ("1.2.0", "content")
     assert built.facts["packages"] == ["tiny-engine==1.2.0", "tiny-helper==5.0"]
@@ -139,7 +141,7 @@ def test_the_users_checkout_is_not_touched(c_history: CHistory, tmp_path: Path, 
 
 @compiles
 def test_ccache_is_used_where_it_is_on_the_path(
-    c_history: CHistory, tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+    c_history: CHistory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -147,7 +149,7 @@ def test_ccache_is_used_where_it_is_on_the_path(
     (tools / "ccache").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     builder = source(tmp_path, c_history)
-    built = builder.ensure(Change(c_history.first), log=log, timeout=120)
+    built = ensure(builder, c_history.first)
     assert built.facts["ccache"] == str(tools / "ccache")
     assert [line.split()[0] for line in (tmp_path / "cached").read_text().splitlines()] == ["cc"] * 3
     assert f"ccache {tools / 'ccache'} keeps compiled files" in builder.notes()[0]
@@ -155,7 +157,7 @@ def test_ccache_is_used_where_it_is_on_the_path(
 
 @compiles
 def test_variables_that_steer_a_build_are_in_the_key_and_those_of_speed_are_not(
-    c_history: CHistory, tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+    c_history: CHistory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change = Change(c_history.first)
     plain = source(tmp_path, c_history).key(change)
@@ -167,7 +169,7 @@ def test_variables_that_steer_a_build_are_in_the_key_and_those_of_speed_are_not(
     steered = source(tmp_path, c_history)
     assert steered.key(change) != plain
     assert steered.build_tree.path != source(tmp_path, c_history, " CFLAGS=-O2").build_tree.path
-    built = steered.ensure(change, log=log, timeout=120)
+    built = ensure(steered, change.id)
     shown = built.facts["variables"]
     assert (shown["MAX_JOBS"], shown["CFLAGS"]) == ("7", "-DUNIT2")
     assert "NOT_OF_BUILDS" not in shown
@@ -175,16 +177,14 @@ def test_variables_that_steer_a_build_are_in_the_key_and_those_of_speed_are_not(
 
 
 @compiles
-def test_prices_are_learnt_first_builds_and_later_ones_apart(
-    c_history: CHistory, tmp_path: Path, log: Path
-) -> None:
+def test_prices_are_learnt_first_builds_and_later_ones_apart(c_history: CHistory, tmp_path: Path) -> None:
     builder = source(tmp_path, c_history)
     assert builder.minutes(Change(c_history.first)) is None
     assert builder.disk([Change(c_history.first)]) is None
-    first = builder.ensure(Change(c_history.first), log=log, timeout=120)
+    first = ensure(builder, c_history.first)
     assert builder.minutes(Change(c_history.first)) == 0.0
     assert builder.minutes(Change(c_history.source)) == pytest.approx(first.seconds / 60)
-    later = builder.ensure(Change(c_history.source), log=log, timeout=120)
+    later = ensure(builder, c_history.source)
     assert builder.minutes(Change(c_history.header)) == pytest.approx(later.seconds / 60)
     shutil.rmtree(builder.build_tree.path)
     assert builder.minutes(Change(c_history.header)) == pytest.approx(first.seconds / 60)
@@ -209,9 +209,6 @@ def test_a_project_in_a_folder_and_a_commit_without_it(tmp_path: Path, wheels: P
 
 
 def test_precompiled_files_are_those_of_the_commit() -> None:
-    from perfbisect.environments.builders.source import with_precompiled_commit
-    from perfbisect.environments.packages import engine
-
     row, sha = engine("vllm"), "a" * 40
     asked = {"VLLM_USE_PRECOMPILED": "1"}
     assert with_precompiled_commit(asked, row, sha)["VLLM_PRECOMPILED_WHEEL_COMMIT"] == sha
