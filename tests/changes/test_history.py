@@ -88,39 +88,38 @@ class TestHistory:
 
 
 class TestBrokenRanges:
-    def test_good_is_bad(self, line: tuple[Path, list[str]]) -> None:
-        error = refused(line[0], "HEAD", "main")
-        assert "same commit" in error.message
-        assert line[1][-1][:12] in error.message
-
-    def test_swapped_ends(self, line: tuple[Path, list[str]]) -> None:
-        error = refused(line[0], "main", "main~2")
-        assert "ends are swapped" in error.message
-        assert error.next_step == "--good main~2 --bad main"
-
-    def test_unrelated_histories(self, line: tuple[Path, list[str]]) -> None:
-        path, _ = line
+    @pytest.mark.parametrize(
+        ("good", "bad", "message", "next_step"),
+        [
+            ("HEAD", "main", "same commit", "give two revisions"),
+            ("main", "main~2", "ends are swapped", "--good main~2 --bad main"),
+            ("other", "main", "unrelated", "log --oneline"),
+            ("side", "main", "came into bad", "--good {fork}"),
+        ],
+    )
+    def test_ranges_that_are_none(
+        self, line: tuple[Path, list[str]], good: str, bad: str, message: str, next_step: str
+    ) -> None:
+        path, ids = line
         git(path, "checkout", "--quiet", "--orphan", "other")
         commit(path, "another root")
-        assert "unrelated" in refused(path, "other", "main").message
-
-    def test_good_that_was_merged_in(self, line: tuple[Path, list[str]]) -> None:
-        path, ids = line
         git(path, "checkout", "--quiet", "-b", "side", ids[1])
         commit(path, "on the side")
         git(path, "checkout", "--quiet", "main")
         git(path, "merge", "--quiet", "--no-ff", "-m", "merge", "side")
-        error = refused(path, "side", "main")
-        assert "came into bad" in error.message
-        assert error.next_step == f"--good {ids[1][:12]}"
-        line_of(path, ids[1][:12], "main")
+        error = refused(path, good, bad)
+        assert message in error.message
+        assert next_step.format(fork=ids[1][:12]) in (error.next_step or "")
 
     def test_shallow_clone(self, line: tuple[Path, list[str]], tmp_path: Path) -> None:
+        git(line[0], "tag", "old", line[1][0])
         git(tmp_path, "clone", "--quiet", "--depth=2", f"file://{line[0]}", "shallow")
         shallow = tmp_path / "shallow"
-        error = refused(shallow, line[1][0], "main")
-        assert "shallow clone" in error.message
-        assert "fetch --unshallow" in (error.next_step or "")
+        git(shallow, "fetch", "--quiet", "--depth=1", "origin", "refs/tags/old:refs/tags/old")
+        for good in (line[1][0], "old"):
+            error = refused(shallow, good, "main")
+            assert "shallow clone" in error.message
+            assert "fetch --unshallow" in (error.next_step or "")
         assert len(line_of(shallow, "HEAD~1", "HEAD").changes) == 2
 
 
