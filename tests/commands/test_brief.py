@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from perfbisect.bisect.documents import PositionDocument, ReportDocument
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.forecast import PlanDocument, plan_document
 from perfbisect.commands.status import status_document
 from perfbisect.jobs.estimates import learnt_noise
@@ -42,15 +42,6 @@ def test_a_plan_tells_which_changes_can_be_tested(plan_for: MakePlan) -> None:
     assert brief.positions == long.positions[:30]
     assert brief.left_out == {"positions": 170}
     assert brief.notes[-1] == "left out here: 170 of positions; --full brings them"
-
-
-def test_a_position_of_many_changes_names_the_first(plan_for: MakePlan) -> None:
-    plan = planned(plan_for, 6)
-    every = tuple(change for one in plan.positions for change in one.changes)
-    merged = plan.model_copy(update={"positions": (PositionDocument(index=0, changes=every),)})
-    brief = merged.brief()
-    assert [change.short for change in brief.positions[0].changes] == [change.short for change in every[:3]]
-    assert brief.left_out == {"positions.changes": 3}
 
 
 def test_a_bisection_of_many_commits_is_told_briefly(done: tuple[Job, PlanDocument, ReportDocument]) -> None:

@@ -18,7 +18,7 @@ from perfbisect.cli.app import run
 from perfbisect.commands import options
 from perfbisect.commands.comparisons import measure_comparisons
 from perfbisect.commands.options import JobOptions, MeasureOptions
-from perfbisect.commands.output import CommandResult, print_output, progress_printer
+from perfbisect.commands.output import CommandResult, print_output
 from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.documents import CompareDocument
 from perfbisect.jobs.documents import LongDocument
@@ -54,13 +54,6 @@ def test_an_error_fits_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert rows[0].startswith("error: there is no cell named 'text_latncy_c1'")
     assert all(len(row) <= 60 for row in rows)
     assert rows[-1] == "  next:  perfbisect cells list"
-
-
-def test_quiet_tells_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    progress_printer(JobOptions(quiet=True))("what happens")
-    assert capsys.readouterr() == ("", "")
-    progress_printer(JobOptions())("what happens")
-    assert capsys.readouterr().err == "what happens\n"
 
 
 class Series(LongDocument):

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from perfbisect.compare.documents import CompareDocument, compare_document
+from perfbisect.compare.documents import CompareDocument, MetricComparisonDocument, compare_document
 from perfbisect.compare.job import compare
 from perfbisect.compare.plan import ComparePlan, MeasurementSetup, SidePlan, build_compare_plan
 from perfbisect.compare.report import compare_report
-from perfbisect.environments.base import Refusal
-from perfbisect.errors import BuildError, Interrupted, MachineError, ServerError, UsageError
+from perfbisect.errors import Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import MeasurementConfig, write_plan
 from perfbisect.measure.executor import AttemptRequest
-from perfbisect.model.attempt import Failure
+from perfbisect.model.attempt import Failure, RunResult
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import Figure
 from perfbisect.report.html import report_html
-from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell, history
 
@@ -76,13 +76,6 @@ def test_a_slower_side_is_a_regression(job: Job) -> None:
     assert rows["output_throughput"].effect < 0
     assert {launch.change.short for launch in document.launches} == {"000000000000", "010101010101"}
     assert CompareDocument.model_validate_json(document.text()) == document
-
-
-def test_equal_sides_are_the_same(job: Job) -> None:
-    document = measured(job, World(CHANGES, None, tau=0.01))
-    assert document.verdict == "same"
-    assert document.low is not None and document.high is not None
-    assert max(abs(document.low), abs(document.high)) < document.smallest_effect
 
 
 def test_shorter_answers_are_a_regression_by_guard(job: Job) -> None:
@@ -166,17 +159,6 @@ def test_sides_that_are_the_same_are_refused(changed: dict[str, Any], why: str) 
         plan_of(**changed)
 
 
-def test_a_side_that_cannot_be_built() -> None:
-    refused = {CHANGES[1].id: Refusal("it changes compiled files")}
-    with pytest.raises(BuildError, match="--b main cannot be built: it changes compiled files"):
-        plan_of(builder=FakeBuilder(refused=refused))
-
-
-def test_a_metric_that_is_not_reported(job: Job) -> None:
-    with pytest.raises(UsageError, match="did not report ttft:median; it reported: "):
-        measured(job, World(CHANGES, None), metric=parse_metric("ttft"))
-
-
 @dataclass
 class Reporting(World):
     """Each launch reports further metrics, by its position, each off by 0.2 %."""
@@ -211,14 +193,10 @@ def test_fewer_drafts_that_are_accepted_are_a_regression_by_guard(job: Job) -> N
     assert (drafts.guard, drafts.absolute, drafts.verdict) == (True, True, "regression")
     assert drafts.low < 656 / 2094 - 1024 / 2034 < drafts.high < 0
     assert rows["tpot"].verdict == "regression"
-    said = r"Guard failed: share of draft tokens accepted 50\.\d % -> 31\.\d %"
-    assert any(re.match(said, text) for text in document.summary)
     lines = report_lines(compare_report(document))
     assert lines[0].endswith(": regression by a guard")
-    rows_shown = [line.split() for line in lines if line.strip()[:2] in ("* ", "! ") and "%" in line]
-    marks = {words[1]: words[0] for words in rows_shown}
-    assert marks == {"itl": "*", "failed": "!", "output_tokens": "!", "spec_decode_acceptance_rate": "!"}
-    assert "| \\* `itl` |" in report_markdown(compare_report(document))
+    assert any(line.split()[:2] == ["*", "itl"] for line in lines)
+    assert any(line.split()[:2] == ["!", "spec_decode_acceptance_rate"] for line in lines)
 
 
 LENGTHS: dict[str, tuple[str, dict[int, dict[str, float]], str, str]] = {
@@ -249,15 +227,6 @@ LENGTHS: dict[str, tuple[str, dict[int, dict[str, float]], str, str]] = {
         },
         "regression",
         r"Of whole answers \(e2el\): improvement, -2\d\.\d %; audio duration",
-    ),
-    "text": (
-        "e2el",
-        {
-            0: {"e2el:median": 640.0, "e2el_per_token": 20.0},
-            1: {"e2el:median": 400.0, "e2el_per_token": 20.0},
-        },
-        "improvement",
-        r"Per unit of output \(e2el_per_token\): same",
     ),
 }
 
@@ -339,3 +308,118 @@ def test_the_page_plots_both_sides_with_their_levels(job: Job) -> None:
     page = report_html(report, plotly="plotly.js")
     assert '<div class="figure" id="launches"' in page
     assert all(text in page for text in document.summary)
+
+
+REQUESTS = 512
+
+
+@dataclass
+class Counting(World):
+    """Launches whose runs count their requests, of which ``lost(position, k)`` failed in run k."""
+
+    lost: Callable[[int, int], int] = lambda *_: 0
+
+    def _runs(
+        self, request: AttemptRequest, position: int, rng: np.random.Generator
+    ) -> tuple[RunResult, ...]:
+        runs = []
+        for k, run in enumerate(super()._runs(request, position, rng)):
+            lost = self.lost(position, k)
+            values = {**run.values, "failed": lost / REQUESTS, "images": 1.0}
+            facts = {"completed": REQUESTS - lost, "failed": lost}
+            runs.append(replace(run, values=values, facts=facts))
+        return tuple(runs)
+
+
+def row_of(document: CompareDocument, name: str) -> MetricComparisonDocument:
+    return next(row for row in document.metrics if row.name == name)
+
+
+def test_no_failures_on_either_side_are_the_same_by_the_rule_of_three(job: Job) -> None:
+    document = measured(job, Counting(CHANGES, 1, factor=1.3, tau=0.005))
+    guard, each = row_of(document, "failed"), document.launches[0].values
+    count = REQUESTS * document.launches_a_side * len(each)
+    assert document.launches_a_side <= 4
+    assert (guard.verdict, guard.effect, guard.left, guard.right) == ("same", 0.0, 0.0, 0.0)
+    assert guard.high == -guard.low == pytest.approx(3 / count, rel=0.01)
+    said = f"none of {count} in A, none of {count} in B"
+    assert guard.note == said
+    assert any(
+        "failed" in text and f"same ({said})" in text for text in report_lines(compare_report(document))
+    )
+
+
+def test_a_guard_that_never_varied_did_not_move(job: Job) -> None:
+    """Pixels and images are told apart at 0.1 %, below the least noise that the model knows."""
+    world = Counting(CHANGES, 1, factor=1.3, tau=0.005)
+    guard = row_of(measured(job, world, cell=cell(guards=("failed", "images"))), "images")
+    assert (guard.guard, guard.verdict, guard.note) == (True, "same", "one value in every run")
+    assert (guard.left, guard.right, guard.effect) == (1.0, 1.0, 0.0)
+
+
+def test_a_rise_of_failures_is_still_a_regression(job: Job) -> None:
+    world = Counting(CHANGES, None, tau=0.005, lost=lambda position, k: position * (10 + k))
+    document = measured(job, world)
+    assert (document.verdict, document.headline) == ("regression", "same")
+    guard = row_of(document, "failed")
+    assert (guard.verdict, guard.note) == ("regression", "")
+    assert guard.low > 0
+
+
+def test_a_single_failure_is_judged_by_launches(job: Job) -> None:
+    """One run in which half a per cent failed: nothing is taken for granted any more."""
+    told: list[int] = []
+
+    def once(position: int, _: int) -> int:
+        told.append(position)
+        return 40 if len(told) == 3 else 0
+
+    guard = row_of(measured(job, Counting(CHANGES, 1, factor=1.3, tau=0.005, lost=once)), "failed")
+    assert guard.note == ""
+    assert guard.low < 0 < guard.high
+
+
+def test_a_guard_whose_median_launches_agree_is_not_named_as_open(job: Job) -> None:
+    lost = iter([20])
+    world = Counting(CHANGES, 1, factor=0.7, tau=0.005, lost=lambda *_: next(lost, 0))
+    document = measured(job, world, blocks=2)
+    guard = row_of(document, "failed")
+    assert (document.verdict, document.launches_a_side, guard.verdict) == ("improvement", 4, "inconclusive")
+    assert guard.left != guard.right
+    assert not any("inconclusive" in text for text in document.summary)
+
+
+@settings(max_examples=12)
+@given(
+    factor=st.floats(0.5, 2.0),
+    tau=st.floats(0.001, 0.15),
+    failures=st.lists(st.integers(0, 3), min_size=2, max_size=2),
+    blocks=st.integers(1, 3),
+    seed=st.integers(0, 999),
+)
+def test_every_row_shows_sides_whose_ratio_is_its_effect(
+    tmp_path_factory: pytest.TempPathFactory,
+    factor: float,
+    tau: float,
+    failures: list[int],
+    blocks: int,
+    seed: int,
+) -> None:
+    job = Jobs(tmp_path_factory.mktemp("jobs")).new(Clock()(), "abcd")
+    world = Counting(
+        CHANGES,
+        1,
+        factor=factor,
+        tau=tau,
+        seed=seed,
+        lost=lambda position, k: failures[position] * k,
+        tokens=lambda position: 32.0 - 5 * position,
+    )
+    document = measured(job, world, blocks=blocks)
+    assert {"tpot", "tpot:p99", "output_throughput", "failed"} <= {row.name for row in document.metrics}
+    for row in document.metrics:
+        shown = row.right - row.left if row.absolute else row.right / row.left - 1
+        assert shown == pytest.approx(row.effect, abs=1e-9), row.name
+        assert row.low <= row.effect <= row.high, row.name
+        if row.headline:
+            assert row.effect == document.effect
