@@ -21,7 +21,6 @@ from perfbisect.cli.compare import check, compare, verify
 from perfbisect.cli.compare import run as run_verb
 from perfbisect.cli.dashboard import dashboard
 from perfbisect.cli.env import env
-from perfbisect.cli.groups import Verbs
 from perfbisect.cli.jobs import report, resume, status, stop
 from perfbisect.cli.nightly import nightly
 from perfbisect.cli.reproduce import reproduce
@@ -29,6 +28,7 @@ from perfbisect.cli.setup import doctor, init
 from perfbisect.cli.skill import skill_group
 from perfbisect.cli.track import track
 from perfbisect.commands import options
+from perfbisect.commands.options import Verbs
 from perfbisect.commands.output import CommandResult
 from perfbisect.errors import (
     EXIT_INTERRUPTED,

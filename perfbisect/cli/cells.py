@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
+from perfbisect.commands.options import Verbs
 from perfbisect.commands.output import CommandResult
 
 

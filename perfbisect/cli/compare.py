@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import MeasureOptions, MinutesParam, PercentParam
+from perfbisect.commands.options import MINUTES, PERCENT, MeasureOptions
 from perfbisect.commands.output import CommandResult
 
 
@@ -38,7 +38,7 @@ def run(cell: str | None, at: str, launches: int, runs: int, measuring: MeasureO
 @click.option("--a", "a", metavar="CHANGE", help="Another side A than the claim's.")
 @click.option("--b", "b", metavar="CHANGE", default="", help="Another side B than the claim's.")
 @options.blocks
-@click.option("--budget", type=MinutesParam(), help="Measure no longer than this, a cell.  [default: 15h]")
+@click.option("--budget", type=MINUTES, help="Measure no longer than this, a cell.  [default: 15h]")
 @options.seed
 @options.dry_run
 @options.measuring_a_claim
@@ -103,9 +103,7 @@ def compare(sweep: bool, measuring: MeasureOptions, **typed: Any) -> CommandResu
 @options.cell
 @click.option("--at", metavar="CHANGE", help="What is checked.  [default: HEAD of --repo]")
 @click.option("--against", metavar="REV|baseline", help="A revision, measured in turn, or --baseline.")
-@click.option(
-    "--max-regression", type=PercentParam(), metavar="PERCENT", help="By how much it may be worse: 5%."
-)
+@click.option("--max-regression", type=PERCENT, metavar="PERCENT", help="By how much it may be worse: 5%.")
 @click.option("--baseline", metavar="FILE|JOB", help="Launches of before: of --save-baseline, run or check.")
 @click.option(
     "--save-baseline", type=click.Path(path_type=Path), help="Measure the commit and write a baseline."

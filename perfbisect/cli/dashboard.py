@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.groups import Verbs
 from perfbisect.cli.track import FDR
 from perfbisect.commands import options
+from perfbisect.commands.options import Verbs
 from perfbisect.commands.output import CommandResult
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
-from perfbisect.commands.options import UnitParam
+from perfbisect.commands.options import UnitParam, Verbs
 from perfbisect.commands.output import CommandResult
 from perfbisect.common.quantities import parse_age, parse_size
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import JobOptions, MinutesParam
+from perfbisect.commands.options import MINUTES, JobOptions
 from perfbisect.commands.output import CommandResult
 
 
 @click.command(short_help="Continue a job after an interruption.")
 @click.argument("job_id", metavar="[ID]", required=False)
-@click.option("--budget", type=MinutesParam(), help="A larger budget than before: 3h, 90m.")
+@click.option("--budget", type=MINUTES, help="A larger budget than before: 3h, 90m.")
 @click.option("--metric", metavar="M", help="Continue with another metric of the same launches.")
 @click.option("--confirm-revert", is_flag=True, help="Measure the later end without the culprit too.")
 @click.option(
@@ -164,14 +164,27 @@ def report(
       perfbisect report 20260102-030405-ab12 --format md > report.md
       perfbisect report 20260102-030405-ab12 --metric ttft:p99
     """
-    from perfbisect.commands.kinds import read_document
+    from perfbisect.commands.kinds import kind_of
     from perfbisect.commands.workspace import open_workspace
+    from perfbisect.errors import UsageError
+    from perfbisect.jobs.journal import read
+    from perfbisect.model.metric import parse_metric
     from perfbisect.report.html import report_html
     from perfbisect.report.markdown import report_markdown
 
     jobs = open_workspace(repo=repo, state=state).jobs
     job = jobs.find(job_id) if job_id else jobs.the_unfinished("report")
-    kind, document = read_document(job, metric)
+    events = read(job.journal).events
+    kind = kind_of(events)
+    if metric is None:
+        document = kind.document(job, events)
+    elif kind.document_for_metric is not None:
+        document = kind.document_for_metric(job, events, parse_metric(metric))
+    else:
+        raise UsageError(
+            f"job {job.id} is a {kind.plan.noun}: its report has every metric",
+            next_step=f"perfbisect report {job.id}",
+        )
     if form == "json":
         return CommandResult(document, (), json=True)
     render = report_html if form == "html" else report_markdown

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from perfbisect.cli.groups import Verbs
 from perfbisect.commands import options
+from perfbisect.commands.options import Verbs
 from perfbisect.commands.output import CommandResult
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from perfbisect.common.quantities import parse_minutes, parse_share
+from perfbisect.common.text import hint
 
 
 @dataclass(frozen=True)
@@ -68,19 +69,9 @@ class UnitParam(_Base):
             self.fail(str(error), param, ctx)
 
 
-class MinutesParam(UnitParam):
-    """A duration, in minutes."""
-
-    def __init__(self) -> None:
-        super().__init__("duration", parse_minutes)
-
-
-class PercentParam(UnitParam):
-    """A percentage, as a share."""
-
-    def __init__(self) -> None:
-        super().__init__("percent", parse_share)
-
+MINUTES = UnitParam("duration", parse_minutes)
+PERCENT = UnitParam("percent", parse_share)
+"""A percentage, as a share."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -137,11 +128,9 @@ machine = click.option(
     help="Kind of machine: cuda, cpu, ascend or a file.  [default: cuda where nvidia-smi is, else cpu]",
 )
 wait = click.option(
-    "--wait", type=MinutesParam(), help="How long to wait for busy devices or cores.  [default: do not wait]"
+    "--wait", type=MINUTES, help="How long to wait for busy devices or cores.  [default: do not wait]"
 )
-timeout = click.option(
-    "--timeout", type=MinutesParam(), help="Stop waiting after this time.  [default: never]"
-)
+timeout = click.option("--timeout", type=MINUTES, help="Stop waiting after this time.  [default: never]")
 verbose = click.option("-v", "--verbose", is_flag=True, help="Show every phase of every launch.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Show only the result and errors.")
 detach = click.option(
@@ -155,9 +144,7 @@ full = click.option("--full", is_flag=True, help="With --json: do not shorten li
 blocks = click.option(
     "--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four."
 )
-budget = click.option(
-    "--budget", type=MinutesParam(), help="Measure no longer than this: 3h, 90m.  [default: 15h]"
-)
+budget = click.option("--budget", type=MINUTES, help="Measure no longer than this: 3h, 90m.  [default: 15h]")
 seed = click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
 dry_run = click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
 expect_workload = click.option(
@@ -208,3 +195,16 @@ def _bundled(
     for option in reversed(options):
         command = option(command)
     return cast(_Function, command)
+
+
+class Verbs(click.Group):
+    """A group that suggests the nearest commands for an unknown one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve a command; raises click.UsageError with suggestions."""
+        typed = args[0]
+        if not typed.startswith("-") and self.get_command(ctx, typed) is None:
+            raise click.UsageError(f"No such command {typed!r}{hint(typed, self.commands, 0.6)}", ctx)
+        return super().resolve_command(ctx, args)

@@ -13,12 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
+from perfbisect.changes.git import Repository
 from perfbisect.changes.revert import ConflictError, revert_commit
 from perfbisect.commands import wiring
 from perfbisect.commands.detach import report_job_begun
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import UNDONE, CommandResult, print_progress, progress_printer
-from perfbisect.commands.workspace import Workspace
+from perfbisect.commands.workspace import Workspace, with_objects
 from perfbisect.environments.base import Builder
 from perfbisect.errors import (
     EXIT_INTERRUPTED,
@@ -335,7 +336,7 @@ def _revert(builder: Builder, setting: MeasurementConfig) -> Callable[[Change, C
     """Return a function that reverts an ancestor in a commit; None without a repository."""
     if not setting.repository:
         return None
-    repository = wiring.repository_at(Path(setting.repository), Path(setting.cache))
+    repository = with_objects(Repository.open(Path(setting.repository)), Path(setting.cache))
 
     def revert(head: Change, culprit: Change) -> Change | str:
         try:

@@ -126,21 +126,15 @@ def load_profile(name: str) -> Profile:
     return load_machine(name or ("cuda" if shutil.which("nvidia-smi") else "cpu"))
 
 
-def repository_at(path: Path, cache: Path) -> Repository:
-    """Open a repository with perfbisect's own object folder for reverted commits.
-
-    Raises:
-        RevisionError: there is no repository.
-    """
-    return with_objects(Repository.open(path), cache)
-
-
 def build_builder(place: Workspace, setting: MeasurementConfig, spec: str | None = None) -> Builder:
     """The builder of a configuration, or of another specification with the same configuration."""
     cache = Path(setting.cache) if setting.cache else place.cache
+    repository = place.repository
+    if setting.repository:
+        repository = with_objects(Repository.open(Path(setting.repository)), cache)
     return make_builder(
         spec or setting.environment,
-        repository=repository_at(Path(setting.repository), cache) if setting.repository else place.repository,
+        repository=repository,
         cache=cache,
         exclude_newer=setting.exclude_newer or None,
         constraints=Path(setting.constraints) if setting.constraints else None,

@@ -382,10 +382,9 @@ def check_of_comparison(document: CompareDocument) -> CheckDocument:
     if row is not None:
         worse = limit if document.metric.direction == "lower" else -limit
         line = row.left + worse if row.absolute else row.left * (1 + worse)
-    left_out = {"schema_", "launches", "versions", "verdict", "limit", "left_out"}
-    shared = CompareDocument.model_fields.keys() & CheckDocument.model_fields.keys() - left_out
+    shared = VerdictDocument.model_fields.keys() - {"schema_", "left_out", "launches", "versions"}
     return CheckDocument(
-        **{name: getattr(document, name) for name in shared - {"reproduce"}},
+        **{name: getattr(document, name) for name in shared},
         verdict=_CHECK_WORDS.get(document.claim, "inconclusive"),
         how="rev",
         limit=limit,

@@ -15,7 +15,7 @@ import pytest
 
 import perfbisect
 from perfbisect.cli.app import app, run
-from perfbisect.cli.groups import Verbs
+from perfbisect.commands.options import Verbs
 from perfbisect.commands.wiring import budget_minutes
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.common.quantities import parse_minutes

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from perfbisect.bisect.positions import Position
 
+from perfbisect.bisect.plan import Position
 from perfbisect.changes.priors import commit_weights_text
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands.bisect_request import BisectRequest, position_weigher, resolve_range
