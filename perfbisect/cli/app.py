@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import sys
 import tempfile
@@ -267,15 +266,16 @@ def _print_error(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
 
 def _unexpected(as_json: bool) -> int:
     """Report an internal error and save its traceback."""
-    text = io.StringIO()
-    traceback.print_exc(file=text)
-    log: Path | None = None
-    with contextlib.suppress(OSError):
-        handle, name = tempfile.mkstemp(prefix="perfbisect-", suffix=".log")
-        log = Path(name)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text.getvalue())
-    last = text.getvalue().strip().splitlines()[-1]
+    text, log = traceback.format_exc(), None
+    with (
+        contextlib.suppress(OSError),
+        tempfile.NamedTemporaryFile(
+            "w", prefix="perfbisect-", suffix=".log", encoding="utf-8", delete=False
+        ) as file,
+    ):
+        log = Path(file.name)
+        file.write(text)
+    last = text.strip().splitlines()[-1]
     error = PerfbisectError(f"internal error: {last}", where=log, next_step="report it with this file")
     error.exit_code = EXIT_OURS
     return _print_error(error, as_json)

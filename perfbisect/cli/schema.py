@@ -121,11 +121,7 @@ def document_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def verb_schema(verb: str) -> dict[str, Any]:
-    """Generate the schema of what a verb prints: any one of its documents.
-
-    Raises:
-        KeyError: the verb does not exist.
-    """
+    """Generate the schema of what a verb prints: any one of its documents."""
     references: list[dict[str, str]] = []
     definitions: dict[str, Any] = {}
     for model in VERBS[verb]:

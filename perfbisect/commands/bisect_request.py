@@ -52,13 +52,7 @@ PlannedBisection = PlannedJob[BisectPlan, PlanDocument]
 
 
 def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection:
-    """Plan a bisection, with nothing started.
-
-    Raises:
-        UsageError: something that was typed is wrong.
-        BuildError: an end of the range cannot be built.
-        MachineError: there is no room for what must be built, or too few cores.
-    """
+    """Plan a bisection, with nothing started."""
     measuring = request.measuring
     cell = wiring.resolve_cell(workspace, request.cell, measuring.variant)
     wiring.require_workload(cell, measuring.expect_workload)
@@ -115,11 +109,7 @@ def _environment(workspace: Workspace, request: BisectRequest) -> str:
 
 
 def resolve_range(workspace: Workspace, request: BisectRequest) -> tuple[History, Branch | None]:
-    """The changes from the earlier end to the later, and the branch of an earlier end beside the line.
-
-    Raises:
-        UsageError, RevisionError: an end does not exist, or there is no range between the two.
-    """
+    """The changes from the earlier end to the later, and the branch of an earlier end beside the line."""
     names = end_names(request.direction)
     ends = {name: _resolve_end(workspace, request, name) for name in ("good", "bad")}
     first, last = (ends[name] for name in names)
@@ -140,12 +130,7 @@ def resolve_range(workspace: Workspace, request: BisectRequest) -> tuple[History
 
 
 def _resolve_end(workspace: Workspace, request: BisectRequest, name: str) -> str:
-    """An end as it is: a revision, a release, or the head of a pull request.
-
-    Raises:
-        UsageError: it is a modified change, with none between it and another.
-        RevisionError: the pull request was not fetched.
-    """
+    """An end as it is: a revision, a release, or the head of a pull request."""
     end: str = getattr(request, name)
     if request.releases and not _MODIFIED.search(end):
         return end
@@ -174,11 +159,7 @@ def _resolve_end(workspace: Workspace, request: BisectRequest, name: str) -> str
 
 
 def position_weigher(workspace: Workspace, path: Path) -> Callable[[Sequence[Position]], tuple[float, ...]]:
-    """Prior weights of positions, by touched files or by commit, from a file.
-
-    Raises:
-        LocatedError: the file is invalid.
-    """
+    """Prior weights of positions, by touched files or by commit, from a file."""
     commits = priors.load_commit_weights(path)
     if commits is not None:
         return lambda positions: priors.position_weights(

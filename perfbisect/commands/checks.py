@@ -95,11 +95,7 @@ class CheckRequest:
 
     @property
     def how(self) -> How:
-        """What the commit is checked against.
-
-        Raises:
-            UsageError: nothing, several things, or something of which a part is missing.
-        """
+        """What the commit is checked against."""
         given: list[How] = []
         given += ["baseline" if self.against == "baseline" else "rev"] if self.against else []
         given += ["values"] if self.good_value is not None or self.bad_value is not None else []
@@ -147,11 +143,7 @@ class CheckRequest:
 
 
 def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
-    """Measure a check, or show its plan.
-
-    Raises:
-        UntestableError: in a step of git's bisection the commit cannot be built or served.
-    """
+    """Measure a check, or show its plan."""
     how, measuring = request.how, request.measuring
     at = request.at or (commit_under_test(workspace.needed_repository()).id if request.git_bisect else "HEAD")
     if measuring.expect_workload is not None:
@@ -270,12 +262,7 @@ def _resolve_levels(
 
 
 def measure_ends(workspace: Workspace, request: CheckRequest) -> tuple[RecordedLevel, ...]:
-    """The levels of git's good and bad end: known, or measured now.
-
-    Raises:
-        UsageError: no bisection is under way, or its ends do not differ.
-        MachineError: the budget was too small for a verdict on the ends.
-    """
+    """The levels of git's good and bad end: known, or measured now."""
     good, bad = bisect_ends(workspace.needed_repository())
     planned = plan_comparison(workspace, request.compare_request(good.id, bad.id, BLOCK_SIZE))
     job = _known_comparison(workspace, planned.plan)

@@ -43,12 +43,7 @@ def find_claim(name: str) -> tuple[Path, Claim]:
 
 
 def claim_cells(workspace: Workspace, path: Path, claim: Claim) -> tuple[str, ...]:
-    """The cells of a claim by name, every load of a ladder.
-
-    Raises:
-        LocatedError: a cell's client does not report what the claim judges or watches.
-        MachineError: it needs devices or weights that are not here.
-    """
+    """The cells of a claim by name, every load of a ladder."""
     names: list[str] = []
     devices = len(machine(dict(os.environ), wiring.load_profile(wiring.machine_name(workspace))).gpus)
     for name in claim.cells_beside(path):

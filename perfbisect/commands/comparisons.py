@@ -156,12 +156,7 @@ PlannedComparison = PlannedJob[ComparePlan, ComparePlanDocument]
 
 
 def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedComparison:
-    """Plan a comparison.
-
-    Raises:
-        UsageError: something that was typed is wrong, or both sides are the same.
-        BuildError: a side cannot be built.
-    """
+    """Plan a comparison."""
     measuring, min_effect = request.measuring, request.min_effect
     if min_effect is not None and not 0 < min_effect < 100:
         raise UsageError(f"--min-effect {min_effect:g} is no share in per cent, between 0 and 100")

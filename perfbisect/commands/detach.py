@@ -49,9 +49,6 @@ def run_detached() -> CommandResult | int:
     """Start this command in the background and return once its job has begun.
 
     Returns the child's exit code if it ends before that; the child has then printed the error.
-
-    Raises:
-        MachineError: the child was killed before its job began.
     """
     reading, writing = os.pipe()
     try:

@@ -21,11 +21,7 @@ KINDS: Final[Mapping[str, AnyKind]] = {
 
 
 def kind_of(events: Sequence[JournalEvent]) -> AnyKind:
-    """The kind of a job.
-
-    Raises:
-        UsageError: the journal has no plan, or one of an unknown kind.
-    """
+    """The kind of a job."""
     verb = plan_data(events).get("verb")
     kind = KINDS.get(str(verb))
     if kind is None:

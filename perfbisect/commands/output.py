@@ -26,9 +26,6 @@ def report_text(typed: str) -> str:
     """The text of a report, or the content of ``@FILE``.
 
     The path of an existing file is rejected unless it is the name of a result file.
-
-    Raises:
-        UsageError: the file cannot be read, or the @ is missing.
     """
     if _FILE.fullmatch(typed):
         return _read(Path(typed[1:]).expanduser())

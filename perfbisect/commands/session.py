@@ -60,11 +60,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interruptible(ended: Callable[[str], Interrupted]) -> Iterator[None]:
-    """Turn signals into the Interrupted error that ``ended`` makes from a message.
-
-    Raises:
-        Interrupted: a signal arrived, or a stop was requested.
-    """
+    """Turn signals into the Interrupted error that ``ended`` makes from a message."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         del number, frame
@@ -126,11 +122,7 @@ class JobSession:
     def tools(
         self, workspace: Workspace, setting: MeasurementConfig, builder: Builder, newest: Change | None
     ) -> JobContext:
-        """The dependencies of the job; ``newest``: the change with the client, None: nothing is launched.
-
-        Raises:
-            UsageError, BuildError: the client's environment is not of one version, or cannot be built.
-        """
+        """The dependencies of the job; ``newest``: the change with the client, None: nothing is launched."""
         client = None
         if newest is not None:
             log, limit = self.job.path / "client-build.log", PhaseLimits().build
@@ -159,10 +151,6 @@ def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
     """Slots of this machine for concurrent launches of a cell, unused ones first.
 
     ``named``: the machine profile, empty: detected.
-
-    Raises:
-        UsageError: too few devices, a stage of the cell names others, or an unknown profile.
-        MachineError: too few cores, or no lease command.
     """
     shell, profile = dict(os.environ), wiring.load_profile(named)
     profile.before(cell.gpus, shell)
@@ -220,11 +208,7 @@ def spans(cores: Sequence[int]) -> str:
 
 
 def require_same_machine(job: str, seen: Sequence[LaunchRecord], slots: Sequence[Slot], named: str) -> None:
-    """Require that the slots are of the machine class that a job has measured on.
-
-    Raises:
-        UsageError: they are of another class.
-    """
+    """Require that the slots are of the machine class that a job has measured on."""
     before = next((x.attempt for x in seen if x.end == "finished" and x.attempt), None)
     workspace = machine_of(slots[0], dict(os.environ), wiring.load_profile(named)).kind
     if before is not None and before.provenance.machine_class != workspace:
@@ -248,10 +232,6 @@ def open_session(
 
     The ``plan`` of a new job is written after the lease, or before it with ``--wait``, so that a waiting job
     can be seen, stopped and resumed. ``held``: this process holds the job's lock already.
-
-    Raises:
-        MachineError: another process works on the job or uses a slot.
-        Interrupted: the work was interrupted; everything that was started has ended.
     """
 
     def begin() -> None:
@@ -372,11 +352,7 @@ def _backoff(environment: Mapping[str, str]) -> tuple[float, ...]:
 
 
 def write_report(job: Job, kind: JobKind[PlanT, DocumentT], document: DocumentT) -> None:
-    """Write ``report.md``, ``report.json`` and ``report.html``, each atomically.
-
-    Raises:
-        MachineError: the disk failed; ``perfbisect report`` recreates them from the journal.
-    """
+    """Write ``report.md``, ``report.json`` and ``report.html``, each atomically."""
     report = kind.report(document)
     texts = {
         job.report: report_markdown(report),

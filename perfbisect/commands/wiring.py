@@ -37,11 +37,7 @@ def new_job(place: Workspace) -> Job:
 
 
 def resolve_cell(place: Workspace, typed: str | None, variant: str | None) -> Cell:
-    """Load the named or the configured cell, with its variant.
-
-    Raises:
-        UsageError: no cell is named, or it is invalid.
-    """
+    """Load the named or the configured cell, with its variant."""
     name = place.setting("cell", typed)
     if name is None:
         raise UsageError("no cell was named", next_step="perfbisect cells list")
@@ -58,11 +54,7 @@ def resolve_cell(place: Workspace, typed: str | None, variant: str | None) -> Ce
 
 
 def require_workload(cell: Cell, report: str | None) -> None:
-    """Require that a cell agrees with a reported workload (text or ``@FILE``).
-
-    Raises:
-        UsageError: fields differ, or the file cannot be read.
-    """
+    """Require that a cell agrees with a reported workload (text or ``@FILE``)."""
     if report is None:
         return
     found = differing(parse_report(report_text(report)), cell)
@@ -104,11 +96,7 @@ def build_config(
 
 
 def machine_name(place: Workspace) -> str:
-    """The machine profile of --machine or ``perfbisect.yaml`` by name or full path; empty: detect it.
-
-    Raises:
-        UsageError: there is no such profile.
-    """
+    """The machine profile of --machine or ``perfbisect.yaml`` by name or full path; empty: detect it."""
     named = place.setting("machine", place.machine) or ""
     if place.machine is None and (place.root / named).is_file():
         named = str(place.root / named)
@@ -118,11 +106,7 @@ def machine_name(place: Workspace) -> str:
 
 
 def load_profile(name: str) -> Profile:
-    """Load a machine profile, by default this machine's.
-
-    Raises:
-        UsageError, LocatedError: there is no such profile, or its file is invalid.
-    """
+    """Load a machine profile, by default this machine's."""
     return load_machine(name or ("cuda" if shutil.which("nvidia-smi") else "cpu"))
 
 
@@ -147,10 +131,6 @@ def client_environment(
     """The client's environment for all sides; None if each change uses its own client.
 
     By default the builder's pinned client, or the environment of the newest change.
-
-    Raises:
-        UsageError: the specification does not pin one version.
-        BuildError: the environment cannot be built.
     """
     if setting.client == CLIENT_OF_CHANGE:
         return None
@@ -166,11 +146,7 @@ def client_environment(
 
 
 def budget_minutes(place: Workspace, typed: float | None) -> float:
-    """The budget of the option, of ``perfbisect.yaml``, or fifteen hours.
-
-    Raises:
-        UsageError: ``perfbisect.yaml`` has an invalid duration.
-    """
+    """The budget of the option, of ``perfbisect.yaml``, or fifteen hours."""
     if typed is not None:
         return typed
     if place.settings.budget is None:

@@ -53,12 +53,7 @@ class Workspace:
 def open_workspace(
     *, repo: Path | None = None, state: Path | None = None, machine: str | None = None
 ) -> Workspace:
-    """Find state and cache by option, environment, ``perfbisect.yaml`` or the user's folders.
-
-    Raises:
-        RevisionError: ``repo`` is not a git repository.
-        UsageError: ``perfbisect.yaml`` is invalid.
-    """
+    """Find state and cache by option, environment, ``perfbisect.yaml`` or the user's folders."""
     import platformdirs
 
     from perfbisect.cells.settings import load_settings

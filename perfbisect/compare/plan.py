@@ -375,12 +375,7 @@ class MeasurementSetup:
     def require_buildable(
         self, change: Change, name: str, *, next_step: str, side: ab_test.Side = "b"
     ) -> None:
-        """Require that the builder can build a change; ``name``: of the change in the message.
-
-        Raises:
-            UsageError: --env is wrong.
-            SideRefusedError: the change cannot be built.
-        """
+        """Require that the builder can build a change; ``name``: of the change in the message."""
         refusal = self.builder.refuses(change)
         if refusal is None:
             return
@@ -412,12 +407,7 @@ def build_check_plan(
     budget: float,
     machine_class: str | None = None,
 ) -> CheckPlan:
-    """Plan a check against a recorded level, two recorded ends, or two values.
-
-    Raises:
-        UsageError: the level is of another workload or machine, or is none; or --env is wrong.
-        SideRefusedError: the change cannot be built.
-    """
+    """Plan a check against a recorded level, two recorded ends, or two values."""
     setup.builder.prepare([change])
     setup.require_buildable(change, change.short, next_step="choose another --env or --at")
     for level in recorded:

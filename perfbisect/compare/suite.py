@@ -52,10 +52,6 @@ def suite(jobs: Sequence[Job], tools: JobContext, *, until: int) -> tuple[CellOu
     """Continue runs of cells of one server, in this order, until each has so many launches that measured.
 
     The caller holds the jobs. A cell that fails is tried once more, and then given up alone.
-
-    Raises:
-        UsageError: a job is no run, or they are not of one server, change and setting.
-        Interrupted: Ctrl-C or a stop; the same call resumes.
     """
     with ExitStack() as stack:
         journals = [stack.enter_context(Journal(job.journal, clock=tools.clock)) for job in jobs]
