@@ -53,23 +53,6 @@ def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path) -> None:
         machine_name(open_workspace(state=tmp_path, machine="asend"))
 
 
-def test_doctor_looks_at_the_machine_that_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "m.yaml").write_text(FILE.format(command="no-such-queue"))
-    typed = ["doctor", "--machine", str(tmp_path / "m.yaml"), "--state", str(tmp_path)]
-    assert run(typed) == 5
-    told = capsys.readouterr().out
-    assert "good     machine        here: no devices, cells with `gpus: 0` only\n" in told
-    assert (
-        "bad      lease command  the lease command 'no-such-queue' of machine 'here' is not installed\n"
-        "                        install it, or correct lease.command in the machine's file\n"
-    ) in told
-    (tmp_path / "m.yaml").write_text(FILE.format(command="[env, x]"))
-    assert run([*typed, "--json"]) == 2
-    assert "m.yaml:4" in capsys.readouterr().out
-
-
 def test_doctor_says_which_settings_it_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,18 +44,6 @@ def test_a_list_fits_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch, t
         assert len(row) <= width or len(row.split()) == 1
 
 
-def test_an_error_fits_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.chdir(tmp_path)
-    err = Terminal()
-    monkeypatch.setattr(sys, "stderr", err)
-    assert run(["cells", "show", "text_latncy_c1"]) == 2
-    rows = err.getvalue().splitlines()
-    assert rows[0].startswith("error: there is no cell named 'text_latncy_c1'")
-    assert all(len(row) <= 60 for row in rows)
-    assert rows[-1] == "  next:  perfbisect cells list"
-
-
 class Series(LongDocument):
     shown = {"first": 2, "last": -2, "short": 9}  # noqa: RUF012 - as the documents have it
     schema_: str = Field(default="series/1", alias="schema")

@@ -15,11 +15,9 @@ from perfbisect.compare.job import check, level_of_job, levels_of_comparison, ru
 from perfbisect.compare.plan import CheckPlan, MeasurementSetup, SideRefusedError, build_check_plan
 from perfbisect.compare.report import check_report, compare_report
 from perfbisect.environments.base import Refusal
-from perfbisect.errors import Interrupted, LocatedError, MachineError, ServerError, UsageError
+from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import write_plan
-from perfbisect.measure.executor import AttemptRequest
-from perfbisect.model.attempt import Failure
 from perfbisect.model.cell import apply_variant
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import Figure
@@ -179,19 +177,6 @@ def test_the_ends_of_a_comparison_are_a_threshold(new_job: MakeJob) -> None:
         level_of_job(job)
 
 
-def test_a_check_goes_on_where_it_was_cut(new_job: MakeJob, baseline: MakeLevel) -> None:
-    def cut(n: int, _: AttemptRequest) -> Interrupted | None:
-        return Interrupted("now") if n == 2 else None
-
-    job, world = new_job(), World(CHANGES, 1, factor=1.1, tau=0.01)
-    with pytest.raises(Interrupted):
-        checked(job, World(CHANGES, 1, factor=1.1, tau=0.01, fault=cut), baseline(), max_regression=0.03)
-    with job.held():
-        document = check(job, Watch().tools(world))
-    assert document.verdict == "failed"
-    assert [launch.outcome for launch in document.launches].count("abandoned") == 1
-
-
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
@@ -251,21 +236,6 @@ def test_dependencies_of_another_day_are_told(new_job: MakeJob, baseline: MakeLe
     world = World(CHANGES, 1, tau=0.01)
     document = checked(new_job(), world, level, max_regression=0.05, setting=setting)
     assert any("Dependencies were of 2026-01-01 there and are of 2026-02-01" in x for x in document.summary)
-
-
-@pytest.mark.parametrize(
-    ("fault", "error", "why"),
-    [
-        ("change", ServerError, "change 010101010101 does not serve"),
-        ("machine", MachineError, "it crashes"),
-    ],
-)
-def test_a_commit_that_cannot_be_served(
-    fault: Any, error: type[Exception], why: str, new_job: MakeJob
-) -> None:
-    world = World(CHANGES, None, fault=lambda *_: Failure("launch", fault, "it crashes"))
-    with pytest.raises(error, match=why):
-        checked(new_job(), world, values=(14.0, 21.0))
 
 
 def test_a_commit_that_cannot_be_built() -> None:
