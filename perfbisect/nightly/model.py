@@ -19,8 +19,9 @@ from perfbisect.errors import (
 )
 from perfbisect.jobs.documents import ChangeDocument, Document, LongDocument
 from perfbisect.model.commit_details import CauseWord
-from perfbisect.series.alerts import Alert, ReportRow, State
+from perfbisect.series.alerts import Alert, State
 from perfbisect.series.detection.model import Shape
+from perfbisect.series.nightly_report import ReportRow
 
 CellState = Literal["planned", "measured", "skipped", "failed", "not reached"]
 """``planned``: a dry run would measure it. ``skipped``: an earlier night measured it at this commit."""

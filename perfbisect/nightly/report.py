@@ -23,8 +23,7 @@ from perfbisect.report.document import (
     Verdict,
     code,
 )
-from perfbisect.series.alerts import ReportRow
-from perfbisect.series.nightly_report import RULE, issue_table
+from perfbisect.series.nightly_report import RULE, ReportRow, issue_table
 from perfbisect.series.report import size_text
 
 _MAX_EVIDENCE = 3

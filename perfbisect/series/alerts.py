@@ -23,7 +23,7 @@ from perfbisect.series.cause_text import alert_evidence
 from perfbisect.series.causes import Cause
 from perfbisect.series.detection.model import SET, Shape
 from perfbisect.series.findings import SeriesChange
-from perfbisect.series.series import BuildRun, night_of, part_of
+from perfbisect.series.series import StatisticKind, night_of, part_of
 
 State = Literal["open", "acknowledged", "closed"]
 
@@ -103,7 +103,7 @@ class Alert:
         return parse_metric(self.metric)
 
     @property
-    def part(self) -> BuildRun:
+    def part(self) -> StatisticKind:
         return part_of(self.ref.statistic)
 
     @property
@@ -134,33 +134,6 @@ class AlertRecord:
     begun: tuple[int, int]
     seen: str
     by_rule: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportRow:
-    """A row of the nightly report: an alert whose series is at another level than before.
-
-    ``latest``: the median of the newest nights; ``baseline``: the level before the change. ``days``: nights
-    since it began.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _JSON
-
-    alert: str
-    source: str
-    model: str
-    hardware: str
-    type: str
-    config: str
-    test: str
-    metric: str
-    unit: str
-    latest: float
-    baseline: float
-    change: float
-    status: str
-    days: int
-    cause: CauseWord
 
 
 def begun(change: SeriesChange) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from perfbisect.common.quantities import number
 from perfbisect.jobs.documents import Document
+from perfbisect.model.commit_details import CauseWord
 from perfbisect.report.document import (
     Block,
     Column,
@@ -23,7 +24,7 @@ from perfbisect.report.document import (
     Verdict,
     code,
 )
-from perfbisect.series.alerts import Alert, ReportRow, beside_worse, leading_alert
+from perfbisect.series.alerts import Alert, beside_worse, leading_alert
 from perfbisect.series.detect import SeriesAnalysis, TrackDetectDocument, detect_document
 from perfbisect.series.report import coverage_lines, group_by_event, size_text, summarize_event
 
@@ -35,6 +36,7 @@ ISSUE_DAYS = 3
 
 _LEVEL_NIGHTS = 7
 _LATEST_NIGHTS = 3
+_TYPES = {"typical": "median or total", "mean": "mean", "tail": "tail"}
 
 RULE = (
     "An issue is what the product made worse, by more than 10 % for at least three days; what has no known "
@@ -45,6 +47,30 @@ _Kind = Literal["regressed", "known", "worse", "improved", "better", "few slower
 """What a row says, in the order in which rows are read."""
 
 _KINDS: tuple[_Kind, ...] = get_args(_Kind)
+
+
+class ReportRow(Document):
+    """A row of the nightly report: an alert whose series is at another level than before.
+
+    ``latest``: the median of the newest nights; ``baseline``: the level before the change. ``days``: nights
+    since it began.
+    """
+
+    alert: str
+    source: str
+    model: str
+    hardware: str
+    type: str
+    config: str
+    test: str
+    metric: str
+    unit: str
+    latest: float
+    baseline: float
+    change: float
+    status: str
+    days: int
+    cause: CauseWord
 
 
 class TrackReportDocument(Document):
@@ -109,7 +135,7 @@ def _row(alert: Alert, kind: _Kind, analysis: SeriesAnalysis) -> ReportRow:
         source=last.build.pipeline,
         model=last.workload.model,
         hardware=last.hardware,
-        type={"typical": "median or total", "mean": "mean", "tail": "tail"}[series.part],
+        type=_TYPES[series.part],
         config=series.cell.partition("/")[2] or series.cell.partition("@")[2],
         test=last.workload.test,
         metric=series.metric,

@@ -17,14 +17,12 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
-from perfbisect.clients.base import STAGE_STATISTICS
 from perfbisect.common.quantities import moment
 from perfbisect.errors import ClientError, MachineError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
 from perfbisect.model.attempt import Attempt, RunResult
 from perfbisect.model.cell import Cell
-from perfbisect.model.metric import METRICS, PER_UNIT, STAGE
 from perfbisect.report.document import Paragraph, Report, Verdict
 from perfbisect.series.points import Build
 from perfbisect.series.sources.base import read_text
@@ -47,13 +45,8 @@ _TIME = "%Y%m%d-%H%M%S"
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 _DIFFUSION = "diffusion_bench"
 _BEFORE_RUNS = ("build", "fetch", "launch", "first_request", "warm")
-_SUFFIXES = {"ms": "_ms", "s": "_s"}
-_TOTALS = {"input_tokens": "total_input_tokens", "output_tokens": "total_output_tokens"}
-"""Facts of a run, and their names in a result."""
-
-MOST_REQUESTS = "max_concurrent_requests"
-_DERIVED = frozenset({*PER_UNIT, *_TOTALS, "images", "image_pixels", "failed"}) - {"audio_rtf"}
-"""Values that follow from others in a result, and have no name of their own in it."""
+_RUN_FACTS = ("completed", "failed", "input_tokens", "output_tokens", "max_concurrent_requests")
+"""Covariates of a run that are published."""
 
 
 class TrackPublishDocument(Document):
@@ -146,15 +139,17 @@ def _published_files(results: Path, job: str) -> dict[tuple[str, int], Path]:
 
 
 def _client_result(job: Job, attempt: Attempt, place: int) -> Mapping[str, Any]:
-    """The client's own result; empty where it was not kept."""
+    """The client's own result. :raises ClientError: it was not kept."""
     recorded = attempt.runs[place].raw
     own = job.path / "attempts" / Path(attempt.folder).name / Path(recorded).name
     path = next((path for path in (own, Path(recorded)) if recorded and path.is_file()), None)
     try:
-        result = json.loads(read_text(path)) if path else {}
+        result = json.loads(read_text(path)) if path else None
     except (ValueError, RecursionError):
-        return {}
-    return result if isinstance(result, Mapping) else {}
+        result = None
+    if not isinstance(result, Mapping):
+        raise ClientError("the client's own result was not kept")
+    return result
 
 
 def _free_path(results: Path, cell: Cell, start: datetime) -> Path:
@@ -175,7 +170,7 @@ def file_name(cell: Cell, start: datetime) -> str:
     """The name in the rule of the newest era: test, data set, load, prompts, lengths, start in UTC."""
     if cell.client.name == _DIFFUSION:
         return f"diffusion_result_{_test_name(cell)}_{_utc(start)}.json"
-    load = _rate_text(cell.request_rate) if cell.max_concurrency is None else str(cell.max_concurrency)
+    load = str(float(cell.request_rate)) if cell.max_concurrency is None else str(cell.max_concurrency)
     lengths = [cell.dataset_args.get(f"random-{side}-len") for side in ("input", "output")]
     tokens_in, tokens_out = (str(length) if isinstance(length, int) else "na" for length in lengths)
     parts = (_test_name(cell), _UNSAFE.sub("-", cell.dataset_name), load, cell.num_prompts)
@@ -222,7 +217,7 @@ def _published_run(cell: Cell, attempt: Attempt, place: int, build: Build) -> Pu
         "machine": {"host": (provenance.facts.get("machine") or {}).get("host", "")},
         "launch": {name: (provenance.facts.get("launch") or {}).get(name) for name in ("id", "suite")},
     }
-    run_facts = {name: run.facts.get(name) for name in ("completed", "failed", MOST_REQUESTS, *_TOTALS)}
+    run_facts = {name: run.facts.get(name) for name in _RUN_FACTS}
     published = replace(
         attempt,
         folder="",
@@ -240,24 +235,7 @@ def _published_run(cell: Cell, attempt: Attempt, place: int, build: Build) -> Pu
 def _served_result(
     cell: Cell, run: RunResult, start: datetime, client_result: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The client's own numbers; ours where it has none, and always for what was asked."""
-    facts, completed = run.facts, run.facts["completed"]
-    duration = facts.get("duration", run.seconds)
-    ours = {
-        "endpoint_type": cell.backend,
-        "backend": cell.backend,
-        "label": None,
-        # Readers of results recognise one of a served benchmark by this name.
-        "request_throughput": completed / duration,
-        **{total: facts[name] for name, total in _TOTALS.items() if facts.get(name) is not None},
-        **_client_values(run, diffusion=False),
-    }
-    if "images" in run.values:
-        ours["total_images"] = round(run.values["images"] * completed)
-    if "image_pixels" in run.values:
-        ours["average_pixels_per_image"] = run.values["image_pixels"]
     return {
-        **ours,
         **_without_lists(client_result),
         "date": _utc(start + timedelta(seconds=run.seconds)),
         "model_id": cell.model,
@@ -267,9 +245,9 @@ def _served_result(
         "burstiness": cell.burstiness,
         "max_concurrency": cell.max_concurrency,
         "num_warmups": cell.num_warmups,
-        "duration": duration,
-        "completed": completed,
-        "failed": facts.get("failed") or 0,
+        "duration": run.facts.get("duration", run.seconds),
+        "completed": run.facts["completed"],
+        "failed": run.facts.get("failed") or 0,
     }
 
 
@@ -293,7 +271,6 @@ def _diffusion_record(
             "request-rate": None if math.isinf(cell.request_rate) else cell.request_rate,
         },
         "result": {
-            **_client_values(run, diffusion=True),
             **_without_lists(inner if isinstance(inner, Mapping) else client_result),
             "model": cell.model,
             "duration": run.facts.get("duration", run.seconds),
@@ -301,36 +278,6 @@ def _diffusion_record(
             "failed_requests": run.facts.get("failed") or 0,
         },
     }
-
-
-def _client_values(run: RunResult, *, diffusion: bool) -> dict[str, Any]:
-    """The run's values under the client's names, for a result that was not kept."""
-    values: dict[str, Any] = {}
-    for key, value in run.values.items():
-        name, _, statistic = key.partition(":")
-        if statistic == "std" or name in _DERIVED:
-            continue
-        if name.startswith(STAGE):
-            stages = f"stage_durations_{STAGE_STATISTICS[statistic]}"
-            values.setdefault(stages, {})[name.removeprefix(STAGE)] = value
-        elif name in METRICS:
-            # The client reports an acceptance rate in per cent.
-            factor = 100 if name == "spec_decode_acceptance_rate" else 1
-            values[client_name(key, diffusion=diffusion)] = value * factor
-    return values
-
-
-def client_name(key: str, *, diffusion: bool = False) -> str:
-    """The client's name of one of our metrics: ``ttft:median`` -> ``median_ttft_ms``; see :func:`key_of`.
-
-    ``diffusion``: in a result of the diffusion benchmark, ``latency_median``.
-    """
-    name, _, statistic = key.partition(":")
-    if not statistic:
-        return name
-    if diffusion:
-        return f"{name}_{statistic}"
-    return f"{statistic}_{name}{_SUFFIXES.get(METRICS[name].unit, '')}"
 
 
 def _without_lists(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,14 +300,6 @@ def _test_name(cell: Cell) -> str:
 
 def _utc(time: datetime) -> str:
     return time.astimezone(timezone.utc).strftime(_TIME)
-
-
-def _rate_text(rate: float) -> str:
-    """``2.0``, ``0.1``, ``inf``: a load with a point is a rate, also a whole one."""
-    if math.isinf(rate):
-        return "inf"
-    text = f"{rate:.12f}".rstrip("0")
-    return f"{text}0" if text.endswith(".") else text
 
 
 def publish_report(document: TrackPublishDocument) -> Report:

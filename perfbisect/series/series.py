@@ -15,7 +15,7 @@ from perfbisect.series.points import ALONE, Point
 from perfbisect.series.sources.folders import of_nightly
 from perfbisect.serving.eras import DIFFUSION_ERAS, NIGHTLY_ERAS, OMNI_ERAS, Era
 
-BuildRun = Literal["typical", "mean", "tail"]
+StatisticKind = Literal["typical", "mean", "tail"]
 """Of a metric of requests: its median, its mean, a percentile. A metric that is one number is typical."""
 
 DiscontinuityKind = Literal["digest", "model", "server", "instrument", "workload", "keys", "warmups"]
@@ -52,7 +52,7 @@ class CellSeries:
 
     cell: str
     metric: str
-    part: BuildRun
+    part: StatisticKind
     row: Metric
     values: tuple[float, ...]
     nights: tuple[int, ...]
@@ -178,7 +178,7 @@ def night_of(number: int) -> str:
     return date.fromordinal(date(1970, 1, 1).toordinal() + number).isoformat()
 
 
-def part_of(statistic: str) -> BuildRun:
+def part_of(statistic: str) -> StatisticKind:
     """What a statistic says of the requests of a metric."""
     if statistic in ("", "median", "p50"):
         return "typical"

@@ -14,7 +14,7 @@ from perfbisect.nightly.model import (
     NightStep,
     night_exit_code,
 )
-from perfbisect.series.alerts import ReportRow
+from perfbisect.series.nightly_report import ReportRow
 
 HOSTILE = "[x](http://evil) <!channel> | @team `a` <script>"
 """Markdown, HTML, Slack's mention of everybody, the end of a table's cell."""
