@@ -69,20 +69,18 @@ def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str =
     For github-action-benchmark two files: of ``bench.json``, ``bench-smaller.json`` for its tool
     ``customSmallerIsBetter`` and ``bench-bigger.json`` for ``customBiggerIsBetter``.
     """
+    files = {"csv": path}
     if form == "csv":
-        texts = {"csv": csv_text(series, metric)}
-        paths = {"csv": path}
+        write_atomic(path, csv_text(series, metric))
     else:
-        texts = {
-            kind: json.dumps(entries, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-            for kind, entries in benchmark_entries(series, metric).items()
-        }
-        paths = {kind: path.with_name(f"{path.stem}-{kind}{path.suffix or '.json'}") for kind in texts}
-    for kind, text in texts.items():
-        write_atomic(paths[kind], text)
+        entries = benchmark_entries(series, metric)
+        files = {kind: path.with_name(f"{path.stem}-{kind}{path.suffix or '.json'}") for kind in entries}
+        for kind, file in files.items():
+            text = json.dumps(entries[kind], indent=1, ensure_ascii=False, allow_nan=False)
+            write_atomic(file, f"{text}\n")
     return TrackExportDocument(
         format=form,
-        files={kind: str(path) for kind, path in paths.items()},
+        files={kind: str(file) for kind, file in files.items()},
         points=sum(len(points) for _, points in series),
         cells=len({points[0].cell for _, points in series}),
     )
@@ -108,8 +106,10 @@ def csv_text(series: MachineSeries, metric: str = "") -> str:
     table.writeheader()
     for _, points in series:
         for point in points:
+            shared = _shared_columns(point)
             for ref, value in _values(point, metric):
-                row = _row(point, ref, value)
+                unit, better = ref.metric.unit, ref.metric.direction
+                row = {**shared, "metric": str(ref), "value": value, "unit": unit, "better": better}
                 table.writerow({column: _cell_text(item) for column, item in row.items()})
     return out.getvalue()
 
@@ -141,13 +141,6 @@ def benchmark_entries(series: MachineSeries, metric: str = "") -> dict[str, list
 
 
 def _entry(series: str, ref: MetricRef, values: Sequence[float], last: Point) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "name": line(f"{series} {ref}"),
-        "unit": ref.metric.unit,
-        "value": median(values),
-    }
-    if len(values) > 1:
-        entry["range"] = f"± {(max(values) - min(values)) / 2:.4g}"
     extra = {
         "night": last.night,
         "commit": last.build.commit,
@@ -155,8 +148,14 @@ def _entry(series: str, ref: MetricRef, values: Sequence[float], last: Point) ->
         "hardware": last.hardware,
         "launches": len(values),
     }
-    entry["extra"] = "\n".join(f"{name}: {line(str(value))}" for name, value in extra.items() if value)
-    return entry
+    spread = {"range": f"± {(max(values) - min(values)) / 2:.4g}"} if len(values) > 1 else {}
+    return {
+        "name": line(f"{series} {ref}"),
+        "unit": ref.metric.unit,
+        "value": median(values),
+        **spread,
+        "extra": "\n".join(f"{name}: {line(str(value))}" for name, value in extra.items() if value),
+    }
 
 
 def _values(point: Point, metric: str) -> Iterator[tuple[MetricRef, float]]:
@@ -172,7 +171,8 @@ COLUMNS = (
 """Of the CSV."""
 
 
-def _row(point: Point, ref: MetricRef, value: float) -> dict[str, object]:
+def _shared_columns(point: Point) -> dict[str, object]:
+    """What the rows of a point's metrics have in common."""
     build, workload = point.build, point.workload
     return {
         **{column: point.covariates.get(column) for column in COLUMNS},
@@ -180,10 +180,6 @@ def _row(point: Point, ref: MetricRef, value: float) -> dict[str, object]:
         "began": point.began,
         "cell": point.cell,
         "model": workload.model,
-        "metric": str(ref),
-        "value": value,
-        "unit": ref.metric.unit,
-        "better": ref.metric.direction,
         "build": build.name,
         "pipeline": build.pipeline,
         "branch": build.branch,

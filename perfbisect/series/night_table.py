@@ -11,8 +11,8 @@ from perfbisect.common.quantities import number, percent
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, MetricDocument, metric_document
 from perfbisect.model.metric import parse_metric, row
-from perfbisect.report.document import Column, Paragraph, Report, Section, Table, Verdict
-from perfbisect.series.points import Build, Point, RejectedResult
+from perfbisect.report.document import Block, Column, Paragraph, Report, Section, Table, Verdict
+from perfbisect.series.points import Point, RejectedResult
 from perfbisect.series.series import (
     HEADLINES,
     CellSeries,
@@ -116,11 +116,10 @@ def show_nights(
 def _choose_series(of_cell: Sequence[CellSeries], metric: str) -> Sequence[CellSeries]:
     """The series of the metric, by default of the first headline."""
     if metric:
-        name = str(parse_metric(metric))
-        return [item for item in of_cell if item.metric == name]
+        return [item for item in of_cell if item.metric == str(parse_metric(metric))]
     typical = {item.metric: item for item in of_cell if item.part == "typical"}
-    order = [*(name for name in HEADLINES if name in typical), *typical]
-    return [typical[name] for name in order[:1]]
+    names = [name for name in (*HEADLINES, *typical) if name in typical]
+    return [typical[name] for name in names[:1]]
 
 
 def _collect_marks(
@@ -166,15 +165,13 @@ def _table(
     index_of = {id(point): index for index, point in enumerate(series.points)}
     rows = []
     for point in points:
-        index = index_of.get(id(point))
-        if index is None:
-            reason = f"does not report {series.metric}"
-            rows.append(_row(point.build, point.night, point.began, None, None, [reason]))
-        else:
-            value, difference = series.values[index], _change_before(series, index)
-            rows.append(_row(point.build, point.night, point.began, value, difference, marks[index]))
+        row = _row(point, [f"does not report {series.metric}"])
+        if (index := index_of.get(id(point))) is not None:
+            values = {"value": series.values[index], "change": _change_before(series, index)}
+            row = row.model_copy(update={**values, "marks": tuple(marks[index])})
+        rows.append(row)
     rows += [
-        _row(result.build, result.night, "", None, None, [f"no point: {result.reason}"])
+        _row(result, [f"no point: {result.reason}"])
         for result in rejected
         if result.cell == series.cell and result.kind != "twin"
     ]
@@ -187,13 +184,20 @@ def _table(
     )
 
 
-def _row(
-    build: Build, night: str, began: str, value: float | None, difference: float | None, marks: Sequence[str]
-) -> NightRow:
+def _row(result: Point | RejectedResult, marks: Sequence[str]) -> NightRow:
+    """The row of a result that has no value of the metric."""
+    build = result.build
     return NightRow(
-        began=began, night=night, build=build.name, url=build.url, commit=build.commit, main=build.of_main,
-        value=value, change=difference, marks=tuple(marks),
-    )  # fmt: skip
+        began=result.began if isinstance(result, Point) else "",
+        night=result.night,
+        build=build.name,
+        url=build.url,
+        commit=build.commit,
+        main=build.of_main,
+        value=None,
+        change=None,
+        marks=tuple(marks),
+    )
 
 
 def _change_before(series: CellSeries, index: int) -> float | None:
@@ -208,7 +212,7 @@ def _change_before(series: CellSeries, index: int) -> float | None:
 
 def nights_report(document: TrackShowDocument) -> Report:
     """Report of ``track show``: a table for each cell, or one line for each."""
-    blocks: list[Table | Paragraph] = [_summary_table(document.cells)] if document.cells else []
+    blocks: list[Block] = [_summary_table(document.cells)] if document.cells else []
     if document.unknown_branch:
         mark = "?: " if document.tables else ""
         note = f"{mark}{document.unknown_branch} builds do not say their branch: not known to be of main"
@@ -219,10 +223,6 @@ def nights_report(document: TrackShowDocument) -> Report:
 
 
 def _summary_table(cells: Sequence[CellSummary]) -> Table:
-    columns = (
-        *(Column("cell"), Column("metric"), Column("nights", numeric=True), Column("last")),
-        *(Column("value", numeric=True), Column("unit"), Column("change", numeric=True), Column("")),
-    )
     rows = tuple(
         (
             *(cell.cell, cell.metric, str(cell.nights), cell.last, number(cell.value), cell.unit),
@@ -230,16 +230,12 @@ def _summary_table(cells: Sequence[CellSummary]) -> Table:
         )
         for cell in cells
     )
-    return Table(columns, rows)
+    return Table(_columns("cell", "metric", "nights", "last", "value", "unit", "change", ""), rows)
 
 
 def _table_section(table: NightTable) -> Section:
     metric = table.metric
     better = "neither more nor less is better" if table.neutral else f"{metric.direction} is better"
-    columns = (
-        *(Column("date (UTC)"), Column("build"), Column("commit"), Column("value", numeric=True)),
-        *(Column("change", numeric=True), Column("")),
-    )
     rows = tuple(
         (
             (night.began or night.night)[:16].replace("T", " "),
@@ -251,10 +247,14 @@ def _table_section(table: NightTable) -> Section:
         )
         for night in table.rows
     )
-    blocks: list[Table | Paragraph] = [Table(columns, rows)]
+    blocks: list[Block] = [Table(_columns("date (UTC)", "build", "commit", "value", "change", ""), rows)]
     if table.lacking:
         blocks.append(Paragraph(f"{table.lacking} of {len(rows)} points do not report {metric.name}"))
     return Section(f"{table.cell}: {metric.name} in {metric.unit}, {better}", tuple(blocks))
+
+
+def _columns(*names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, numeric=name in ("nights", "value", "change")) for name in names)
 
 
 def _change_text(metric: str, value: float | None) -> str:
