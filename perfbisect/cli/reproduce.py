@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.track import FDR
+from perfbisect.cli.track import FDR, rank_window
 from perfbisect.commands import options
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import CommandResult
@@ -41,16 +41,10 @@ def reproduce(
     from perfbisect.commands.workspace import workspace_of
     from perfbisect.common.text import line
     from perfbisect.errors import UsageError
-    from perfbisect.series.detect import analyze_series
-    from perfbisect.series.store import SeriesStore
-    from perfbisect.series.suspects.job import cell_of_ours, find_alert, rank_alert
-    from perfbisect.series.suspects.table import load_suspect_table
+    from perfbisect.series.suspects.job import cell_of_ours
 
-    workspace, table = workspace_of(measuring), load_suspect_table()
-    repository = workspace.needed_repository()
-    with SeriesStore.of(workspace.state) as store:
-        seen = analyze_series(store, table, fdr)
-        found = rank_alert(store, seen, find_alert(store, seen, alert), repository, table)
+    workspace = workspace_of(measuring)
+    found = rank_window(workspace, alert, fdr)
     ours = found.alert
     chosen = cell or cell_of_ours(found.finding) or workspace.setting("cell", None)
     if not chosen:

@@ -15,12 +15,14 @@ from perfbisect.commands.options import Verbs
 from perfbisect.commands.output import CommandResult
 
 if TYPE_CHECKING:
+    from perfbisect.commands.workspace import Workspace
     from perfbisect.jobs.documents import Document
     from perfbisect.report.document import Report
     from perfbisect.series.alerts import State
     from perfbisect.series.detect import SeriesAnalysis
     from perfbisect.series.export import Form
     from perfbisect.series.store import SeriesStore
+    from perfbisect.series.suspects.job import RankedAlert
 
 CELLS = click.argument("cells", nargs=-1, metavar="[CELL...]")
 FDR = click.option(
@@ -54,6 +56,19 @@ def _analyze(store: SeriesStore, fdr: float = 0.05) -> SeriesAnalysis:
     from perfbisect.series.suspects.table import load_suspect_table
 
     return analyze_series(store, load_suspect_table(), fdr)
+
+
+def rank_window(workspace: Workspace, alert: str, fdr: float) -> RankedAlert:
+    """The alert of a name, with the ranked commits of its window."""
+    from perfbisect.series.detect import analyze_series
+    from perfbisect.series.store import SeriesStore
+    from perfbisect.series.suspects.job import find_alert, rank_alert
+    from perfbisect.series.suspects.table import load_suspect_table
+
+    table, repository = load_suspect_table(), workspace.needed_repository()
+    with SeriesStore.of(workspace.state) as store:
+        analysis = analyze_series(store, table, fdr)
+        return rank_alert(store, analysis, find_alert(store, analysis, alert), repository, table)
 
 
 def _output(document: Document, report: Report) -> CommandResult:
@@ -121,25 +136,18 @@ def suspects(
     """
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.markdown import report_markdown
-    from perfbisect.series.detect import analyze_series
-    from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects import job
     from perfbisect.series.suspects.report import suspects_report
-    from perfbisect.series.suspects.table import load_suspect_table
 
-    workspace, table = open_workspace(repo=repo, state=state), load_suspect_table()
-    repository = workspace.needed_repository()
-    with SeriesStore.of(workspace.state) as store:
-        analysis = analyze_series(store, table, fdr)
-        ranked = job.rank_alert(store, analysis, job.find_alert(store, analysis, alert), repository, table)
+    workspace = open_workspace(repo=repo, state=state)
+    ranked = rank_window(workspace, alert, fdr)
     weights = workspace.state / "track" / "suspects" / f"{ranked.alert.id}.yaml"
     job.write_weights(ranked, weights)
     cell = cell or job.cell_of_ours(ranked.finding)
-    repo = repo or repository.path
+    repo = repo or workspace.needed_repository().path
     document = job.track_suspects(ranked, top=top, repo=str(repo), cell=cell, weights=str(weights))
-    if not markdown:
-        return _output(document, suspects_report(document))
-    return CommandResult(document, [report_markdown(suspects_report(document))])
+    report = suspects_report(document)
+    return CommandResult(document, [report_markdown(report)]) if markdown else _output(document, report)
 
 
 @click.command(short_help="The nightly report, in the nightlies' own table.")
@@ -155,11 +163,7 @@ def suspects(
 @options.state
 @options.full
 @options.as_json
-def report(
-    form: str,
-    fdr: float,
-    state: Path | None,
-) -> CommandResult:
+def report(form: str, fdr: float, state: Path | None) -> CommandResult:
     """What is at another level than before on the last night, and the events of all nights, with evidence.
 
     Nothing is written down: only `track detect` tells.
@@ -177,8 +181,7 @@ def report(
         document = build_nightly_report(_analyze(store, fdr), fdr=fdr)
     render = report_html if form == "html" else report_markdown
     text = render(nightly_report(document)).rstrip("\n")
-    written = form == "json"
-    return CommandResult(document, [text], json=written)
+    return CommandResult(document, [text], json=form == "json")
 
 
 @click.command(short_help="New baselines: old, 7-day mean, new, n, status.")
@@ -355,12 +358,7 @@ def publish(folder: Path, jobs: tuple[str, ...], state: Path | None) -> CommandR
 @options.state
 @options.full
 @options.as_json
-def detect(
-    since: str,
-    fdr: float,
-    everything: bool,
-    state: Path | None,
-) -> CommandResult:
+def detect(since: str, fdr: float, everything: bool, state: Path | None) -> CommandResult:
     """Judge every series in the store: what changed, since when, by how much, of what shape and cause.
 
     Medians and single numbers are judged together; means and percentiles by themselves. Earlier alerts
