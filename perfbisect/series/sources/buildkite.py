@@ -136,32 +136,23 @@ def _source_build(
     build: Build,
     options: IngestOptions,
 ) -> SourceBuild:
-    url = f"{pipeline.url}/builds/{build.name}"
     listed = (job for job in fields.get("jobs") or () if isinstance(job, Mapping) and "id" in job)
-    jobs = {str(job["id"]): job for job in listed}
-
-    def job_of(artifact: Mapping[str, Any]) -> Mapping[str, Any]:
-        return jobs.get(str(artifact.get("job_id")), {})
-
+    jobs: dict[str, Mapping[str, Any]] = {str(job["id"]): job for job in listed}
     artifacts = [
-        artifact
-        for artifact in rest.pages(f"{url}/artifacts", {"per_page": _PAGE})
+        (artifact, jobs.get(str(artifact.get("job_id")), {}))
+        for artifact in rest.pages(f"{pipeline.url}/builds/{build.name}/artifacts", {"per_page": _PAGE})
         if str(artifact.get("filename", "")).endswith(".json")
         and artifact.get("state", "finished") == "finished"
     ]
     # A step that was run again has uploaded its files again: the later ones count.
-    artifacts.sort(key=lambda artifact: str(job_of(artifact).get("started_at")))
-    by_path = {str(artifact["path"]): artifact for artifact in artifacts}
-    return SourceBuild(
-        build,
-        tuple(_file(rest, path, artifact, job_of(artifact)) for path, artifact in by_path.items()),
-        options.zone or "UTC",
-        whole=build.state not in _UNFINISHED and bool(build.state),
-    )
+    artifacts.sort(key=lambda pair: str(pair[1].get("started_at")))
+    files = {str(artifact["path"]): _file(rest, artifact, job) for artifact, job in artifacts}
+    is_whole = build.state not in _UNFINISHED and bool(build.state)
+    return SourceBuild(build, tuple(files.values()), options.zone or "UTC", is_whole)
 
 
-def _file(rest: RestClient, path: str, artifact: Mapping[str, Any], job: Mapping[str, Any]) -> SourceFile:
-    address = str(artifact["download_url"])
+def _file(rest: RestClient, artifact: Mapping[str, Any], job: Mapping[str, Any]) -> SourceFile:
+    path, address = str(artifact["path"]), str(artifact["download_url"])
     agent = job.get("agent") or {}
     host = str(agent.get("hostname") or agent.get("name") or "")
 
@@ -177,9 +168,5 @@ def _file(rest: RestClient, path: str, artifact: Mapping[str, Any], job: Mapping
         place=address,
         version=f"{artifact.get('file_size') or 0} {artifact.get('sha1sum') or artifact['id']}",
         read=read,
-        facts={"job": _job_name(job), "host": host} if job else {},
+        facts={"job": str(job.get("name") or job.get("id") or ""), "host": host} if job else {},
     )
-
-
-def _job_name(job: Mapping[str, Any]) -> str:
-    return str(job.get("name") or job.get("id") or "")

@@ -60,14 +60,18 @@ class Journals:
             if recorded is None or recorded.build.fixed[:10] < options.since:
                 continue
             is_empty = False
-            read_texts = partial(_document_texts, recorded)
             version = f"{state.st_size} {state.st_mtime_ns}"
-            yield SourceBuild(recorded.build, (SourceFile(JOURNAL, str(path), version, read_texts),))
+            file = SourceFile(JOURNAL, str(path), version, partial(_texts, recorded.document))
+            yield SourceBuild(recorded.build, (file,))
         if is_empty:
             raise UsageError(
                 f"no job of `perfbisect run` in {place}: others measure old commits and are no nights",
                 next_step="perfbisect run CELL",
             )
+
+
+def _texts(document: Mapping[str, Any]) -> tuple[str, str]:
+    return json.dumps(document), ""
 
 
 def _journals(root: Path) -> list[Path]:
@@ -102,10 +106,6 @@ def read_run(path: Path) -> RecordedRun | None:
     }
     build = Build(SOURCE, PIPELINE, path.parent.name, commit=commit, fixed=plan.time)
     return RecordedRun(build, document)
-
-
-def _document_texts(recorded: RecordedRun) -> tuple[str, str]:
-    return json.dumps(recorded.document), ""
 
 
 @dataclass(frozen=True)

@@ -191,13 +191,9 @@ def _parse_name(name: str) -> ReportedWorkload:
 
 def _check_load(name: ReportedWorkload, workload: Workload) -> None:
     """Raises ValueError: the name says another load than the result."""
-    load: dict[str, object] = {
-        "num_prompts": workload.prompts,
-        "max_concurrency": workload.concurrency,
-        "request_rate": workload.rate,
-    }
-    for field, value in load.items():
-        if field in name.fields and name.fields[field] != value:
+    load = {"num_prompts": workload.prompts, "max_concurrency": workload.concurrency}
+    for field, value in {**load, "request_rate": workload.rate}.items():
+        if name.fields.get(field, value) != value:
             raise ValueError(f"the file's name says {field} {name.fields[field]}, the result {value}")
 
 
