@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from perfbisect.cli.app import run
-from perfbisect.cli.schema import VERBS, document_name
-from perfbisect.series.store import FILE
 from tests.series.made import name_of, nights, result, served, write
 
 CELL = "omni/random@c4-n40"
@@ -50,17 +45,6 @@ def test_from_the_kanban_to_the_table(home: Path, capsys: pytest.CaptureFixture[
     assert "Means of 2026-03-29 to 2026-04-04" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", ["ingest kanban", f"show {CELL}", "show", "rebaseline"])
-def test_json_has_its_schema(home: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
-    nights(home / "kanban", [600.0, 660.0])
-    typed("ingest", "kanban")
-    capsys.readouterr()
-    assert typed(*verb.split(), "--json") == 0
-    document = json.loads(capsys.readouterr().out)
-    (model,) = VERBS[f"track {verb.split()[0]}"]
-    assert document["schema"] == document_name(model)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -92,16 +76,6 @@ def test_bad_input(
     assert message in told.err
     assert told.out == ""
     assert typed("show", CELL) == 0, "nothing is lost"
-
-
-def test_a_store_of_another_version_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nights(home / "kanban", [600.0])
-    assert typed("ingest", "kanban") == 0
-    with closing(sqlite3.connect(home / "state" / "track" / FILE)) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    capsys.readouterr()
-    assert typed("show") == 2
-    assert "written by another perfbisect: version 99" in capsys.readouterr().err
 
 
 def test_names_cannot_act_on_a_terminal(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,17 +49,6 @@ def test_files_for_the_action(home: Path, capsys: pytest.CaptureFixture[str]) ->
     assert not {"failed", "output_tokens"} & {entry["name"].split()[1] for entry in smaller}
 
 
-def test_machines_of_several_kinds_are_entries_each(home: Path) -> None:
-    for place, (hardware, value) in enumerate([("H100", 600.0), ("H20", 900.0)]):
-        folder = home / f"on-{hardware}"
-        nights(folder, [value], first=500 + place, Hardware=hardware, test="two")
-        assert run(["track", "ingest", str(folder)]) == 0
-    assert run(["track", "export", "two", "--format", "github-action-benchmark", "-o", "bench.json"]) == 0
-    entries = json.loads((home / "bench-smaller.json").read_text())
-    told = {entry["name"]: entry["value"] for entry in entries if entry["name"].endswith(" audio_ttfp")}
-    assert told == {"two/random@c4-n40 audio_ttfp": 600.0, "two/random@c4-n40 on H20 audio_ttfp": 900.0}
-
-
 def test_a_file_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run(["track", "export", "-o", "series.csv"]) == 0
@@ -85,10 +74,3 @@ def test_bad_input(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], m
     assert run(["track", *words]) == 2
     told = capsys.readouterr()
     assert message in told.out + told.err
-
-
-def test_nothing_to_publish(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert run(["track", "publish", "out"]) == 0
-    assert "out: 0 launches; 0 files written, 0 were there\n" in capsys.readouterr().out
-    assert not (home / "out").exists()

@@ -233,13 +233,9 @@ def named(name: str) -> AlertRecord:
     return replace(RECORD, alert=replace(ALERT, id=name))
 
 
-def test_an_alert_is_new_only_in_the_run_that_finds_it(store: SeriesStore) -> None:
-    store.alerts.keep([replace(RECORD, alert=replace(ALERT, new=True))])
-    assert store.alerts.all() == (RECORD,)
-
-
 def test_an_alert_that_is_found_again_keeps_its_state(store: SeriesStore) -> None:
-    store.alerts.keep([RECORD])
+    store.alerts.keep([replace(RECORD, alert=replace(ALERT, new=True))])
+    assert store.alerts.all() == (RECORD,), "it is new only in the run that finds it"
     store.alerts.mark(ALERT.id, "closed", "the series is back", by_rule=True)
     assert store.alerts.all()[0].by_rule
     store.alerts.mark(ALERT.id, "closed", "by rule: of mine")
