@@ -234,21 +234,20 @@ def never() -> bool:
 
 
 @dataclass
-class OwnedProcess:
-    """A process that we started, with all its descendants. ``created``: seconds after boot."""
+class ProcessTree:
+    """A process with all its descendants. ``created``: seconds after boot."""
 
     pid: int
     created: float
     token: str
-    log: Path
-    popen: subprocess.Popen[bytes] = field(repr=False, compare=False)
-    _before: frozenset[Segment] = field(default_factory=frozenset, repr=False, compare=False)
-    _seen: set[Identity] = field(default_factory=set, repr=False, compare=False)
-    _segments: set[Segment] = field(default_factory=set, repr=False, compare=False)
+    log: Path | None
+    _seen: set[Identity] = field(default_factory=set, repr=False, compare=False, kw_only=True)
+    _before: frozenset[Segment] = field(default=frozenset(), repr=False, compare=False, kw_only=True)
+    _segments: set[Segment] = field(default_factory=set, repr=False, compare=False, kw_only=True)
 
     def exited(self) -> int | None:
-        """Exit code of the leader (negative: signal), None while it runs."""
-        return self.popen.poll()
+        """Exit code of the leader (negative: signal), None while it runs; 0 if unknown."""
+        return None if alive(self.pid, self.created) else 0
 
     def living(self) -> tuple[Process, ...]:
         """All living processes; one that was found once stays known."""
@@ -261,6 +260,17 @@ class OwnedProcess:
         members = self.living()
         self._segments |= _held_segments(member.pid for member in members) - self._before
         return members
+
+
+@dataclass
+class OwnedProcess(ProcessTree):
+    """A process that we started."""
+
+    log: Path
+    popen: subprocess.Popen[bytes] = field(repr=False, compare=False)
+
+    def exited(self) -> int | None:
+        return self.popen.poll()
 
 
 def spawn(
@@ -304,7 +314,7 @@ def spawn(
         stop_leftovers(token, 0, 0.0, grace=0.0)
         raise
     row = process(popen.pid)  # its entry stays until it is waited for, even if it ended already
-    return OwnedProcess(popen.pid, row.created if row else 0.0, token, log, popen, before)
+    return OwnedProcess(popen.pid, row.created if row else 0.0, token, log, popen, _before=before)
 
 
 @contextmanager
@@ -325,7 +335,7 @@ def signal_code(number: int) -> FaultCode:
     return "crashed" if number in _CRASHES else "killed"
 
 
-def stop(owned: OwnedProcess, grace: float = 15.0) -> tuple[str, ...]:
+def stop(owned: ProcessTree, grace: float = 15.0) -> tuple[str, ...]:
     """End the whole tree: SIGTERM to the leader, ``grace`` seconds, then SIGKILL; returns removed segments.
 
     A second Ctrl-C ends the grace period and is raised again afterwards.
@@ -333,12 +343,11 @@ def stop(owned: OwnedProcess, grace: float = 15.0) -> tuple[str, ...]:
     Raises:
         ServerError: a process survived.
     """
-    leader = owned.pid, owned.created
     owned.observe()
     try:
-        _end(leader, owned.exited, owned.observe, owned.log, grace)
+        _end(owned, grace)
     except (KeyboardInterrupt, Interrupted):
-        _end(leader, owned.exited, owned.living, owned.log, 0.0)
+        _end(owned, 0.0)
         raise
     finally:
         removed = remove_segments(owned._segments)
@@ -353,56 +362,40 @@ def stop_leftovers(
     Raises:
         ServerError: a process survived.
     """
-    seen: dict[Identity, Process] = {}
-    segments: set[Segment] = set()
-    before = list_segments()
-
-    def observe() -> tuple[Process, ...]:
-        members = tree(token, pid, created, log=log, known=seen)
-        seen.update({member.identity: member for member in members})
-        segments.update(before & _held_segments(member.pid for member in members))
-        return members
-
-    if observe():
-        # The leader is not our child, so its exit code is unknown.
-        _end((pid, created), lambda: None if alive(pid, created) else 0, observe, log, grace)
-        remove_segments(segments)
-    return tuple(seen.values())
+    left = ProcessTree(pid, created, token, log)
+    found = left.observe()
+    if found:
+        stop(left, grace)
+    return found
 
 
-def _end(
-    leader: Identity,
-    exited: Callable[[], int | None],
-    observe: Callable[[], tuple[Process, ...]],
-    log: Path | None,
-    grace: float,
-) -> None:
+def _end(owned: ProcessTree, grace: float) -> None:
     deadline = time.monotonic() + grace
-    if grace > 0 and exited() is None:
-        _signal(*leader, signal.SIGTERM)
+    if grace > 0 and owned.exited() is None:
+        _signal(owned.pid, owned.created, signal.SIGTERM)
     orphaned = False
-    while (living := observe()) and time.monotonic() < deadline:
-        if not orphaned and exited() is not None:
+    while (living := owned.observe()) and time.monotonic() < deadline:
+        if not orphaned and owned.exited() is not None:
             orphaned = True
             deadline = min(deadline, time.monotonic() + _ORPHAN_GRACE_S)
             for member in living:
                 _signal(*member.identity, signal.SIGTERM)
         time.sleep(_TICK)
     deadline = time.monotonic() + _KILL_TIMEOUT_S
-    while living := observe():
+    while living := owned.observe():
         for member in living:
             _signal(*member.identity, signal.SIGKILL)
-        exited()
+        owned.exited()
         if time.monotonic() > deadline:
             names = ", ".join(map(str, living))
             raise ServerError(
                 f"{len(living)} process(es) survived SIGKILL by {_KILL_TIMEOUT_S:.0f} s: {names}",
-                where=log,
+                where=owned.log,
                 next_step="end them manually; a process in state D waits for a device or file system",
             )
         time.sleep(_TICK)
     # A leader counts as dead before its last thread ended; only then can it be reaped.
-    while exited() is None and time.monotonic() < deadline:
+    while owned.exited() is None and time.monotonic() < deadline:
         time.sleep(_TICK / 10)
 
 
