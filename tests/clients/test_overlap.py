@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.clients import runner
-from perfbisect.clients.runner import ClientHost, HostUnavailableError
+from perfbisect.clients.runner import Runner
 from perfbisect.errors import ClientError, Interrupted, MachineError
 from perfbisect.system import processes
 from perfbisect.system.processes import TOKEN_VARIABLE, ProcessResult, never
@@ -62,22 +61,17 @@ def env(site: Path, **more: str) -> dict[str, str]:
 
 
 @contextmanager
-def host(site: Path, *modules: str, **more: str) -> Iterator[ClientHost]:
-    made = runner.start_host(
-        modules,
-        interpreter=Path(sys.executable),
-        env=env(site, **more),
-        cwd=site / "cwd",
-        token="aa" * 16 + ".client-host",
-    )
+def host(site: Path, *modules: str, **more: str) -> Iterator[Runner]:
+    made = Runner(Path(sys.executable), env(site, **more), site / "cwd", "aa" * 16, modules)
+    made.begin()
     try:
         yield made
     finally:
-        made.close()
+        made.end()
         assert processes.tree("aa" * 16, 0, 0.0) == ()
 
 
-def run(made: ClientHost, log: Path, *arguments: str, timeout: float = 20.0, **options: Any) -> ProcessResult:
+def run(made: Runner, log: Path, *arguments: str, timeout: float = 20.0, **options: Any) -> ProcessResult:
     argv = (sys.executable, "-m", "pkg.tool", *arguments)
     options = {"stop_requested": never, **options}
     return made.run(argv, log=log, token="aa" * 16 + ".client-1", timeout=timeout, **options)
@@ -92,7 +86,7 @@ def told(log: Path) -> dict[str, Any]:
 
 def test_a_run_is_what_the_plain_command_is(site: Path) -> None:
     with host(site, "pkg.before", "pkg.tool_that_is_not_there") as made:
-        imported = made.ready(20.0, never)
+        made.ready(20.0, never)
         hosted = run(made, site / "hosted.log", "bench", "--seed", "1")
     plain = processes.run(
         (sys.executable, "-m", "pkg.tool", "bench", "--seed", "1"),
@@ -103,7 +97,8 @@ def test_a_run_is_what_the_plain_command_is(site: Path) -> None:
         timeout=20.0,
     )
     assert (hosted.code, plain.code, hosted.timed_out) == (0, 0, False)
-    assert hosted.cpu_seconds > 0 and imported.cpu_seconds > 0
+    assert hosted.cpu_seconds > 0
+    assert made.imported is not None and made.imported["cpu"] > 0
     left, right = told(site / "hosted.log"), told(site / "plain.log")
     assert left == right
     assert left["env"][TOKEN_VARIABLE] == "aa" * 16 + ".client-1"
@@ -168,8 +163,10 @@ def test_signal_of_a_run_is_told(site: Path) -> None:
 )
 def test_what_cannot_be_imported_beforehand_is_said(site: Path, module: str, said: str) -> None:
     (site / "site" / "pkg" / "before.py").write_text(module)
-    with host(site, "pkg.before") as made, pytest.raises(HostUnavailableError, match=said):
+    with host(site, "pkg.before") as made:
         made.ready(1.0 if module[-9:] == "sleep(60)" else 20.0, never)
+        assert said in made.plain
+        assert run(made, site / "run.log").code == 0, "as a plain command"
 
 
 def test_idle_threads_that_end_before_a_fork_are_no_obstacle(site: Path) -> None:
@@ -197,10 +194,12 @@ def test_host_that_is_ended_from_outside_is_the_machines(site: Path) -> None:
     log = site / "hang.log"
     with host(site, "pkg.before") as made:
         made.ready(20.0, never)
+        owned = made.host
+        assert owned is not None
 
         def kill() -> bool:
-            if log.exists() and "starts" in log.read_text() and made.owned.exited() is None:
-                os.kill(made.owned.pid, signal.SIGKILL)
+            if log.exists() and "starts" in log.read_text() and owned.exited() is None:
+                os.kill(owned.pid, signal.SIGKILL)
             return False
 
         with pytest.raises(MachineError, match="ended by signal 9 in hang"):
