@@ -258,6 +258,7 @@ def _merged(document: ReportDocument) -> Iterator[Block]:
 
 def _setting_rows(document: ReportDocument) -> Iterator[tuple[str, Inline]]:
     ends = _join(" to ", (change_text(document.good), change_text(document.bad)))
+    yield "job", code(document.job)
     yield "range", (*ends, f": {document.changes} changes, {document.positions} different environments")
     yield "environment", code(document.environment)
     yield "client", code(document.client)
