@@ -35,8 +35,7 @@ _SCRIPTS = (
 
 @dataclass(frozen=True)
 class WrittenSite:
-    """What was written. ``first_page``: bytes read before anything is opened; ``plotly``: bytes of the
-    plotting script, read with the first figure; ``all``: bytes of everything."""
+    """Sizes in bytes; ``first_page``: read before anything is opened, ``plotly``: with the first figure."""
 
     index: Path
     files: int
@@ -46,12 +45,7 @@ class WrittenSite:
 
 
 def write_site(site: Site, out: Path) -> WrittenSite:
-    """Write the site into a folder, over an older one; other files there are kept.
-
-    Raises:
-        UsageError: the folder cannot be created or written, or holds a page of another program.
-        MachineError: the disk fails. The older site is whole.
-    """
+    """Write the site over an older one, which stays whole if the disk fails; other files are kept."""
     try:
         _require_own_folder(out)
         return _Writer(out).write(site)

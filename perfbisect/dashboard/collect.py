@@ -44,10 +44,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class SitePoint:
-    """A cell's result in one build; its values are in the series.
-
-    ``of_main``: None if it is not known whether the build was one of the main branch.
-    """
+    """A result in one build; ``of_main``: None if the branch of the build is not known."""
 
     build: str
     time: str
@@ -59,11 +56,7 @@ class SitePoint:
 
 @dataclass(frozen=True)
 class SiteMark:
-    """Something else changed at point ``at`` (index).
-
-    ``cut``: the workload or the instrument is different from there on, and nothing is compared across it;
-    otherwise it is a hint at a cause.
-    """
+    """Another change at point ``at``; ``cut``: nothing is compared across it, else a hint at a cause."""
 
     at: int
     what: str
@@ -81,18 +74,14 @@ class SmallChange:
 
 
 class SiteMetric(MetricDocument):
-    """A metric of a series, its name with the statistic (``ttft:p99``). ``absolute``: effects are differences
-    of shares, not ratios."""
+    """A metric with its statistic; ``absolute``: effects are differences of shares."""
 
     absolute: bool = False
 
 
 @dataclass(frozen=True)
 class SiteSeries:
-    """One metric of a cell: a value or None for each of the cell's points, and what was detected in it.
-
-    ``note``: why it was not judged, or the smallest step that it can show.
-    """
+    """A metric of a cell: a value or None for each point, and what was detected."""
 
     metric: SiteMetric
     values: tuple[float | None, ...]
@@ -105,11 +94,7 @@ class SiteSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteCell:
-    """A cell on one kind of machine.
-
-    ``name`` contains the machine if the cell was measured on several kinds. ``load``: its concurrency or
-    request rate, ``c64`` or ``r2.0``. ``headline``: the series that is shown first; ``rows``: the workload.
-    """
+    """A cell on one kind of machine, which ``name`` contains if there are several; ``rows``: the workload."""
 
     name: str
     family: str
@@ -133,11 +118,7 @@ class SiteBisection:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """All that a site shows.
-
-    ``made``: when it was built. ``commit_url``: the address of a commit with ``{sha}``; empty: no links.
-    ``census``: how many series were judged, and how many not, by reason.
-    """
+    """``census``: how many series were judged, and how many not, by reason."""
 
     title: str
     made: str
@@ -152,11 +133,7 @@ class Site:
 
 @dataclass(frozen=True)
 class SeriesFindings:
-    """What detection says of one series; every index counts the points of that series.
-
-    ``cuts``: the first points of new levels; the series' own boundaries need not be among them. ``small``:
-    changes that are not reported. ``note``: why it was not judged, or the smallest step it can show.
-    """
+    """What detection says of a series; indices count its points. ``cuts``: first points of new levels."""
 
     cuts: tuple[int, ...] = ()
     small: tuple[SmallChange, ...] = ()

@@ -52,7 +52,6 @@ class SiteEvent:
 
 
 def kind(alert: Alert) -> EventKind:
-    """Choose the list of an alert."""
     if alert.state != "open":
         return alert.state
     if alert.recovered:
@@ -176,10 +175,7 @@ def cell_payload(cell: SiteCell) -> Payload:
 
 
 def event_payload(event: SiteEvent, site: Site) -> Payload:
-    """All alerts of an event with their suspects; equal rankings are written once.
-
-    An alert without a ranking shows that of another alert of the event, which ``ranked`` names.
-    """
+    """All alerts of an event; one without a ranking shows that of another alert, ``ranked``."""
     rankings = {ranking.alert: ranking for ranking in site.suspects}
     shared = next((alert.id for alert in event.alerts if alert.id in rankings), "")
     kept: list[Payload] = []

@@ -52,10 +52,7 @@ def rejection_reason(alert: Alert, rules: BisectRules, *, is_over: bool = False)
 
 @dataclass(frozen=True)
 class EventCase:
-    """An event to examine, represented by one alert.
-
-    ``cell``: the nightly's cell that measures it; ``rejection``: why it is not worth a bisection.
-    """
+    """An event, represented by one alert; ``rejection``: why it is not worth a bisection."""
 
     alert: Alert
     cell: CellPlan | None
@@ -176,7 +173,6 @@ class EventExaminer:
         return _result(case, state, why, ranked, culprit=culprit, probability=first.p)
 
     def _bisect(self, case: EventCase, cell: CellPlan, ranked: RankedAlert) -> NightBisection:
-        """Bisect the window, or postpone it if too few minutes are left."""
         event, machine, record = case.alert.event, self.context.machine, self._record
         rules, plan, jobs = self.context.file.nightly.bisect, record.plan, record.bisection_jobs
         weights = self.folder / "suspects" / f"{ranked.alert.id}.yaml"

@@ -166,7 +166,6 @@ class NightRecord:
 
     @cached_property
     def jobs(self) -> Mapping[str, str]:
-        """The job of each cell."""
         return {data["cell"]: data["job"] for data in self._data("job", "cell")}
 
     @cached_property
@@ -176,7 +175,6 @@ class NightRecord:
 
     @cached_property
     def bisections(self) -> Mapping[str, NightBisection]:
-        """The result of each event."""
         return {data["event"]: NightBisection.model_validate(data) for data in self._data("step", "event")}
 
     @cached_property
@@ -229,7 +227,6 @@ class NightRecord:
         return sum(job.minutes for job in (*self.cells.values(), *bisections))
 
     def history(self) -> dict[str, object]:
-        """What later nights read of this one, by digest."""
         wanted, counts, minutes = self.plan.wanted, self.counts, self.launch_minutes
         return {
             "setting": self.plan.setting_key,

@@ -238,11 +238,7 @@ def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False)
 
 
 def run_nightly(context: NightlyContext, *, dry_run: bool) -> Night:
-    """Run the night, or forecast it.
-
-    Raises:
-        Interrupted: everything started is stopped; the next call resumes.
-    """
+    """Run the night, or forecast it; Interrupted once everything started is stopped."""
     if dry_run:
         return forecast_night(context)
     message = "interrupted; everything started is stopped, everything measured is kept"

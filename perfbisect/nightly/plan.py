@@ -47,10 +47,7 @@ class ScheduledLaunch:
 
 
 class CellPlan(PlanPart):
-    """A cell of a night. ``source``: its file (``FILE@c4-n40``); ``skip``: why it is not measured.
-
-    A launch is expected to take ``launch_minutes``, known from ``forecast_basis``.
-    """
+    """A cell of a night; ``source``: its file (``FILE@c4-n40``); ``skip``: why it is not measured."""
 
     name: str
     source: str
@@ -73,8 +70,7 @@ class CellPlan(PlanPart):
 
 
 class NightPlan(PlanPart):
-    """What a night measures. ``groups``: cells of one server; ``ordered``: in that order. ``budget`` in
-    minutes."""
+    """What a night measures; ``groups``: cells of one server, ``ordered``: in that order."""
 
     verb: Literal["nightly"] = "nightly"
     name: str

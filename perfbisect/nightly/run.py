@@ -199,7 +199,6 @@ class _NightRun:
         return StepResult(ingest_jobs(store, jobs))
 
     def _analyse(self, store: SeriesStore) -> None:
-        """Detect changes, store alerts, examine events."""
         self._run_step("detect", lambda: self._detect(store))
         findings = self.record.findings
         if findings is None:

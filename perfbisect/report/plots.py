@@ -98,7 +98,6 @@ def harmless(text: str, limit: int = 120) -> str:
 
 
 def change_label(change: ChangeDocument) -> str:
-    """A change with its subject."""
     return f"{harmless(change.short)} {harmless(change.subject, 90)}".rstrip()
 
 
@@ -111,7 +110,6 @@ def launch_times(launches: Sequence[LaunchDocument]) -> list[float]:
 
 
 def scatter(x: Iterable[object], y: Iterable[object], mode: str = "markers", **more: Any) -> Plot:
-    """A trace of points or lines."""
     return {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), **more}
 
 
@@ -161,7 +159,6 @@ def axis(title: str = "", **more: Any) -> Plot:
 
 
 def value_axis(metric: MetricDocument, **more: Any) -> Plot:
-    """The axis of a metric's values."""
     return axis(f"{harmless(metric.name)}, {harmless(metric.unit)}", **more)
 
 

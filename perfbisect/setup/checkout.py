@@ -50,10 +50,7 @@ _Finder = Callable[[str], tuple[str, int]]
 
 @dataclass(frozen=True)
 class Project:
-    """A checkout's project files. Lines count from 1; 0 means absent.
-
-    ``line``: of the name in ``file``; ``plugin_line``: the vLLM plug-in entry point in ``plugin_file``.
-    """
+    """A checkout's project files; lines count from 1, 0 means absent."""
 
     file: str = ""
     name: str = ""

@@ -86,10 +86,7 @@ class SettingChoice:
 
 @dataclass(frozen=True)
 class InitialSettings:
-    """The settings to write, and what they are based on.
-
-    ``cell``: a shipped cell to begin with, empty if none can be measured here; ``good``: a revision for it.
-    """
+    """``cell``: a shipped cell to begin with, empty if none fits; ``good``: a revision for it."""
 
     detected: tuple[tuple[str, str], ...]
     choices: tuple[SettingChoice, ...]
@@ -102,7 +99,6 @@ class InitialSettings:
 
 
 def choose_settings(checkout: DetectedCheckout) -> InitialSettings:
-    """Choose environment, client and machine for a checkout."""
     environment = _environment(checkout)
     client = _client(checkout) if environment.value else None
     machine = SettingChoice("machine", checkout.machine, (f"The kind of machine: here {checkout.hardware}.",))
@@ -223,11 +219,7 @@ def next_command_words(initial: InitialSettings, repository: Sequence[str]) -> t
 
 
 def write_settings(repo: Path | None, *, force: bool, dry_run: bool) -> InitDocument:
-    """Write ``perfbisect.yaml`` into the root of a checkout, by default the current one.
-
-    Raises:
-        LocatedError: a different file exists; the message shows the difference.
-    """
+    """Write ``perfbisect.yaml`` into the root of a checkout; LocatedError if it differs."""
     repository = Repository.open(repo or Path.cwd())
     checkout = detect_checkout(repository, os.environ)
     initial = choose_settings(checkout)
