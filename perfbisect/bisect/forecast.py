@@ -36,7 +36,9 @@ from perfbisect.jobs.documents import (
 )
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.plans import plan_cell
-from perfbisect.report.console import cell_lines
+from perfbisect.report.document import Inline, KeyValues, Section
+from perfbisect.report.sections import change_text, workload_section
+from perfbisect.report.terminal import section_lines
 from perfbisect.stats.ab_test import BLOCK_SIZE
 
 _SIDES = (2, 4, 10)
@@ -205,35 +207,32 @@ def _cost_notes(plan: BisectPlan) -> Iterator[str]:
 
 def plan_lines(plan: PlanDocument) -> list[str]:
     """The plan for a terminal."""
-    merged = plan.changes - len(plan.positions)
-    testable = len(plan.positions) - len(plan.skips)
-    expected = plan.expected
-    lines = [
-        "Cell",
-        *cell_lines(plan.cell),
-        "Plan",
-        f"  good      {plan.good.short} {line(plan.good.subject)}",
-        f"  bad       {plan.bad.short} {line(plan.bad.subject)}",
-        f"  range     {plan.changes} changes, {len(plan.positions)} different environments"
-        + (f" ({merged} merged with a neighbour)" if merged else ""),
-        f"  testable  {testable}" + (f", {len(plan.skips)} skipped beforehand" if plan.skips else ""),
-    ]
-    lines += [f"            {skip.change.short}: {line(skip.reason)}" for skip in plan.skips[:_SHOWN_SKIPS]]
-    if len(plan.skips) > _SHOWN_SKIPS:
-        lines.append(f"            and {len(plan.skips) - _SHOWN_SKIPS} more")
-    steps = ", ".join(
-        f"{percent(step, False)} with {count} launches a side" for count, step in expected.resolves
-    )
-    lines += [
-        f"  env       {line(plan.environment)}",
-        f"  client    {line(plan.client)}",
-        f"  expected  {expected.launches_low} to {expected.launches_high} launches, "
-        f"{minutes(expected.minutes_low)} to {minutes(expected.minutes_high)}",
-        f"  budget    {minutes(plan.budget_minutes)}",
-        f"  resolves  {steps}",
-        f"            {line(expected.noise)}",
-    ]
-    return lines + [f"  note      {line(text)}" for text in plan.notes]
+    rows = KeyValues(tuple(_plan_rows(plan)))
+    sections = (workload_section(plan.cell), Section("Plan", (rows,)))
+    return [text for section in sections for text in section_lines(section)]
+
+
+def _plan_rows(plan: PlanDocument) -> Iterator[tuple[str, Inline]]:
+    expected, skips, positions = plan.expected, plan.skips, len(plan.positions)
+    merged, skipped = plan.changes - positions, len(skips)
+    yield "good", change_text(plan.good)
+    yield "bad", change_text(plan.bad)
+    more = f" ({merged} merged with a neighbour)" if merged else ""
+    yield "range", f"{plan.changes} changes, {positions} different environments{more}"
+    yield "testable", f"{positions - skipped}" + (f", {skipped} skipped beforehand" if skips else "")
+    for skip in skips[:_SHOWN_SKIPS]:
+        yield "", f"{skip.change.short}: {skip.reason}"
+    if skipped > _SHOWN_SKIPS:
+        yield "", f"and {skipped - _SHOWN_SKIPS} more"
+    yield "env", plan.environment
+    yield "client", plan.client
+    launches = f"{expected.launches_low} to {expected.launches_high} launches"
+    yield "expected", f"{launches}, {minutes(expected.minutes_low)} to {minutes(expected.minutes_high)}"
+    yield "budget", minutes(plan.budget_minutes)
+    steps = (f"{percent(step, False)} with {count} launches a side" for count, step in expected.resolves)
+    yield "resolves", ", ".join(steps)
+    yield "", expected.noise
+    yield from (("note", note) for note in plan.notes)
 
 
 def command_lines(plan: PlanDocument) -> list[str]:

@@ -21,7 +21,9 @@ from perfbisect.environments.spec import pinned_client
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_USAGE, UsageError
 from perfbisect.jobs.documents import CellDocument, Document, cell_document
 from perfbisect.model.cell import Cell, apply_variant, cell_difference
-from perfbisect.report.console import cell_lines, error_lines
+from perfbisect.report.console import error_lines
+from perfbisect.report.sections import workload_section
+from perfbisect.report.terminal import block_lines
 
 _NEAREST_SHOWN = 3
 _LONGEST_MESSAGE = 400
@@ -96,7 +98,7 @@ def show_cell(name: str, variant: str | None, repository: Repository | None) -> 
         cells=tuple(cell_document(cell, cell.metric) for cell in cells),
         workloads=tuple(cell.workload() for cell in cells),
     )
-    lines = [text for cell in document.cells for text in (*cell_lines(cell), "")]
+    lines = [text for cell in document.cells for text in (*block_lines(workload_section(cell).blocks), "")]
     return CommandResult(document, lines[:-1])
 
 

@@ -38,7 +38,7 @@ from perfbisect.compare.plan import (
     forecast_blocks,
     served_cells,
 )
-from perfbisect.compare.report import plan_lines, sweep_report, workload_section
+from perfbisect.compare.report import plan_lines, sweep_report
 from perfbisect.errors import UsageError
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import cell_document, metric_document
@@ -47,6 +47,7 @@ from perfbisect.jobs.plans import resolve_metric
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
+from perfbisect.report.sections import workload_section
 from perfbisect.report.terminal import report_lines, section_lines
 
 

@@ -20,7 +20,7 @@ from perfbisect.compare.documents import (
     VerifyDocument,
     check_of_comparison,
 )
-from perfbisect.jobs.documents import CellDocument, CommandsDocument, MetricDocument
+from perfbisect.jobs.documents import CommandsDocument, MetricDocument
 from perfbisect.report.document import (
     Block,
     Column,
@@ -44,6 +44,7 @@ from perfbisect.report.sections import (
     minutes_section,
     reproduce_section,
     version_section,
+    workload_section,
 )
 from perfbisect.report.terminal import section_lines
 
@@ -314,11 +315,6 @@ def plan_lines(plan: ComparePlanDocument | CheckPlanDocument) -> list[str]:
     rows += [("note", note) for note in plan.notes]
     sections = (workload_section(plan.cell), Section("Plan", (KeyValues(tuple(rows)),)))
     return [text for section in sections for text in section_lines(section)]
-
-
-def workload_section(cell: CellDocument) -> Section:
-    """The block that is shown before anything is measured."""
-    return Section("Cell", (KeyValues(tuple((label, code(value)) for label, value in cell.rows)),))
 
 
 def _compare_plan_rows(plan: ComparePlanDocument) -> list[tuple[str, Inline]]:

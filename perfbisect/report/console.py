@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from perfbisect.common.quantities import minutes, percent, with_unit
 from perfbisect.common.text import line, lines
-from perfbisect.jobs.documents import CellDocument, LaunchDocument
+from perfbisect.jobs.documents import LaunchDocument
 from perfbisect.jobs.events import (
     JobEvent,
     JobNote,
@@ -68,12 +68,6 @@ def notice_lines(notice: JobEvent, *, verbose: bool = False) -> Sequence[str]:
     if isinstance(notice, MachineBackoff):
         return [f"   the machine failed ({line(notice.reason)}): trying again in {notice.seconds:.0f} s"]
     return []
-
-
-def cell_lines(cell: CellDocument) -> list[str]:
-    """The workload, shown before anything is measured."""
-    width = max(len(label) for label, _ in cell.rows)
-    return [f"  {label:<{width}}  {line(value)}" for label, value in cell.rows]
 
 
 def _launched_line(notice: LaunchEnded) -> str:

@@ -30,6 +30,11 @@ def change_text(change: ChangeDocument) -> Inline:
     return (code(change.short), " ", code(change.subject)) if change.subject else code(change.short)
 
 
+def workload_section(cell: CellDocument) -> Section:
+    """The block that is shown before anything is measured."""
+    return Section("Cell", (KeyValues(tuple((label, code(value)) for label, value in cell.rows)),))
+
+
 def cell_section(
     cell: CellDocument, notes: Iterable[str] = (), more: Iterable[tuple[str, Inline]] = ()
 ) -> Section:
