@@ -108,7 +108,7 @@ class JobLineDocument(Document):
     state: Literal["running", "unfinished", "finished", "broken"]
     verb: str
     cell: str
-    launches: int
+    launches: int = Field(validation_alias="launched")
     outcome: str = ""
     verdict: str = ""
     exit_code: int | None = None
@@ -334,13 +334,4 @@ def _job_line(job: Job, now: datetime) -> JobLineDocument:
         document = status_document(job, now)
     except PerfbisectError:
         return JobLineDocument(job=job.id, state="broken", verb="", cell="", launches=0)
-    return JobLineDocument(
-        job=job.id,
-        state=document.state,
-        verb=document.verb,
-        cell=document.cell,
-        launches=document.launched,
-        outcome=document.outcome,
-        verdict=document.verdict,
-        exit_code=document.exit_code,
-    )
+    return JobLineDocument.model_validate(document, from_attributes=True)

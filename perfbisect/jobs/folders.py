@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -21,6 +21,7 @@ from perfbisect.jobs.journal import JournalEvent, read
 from perfbisect.system.files import write_atomic
 
 JOURNAL = "journal.jsonl"
+HOLDER = "holder.json"
 _EXIT = "ended.json"
 _START_TOLERANCE_S = 0.5
 """Between two readings of a process's start time."""
@@ -42,11 +43,10 @@ class ExitRecord:
 
 @dataclass(frozen=True)
 class LockHolder:
-    """The process that holds a folder, the ``job`` it works on, and ``since`` when."""
+    """The process that holds a folder, and since when."""
 
     pid: int
     created: float
-    job: str = ""
     since: str = ""
 
     @property
@@ -64,48 +64,42 @@ _EXIT_RECORD = TypeAdapter(ExitRecord)
 _HOLDER = TypeAdapter(LockHolder)
 
 
-def holder_path(folder: Path) -> Path:
-    return folder / "holder.json"
-
-
 def read_holder(folder: Path) -> LockHolder | None:
     """The running process that holds a folder; stale records are ignored."""
     try:
-        holder = _HOLDER.validate_json(holder_path(folder).read_bytes())
+        holder = _HOLDER.validate_json((folder / HOLDER).read_bytes())
     except (OSError, ValueError):
         return None
     return holder if holder.alive else None
 
 
 @contextlib.contextmanager
-def hold_folder(
-    folder: Path,
-    what: str,
-    in_use: Callable[[LockHolder | None], MachineError],
-    *,
-    job: str = "",
-    since: str = "",
-) -> Iterator[None]:
+def hold_folder(folder: Path, what: str, next_step: str, since: str = "") -> Iterator[None]:
     """Hold a folder exclusively; the lock is released when the process dies.
 
-    ``in_use`` makes the error for a folder that is held; None: by a process without a record.
+    Raises:
+        MachineError: another process holds it, or the disk failed.
     """
     lock = FileLock(folder / "lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
-        raise in_use(read_holder(folder)) from None
+        owner, other = "another process", read_holder(folder)
+        if other is not None:
+            owner = f"process {other.pid}" + (f", since {other.since[:19]}Z" if other.since else "")
+        raise MachineError(
+            f"{what} is in use by {owner}", where=folder / HOLDER, next_step=next_step
+        ) from None
     except OSError as error:
         raise MachineError(f"{what} cannot be locked: {error}", where=folder, next_step=_LOCAL) from error
     try:
         process = psutil.Process()
-        holder = LockHolder(process.pid, process.create_time(), job, since)
-        text = json.dumps(asdict(holder))
-        write_atomic(holder_path(folder), text, what=f"the holder of {what}", next_step=_LOCAL)
+        text = json.dumps(asdict(LockHolder(process.pid, process.create_time(), since)))
+        write_atomic(folder / HOLDER, text, what=f"the holder of {what}", next_step=_LOCAL)
         yield
     finally:
-        holder_path(folder).unlink(missing_ok=True)
+        (folder / HOLDER).unlink(missing_ok=True)
         lock.release()
 
 
@@ -211,18 +205,11 @@ class Job(JournalFolder):
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Work on the job exclusively; a stop request and an exit record of before are removed."""
-        with hold_folder(self.path, f"job {self.id}", self._in_use, job=self.id):
+        next_step = f"wait for it, or: perfbisect stop {self.id}"
+        with hold_folder(self.path, f"job {self.id}", next_step):
             for name in ("stop", _EXIT):
                 (self.path / name).unlink(missing_ok=True)
             yield
-
-    def _in_use(self, holder: LockHolder | None) -> MachineError:
-        by = f"process {holder.pid}, job {holder.job}" if holder else "another process"
-        return MachineError(
-            f"job {self.id} is in use by {by}",
-            where=holder_path(self.path),
-            next_step=f"wait for it, or: perfbisect stop {holder.job if holder else self.id}",
-        )
 
 
 def finished(events: Sequence[JournalEvent]) -> bool:

@@ -14,16 +14,14 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from perfbisect.errors import EXIT_OK, MachineError, PerfbisectError, UsageError
+from perfbisect.errors import EXIT_OK, PerfbisectError, UsageError
 from perfbisect.jobs.documents import Document, reported_value
 from perfbisect.jobs.folders import (
     JOURNAL,
     Job,
     Jobs,
     JournalFolder,
-    LockHolder,
     hold_folder,
-    holder_path,
     make_folder,
 )
 from perfbisect.jobs.journal import EventKind, JournalEvent, stamp
@@ -71,19 +69,8 @@ class Nights:
     @contextlib.contextmanager
     def held(self, now: datetime) -> Iterator[None]:
         """Hold the lock of the nightly; a killed process releases it."""
-        what = f"nightly {self.name}"
-
-        def refuse(holder: LockHolder | None) -> MachineError:
-            owner = "an unrecorded process"
-            if holder is not None:
-                owner = f"process {holder.pid}, since {holder.since[:19]}Z"
-            return MachineError(
-                f"{what} is already running: {owner}",
-                where=holder_path(self.folder),
-                next_step="wait until it has ended; perfbisect status shows its jobs",
-            )
-
-        with hold_folder(self.folder, what, refuse, since=stamp(now)):
+        next_step = "wait until it has ended; perfbisect status shows its jobs"
+        with hold_folder(self.folder, f"nightly {self.name}", next_step, since=stamp(now)):
             yield
 
 

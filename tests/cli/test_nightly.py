@@ -91,7 +91,7 @@ def test_killed_with_9_it_goes_on_and_a_second_one_is_told_who_works(tmp_path: P
     second = scene.start()
     output, _ = second.communicate(timeout=60)
     assert second.returncode == 5
-    told = f"nightly n is already running: process {process.pid}, since 2026-01-05T02:00:"
+    told = f"nightly n is in use by process {process.pid}, since 2026-01-05T02:00:"
     assert told in json.loads(output)["error"]
     process.send_signal(signal.SIGKILL)
     process.communicate()
