@@ -47,16 +47,6 @@ class _Running:
     thread: threading.Thread
 
 
-@dataclass(frozen=True)
-class _Result:
-    """The outcome of a thread on a slot: an attempt, or the error it raised."""
-
-    slot: str
-    request: AttemptRequest
-    attempt: Attempt | None
-    error: BaseException
-
-
 class WorkerPool:
     """Runs at most one attempt on each slot; a context manager that ends all of them.
 
@@ -67,7 +57,8 @@ class WorkerPool:
         self._job, self._journal, self._tools, self._cell = job, journal, tools, cell
         self._timeline = Timeline(launches(journal.events), tools.seconds, tools.clock())
         self._running: dict[str, _Running] = {}
-        self._results: queue.Queue[_Result] = queue.Queue()
+        self._results: queue.Queue[tuple[str, Attempt | BaseException]] = queue.Queue()
+        """Slot, and what came of its attempt."""
         self._background: threading.Thread | None = None
 
     def __enter__(self) -> WorkerPool:
@@ -110,14 +101,14 @@ class WorkerPool:
             BaseException: what the executor raised.
         """
         try:
-            result = self._results.get(timeout=timeout)
+            slot, result = self._results.get(timeout=timeout)
         except queue.Empty:
             return None
-        self._running.pop(result.slot).thread.join()
-        if result.attempt is None:
-            raise result.error
-        record_end(self._journal, result.attempt)
-        return result.attempt.id
+        self._running.pop(slot).thread.join()
+        if isinstance(result, BaseException):
+            raise result
+        record_end(self._journal, result)
+        return result.id
 
     def beside(self, work: Callable[[], None]) -> bool:
         """Run other work in a background thread; return False if one is running already."""
@@ -135,14 +126,13 @@ class WorkerPool:
             server = {"token": token, "pid": pid, "created": created, "port": port}
             self._journal.append("launched", {"attempt": request.id, **server})
 
-        attempt: Attempt | None = None
-        error: BaseException = Interrupted(f"attempt {request.id} was interrupted")
+        result: Attempt | BaseException = Interrupted(f"attempt {request.id} was interrupted")
         try:
-            attempt = self._tools.executor.run(request, started=on_started, sink=on_phase)
-        except BaseException as raised:  # the main thread raises it
-            error = raised
+            result = self._tools.executor.run(request, started=on_started, sink=on_phase)
+        except BaseException as error:  # the main thread raises it
+            result = error
         finally:
-            self._results.put(_Result(slot, request, attempt, error))
+            self._results.put((slot, result))
 
     def _stop(self, failed: bool) -> None:
         """End every running attempt.
@@ -184,12 +174,14 @@ class WorkerPool:
 
     def _record_ended(self, failed: bool) -> None:
         while not self._results.empty():
-            result = self._results.get()
-            if result.attempt is not None and result.attempt.failure is not None:
-                (result.request.folder / FILE).unlink(missing_ok=True)
-            elif result.attempt is not None and not failed:
-                self._running.pop(result.slot)
-                record_end(self._journal, result.attempt)
+            slot, result = self._results.get()
+            if isinstance(result, BaseException):
+                continue
+            if result.failure is not None:
+                (self._running[slot].request.folder / FILE).unlink(missing_ok=True)
+            elif not failed:
+                self._running.pop(slot)
+                record_end(self._journal, result)
         if not failed:
             for launch in self._open():
                 record_abandoned(self._journal, launch, self._job.path / launch.folder, NOT_NEEDED)

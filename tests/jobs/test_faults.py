@@ -99,18 +99,6 @@ def test_an_end_that_flaps_is_no_skip(plan_for: MakePlan, new_job: NewJob) -> No
     assert report.skips == ()
 
 
-def test_an_index_that_lies_is_a_skip_with_its_reason(plan_for: MakePlan, new_job: NewJob) -> None:
-    """The builder's health check found another commit's engine: the change is left out, never blamed."""
-    world, watch = World(history(16).changes, slow=5, factor=1.3), Watch()
-    lie = Failure("build", "change", "the wheel is of 0a1b2c, not of what was asked", "/build.log")
-    world.fault = lambda _, request: lie if place(world, request) in (8, 9, 10) else None
-    report = verdict(new_job(plan_for(world), watch, world), watch, world)
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[5].id
-    assert {skip.change.id for skip in report.skips} <= {world.changes[i].id for i in (8, 9, 10)}
-    assert all(skip.reason == "build: the wheel is of 0a1b2c, not of what was asked" for skip in report.skips)
-
-
 @contextmanager
 def no_file_above(size: int) -> Iterator[None]:
     """No file of this process may grow above so many bytes: what the kernel does on a full disk, in small."""
@@ -187,16 +175,3 @@ def test_reason_of_a_failure_decides_nothing(
         return [r.change.id for r in world.requests], kinds(job), watch.waits, report.outcome
 
     assert decisions("x") == decisions(TEMPTING)
-
-
-def test_journal_keeps_the_code_of_a_failure(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = World(history(12).changes, slow=5), Watch()
-    failure = Failure("launch", "machine", "no port", "/log", "port_taken")
-    world.fault = lambda n, _: failure if n == 2 else None
-    job = new_job(plan_for(world), watch, world)
-    verdict(job, watch, world)
-    failed = [e.data["attempt"]["failure"] for e in read(job.journal).events if e.kind == "failed"]
-    assert [one["code"] for one in failed] == ["port_taken"]
-    assert [
-        x.attempt.failure for x in launches(read(job.journal).events) if x.attempt and x.end == "failed"
-    ] == [failure]

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from perfbisect.errors import Interrupted, MachineError, UsageError
-from perfbisect.jobs.folders import ExitRecord, Job, Jobs, LockHolder, finished
+from perfbisect.jobs.folders import ExitRecord, Job, Jobs, LockHolder
 from perfbisect.jobs.journal import Journal
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))
@@ -97,24 +97,6 @@ def test_a_job_with_a_broken_journal_is_listed_as_unfinished(tmp_path: Path) -> 
     assert jobs.unfinished() == (job,)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "done"),
-    [
-        ((), False),
-        (("plan",), False),
-        (("plan", "verdict"), True),
-        (("plan", "verdict", "plan"), False),
-        (("plan", "verdict", "plan", "started", "verdict"), True),
-    ],
-)
-def test_a_larger_budget_after_the_verdict_opens_a_job_again(
-    tmp_path: Path, kinds: tuple[str, ...], done: bool
-) -> None:
-    job = made(Jobs(tmp_path), "aaaa", kinds)
-    with Journal(job.journal, clock=lambda: MOMENT) as journal:
-        assert finished(journal.events) is done
-
-
 def test_a_second_process_is_told_who_holds_the_job(tmp_path: Path) -> None:
     job = made(Jobs(tmp_path), "aaaa")
     with holder(job) as other:
@@ -149,7 +131,7 @@ def test_a_pid_that_went_to_somebody_else_is_no_holder(tmp_path: Path) -> None:
     assert LockHolder(me.pid, me.create_time()).alive
     assert not LockHolder(me.pid, me.create_time() - 100).alive
     job = made(Jobs(tmp_path), "aaaa")
-    (job.path / "holder.json").write_text(json.dumps({"pid": me.pid, "created": 1.0, "job": job.id}))
+    (job.path / "holder.json").write_text(json.dumps({"pid": me.pid, "created": 1.0}))
     assert job.holder is None
     assert job.request_stop() is None, "and is sent no signal"
     (job.path / "holder.json").write_text("{")

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.errors import MachineError
 from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import Journal, read
+from perfbisect.jobs.journal import read
 from perfbisect.model.attempt import Failure
 from tests.fixtures.jobs import MakePlan
 from tests.jobs.world import PowerCut, Watch, World, history, kinds, verdict
@@ -71,32 +70,6 @@ def test_power_lost_during_a_launch_costs_that_launch_only(plan_for: MakePlan, n
     assert report.culprit == undisturbed.culprit
     assert [x.outcome for x in report.launches].count("abandoned") == 1
     assert any(isinstance(n, JobNote) and "cut short" in n.text for n in watch.notices)
-
-
-def test_a_full_disk_while_an_attempt_is_written_down_loses_no_measurement(
-    plan_for: MakePlan, new_job: NewJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, watch = World(history(10).changes, slow=6), Watch()
-    job = new_job(plan_for(world), watch, world)
-    real, refused = Journal.append, []
-
-    def append(self: Journal, kind: str, data: object) -> object:
-        if kind == "finished" and len(world.requests) == 3 and not refused:
-            refused.append(kind)
-            raise MachineError("the journal's line could not be written: No space left on device")
-        return real(self, kind, data)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Journal, "append", append)
-    with pytest.raises(MachineError, match="No space left"):
-        verdict(job, watch, world)
-    measured = len(world.requests)
-    report = verdict(job, watch, world)
-    assert refused
-    assert [x.outcome for x in report.launches] == ["measured"] * len(report.launches)
-    assert len(world.requests) == len(report.launches) > measured, "the third was not measured again"
-    assert any(
-        isinstance(n, JobNote) and "had ended: taken from attempts/003" in n.text for n in watch.notices
-    )
 
 
 def test_a_torn_last_line_is_told_and_costs_nothing(plan_for: MakePlan, new_job: NewJob) -> None:

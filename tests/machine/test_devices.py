@@ -48,16 +48,39 @@ def test_eight_devices(smi: Smis) -> None:
     assert devices.usable(found) == found
 
 
-def test_who_computes_and_how_busy_it_is(smi: Smis) -> None:
-    command = smi("eight")
-    now = devices.readings(command)
-    assert [one.used for one in now] == [4, 4, 129842, 4, 4, 4, 4, 4]
-    busy = now[2]
-    assert busy.total == 143771
-    assert (busy.clock, busy.top_clock, busy.temperature) == (1980, 1980, 61)
-    assert (busy.power, busy.utilization, busy.reasons) == (588.21, 98, ())
-    assert now[0].reasons == ("idle",)
-    assert devices.tenants(command) == (DeviceProcess(731022, busy.uuid, 129828),)
+READINGS = [
+    ("eight", 0, {"used": 4, "total": 143771, "reasons": ("idle",)}),
+    ("eight", 2, {"used": 129842, "clock": 1980, "top_clock": 1980, "temperature": 61, "reasons": ()}),
+    ("eight", 2, {"power": 588.21, "utilization": 98}),
+    ("container", 0, {"used": 61312, "reasons": ("software power cap",)}),
+    ("laptop", 0, {"power": 11.87}),
+    # An older driver has its own name for the reasons.
+    ("throttled", 0, {"clock": 585, "top_clock": 1590, "temperature": 87}),
+    (
+        "throttled",
+        0,
+        {"reasons": ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown")},
+    ),
+]
+
+
+@pytest.mark.parametrize("name, index, expected", READINGS)
+def test_state_of_a_device(smi: Smis, name: str, index: int, expected: dict[str, object]) -> None:
+    now = devices.readings(smi(name))[index]
+    assert {field: getattr(now, field) for field in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "name, computes",
+    [
+        ("eight", ((731022, "GPU-00000002-aaaa-bbbb-cccc-0123456789a2", 129828),)),
+        ("laptop", ((2307, "GPU-50000000-aaaa-bbbb-cccc-0123456789f0", None),)),
+        ("container", ()),
+    ],
+)
+def test_who_computes(smi: Smis, name: str, computes: tuple[tuple[int, str, float | None], ...]) -> None:
+    found = devices.tenants(smi(name))
+    assert found == tuple(DeviceProcess(*row) for row in computes)
 
 
 def test_instances_stand_for_the_device_they_are_on(smi: Smis) -> None:
@@ -69,28 +92,6 @@ def test_instances_stand_for_the_device_they_are_on(smi: Smis) -> None:
     assert last.uuid == "MIG-20000002-aaaa-5bbb-8ccc-0123456789c2"
     assert last.parent == found[0].uuid and last.bus == found[0].bus
     assert last.name == "NVIDIA H100 80GB HBM3 MIG 1c.1g.10gb" and last.memory == 10 * 1024
-
-
-def test_container_that_hides_processes(smi: Smis) -> None:
-    command = smi("container")
-    (now,) = devices.readings(command)
-    assert now.used == 61312 and now.reasons == ("software power cap",)
-    assert devices.tenants(command) == ()
-
-
-def test_older_driver_says_throttled_under_its_own_name(smi: Smis) -> None:
-    (now,) = devices.readings(smi("throttled"))
-    assert now.clock == 585 and now.top_clock == 1590 and now.temperature == 87
-    assert now.reasons == ("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown")
-
-
-def test_laptop_tells_less(smi: Smis) -> None:
-    command = smi("laptop")
-    (gpu,) = devices.list_devices(command)
-    assert not gpu.mig and gpu.memory == 6144
-    (now,) = devices.readings(command)
-    assert now.power == 11.87
-    assert devices.tenants(command) == (DeviceProcess(2307, gpu.uuid, None),)
 
 
 def test_field_unknown_to_the_driver_is_asked_once(smi: Smis) -> None:

@@ -137,18 +137,6 @@ def test_killed_holder_is_no_obstacle(folder: Path) -> None:
         assert again.died == ()
 
 
-def test_two_processes_take_turns(folder: Path) -> None:
-    with process(folder, "first") as first:
-        assert has_it(first)
-        with process(folder, "second") as second:
-            with pytest.raises(subprocess.TimeoutExpired):
-                second.wait(0.5)
-            assert first.stdin is not None
-            first.stdin.close()
-            assert has_it(second)
-            assert [held.holder.job for held in leases.holders(folder)] == ["second"] * 4
-
-
 def test_files_are_for_every_user(folder: Path) -> None:
     old = os.umask(0o077)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -181,24 +182,25 @@ def test_devices_of_the_slot_and_who_else_is_on_them(tmp_path: Path) -> None:
     assert why is not None and f"others computed on device {uuid(2)}" in why and "828 MiB" in why
 
 
-def test_engine_outside_its_slot(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rows", "hidden", "why"),
+    [
+        (f"OURS, {uuid(5)}, 129000\n", False, f"outside its slot: .* on {uuid(5)}"),
+        # Process ids of the host are not ours, and not proof of somebody else's.
+        (f"4242424, {uuid(2)}, 129000\n", True, None),
+        (f"OURS, {uuid(2)}, 500\n4242424, {uuid(2)}, 70000\n", False, None),  # it has ended
+    ],
+    ids=("engine outside its slot", "container", "ended"),
+)
+def test_processes_that_the_driver_lists(tmp_path: Path, rows: str, hidden: bool, why: str | None) -> None:
     with running(tmp_path, IDLE) as ours:
-        smi = machine(tmp_path, processes=f"{ours.pid}, {uuid(5)}, 129000\n")
-        with Sampler(ours.living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
-            pass
-    why = interference_reason(sampler.summary(), UNJUDGED)
-    assert why is not None and "outside its slot" in why
-    assert f"(pid {ours.pid}) on {uuid(5)}" in why
-
-
-def test_container_names_nobody(tmp_path: Path) -> None:
-    """Process ids of the host are not ours, and not proof of somebody else's."""
-    with running(tmp_path, IDLE) as ours:
-        smi = machine(tmp_path, processes=f"4242424, {uuid(2)}, 129000\n")
+        smi = machine(tmp_path, processes=rows.replace("OURS", str(ours.pid)))
         with Sampler(ours.living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
             pass
     seen = sampler.summary()
-    assert seen.hidden and interference_reason(seen, DEVICES) is None
+    reason = interference_reason(seen, DEVICES)
+    assert seen.hidden is hidden
+    assert reason is None if why is None else re.search(why, reason or "")
 
 
 def test_slowed_device_voids_the_run(tmp_path: Path) -> None:
@@ -226,12 +228,3 @@ def test_engine_that_begins_during_the_look_is_ours(tmp_path: Path) -> None:
         with Sampler(living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
             pass
     assert interference_reason(sampler.summary(), DEVICES) is None
-
-
-def test_process_that_has_ended_is_no_tenant(tmp_path: Path) -> None:
-    with running(tmp_path, IDLE) as ours:
-        smi = machine(tmp_path, processes=f"{ours.pid}, {uuid(2)}, 500\n4242424, {uuid(2)}, 70000\n")
-        with Sampler(ours.living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
-            pass
-    seen = sampler.summary()
-    assert not seen.hidden and interference_reason(seen, DEVICES) is None

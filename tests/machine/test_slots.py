@@ -68,10 +68,6 @@ def test_two_of_eight_devices_each(known: Known) -> None:
     assert third.client_cores == (*range(66, 72), *range(162, 168))
 
 
-def test_groups_stay_within_a_socket(known: Known) -> None:
-    assert [slot.name for slot in plan(known("eight"), 3, 2)] == ["gpu0+gpu1+gpu2", "gpu4+gpu5+gpu6"]
-
-
 def test_used_devices_are_taken_last(known: Known) -> None:
     gpus = known("eight")
     used = {gpus[0].uuid, gpus[3].uuid}
@@ -80,6 +76,8 @@ def test_used_devices_are_taken_last(known: Known) -> None:
         "gpu1+gpu2", "gpu4+gpu5", "gpu6+gpu7", "gpu0+gpu3"
     ]  # fmt: skip
     assert len(plan(gpus, 1, 8, avoid=used)) == 8, "somebody else's device is waited for"
+    within_a_socket = [slot.name for slot in plan(gpus, 3, 2)]
+    assert within_a_socket == ["gpu0+gpu1+gpu2", "gpu4+gpu5+gpu6"]
 
 
 def test_what_is_not_given_is_looked_up(
@@ -126,12 +124,6 @@ def test_instances(known: Known) -> None:
     assert plan(gpus, 1, 1, mask="1")[0].name == "gpu1"
 
 
-def test_no_group_of_instances(known: Known) -> None:
-    with pytest.raises(UsageError, match="one MIG instance at most") as raised:
-        plan(known("mig"), 2, 1)
-    assert "need 2 devices" in str(raised.value) and "are 4 visible" in str(raised.value)
-
-
 @pytest.mark.parametrize(
     "machine, size, workers, mask, said",
     [
@@ -140,6 +132,7 @@ def test_no_group_of_instances(known: Known) -> None:
         ("eight", 1, 1, "", "there is none visible"),
         ("laptop", 1, 2, None, "there are 1 visible: NVIDIA GeForce RTX 3060 Laptop GPU x 1"),
         ("mig", 1, 3, None, "need 3 devices of one kind; there are 4 visible"),
+        ("mig", 2, 1, None, "one MIG instance at most"),
         ("broken", 1, 1, None, "there is none visible"),
         ("eight", 1, 0, None, "at least 1 worker"),
     ],
@@ -197,15 +190,6 @@ def test_parts_of_one_machine_are_of_one_class_and_the_whole_of_another() -> Non
     assert whole.kind == f"{whole.cpu} x {whole.cores}"
     smaller = plan_slots(here(), gpus=0, workers=4, everything=(), topology=Topology(cores(8, 2)))
     assert machine_of(smaller[0], {}, none).kind == f"{whole.cpu} x 4 of {whole.cores}"
-
-
-def test_the_class_of_a_slot_with_devices_is_theirs(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = known("eight")
-    monkeypatch.setattr(devices, "gpus", lambda: gpus)
-    one = plan_slots(here(gpus), gpus=2, workers=2, everything=gpus, topology=sockets(gpus))[1]
-    assert machine_of(one, {}).kind == "NVIDIA H200 x 2, driver 570.133.20"
-    none = Slot("", env={"CUDA_VISIBLE_DEVICES": ""})
-    assert machine_of(none, {}).kind == f"{machine_of(none, {}).cpu} x {machine_of(none, {}).cores}"
 
 
 @given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 2), st.integers(1, 64))

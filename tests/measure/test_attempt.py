@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfbisect.errors import FaultCode
 from perfbisect.measure.attempt import FILE, from_dict, plain, read_attempt, to_dict, write_attempt
 from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
 
@@ -42,6 +44,7 @@ FAILURES = st.builds(
     fault=st.sampled_from(["change", "machine", "client", "ours"]),
     reason=TEXT,
     log=TEXT,
+    code=st.none() | st.sampled_from(get_args(FaultCode)),
 )
 ATTEMPTS = st.builds(
     Attempt,

@@ -12,7 +12,7 @@ from perfbisect.measure.local import LocalExecutor
 from perfbisect.measure.preparation import hub_repositories
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Revision
-from tests.measure.pretend import CHANGE, ENGINE, LIMITS, OneEnvironment, Watch, cell, environment
+from tests.measure.pretend import CHANGE, ENGINE, LIMITS, OneEnvironment, Watch, attempt, cell, environment
 
 HUB = """
 import json, os, pathlib
@@ -70,30 +70,26 @@ def test_a_hub_that_does_not_answer_is_the_machine(tmp_path: Path) -> None:
     assert Path(one.failure.log).name == "fetch.log"
 
 
-def test_what_is_in_the_cache_needs_no_hub(tmp_path: Path) -> None:
-    (one,) = run(tmp_path, ("one",), model="org/cached")
-    assert one.failure is None and offline(one) == ("1", "1")
-
-
-def test_a_user_who_is_offline_is_not_asked_to_fetch(tmp_path: Path) -> None:
-    (one,) = run(
-        tmp_path, ("one",), user={"HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}, model="org/unreachable"
-    )
-    assert one.failure is None and offline(one) == ("1", "1")
-    assert not (tmp_path / "asked").exists()
+@pytest.mark.parametrize(
+    ("fields", "user", "server", "client"),
+    [
+        ({"model": "org/cached"}, None, "1", "1"),
+        ({"model": "org/unreachable"}, {"HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"}, "1", "1"),
+        ({"model": "org/model", "dataset_name": "hf", "dataset_path": "org/prompts"}, None, "1", None),
+    ],
+    ids=("in the cache", "offline by the user", "prompts from a hub"),
+)
+def test_who_stays_online(
+    tmp_path: Path, fields: dict[str, str], user: dict[str, str] | None, server: str, client: str | None
+) -> None:
+    (one,) = run(tmp_path, ("one",), user=user, **fields)
+    assert one.failure is None and offline(one) == (server, client)
+    assert (tmp_path / "asked").exists() is (user is None)
 
 
 def test_without_a_client_of_the_hub_the_engine_fetches(tmp_path: Path) -> None:
-    executor = LocalExecutor(OneEnvironment(environment(tmp_path)))
-    watch = Watch()
-    request = AttemptRequest("one", cell(model="org/model"), CHANGE, 1, "run", tmp_path / "one", LIMITS)
-    made = executor.run(request, started=watch.started, sink=watch.sink)
+    made = attempt(tmp_path, workload=cell(model="org/model"))
     assert made.failure is None and offline(made) == (None, None)
-
-
-def test_a_client_that_reads_its_prompts_from_a_hub_stays_online(tmp_path: Path) -> None:
-    (one,) = run(tmp_path, ("one",), model="org/model", dataset_name="hf", dataset_path="org/prompts")
-    assert offline(one) == ("1", None)
 
 
 @pytest.mark.parametrize(

@@ -6,51 +6,91 @@ import hashlib
 import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perfbisect.measure.attempt import read_attempt
 from perfbisect.measure.local import WARM_SEED_OFFSET
+from perfbisect.model.attempt import Attempt
 from perfbisect.system import processes
 from tests.measure.pretend import CHANGE, ENGINE, Watch, attempt, cell, environment
 
 
-def test_good_attempt(tmp_path: Path) -> None:
-    watch = Watch()
-    made = attempt(tmp_path, watch=watch, runs=2, token="ab" * 16)
+@dataclass
+class Made:
+    """An attempt with two runs: what came of it, what was told of it, and its folder."""
+
+    attempt: Attempt
+    watch: Watch
+    folder: Path
+
+    def document(self, run: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.folder / f"run-{run}.json").read_text())
+        return document
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder, watch = tmp_path_factory.mktemp("good"), Watch()
+    return Made(attempt(folder, watch=watch, runs=2, token="ab" * 16), watch, folder / "attempt")
+
+
+def test_good_attempt(good: Made) -> None:
+    made, watch = good.attempt, good.watch
     assert made.failure is None
     assert watch.phases == ["build", "launch", "ready", "warm", "bench", "bench", "stop"]
     assert watch.launched["token"] == "ab" * 16
-    assert [(run.index, run.seed) for run in made.runs] == [(1, 41), (2, 42)]
-    for run in made.runs:
-        assert run.values["tpot:median"] > 0 and run.warnings == ()
-        assert run.seconds > 0
+    assert [(run.index, run.seed, run.warnings) for run in made.runs] == [(1, 41, ()), (2, 42, ())]
+    assert all(run.values["tpot:median"] > 0 and run.seconds > 0 for run in made.runs)
     assert set(made.seconds) == {"build", "launch", "first_request", "warm", "bench", "stop"}
-    assert all(seconds >= 0 for seconds in made.seconds.values())
     assert (made.id, made.change_id, made.purpose) == ("a-1", CHANGE.id, "search")
 
 
-def test_raw_files_are_kept(tmp_path: Path) -> None:
-    made = attempt(tmp_path, runs=2)
-    folder = tmp_path / "attempt"
-    assert {path.name for path in folder.iterdir()} == {
+def test_raw_files_are_kept(good: Made) -> None:
+    assert {path.name for path in good.folder.iterdir()} == {
         "attempt.json", "server.log", "client-warm.log", "client-1.log", "client-2.log",
         "run-warm.json", "run-1.json", "run-2.json",
     }  # fmt: skip
-    document = json.loads((folder / "run-2.json").read_text())
-    assert made.runs[1].raw == str(folder / "run-2.json")
-    assert made.runs[1].values["tpot:median"] == pytest.approx(document["median_tpot_ms"])
+    run, document = good.attempt.runs[1], good.document("2")
+    assert run.raw == str(good.folder / "run-2.json")
+    assert run.values["tpot:median"] == pytest.approx(document["median_tpot_ms"])
     assert len(document["ttfts"]) == 4
-    assert read_attempt(folder) == made
+    assert read_attempt(good.folder) == good.attempt
 
 
-def test_warm_run_has_prompts_of_its_own(tmp_path: Path) -> None:
-    attempt(tmp_path, runs=1)
-    warm = json.loads((tmp_path / "attempt" / "run-warm.json").read_text())
-    run = json.loads((tmp_path / "attempt" / "run-1.json").read_text())
-    assert (warm["perfbisect_seed"], run["perfbisect_seed"]) == (str(40 + WARM_SEED_OFFSET), "41")
-    assert warm["num_prompts"] == run["num_prompts"] == 4
+def test_warm_run_has_prompts_of_its_own(good: Made) -> None:
+    seeds = [good.document(run)["perfbisect_seed"] for run in ("warm", "1")]
+    assert seeds == [str(40 + WARM_SEED_OFFSET), "41"]
+
+
+def test_provenance(good: Made) -> None:
+    provenance, facts = good.attempt.provenance, good.attempt.provenance.facts
+    assert provenance.cell_digest == cell().digest
+    assert provenance.machine_class == facts["machine"]["machine_class"]
+    assert (provenance.engine_version, provenance.environment_key) == ("0.0.1", "engine")
+    assert provenance.engine_commit == CHANGE.id
+    assert facts["server"]["argv"][:4] == [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
+    assert all(facts["model_name"] in facts[command]["argv"] for command in ("server", "client"))
+    assert facts["client"]["env"]["NO_PROXY"].startswith("127.0.0.1")
+    assert (facts["cache_reset"], facts["instrument"]["pinned"]) == ("yes", False)
+    assert facts["warm"]["values"]["tpot:median"] > 0
+    run = good.attempt.runs[0]
+    assert run.facts["sampled"]["samples"] > 0 and run.facts["sampled"]["problem"] == ""
+    assert run.facts["prefix_cache"]["after"]["queries"] > 0
+    assert 0 <= run.values["prefix_cache_hit_rate"] <= 1
+
+
+def test_client_digest_is_of_its_sources(good: Made) -> None:
+    root = ENGINE / "vllm"
+    expected = hashlib.sha256()
+    for part in ("benchmarks", "entrypoints/cli/benchmark"):
+        for file in sorted((root / part).rglob("*.py")):
+            content = file.read_bytes()
+            expected.update(f"{file.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
+    assert good.attempt.provenance.client_digest == f"vllm_bench 0.0.1 {expected.hexdigest()[:16]}"
 
 
 @pytest.mark.parametrize(("asked", "sent"), [(1, 1), (9, 4)])
@@ -61,37 +101,6 @@ def test_a_cell_may_ask_for_a_shorter_discarded_run(tmp_path: Path, asked: int, 
     run = json.loads((tmp_path / "attempt" / "run-1.json").read_text())
     assert (warm["num_prompts"], run["num_prompts"]) == (sent, 4)
     assert made.provenance.cell_digest == cell(discard_prompts=asked).digest != cell().digest
-
-
-def test_provenance(tmp_path: Path) -> None:
-    made = attempt(tmp_path)
-    provenance, facts = made.provenance, made.provenance.facts
-    assert provenance.cell_digest == cell().digest
-    assert provenance.machine_class == facts["machine"]["machine_class"]
-    assert (provenance.engine_version, provenance.environment_key) == ("0.0.1", "engine")
-    assert provenance.engine_commit == CHANGE.id
-    assert facts["server"]["argv"][:4] == [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
-    assert facts["model_name"] in facts["server"]["argv"]
-    assert facts["model_name"] in facts["client"]["argv"]
-    assert facts["client"]["env"]["NO_PROXY"].startswith("127.0.0.1")
-    assert facts["cache_reset"] == "yes"
-    assert facts["instrument"]["pinned"] is False
-    assert facts["warm"]["values"]["tpot:median"] > 0
-    seen = made.runs[0].facts["sampled"]
-    assert seen["samples"] > 0 and seen["processors"] > 0 and seen["problem"] == ""
-    assert made.runs[0].facts["prefix_cache"]["after"]["queries"] > 0
-    assert 0 <= made.runs[0].values["prefix_cache_hit_rate"] <= 1
-
-
-def test_client_digest_is_of_its_sources(tmp_path: Path) -> None:
-    made = attempt(tmp_path)
-    root = ENGINE / "vllm"
-    expected = hashlib.sha256()
-    for part in ("benchmarks", "entrypoints/cli/benchmark"):
-        for file in sorted((root / part).rglob("*.py")):
-            content = file.read_bytes()
-            expected.update(f"{file.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
-    assert made.provenance.client_digest == f"vllm_bench 0.0.1 {expected.hexdigest()[:16]}"
 
 
 def test_pinned_client_runs_in_its_own_environment(tmp_path: Path) -> None:
@@ -107,7 +116,6 @@ def test_pinned_client_runs_in_its_own_environment(tmp_path: Path) -> None:
 
 def test_caches_are_cold_once(tmp_path: Path) -> None:
     engine = environment(tmp_path)
-    assert attempt(tmp_path, engine).cold
     (engine.caches / "kernels").mkdir()
     assert attempt(tmp_path, engine).cold
     (engine.caches / "kernels" / "one.bin").write_bytes(b"x")

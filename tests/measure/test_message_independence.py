@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from perfbisect.measure.attempt import read_attempt
 from perfbisect.measure.executor import PhaseLimits
 from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.system import processes
-from tests.measure.pretend import LIMITS, Watch, attempt, environment
+from tests.measure.pretend import Watch, attempt, environment
 from tests.system.stand_ins import listen
 
 NONSENSE = "No space left on device; CUDA out of memory; ended by signal 9; unrecognized arguments"
@@ -38,53 +37,38 @@ def failure(made: Attempt) -> Failure:
     return made.failure
 
 
-def kill(number: signal.Signals) -> Callable[[Watch], None]:
-    return lambda watch: os.kill(watch.launched["pid"], number)
-
-
 @pytest.mark.parametrize(
-    "fault, phase, code",
+    "side, fault, expected",
     [
-        ("import_error", "launch", "engine_import_failed"),
-        ("exit1", "launch", "server_failed"),
-        ("never_ready", "launch", "server_failed"),
-        ("die_in_bench", "warm", "server_failed"),
-        ("stall_in_bench", "warm", "server_hung"),
+        ("server", "import_error", ("launch", "change", "engine_import_failed")),
+        ("server", "never_ready", ("launch", "change", "server_failed")),
+        ("server", "die_in_bench", ("warm", "change", "server_failed")),
+        ("server", "stall_in_bench", ("warm", "change", "server_hung")),
+        ("client", "hang", ("warm", "client", "client_hung")),
+        ("client", "no_file", ("warm", "client", "client_failed")),
     ],
 )
-def test_failure_of_the_server(tmp_path: Path, fault: str, phase: str, code: str) -> None:
-    server = environment(tmp_path, "server", PRETEND_FAULT=fault)
+def test_failure_of_a_side(tmp_path: Path, side: str, fault: str, expected: tuple[str, str, str]) -> None:
+    made = {name: environment(tmp_path, name) for name in ("server", "client")}
+    made[side] = environment(tmp_path, side, PRETEND_FAULT=fault)
     limits = PhaseLimits(
         build=30.0,
         ready=1.5 if fault == "never_ready" else 30.0,
         first_request=20.0,
-        bench=2.0 if fault == "stall_in_bench" else 30.0,
+        bench=2.0 if fault in ("stall_in_bench", "hang") else 30.0,
         stop=1.0,
     )
-    found = failure(attempt(tmp_path, server, environment(tmp_path, "client"), limits=limits))
-    assert (found.phase, found.fault, found.code) == (phase, "change", code)
-
-
-@pytest.mark.parametrize(
-    "fault, code", [("hang", "client_hung"), ("client_exit1", "client_failed"), ("no_file", "client_failed")]
-)
-def test_failure_of_the_client(tmp_path: Path, fault: str, code: str) -> None:
-    client = environment(tmp_path, "client", PRETEND_FAULT=fault)
-    limits = PhaseLimits(bench=1.5, stop=1.0) if fault == "hang" else LIMITS
-    found = failure(attempt(tmp_path, environment(tmp_path, "server"), client, limits=limits))
-    assert (found.phase, found.fault, found.code) == ("warm", "client", code)
+    found = failure(attempt(tmp_path, made["server"], made["client"], limits=limits))
+    assert (found.phase, found.fault, found.code) == expected
 
 
 @pytest.mark.parametrize(
     "number, fault, code",
-    [
-        (signal.SIGKILL, "machine", "killed"),
-        (signal.SIGTERM, "machine", "killed"),
-        (signal.SIGSEGV, "change", "crashed"),
-    ],
+    [(signal.SIGKILL, "machine", "killed"), (signal.SIGSEGV, "change", "crashed")],
 )
 def test_server_that_ends_by_a_signal(tmp_path: Path, number: signal.Signals, fault: str, code: str) -> None:
-    found = failure(attempt(tmp_path, watch=Watch(at={"launch": kill(number)})))
+    watch = Watch(at={"launch": lambda watch: os.kill(watch.launched["pid"], number)})
+    found = failure(attempt(tmp_path, watch=watch))
     assert (found.phase, found.fault, found.code) == ("launch", fault, code)
 
 
