@@ -22,8 +22,7 @@ from perfbisect.machine.profile import (
     machine_names,
     machine_path,
 )
-from perfbisect.machine.slots import plan_slots
-from perfbisect.machine.topology import Topology
+from perfbisect.machine.slots import Topology, plan_slots
 
 TEXT = r"""name: spyre
 devices:

@@ -13,8 +13,7 @@ from perfbisect.errors import MachineError, UsageError
 from perfbisect.machine import devices
 from perfbisect.machine.devices import Gpu, Smi
 from perfbisect.machine.profile import Machine, Profile
-from perfbisect.machine.slots import Slot, machine_of, plan_slots
-from perfbisect.machine.topology import Topology
+from perfbisect.machine.slots import Slot, Topology, machine_of, plan_slots
 from tests.machine import fake_smi
 
 Known = Callable[[str], tuple[Gpu, ...]]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.machine import devices, topology
+from perfbisect.machine import devices, slots
 from perfbisect.machine.devices import Gpu, Smi
-from perfbisect.machine.topology import Topology, parse_cpus, parts, read_topology
+from perfbisect.machine.slots import Topology, parse_cpus, parts, read_topology
 from tests.machine import fake_smi
 
 TOPO = (fake_smi.MACHINES / "eight" / "topo.txt").read_text("utf-8")
@@ -40,7 +40,7 @@ def sys_tree(root: Path, gpus: tuple[Gpu, ...] = ()) -> Path:
         folder.mkdir(parents=True)
         (folder / "cpulist").write_text(cpus + "\n")
         for gpu in gpus[4 * node : 4 * node + 4]:
-            place = root / "bus/pci/devices" / topology.bus_folder(gpu.bus)
+            place = root / "bus/pci/devices" / slots.bus_folder(gpu.bus)
             place.mkdir(parents=True)
             (place / "local_cpulist").write_text(cpus + "\n")
     return root
@@ -127,4 +127,4 @@ def test_parts_are_disjoint_and_equal(cores: int, count: int) -> None:
     ],
 )
 def test_name_of_a_device_on_the_bus(bus: str, folder: str) -> None:
-    assert topology.bus_folder(bus) == folder
+    assert slots.bus_folder(bus) == folder
