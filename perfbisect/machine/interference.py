@@ -107,8 +107,6 @@ class RunSamples(Samples):
     devices: tuple[DeviceSamples, ...]
     strayed: tuple[str, ...]
     hidden: bool
-    clock_set: float
-    """Seconds by which the wall clock was set during the run; only dates depend on it."""
     problem: str
     cost: float
     """CPU seconds of the sampler's thread, without the driver's command."""
@@ -125,7 +123,6 @@ class RunSamples(Samples):
             "devices": [device.facts() for device in self.devices],
             "strayed": list(self.strayed),
             "hidden_processes": self.hidden,
-            "clock_set": round(self.clock_set, 3),
             "problem": self.problem,
             "cost": round(self.cost, 4),
         }

@@ -18,7 +18,6 @@ from perfbisect.machine import devices
 from perfbisect.machine.devices import DeviceProcess, Gpu, Smi
 from perfbisect.machine.interference import DeviceSamples, RunSamples, SampleSeries
 from perfbisect.machine.slots import Slot
-from perfbisect.system.clock import ClockShift
 from perfbisect.system.processes import Process, process, start_thread
 
 _INTERVAL_S = 1.0
@@ -291,10 +290,9 @@ class Sampler:
         self._cost = self._memory = 0.0
         self._processors = 0
         self._began = self._ended = time.monotonic()
-        self._drift, self._clock_set = ClockShift(), 0.0
 
     def __enter__(self) -> Sampler:
-        self._began, self._drift = time.monotonic(), ClockShift()
+        self._began = time.monotonic()
         start_thread(self._thread)
         return self
 
@@ -306,7 +304,7 @@ class Sampler:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        self._ended, self._clock_set = time.monotonic(), self._drift.seconds()
+        self._ended = time.monotonic()
 
     def summary(self) -> RunSamples:
         """The samples; call it after the end."""
@@ -319,7 +317,6 @@ class Sampler:
             devices=devices.sampled() if devices else (),
             strayed=tuple(devices.strayed) if devices else (),
             hidden=devices.hidden if devices else False,
-            clock_set=self._clock_set,
             problem=self._problem,
             cost=self._cost,
         )

@@ -6,7 +6,6 @@ import ctypes
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 import psutil
@@ -39,18 +38,6 @@ def local_moment(seconds: float, environment: Mapping[str, str] = os.environ) ->
         ) from None
     real_start = datetime.fromtimestamp(psutil.Process().create_time(), timezone.utc)
     return start.astimezone(timezone.utc) + (real - real_start)
-
-
-@dataclass(frozen=True)
-class ClockShift:
-    """Measures by how far the wall clock was set since this object was created."""
-
-    _wall: float = field(default_factory=time.time)
-    _monotonic: float = field(default_factory=time.monotonic)
-
-    def seconds(self) -> float:
-        """Wall time minus elapsed time; negative if the clock was set back."""
-        return (time.time() - self._wall) - (time.monotonic() - self._monotonic)
 
 
 def synchronised() -> bool | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import Interrupted, MachineError
-from perfbisect.machine import devices, profile
+from perfbisect.machine import devices
 from perfbisect.machine.devices import DeviceProcess, Gpu, Smi, wait_for_memory
 from tests.machine import fake_smi
 
@@ -123,13 +123,6 @@ def test_driver_that_hangs_is_given_up(on_path: Path) -> None:
     command.chmod(0o755)
     answer = Smi(timeout_s=0.2).devices(("name",))
     assert answer.rows == () and "did not answer" in answer.problem
-
-
-def test_machine_has_the_devices_that_the_mask_leaves(on_path: Path) -> None:
-    fake_smi.install(on_path, fake_smi.MACHINES / "eight")
-    here = profile.machine({"CUDA_VISIBLE_DEVICES": "GPU-00000005,1"})
-    assert [gpu.index for gpu in here.gpus] == [5, 1]
-    assert here.kind == "NVIDIA H200 x 2, driver 570.133.20"
 
 
 @pytest.mark.parametrize(

@@ -133,17 +133,6 @@ def test_memory_hog_is_seen(tmp_path: Path) -> None:
     assert why is not None and "MiB of memory were left" in why and "others held" in why
 
 
-def test_clock_that_is_set_back_changes_no_duration(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = time.time
-    with Sampler(nobody, every=0.1) as sampler:
-        time.sleep(0.15)
-        monkeypatch.setattr(time, "time", lambda: real() - 7200.0)
-    seen = sampler.summary()
-    assert seen.clock_set == pytest.approx(-7200.0, abs=0.5)
-    assert 0.1 < seen.seconds < 60 and seen.problem == ""
-    assert interference_reason(seen, UNJUDGED) is None
-
-
 def test_sampler_that_fails_says_so_and_ends() -> None:
     def broken() -> tuple[Process, ...]:
         raise RuntimeError("no table")

@@ -92,13 +92,6 @@ def test_server_that_stalls(tmp_path: Path) -> None:
     assert "no answer within 1 s" in failure(made).reason
 
 
-def test_client_without_sources(tmp_path: Path) -> None:
-    client = environment(tmp_path, "client", PYTHONPATH="")
-    made = attempt(tmp_path, environment(tmp_path, "server"), client)
-    assert (failure(made).phase, failure(made).fault) == ("build", "client")
-    assert "cannot digest" in failure(made).reason
-
-
 def test_gates_hold_in_measured_runs_too(tmp_path: Path) -> None:
     """The warm run is good, the first measured one is not."""
     interpreter = wrapper(
@@ -128,13 +121,6 @@ def test_disk_that_is_full_under_the_client(tmp_path: Path) -> None:
     assert failure(made).reason.startswith("the disk is full: ")
 
 
-def test_server_without_memory(tmp_path: Path) -> None:
-    starving = wrapper(tmp_path, "", " -c \"raise MemoryError('weights')\"")
-    made = attempt(tmp_path, environment(tmp_path, "server", starving), environment(tmp_path, "client"))
-    assert (failure(made).phase, failure(made).fault) == ("launch", "machine")
-    assert failure(made).reason.startswith("no memory is left: ")
-
-
 def test_kernel_that_ends_processes_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The count of such ends rises in the attempt: a worker was ended, the log knows nothing of it."""
     count = iter(range(100))
@@ -143,13 +129,6 @@ def test_kernel_that_ends_processes_for_memory(tmp_path: Path, monkeypatch: pyte
     made = attempt(tmp_path, server, environment(tmp_path, "client"))
     assert failure(made).fault == "machine"
     assert "lack of memory" in failure(made).reason
-
-
-def test_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile, "_LEAST_DISK", 2**62)
-    made = attempt(tmp_path)
-    assert (failure(made).phase, failure(made).fault) == ("build", "machine")
-    assert made.provenance.facts["next_step"]
 
 
 def test_measurement_survives_a_disk_too_full_for_its_file(

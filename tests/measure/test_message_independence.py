@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -60,16 +58,6 @@ def test_failure_of_a_side(tmp_path: Path, side: str, fault: str, expected: tupl
     )
     found = failure(attempt(tmp_path, made["server"], made["client"], limits=limits))
     assert (found.phase, found.fault, found.code) == expected
-
-
-@pytest.mark.parametrize(
-    "number, fault, code",
-    [(signal.SIGKILL, "machine", "killed"), (signal.SIGSEGV, "change", "crashed")],
-)
-def test_server_that_ends_by_a_signal(tmp_path: Path, number: signal.Signals, fault: str, code: str) -> None:
-    watch = Watch(at={"launch": lambda watch: os.kill(watch.launched["pid"], number)})
-    found = failure(attempt(tmp_path, watch=watch))
-    assert (found.phase, found.fault, found.code) == ("launch", fault, code)
 
 
 def test_port_that_comes_to_be_shared(tmp_path: Path) -> None:
