@@ -43,11 +43,11 @@ def test_a_holder_that_did_not_write_itself_down(tmp_path: Path) -> None:
     with Nights(tmp_path, "n").held(NOW):
         record = tmp_path / "nightly/n/holder.json"
         record.write_text('{"pid": 1, "created": 1.0, "since": "2026-01-05T02:00:00+00:00"}')
-        with pytest.raises(MachineError, match="an unrecorded process"):
+        with pytest.raises(MachineError, match="in use by another process"):
             Nights(tmp_path, "n").held(NOW).__enter__()
         with Nights(tmp_path, "another").held(NOW):
             record.unlink()
-        with pytest.raises(MachineError, match="an unrecorded process"):
+        with pytest.raises(MachineError, match="in use by another process"):
             Nights(tmp_path, "n").held(NOW).__enter__()
 
 
