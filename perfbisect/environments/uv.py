@@ -86,14 +86,9 @@ def install(
         dropped.write_text("".join(f'{name} ; python_version < "3"\n' for name in package.drop))
         overrides = ("--override", str(dropped))
     sources = _source_arguments(torch_backend or package.torch_backend)
-    _uv(
-        build,
-        (
-            "pip", "install", "--no-config", "--python", str(interpreter), "--compile-bytecode",
-            *build.limits.arguments(), *overrides, *sources, *requirements,
-        ),
-        action=f"install {' '.join(requirements)}", cwd=folder,
-    )  # fmt: skip
+    options = ("--compile-bytecode", *build.limits.arguments(), *overrides, *sources)
+    _pip(build, "install", interpreter, *options, *requirements,
+         action=f"install {' '.join(requirements)}", cwd=folder)  # fmt: skip
 
 
 def create_venv(
@@ -120,14 +115,9 @@ def install_layer(build: BuildRun, target: Path, pip: str, python: str, *, dry_r
     """Install ``NAME==VERSION`` without dependencies into a folder of its own; constraints do not apply."""
     day = ("--exclude-newer", build.limits.exclude_newer) if build.limits.exclude_newer else ()
     mode = "--dry-run" if dry_run else "--compile-bytecode"
-    _uv(
-        build,
-        (
-            "pip", "install", "--no-config", "--python", python, "--target", str(target), "--no-deps", mode,
-            *day, *_source_arguments(torch_backend_of(pip)), pip,
-        ),
-        action=f"{'find' if dry_run else 'install'} {pip}", cwd=target.parent,
-    )  # fmt: skip
+    options = ("--target", str(target), "--no-deps", mode, *day, *_source_arguments(torch_backend_of(pip)))
+    _pip(build, "install", python, *options, pip,
+         action=f"{'find' if dry_run else 'install'} {pip}", cwd=target.parent)  # fmt: skip
 
 
 def build_wheel(
@@ -157,32 +147,27 @@ def build_wheel(
 def find_package(build: BuildRun, name: str, *, folder: Path) -> str:
     """Look a package up without installing it; returns what answered, and how fast."""
     index = ("--no-index",) if _is_without_index() else ()
-    output = _uv(
-        build,
-        (
-            "pip", "install", "--no-config", "--dry-run", "--no-deps", "--refresh", "--python",
-            str(base_python()), "--target", str(folder / "nothing"), *index, name,
-        ),
-        action=f"look up {name}", cwd=folder,
-    )  # fmt: skip
+    options = ("--dry-run", "--no-deps", "--refresh", "--target", str(folder / "nothing"), *index)
+    output = _pip(build, "install", base_python(), *options, name, action=f"look up {name}", cwd=folder)
     where = "folders of wheels, no registry," if index else "the registry"
     return f"{where} answered in {output.seconds:.1f} s"
 
 
 def list_packages(build: BuildRun, interpreter: Path, *, with_origin: bool = False) -> str:
     """Installed packages, one a line, sorted; ``with_origin``: editable and local ones by their path."""
-    verb: tuple[str, ...] = ("list", "--format", "freeze")
-    pattern = r"[A-Za-z0-9][\w.\-]*=="
-    if with_origin:
-        verb, pattern = ("freeze",), r"-e |[A-Za-z0-9][\w.\-]* ?(==|@ )"
-    output = _uv(
-        build,
-        ("pip", *verb, "--no-config", "--python", str(interpreter)),
-        action=f"list the packages of {interpreter}",
-        cwd=Path("/"),
-        timeout=120.0,
-    )
+    verb, *options = ("freeze",) if with_origin else ("list", "--format", "freeze")
+    pattern = r"-e |[A-Za-z0-9][\w.\-]* ?(==|@ )" if with_origin else r"[A-Za-z0-9][\w.\-]*=="
+    action = f"list the packages of {interpreter}"
+    output = _pip(build, verb, interpreter, *options, action=action, cwd=Path("/"), timeout=120.0)
     return "".join(f"{line}\n" for line in sorted(output.lines) if re.match(pattern, line))
+
+
+def _pip(
+    build: BuildRun, verb: str, python: object, *arguments: str, action: str, cwd: Path,
+    timeout: float | None = None,
+) -> Output:  # fmt: skip
+    command = ("pip", verb, "--no-config", "--python", str(python), *arguments)
+    return _uv(build, command, action=action, cwd=cwd, timeout=timeout)
 
 
 def _uv(

@@ -114,6 +114,7 @@ def test_a_folder_of_which_nothing_was_installed_is_not_missed(tmp_path: Path) -
         (None, ("setuptools", "wheel")),
         ("[project]\nname='x'\n", ("setuptools", "wheel")),
         ("[build-system]\nrequires = []\n", ()),
+        ('[build-system]\nrequires = ["unclosed"\n', ("setuptools", "wheel")),
         ("[build-system]\nrequires=['a[b]>=1', \"c\"]\nbuild-backend='x'\n", ("a[b]>=1", "c")),
         (
             '[tool]\nrequires = ["no"]\n[build-system]\n# words\nrequires = [\n  "cmake>=3.26,<4", # ] why\n'

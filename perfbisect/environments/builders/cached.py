@@ -132,8 +132,13 @@ class CachedBuilder(Builder):
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         missing = self.missing(changes)
-        each = median_bytes(self.stamps()) if missing else 0
+        each = self.bytes_of(missing[0]) if missing else 0
         return None if each is None else each * len(missing)
+
+    def bytes_of(self, change: Change) -> int | None:
+        """Estimated bytes of the environment of a change that is not cached."""
+        del change
+        return median_bytes(self.stamps())
 
     def stamps(self) -> tuple[Stamp, ...]:
         """Earlier builds of this specification, else of this builder, from which costs are estimated."""

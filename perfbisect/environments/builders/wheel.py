@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
 from perfbisect.environments.base import Refusal
 from perfbisect.environments.build import BuildRun
-from perfbisect.environments.builders.cached import BuildContext, CommitBuilder, median_bytes
+from perfbisect.environments.builders.cached import BuildContext, CommitBuilder
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
 from perfbisect.environments.cache import CheckedEnvironment
 from perfbisect.environments.packages import TORCH_BACKEND
@@ -144,16 +144,10 @@ class WheelBuilder(CommitBuilder):
                 notes.append(f"the index {words} {count} of {len(self._lookups)} commits: {named}")
         return tuple(notes)
 
-    def disk(self, changes: Iterable[Change]) -> int | None:
-        missing = self.missing(changes)
-        if not missing:
-            return 0
-        each = median_bytes(self.stamps())
-        if each is None:
-            url = self._lookups[missing[0].id].url
-            size = self.index.size(url) if url else None
-            each = None if size is None else size * _UNPACKED
-        return None if each is None else each * len(missing)
+    def bytes_of(self, change: Change) -> int | None:
+        url = self._lookups[change.id].url
+        size = self.index.size(url) if url and not self.stamps() else None
+        return super().bytes_of(change) if size is None else size * _UNPACKED
 
     def _wheel(self, change: Change) -> WheelLookup:
         """A commit's wheel; an index that did not answer is asked again."""

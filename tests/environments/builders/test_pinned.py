@@ -13,7 +13,6 @@ from perfbisect.environments.base import Environment
 from perfbisect.environments.builders import wheel as wheel_builder
 from perfbisect.environments.builders.pinned import PinnedBuilder
 from perfbisect.environments.factory import make_builder
-from perfbisect.environments.source_tree import toml_strings
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 from tests.environments.conftest import ask, plain_builder
@@ -225,19 +224,3 @@ def test_one_package_of_a_pin_at_a_time(omni: Omni, shared_cache: Path, log: Pat
         assert f"{words[0]} {words[1]} {words[4]}" == said
         assert made.engine_commit == omni.slow
         assert pip in made.facts["packages"]
-
-
-@pytest.mark.parametrize(
-    ("project", "found"),
-    [
-        (
-            '[project]\nname = "x"\ndependencies = [\n  "a[b]>=1", # no\n  \'c\'\n]\n[tool.x]\n',
-            ("a[b]>=1", "c"),
-        ),
-        ('[project]\ndynamic = ["dependencies"]\n[tool.y]\ndependencies = ["z"]\n', ()),
-        ("", ()),
-        ('[project]\ndependencies = ["unclosed"\n', ()),
-    ],
-)
-def test_static_dependencies(project: str, found: tuple[str, ...]) -> None:
-    assert (toml_strings(project, "project", "dependencies") or ()) == found
