@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import accumulate, pairwise
 from statistics import median
 
 import numpy as np
@@ -63,36 +64,21 @@ out."""
 
 @dataclass(frozen=True)
 class NoiseFamily:
-    """Kinds of noise that differ in scale alone, with their prior weight where the level changes and where it
-    does not."""
+    """Kinds of noise that differ in scale alone.
 
-    kinds: NDArray[np.intp]
+    ``scales``: those of the ``spreads`` weighed ones that the nights do not rule out. ``weight``: prior
+    weight where the level changes, ``unchanged``: where it does not.
+    """
+
+    memory: float
+    far: float
+    scales: tuple[float, ...]
+    spreads: int
     weight: float
     unchanged: float
 
 
-@dataclass(frozen=True)
-class NoiseKinds:
-    """The kinds of noise: memory, share far out and scale factor [kind], family (kinds that differ in scale
-    alone) and the family's prior weights [family], where the level changes and where it does not.
-
-    ``spreads``: number of scales that are weighed; some may be left out.
-    """
-
-    memory: Array
-    far: Array
-    spread: Array
-    family: NDArray[np.intp]
-    weight: Array
-    unchanged: Array
-    spreads: int
-
-    @property
-    def families(self) -> tuple[NoiseFamily, ...]:
-        return tuple(
-            NoiseFamily(np.flatnonzero(self.family == f), float(self.weight[f]), float(self.unchanged[f]))
-            for f in np.unique(self.family)
-        )
+NoiseFamilies = tuple[NoiseFamily, ...]
 
 
 def kinds(
@@ -101,33 +87,30 @@ def kinds(
     unchanged: tuple[float, ...] = MEMORY_UNCHANGED,
     far: tuple[float, ...] = FAR,
     spread: tuple[float, ...] = SPREAD,
-) -> NoiseKinds:
+) -> NoiseFamilies:
     """All combinations."""
-    rows = [
-        (rho, share, s, i * len(far) + j)
-        for i, rho in enumerate(memory)
-        for j, share in enumerate(far)
-        for s in spread
-    ]
-    rho, share, s, family = (np.array(column) for column in zip(*rows, strict=True))
-    changed, same = (np.repeat(np.array(w) / len(far), len(far)) for w in (prior, unchanged))
-    return NoiseKinds(rho, share, s, family.astype(np.intp), changed, same, len(spread))
+    return tuple(
+        NoiseFamily(rho, share, spread, len(spread), changed / len(far), same / len(far))
+        for rho, changed, same in zip(memory, prior, unchanged, strict=True)
+        for share in far
+    )
 
 
 @dataclass(frozen=True)
 class Tables:
     """Log likelihoods of one series of n nights at G levels under R kinds of noise of F families.
 
-    ``values``: signed logs [n]. ``scale``: of a night, from first differences. ``spreads``: number of scales
-    weighed. ``nodes``: levels [G], ascending; ``width``: of their cells [G]. ``step``: prior probability of
-    a step from level g into the cell of level h [G, G]. ``fresh``: log likelihood of night t as the first at
-    its level [R, n, G]. ``total``: sum over the nights before t of that given the night before [R, n + 1, G].
+    ``values``: signed logs [n]. ``scale``: of a night, from first differences. ``kinds``: those of each
+    family [F]. ``nodes``: levels [G], ascending; ``width``: of their cells [G]. ``step``: prior probability
+    of a step from level g into the cell of level h [G, G]. ``fresh``: log likelihood of night t as the first
+    at its level [R, n, G]. ``total``: sum over the nights before t of that given the night before
+    [R, n + 1, G].
     """
 
     values: Array
     scale: float
-    families: tuple[NoiseFamily, ...]
-    spreads: int
+    families: NoiseFamilies
+    kinds: tuple[slice, ...]
     nodes: Array
     width: Array
     step: Array
@@ -150,30 +133,29 @@ def scale_of(values: Array) -> float:
     return max(robust, FLOOR) if robust > 0 else max(float(np.mean(apart)) / 1.1284, FLOOR)
 
 
-def likely(rests: tuple[Array, ...], scale: float, which: NoiseKinds) -> NoiseKinds:
-    """The kinds of noise that the residuals of the nights [n], in any of several ways, do not rule out; a
-    scale also where a third of the nights supports it."""
-    kept = np.zeros(len(which.memory), bool)
+def likely(rests: tuple[Array, ...], scale: float, families: NoiseFamilies) -> NoiseFamilies:
+    """The kinds of noise that residuals of the nights [n], in any of several ways, do not rule out.
+
+    A scale is kept also where a third of the nights supports it.
+    """
+    scales = np.array([family.scales for family in families])
+    memory, share = (
+        np.array(x)[:, None, None] for x in zip(*((f.memory, f.far) for f in families), strict=True)
+    )
+    kept = np.zeros(scales.shape, bool)
     for rest in rests:
         z = rest / scale
         before = np.clip(np.concatenate([[0.0], z[:-1]]), -_LAG, _LAG)
-        square = ((z[None, :] - which.memory[:, None] * before) / which.spread[:, None]) ** 2
-        core, far = _densities(square)
-        share = which.far[:, None]
-        logs = np.log((1.0 - share) * core + share * far) - np.log(which.spread)[:, None]
-        whole = logs.sum(axis=1)
+        core, far = _densities(((z - memory * before) / scales[:, :, None]) ** 2)
+        logs = np.log((1.0 - share) * core + share * far) - np.log(scales)[:, :, None]
+        whole = logs.sum(axis=2)
         kept |= whole > whole.max() - _KEEP
-        parts = np.array([part.sum(axis=1) for part in np.array_split(logs, 3, axis=1)])
-        best = np.array([parts[:, which.family == f].max(axis=1).sum() for f in range(len(which.weight))])
-        near = parts > parts.max(axis=1, keepdims=True) - _KEEP_PART
-        kept |= near.any(axis=0) & (best > best.max() - _KEEP)[which.family]
-    return replace(
-        which,
-        memory=which.memory[kept],
-        far=which.far[kept],
-        spread=which.spread[kept],
-        family=which.family[kept],
-    )
+        parts = np.array([part.sum(axis=2) for part in np.array_split(logs, 3, axis=2)])
+        best = parts.max(axis=2).sum(axis=0)
+        near = parts > parts.max(axis=(1, 2), keepdims=True) - _KEEP_PART
+        kept |= near.any(axis=0) & (best > best.max() - _KEEP)[:, None]
+    left = (tuple(scales[row].tolist()) for scales, row in zip(scales, kept, strict=True))
+    return tuple(replace(f, scales=own) for f, own in zip(families, left, strict=True) if own)
 
 
 def smooth(values: Array, reach: int = 2) -> Array:
@@ -206,7 +188,7 @@ def _below(step: Array, scale: float) -> Array:
     return np.asarray(0.5 + np.sign(step) * half)
 
 
-def tables(values: Array, which: NoiseKinds, fineness: float = FINE) -> Tables:
+def tables(values: Array, families: NoiseFamilies, fineness: float = FINE) -> Tables:
     """The tables of a series of signed logs; ``fineness``: scales of a night between two levels."""
     n = len(values)
     scale = scale_of(values)
@@ -217,28 +199,24 @@ def tables(values: Array, which: NoiseKinds, fineness: float = FINE) -> Tables:
     width = high - low
     away = (values[:, None] - nodes[None, :]) / scale
     before = np.clip(np.concatenate([np.zeros((1, len(nodes))), away[:-1]]), -_LAG, _LAG)
-    count = len(which.memory)
-    given = np.empty((count, n, len(nodes)))
-    fresh = np.empty_like(given)
-    for s in np.unique(which.spread):
-        own = np.flatnonzero(which.spread == s)
-        shares = np.unique(which.far[own])
-        first = _logs(away / s, shares) - math.log(s)
-        fresh[own] = first[np.searchsorted(shares, which.far[own])]
-        for rho in np.unique(which.memory[own]):
-            here = own[which.memory[own] == rho]
-            at = np.searchsorted(shares, which.far[here])
-            given[here] = _logs((away - rho * before) / s, shares)[at] - math.log(s) if rho else first[at]
-    total = np.zeros((count, n + 1, len(nodes)))
+
+    @cache
+    def densities(memory: float, s: float) -> tuple[Array, Array]:
+        return _densities(((away - memory * before) / s) ** 2)
+
+    @cache
+    def logs(memory: float, share: float, s: float) -> Array:
+        core, far = densities(memory, s)
+        return np.asarray(np.log((1.0 - share) * core + share * far) - math.log(s))
+
+    fresh = np.array([logs(0.0, f.far, s) for f in families for s in f.scales])
+    given = [logs(f.memory, f.far, s) for f in families for s in f.scales]
+    total = np.zeros((len(given), n + 1, len(nodes)))
     np.cumsum(given, axis=1, out=total[:, 1:])
     step = _below(high - nodes[:, None], scale) - _below(low - nodes[:, None], scale)
-    return Tables(values, scale, which.families, which.spreads, nodes, width, step, fresh, total)
-
-
-def _logs(z: Array, shares: Array) -> Array:
-    """log density at ``z`` [n, G] for each share [k, n, G], up to a constant."""
-    core, far = _densities(z * z)
-    return np.log((1.0 - shares)[:, None, None] * core + shares[:, None, None] * far)
+    starts = accumulate((len(family.scales) for family in families), initial=0)
+    own = tuple(slice(first, end) for first, end in pairwise(starts))
+    return Tables(values, scale, families, own, nodes, width, step, fresh, total)
 
 
 def _densities(square: Array) -> tuple[Array, Array]:
@@ -300,8 +278,9 @@ _TAIL = 0.0125
 _MOST = 0.8  # probability of the places over which the size of a step is averaged
 
 
-def _mix(count: int, spreads: int) -> Array:
+def _mix(family: NoiseFamily) -> Array:
     """Prior of (scale before, scale after) within a family."""
+    count, spreads = len(family.scales), family.spreads
     out = np.full((count, count), _UNEQUAL / (spreads * max(1, spreads - 1)))
     np.fill_diagonal(out, (1.0 - _UNEQUAL) / spreads)
     return out
@@ -361,13 +340,12 @@ def likelihoods(t: Tables, start: int, end: int) -> Likelihoods:
     moved = (a.reshape(-1, a.shape[2]) @ t.step).reshape(a.shape)
     changed, same = np.empty((len(t.families), len(places))), np.empty(len(t.families))
     with np.errstate(divide="ignore"):
-        for f, family in enumerate(t.families):
-            own = family.kinds
-            mix = _mix(len(own), t.spreads)
+        for f, (family, own) in enumerate(zip(t.families, t.kinds, strict=True)):
+            mix = _mix(family)
             changed[f] = np.log(np.einsum("rkg,rkg->k", moved[own], _mixed(mix, b[own]))) + left + right
-            stayed = math.log1p(-_UNEQUAL) + np.log(d[own].sum() / t.spreads) + top
+            stayed = math.log1p(-_UNEQUAL) + np.log(d[own].sum() / family.spreads) + top
             turned = -math.inf
-            if len(own) > 1:
+            if len(family.scales) > 1:
                 np.fill_diagonal(mix, 0.0)
                 turn = np.log(np.einsum("rkg,rkg->k", a[own], _mixed(mix, c[own]))) + left + right
                 turned = float(log_sum_exp(turn)) - math.log(len(places))
@@ -381,7 +359,8 @@ def level(t: Tables, start: int, end: int) -> Array:
     top = float(logs.max())
     each = np.exp(logs - top) @ t.width
     with np.errstate(divide="ignore"):
-        return np.array([np.log(each[family.kinds].sum() / t.spreads) for family in t.families]) + top
+        sums = [each[own].sum() / f.spreads for f, own in zip(t.families, t.kinds, strict=True)]
+        return np.asarray(np.log(sums) + top)
 
 
 def step_size(
@@ -397,9 +376,8 @@ def step_size(
     a = np.exp(before - before.max(axis=(0, 2))[:, None]) * t.width
     b = np.exp(after - after.max(axis=(0, 2))[:, None])
     joint = np.zeros((len(places), *t.step.shape))
-    for family, weight in zip(t.families, np.exp(noise - noise.max()), strict=True):
-        own = family.kinds
-        mixed = _mixed(_mix(len(own), t.spreads), b[own])
+    for family, own, weight in zip(t.families, t.kinds, np.exp(noise - noise.max()), strict=True):
+        mixed = _mixed(_mix(family), b[own])
         joint += weight * (a[own].transpose(1, 2, 0) @ mixed.transpose(1, 0, 2))
     joint *= t.step
     mass = np.tensordot(share / joint.sum(axis=(1, 2)), joint, 1).ravel()

@@ -268,7 +268,7 @@ def search(values: Array, threshold: float) -> SearchResult:
     only where a scan finds a candidate.
     """
     n = len(values)
-    length, shared, reach, noise_kinds = (PIECE, OVERLAP, REACH, COARSE) if n > LONG else (n, 0, n, FULL)
+    length, shared, reach, families = (PIECE, OVERLAP, REACH, COARSE) if n > LONG else (n, 0, n, FULL)
     fineness = COARSE_FINE if n > LONG else min(FINE, 2.0 / math.sqrt(n))
     prior = place_prior(n)
     changes: list[LevelChange] = []
@@ -277,7 +277,7 @@ def search(values: Array, threshold: float) -> SearchResult:
         part = values[offset : offset + length]
         scale = scale_of(part)
         places = candidates(clip_outliers(part, scale), scale)
-        kept = likely(_residuals(part, places), scale, noise_kinds)
+        kept = likely(_residuals(part, places), scale, families)
         piece = _PieceSearch(
             tables=tables(part, kept, fineness),
             offset=offset,
