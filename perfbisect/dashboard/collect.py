@@ -22,7 +22,7 @@ from perfbisect.model.metric import parse_metric
 from perfbisect.series.alerts import Alert, leading_alert
 from perfbisect.series.cause_text import suppression_sentence
 from perfbisect.series.detect import SeriesAnalysis
-from perfbisect.series.detection.levels import SeriesLevel, levels
+from perfbisect.series.detection.model import SeriesLevel, levels
 from perfbisect.series.findings import JudgedFamily, SeriesChange
 from perfbisect.series.points import Point, Workload
 from perfbisect.series.series import HEADLINES, CellSeries

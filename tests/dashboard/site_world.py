@@ -20,7 +20,7 @@ from perfbisect.dashboard.collect import (
 )
 from perfbisect.model.commit_details import Factor, Suspect
 from perfbisect.series.alerts import Alert, AlertPlace
-from perfbisect.series.detection.levels import SeriesLevel
+from perfbisect.series.detection.model import SeriesLevel
 from perfbisect.series.suspects.report import SuspectsDocument
 
 HARM = (

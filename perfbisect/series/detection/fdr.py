@@ -28,13 +28,8 @@ from perfbisect.stats.robust import Array, log_sum_exp
 FDR = 0.05  # share of false ones among the series that are reported to have changed
 _EVENT_P = 0.01  # largest p of a joint event
 
-_SHARES = (0.5, 0.15, 0.05)
-"""Shares of the servers that are weighed, with equal weights: with the first alone many quiet servers would
-outvote the one that changed."""
-
-_SUPPORT = math.log(3.0)
-"""log evidence from which a series or a group supports an event; it contradicts it below minus that."""
-
+_SHARES = (0.5, 0.15, 0.05)  # shares of the servers that are weighed, so that many quiet ones do not outvote
+_SUPPORT = math.log(3.0)  # log evidence from which a series or a group supports or contradicts an event
 _MAX_VOTE = 20.0  # log evidence beyond which one group adds nothing: no single server decides an event
 
 
@@ -76,8 +71,8 @@ class JointEvent:
     """A change that several series share.
 
     ``window``: the last night surely before it and the first surely after it; ``p``: bound on the
-    probability of so much evidence anywhere without a change. ``members``: series that support it by
-    themselves; ``votes``, ``against``: groups that support and contradict it.
+    probability of so much evidence without a change. ``members``: series that support it by themselves;
+    ``votes``, ``against``: groups that support and contradict it.
     """
 
     window: tuple[int, int]
@@ -110,30 +105,21 @@ def detect_all(series: Sequence[SeriesValues], fdr: float = FDR) -> Detection:
 
     One hypothesis a series, "nothing changed in it", by Benjamini and Hochberg (1995), which also holds for
     series of a server that go up and down together (Benjamini and Yekutieli 2001: positive dependence).
-
-    :raises ValueError: two series of one key, or a rate outside (0, 1).
+    Each series has a key of its own.
     """
-    if not 0 < fdr < 1:
-        raise ValueError(f"a false discovery rate lies between 0 and 1: {fdr}")
-    keys = [item.key for item in series]
-    if len(set(keys)) != len(keys):
-        duplicates = sorted({key for key in keys if keys.count(key) > 1})
-        raise ValueError(f"series of one key: {', '.join(duplicates)}")
     valid = [item for item in series if not item.refusal]
     judged = [judge_series(item, fdr) for item in valid]
-    entries = [
-        SeriesCoverage(
-            series=item.key, nights=len(item.values), p=j.p, smallest=j.smallest, changes=len(j.points)
+    points, entries = {}, []
+    for item, j in zip(valid, judged, strict=True):
+        points[item.key] = j.points
+        nights, changes = len(item.values), len(j.points)
+        entries.append(
+            SeriesCoverage(series=item.key, nights=nights, p=j.p, smallest=j.smallest, changes=changes)
         )
-        for item, j in zip(valid, judged, strict=True)
-    ]
-    entries += [
-        SeriesCoverage(series=item.key, nights=len(item.values), why=item.refusal)
-        for item in series
-        if item.refusal
-    ]
+    for item in series:
+        if item.refusal:
+            entries.append(SeriesCoverage(series=item.key, nights=len(item.values), why=item.refusal))
     coverage = Coverage(tuple(entries), fdr, threshold([j.p for j in judged], fdr))
-    points = {item.key: j.points for item, j in zip(valid, judged, strict=True)}
     return Detection(points, find_joint_events(valid, judged, fdr), coverage)
 
 
@@ -155,7 +141,12 @@ def find_joint_events(
     nights = np.array(sorted({night for item in series for night in item.nights}))[1:]
     if len(nights) < 2 or len(series) < 2:
         return ()
-    evidence = np.array([_by_night(s, j, nights) for s, j in zip(series, judged, strict=True)])
+    evidence = np.zeros((len(series), len(nights)))
+    for row, item, j in zip(evidence, series, judged, strict=True):
+        # A night that the series lacks is part of the change before its next one.
+        at = np.searchsorted(np.array(item.nights), nights)
+        inside = (at > 0) & (at < len(item.nights))
+        row[inside] = j.evidence[at[inside]]
     names = [s.group or s.key for s in series]
     groups = list(dict.fromkeys(names))
     votes = np.array([_log_mean(evidence[[name == group for name in names]]) for group in groups])
@@ -196,16 +187,6 @@ def _nights_around(joint: Array, free: NDArray[np.bool_], peak: int) -> NDArray[
     while high < len(joint) - 1 and free[high + 1] and (high - peak < INNER or joint[high + 1] > 0):
         high += 1
     return np.arange(low, high + 1)
-
-
-def _by_night(series: SeriesValues, judged: JudgedSeries, nights: NDArray[np.intp]) -> Array:
-    """log evidence of one series for a change before each of ``nights``; 0 outside its own.
-
-    A night that the series lacks is part of the change before its next one.
-    """
-    at = np.searchsorted(np.array(series.nights), nights)
-    inside = (at > 0) & (at < len(series.nights))
-    return np.where(inside, judged.evidence[np.minimum(at, len(series.nights) - 1)], 0.0)
 
 
 def _log_mean(logs: Array) -> Array:

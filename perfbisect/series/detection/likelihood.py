@@ -36,13 +36,10 @@ MEMORY_PRIOR = (0.7, 0.15, 0.15)  # ... their prior weights where the level chan
 
 MEMORY_UNCHANGED = (0.7, 0.3, 0.3)
 """... and where it does not. They add up to more than 1: short series hardly tell a slow wave from a level,
-and a change has to beat the rare kinds of noise too, or it would be told wherever one of them is at work."""
+and a change has to beat the rare kinds of noise too."""
 
 FAR = (0.015, 0.1, 0.3)  # shares of nights that are far out that are weighed, with equal weights
-
-SPREAD = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83)
-"""Scales that are weighed, with equal weights, over the scale of the first differences."""
-
+SPREAD = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83)  # scales that are weighed, over that of the first differences
 FLOOR = 1e-4  # smallest scale of a night (relative): values that repeat exactly are not exact
 
 _T3 = 2 / (math.pi * math.sqrt(3)) * math.sqrt(2 * math.pi)
@@ -51,15 +48,11 @@ _T3 = 2 / (math.pi * math.sqrt(3)) * math.sqrt(2 * math.pi)
 _LAG = 4.0  # scales to which a night's distance is cut before it speaks of the next: a wild night has no heir
 _KERNEL = 3.0  # scale of the prior of a step, a Cauchy, in scales of a night ...
 LEAST = 0.4  # ... without the steps smaller than this, which no series could tell from none
-
-FINE = 0.2
-"""Scales of a night between two levels near the data: about what a level of a hundred nights is known to."""
-
+FINE = 0.2  # scales of a night between two levels near the data
 _NODES = 112  # levels at most: between far ones they lie wider
-
-_KEEP, _KEEP_PART = 8.0, 3.0
-"""Log likelihood below the best, of all nights and of a third of them, at which a kind of noise is left
-out."""
+_KEEP, _KEEP_PART = 8.0, 3.0  # log likelihood below the best, of all and a third, at which noise is left out
+_TAIL = 0.0125  # tails of the interval of a size: measured noise leaves one of 2.5 % too often
+_MOST = 0.8  # probability of the places over which the size of a step is averaged
 
 
 @dataclass(frozen=True)
@@ -270,12 +263,6 @@ class ChangeEvidence:
         middle = int(np.argmax(near))
         low = max(0, middle - 2)
         return int(self.places[low + int(np.argmax(p[low : middle + 3]))])
-
-
-_TAIL = 0.0125
-"""Tails of the interval of a size: with 2.5 % in each, measured noise leaves it more often than it should."""
-
-_MOST = 0.8  # probability of the places over which the size of a step is averaged
 
 
 def _mix(family: NoiseFamily) -> Array:

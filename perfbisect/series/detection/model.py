@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtr
+from scipy.special import bdtr, stdtr
 
 from perfbisect.series.detection.likelihood import FLOOR, INNER, LAST, LEAST, smooth, step_density
 from perfbisect.series.detection.search import LevelChange, SearchResult, clip_outliers, place_prior, search
@@ -23,21 +25,15 @@ Size = tuple[float, float, float]
 """A step with its interval, in logs (or differences of shares)."""
 
 ALPHA = 0.01  # share of series without a change in which ``detect`` reports one
-SET = 0.95  # probability of the set of places and of the interval of the size
+SET = 0.95  # probability of the set of places, and of the interval of a size and of a level
 FEWEST = INNER + LAST  # nights below which nothing can be judged
 WEEK = 7  # days after which a change that was undone is two changes; undone within them, a transient
 
-_WIDTH = 2.5
-"""Standard errors of a drift's or a transient's size that make its interval, for the few nights it has."""
-
+_WIDTH = 2.5  # standard errors of the size of a drift or transient that make its interval
 _SHARP = 2  # places of a change so sure that no drift is fitted
-
 _TINY = 1e-12
-
 _POWER = 0.84  # standard normal quantile of four cases in five
-
-_UNKNOWN_NOISE = 1.5
-"""log evidence that not knowing the noise costs a step in the middle of a series, by simulation."""
+_UNKNOWN_NOISE = 1.5  # log evidence that not knowing the noise costs a step, by simulation
 
 SAFETY = 0.09
 """p of an evidence E is SAFETY / E. Markov's inequality alone gives 1 / E; that far fewer series without a
@@ -60,10 +56,8 @@ class SeriesValues:
     """The values of one metric of one cell, one a night, oldest first.
 
     ``values``: positive, or shares where ``absolute``. ``nights``: days since any fixed day, ascending.
-    ``sign``: +1 where a larger value is worse. ``min_effect``: smallest relevant effect, a ratio (0.03), a
-    difference where ``absolute``. ``group``: the kind of server start: series of one group are one vote.
-
-    :raises ValueError: unlike numbers of values and nights, or nights that do not ascend.
+    ``sign``: +1 where a larger value is worse. ``min_effect``: a ratio (0.03), a difference where
+    ``absolute``. ``group``: the kind of server start: series of one group are one vote.
     """
 
     key: str
@@ -159,17 +153,14 @@ def needed(alpha: float) -> float:
 
 
 def detect(series: SeriesValues, alpha: float = ALPHA) -> tuple[ChangePoint, ...]:
-    """The changes of one series at the rate ``alpha``, ascending, relevant or not.
-
-    :raises ValueError: the series cannot be judged; :attr:`SeriesValues.refusal` says why.
-    """
+    """The changes of one series at the rate ``alpha``, ascending, relevant or not."""
     return judge_series(series, alpha).points
 
 
 def judge_series(series: SeriesValues, alpha: float = ALPHA) -> JudgedSeries:
     """The changes of one series at the rate ``alpha``, with its evidence.
 
-    :raises ValueError: the series cannot be judged.
+    :raises ValueError: the series cannot be judged; :attr:`SeriesValues.refusal` says why.
     """
     if series.refusal:
         raise ValueError(f"{series.key}: {series.refusal}")
@@ -182,8 +173,8 @@ def judge_series(series: SeriesValues, alpha: float = ALPHA) -> JudgedSeries:
         local = x.p / len(values)
         evidence[x.begin] = max(evidence[x.begin], e_value(local))
         if x.p <= alpha:
-            step, until = _interval(x.step, x.error), x.end if x.end < len(series.values) else None
-            points.append(_point(series, x.begin, until, (x.begin,), "transient", step, x.p, local))
+            until = x.end if x.end < len(series.values) else None
+            points.append(_point(series, x.begin, until, (x.begin,), "transient", x.size, x.p, local))
     p = min([p_value(levels.best), *(x.p for x in passing)])
     points.sort(key=lambda point: point.index)
     return JudgedSeries(tuple(points), p, smallest(series, levels.scale, alpha), evidence)
@@ -252,21 +243,16 @@ def _step(series: SeriesValues, change: LevelChange, undone: LevelChange | None 
 
 def _drift(series: SeriesValues, clipped: Array, run: Sequence[LevelChange]) -> ChangePoint | None:
     """The drift that fits better than a run of steps in one direction."""
-    start, end = run[0].offset + run[0].start, run[-1].offset + run[-1].end
     if len(run) == 1 and len(run[0].evidence.likely(SET)) <= _SHARP:
         return None
+    start, end = run[0].offset + run[0].start, run[-1].offset + run[-1].end
     ramp = fit_ramp(clipped[start:end], tuple(change.index - start for change in run))
     if ramp is None:
         return None
     p = min(p_value(change.log_evidence) for change in run)
     begin, last = start + ramp.begin, start + ramp.end
     until = last if last < len(series.values) - 1 else None
-    places = tuple(range(begin, last + 1))
-    return _point(series, begin, until, places, "drift", _interval(ramp.step, ramp.error), p, p)
-
-
-def _interval(step: float, error: float) -> Size:
-    return step, step - _WIDTH * error, step + _WIDTH * error
+    return _point(series, begin, until, tuple(range(begin, last + 1)), "drift", ramp.size, p, p)
 
 
 def _point(
@@ -296,19 +282,26 @@ def _point(
 
 
 @dataclass(frozen=True)
-class Ramp:
-    """A drift: ``begin`` is the first night that left the old level, ``end`` the first at the new one;
-    ``step``: the whole change, in logs, and its standard ``error``."""
+class Excursion:
+    """A drift or transient: ``begin`` is its first night, ``end`` the first at the level after it.
+
+    ``step``: in logs, with its standard ``error``. ``p``: probability of such a transient anywhere in a
+    series of that length without one.
+    """
 
     begin: int
     end: int
     step: float
     error: float
+    p: float = 1.0
+
+    @property
+    def size(self) -> Size:
+        return self.step, self.step - _WIDTH * self.error, self.step + _WIDTH * self.error
 
 
-def fit_ramp(values: Array, steps: tuple[int, ...]) -> Ramp | None:
-    """The drift in ``values`` (signed logs, wild nights cut) that fits decisively better than the levels that
-    change at ``steps``; None where none does.
+def fit_ramp(values: Array, steps: tuple[int, ...]) -> Excursion | None:
+    """The drift in ``values`` (signed logs, wild nights cut) that fits decisively better than ``steps``.
 
     Least squares with the noise profiled out; a place costs log m, a level half of it (Schwarz), and gains
     count less where one night remembers the one before: (1 - r) / (1 + r) of m nights are independent.
@@ -337,25 +330,10 @@ def fit_ramp(values: Array, steps: tuple[int, ...]) -> Ramp | None:
     if gain - price < _DECISIVE:
         return None
     error = math.sqrt(float(squares[best]) / max(1, m - 4) / float(power[best]) * (1 + memory) / (1 - memory))
-    return Ramp(int(low[best]) + 1, int(high[best]), float(slope[best]), error)
+    return Excursion(int(low[best]) + 1, int(high[best]), float(slope[best]), error)
 
 
-@dataclass(frozen=True)
-class Transient:
-    """Nights ``begin`` to ``end`` (excluded) that lie apart from the level of their neighbours.
-
-    ``step``: their median distance from the level, in logs, and its standard ``error``. ``p``: probability of
-    such a run anywhere in a series of that length without one.
-    """
-
-    begin: int
-    end: int
-    step: float
-    error: float
-    p: float
-
-
-def transients(values: Array, changes: tuple[int, ...]) -> tuple[Transient, ...]:
+def transients(values: Array, changes: tuple[int, ...]) -> tuple[Excursion, ...]:
     """Runs of one to :data:`LONGEST` nights apart from the level between ``changes``, with their p.
 
     A night's p is the tail of a Student-t3 at its distance, and besides the share of the other nights of the
@@ -380,10 +358,8 @@ def transients(values: Array, changes: tuple[int, ...]) -> tuple[Transient, ...]
     return tuple(out)
 
 
-def _transient(rest: Array, begin: int, end: int) -> Transient:
-    n = len(rest)
-    run = np.s_[begin:end]
-    away = np.abs(rest)
+def _transient(rest: Array, begin: int, end: int) -> Excursion:
+    n, run, away = len(rest), slice(begin, end), np.abs(rest)
     others = np.delete(away, run)
     near = np.concatenate([away[max(0, begin - _NEAR) : begin], away[end : end + _NEAR]])
     scale = max(float(np.median(others)), float(np.median(near)), 0.25 * float(np.mean(others)), FLOOR)
@@ -392,4 +368,48 @@ def _transient(rest: Array, begin: int, end: int) -> Transient:
     each = np.minimum(1.0, 2 * stdtr(3, -away[run] / scale / _T3_MAD) + wild)
     p = min(1.0, n * 2.0 * float(np.prod(each / 2)))
     error = scale * math.sqrt(1 / (end - begin) + 1.6 / n)
-    return Transient(begin, end, float(np.median(rest[run])), error, p)
+    return Excursion(begin, end, float(np.median(rest[run])), error, p)
+
+
+@dataclass(frozen=True)
+class SeriesLevel:
+    """The level of a series from point ``first`` to point ``last`` (both included).
+
+    ``value``: the median. ``low`` to ``high`` holds the median of all such nights, whatever their
+    distribution, with a probability of at least :data:`SET`; of fewer than six nights these are the least
+    and the largest. ``spread``: the robust standard deviation over the value; None of a single night or a
+    value of zero.
+    """
+
+    first: int
+    last: int
+    value: float
+    low: float
+    high: float
+    spread: float | None
+
+
+def levels(values: Sequence[float], cuts: Iterable[int]) -> tuple[SeriesLevel, ...]:
+    """The levels of a series; ``cuts`` are the first points of new ones (indices)."""
+    edges = sorted({0, len(values), *cuts})
+    return tuple(_level(values, first, end) for first, end in pairwise(edges))
+
+
+def _level(values: Sequence[float], first: int, end: int) -> SeriesLevel:
+    ordered = sorted(values[first:end])
+    middle = median(ordered)
+    out = outermost(len(ordered))
+    apart = _GAUSSIAN * median(abs(value - middle) for value in ordered)
+    known = len(ordered) > 1 and middle != 0
+    return SeriesLevel(
+        first, end - 1, middle, ordered[out], ordered[-1 - out], apart / abs(middle) if known else None
+    )
+
+
+def outermost(count: int) -> int:
+    """How many values at either end lie outside the interval of the median.
+
+    Each value is as likely below the median as above it, so that the number of those below is binomial.
+    """
+    outside = 2 * bdtr(np.arange(count // 2 + 1), count, 0.5) <= 1 - SET
+    return max(0, int(outside.sum()) - 1)

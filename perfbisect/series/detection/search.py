@@ -8,7 +8,6 @@ without memory behind.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,34 +33,27 @@ from perfbisect.series.detection.likelihood import (
 )
 from perfbisect.stats.robust import Array, log_sum_exp
 
-_WIDTHS = (3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
-"""Nights on either side whose means are compared to find candidates."""
-
-_CANDIDATE = 3.0
-"""Standard errors between those means that make a candidate: it costs time, never a false alarm."""
-
+_WIDTHS = (3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)  # nights on either side whose means are compared
+_CANDIDATE = 3.0  # standard errors between those means that make a candidate
 NEW_SHARE, NEWEST = 0.5, 6  # share of the prior on the newest places, and their number
 _NEAR = 1e-4  # probability of a place below which the nights around a change are the evidence for it
 _ROUNDS = 4  # rounds of dropping and adding; the changes of a series that need more are close to no change
 
-LONG, PIECE, OVERLAP, REACH = 600, 400, 40, 32
-"""Nights above which a series is judged in pieces, nights of a piece, nights that two pieces share, and
-nights on either side by which a change of a piece is judged."""
-
-_GRID = 16  # nights by which that stretch moves with the change: it need not be weighed again for every night
+LONG = 600  # nights above which a series is judged in pieces
+PIECE, OVERLAP = 400, 40  # nights of a piece, and those that two share
+REACH = 32  # nights on either side by which a change of a piece is judged ...
+_GRID = 16  # ... and by which that stretch moves with the change, so that it is weighed once
 FULL = kinds()  # kinds of noise of a series ...
-
-COARSE, COARSE_FINE = kinds((0.0, 0.5), (0.7, 0.3), (0.7, 0.3), (0.04,), (0.8, 1.25)), 0.25
-"""... and of a piece of a long one, with the scales between two of its levels."""
+COARSE = kinds((0.0, 0.5), (0.7, 0.3), (0.7, 0.3), (0.04,), (0.8, 1.25))  # ... and of a piece of a long one
+COARSE_FINE = 0.25  # scales between two levels of a piece
 
 
 @dataclass(frozen=True)
 class LevelChange:
     """A change of level, with the evidence of the nights ``start`` to ``end`` between its neighbours.
 
-    Indices are of its piece of the series, which begins ``offset`` nights into it. ``log_evidence``: for a
-    change in the whole series, under :func:`place_prior`. ``noise``: log weights of the families of noise,
-    from the other nights.
+    Indices are of its piece, which begins ``offset`` nights into the series. ``log_evidence``: under
+    :func:`place_prior`. ``noise``: log weights of the families of noise, from the other nights.
     """
 
     tables: Tables
@@ -88,8 +80,11 @@ class LevelChange:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Changes of level. ``best``: the largest log evidence of any change, kept or not; ``evidence``: log e(k)
-    of a change before night k [n], 0 where it is unknown; ``scale``: that of a night."""
+    """Changes of level, and the ``scale`` of a night.
+
+    ``best``: the largest log evidence of any change, kept or not; ``evidence``: log e(k) of a change before
+    night k [n], 0 where it is unknown.
+    """
 
     changes: tuple[LevelChange, ...]
     best: float
@@ -120,11 +115,9 @@ def candidates(clipped: Array, scale: float) -> list[int]:
     strong = strong[np.argsort(-strength[strong], kind="stable")]
     rooms = np.maximum(4, reach[strong] // 2)
     for k, room in zip(strong.tolist(), rooms.tolist(), strict=True):
-        at = bisect_left(chosen, k)
-        if (at and k - chosen[at - 1] < room) or (at < len(chosen) and chosen[at] - k < room):
-            continue
-        chosen.insert(at, k)
-    return _drop_weakest(chosen, sums, scale)
+        if all(abs(k - other) >= room for other in chosen):
+            chosen.append(k)
+    return _drop_weakest(sorted(chosen), sums, scale)
 
 
 def _drop_weakest(chosen: list[int], sums: Array, scale: float) -> list[int]:
@@ -155,8 +148,7 @@ def place_prior(nights: int) -> Array:
 class _PieceSearch:
     """The search in one piece of a series.
 
-    ``prior``: log prior of a change before each of its nights. ``reach``: nights on either side of a change
-    that are weighed.
+    ``prior``: log prior of a change before each night. ``reach``: nights weighed on either side of one.
     """
 
     tables: Tables
@@ -184,8 +176,7 @@ class _PieceSearch:
         return changes, self._between(changes)
 
     def _prune(self, places: list[int]) -> list[LevelChange]:
-        """The changes that stand on their own evidence, and together against none: the weakest is dropped
-        while they do not."""
+        """The changes that stand on their own evidence, and together against none."""
         kept: list[LevelChange] = []
         for _ in range(2 * len(places) + _ROUNDS):
             changes = self._changes_at(places)

@@ -65,13 +65,6 @@ def test_alerts_lists_and_the_census() -> None:
     assert 0.01 < (by_key["quiet 0"].smallest or 0) < 0.10
 
 
-def test_keys_are_unique_and_rates_are_rates() -> None:
-    with pytest.raises(ValueError, match="series of one key: a"):
-        detect_all([series("a", 1), series("a", 2), series("b", 3)])
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        detect_all([], 1.0)
-
-
 def test_small_steps_that_none_is_sure_of_are_one_event_together() -> None:
     many = [series(f"cell {k}", 300 + k, 30, 0.022, group=f"server {k}") for k in range(12)]
     got = detect_all(many)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from perfbisect.series.detection.levels import levels, outermost
+from perfbisect.series.detection.model import levels, outermost
 
 
 def test_a_level_is_a_median_between_cuts() -> None:
@@ -24,12 +24,6 @@ def test_without_cuts_there_is_one_level_and_of_nothing_none() -> None:
     (only,) = levels([3.0], [])
     assert (only.low, only.value, only.high, only.spread) == (3.0, 3.0, 3.0, None)
     assert levels([], []) == ()
-
-
-@pytest.mark.parametrize("cut", [-1, 4])
-def test_a_cut_beyond_is_refused(cut: int) -> None:
-    with pytest.raises(ValueError, match="cuts of a series of 3"):
-        levels([1.0, 2.0, 3.0], [cut])
 
 
 @pytest.mark.parametrize("count", [6, 7, 9, 10, 30, 99, 365, 1500])
