@@ -41,8 +41,7 @@ from perfbisect.compare.documents import (
 )
 from perfbisect.jobs.documents import ErrorDocument
 from perfbisect.nightly.model import Night
-from perfbisect.series.alert_states import TrackStateDocument
-from perfbisect.series.detect import TrackDetectDocument
+from perfbisect.series.detect import TrackDetectDocument, TrackStateDocument
 from perfbisect.series.export import TrackExportDocument
 from perfbisect.series.ingest import TrackIngestDocument
 from perfbisect.series.night_table import TrackShowDocument

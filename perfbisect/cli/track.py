@@ -94,8 +94,8 @@ def show(cells: tuple[str, ...], metric: str | None, since: str, state: Path | N
       perfbisect track show
       perfbisect track show qwen3_tts/random@c4-n40 --metric audio_rtf
     """
-    from perfbisect.series.alert_states import alert_marks
     from perfbisect.series.night_table import nights_report, show_nights
+    from perfbisect.series.report import alert_marks
 
     with _open_store(state) as store:
         document = show_nights(store, cells, metric=metric or "", since=since, marks=alert_marks(store))
@@ -393,7 +393,8 @@ def _state_command(
     @options.state
     @options.as_json
     def command(alert: str, reason: str, state: Path | None) -> CommandResult:
-        from perfbisect.series.alert_states import set_state, state_report
+        from perfbisect.series.detect import set_state
+        from perfbisect.series.report import state_report
 
         with _open_store(state) as store:
             document = set_state(store, alert, state_set, reason)

@@ -64,13 +64,11 @@ class Alert:
     """A change of a series that is reported: the stored record and the public JSON.
 
     ``first``: the point at which it most probably began; ``last``: the newest that shows it (of a drift: at
-    which it had ended). ``effect`` is relative to the level before (or a difference of shares), ``interval``
-    its 95 % interval. ``places``: the 95 % set of where it began, in order of time. ``builds``: the last one
-    before that set, and the set's. Alerts of one cause share ``event``. ``p``: how often a series of that
-    length without a change shows one so clear, at any place. ``recovered``: the series is back where it was.
-    ``why``: what was said when it was acknowledged or closed. ``new``: it was not reported before.
-    ``nights``: how many show it. ``was``: the cause reported before, where it is another one now;
-    ``came_back``: it has recovered since then. ``now``: its status on the last night.
+    which it had ended). ``effect``: relative to the level before (or a difference of shares), ``interval``:
+    95 %. ``places``: the 95 % set of where it began; ``builds``: the last one before that set, and the set's.
+    ``p``: how often a series of that length without a change shows one so clear. ``why``: what was said when
+    it was acknowledged or closed. ``nights``: how many show it. ``was``: the cause reported before, where it
+    is another one now; ``came_back``: it has recovered since then. ``now``: its status on the last night.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _JSON
@@ -169,22 +167,17 @@ def status(change: SeriesChange, until: int) -> AlertStatus:
 
 def beside_worse(alert: Alert, among: Iterable[Alert]) -> Alert | None:
     """The largest present regression of the same event and cell as an improvement; None without one."""
-    if alert.worse:
-        return None
-    worse = [
+    beside = [other for other in among if (other.event, other.cell) == (alert.event, alert.cell)]
+    worse = (
         other
-        for other in among
-        if (other.event, other.cell) == (alert.event, alert.cell)
-        and other.worse
-        and other.part == "typical"
-        and other.state != "closed"
-        and not other.recovered
-    ]
-    return max(worse, key=lambda other: other.size, default=None)
+        for other in beside
+        if other.worse and other.part == "typical" and other.state != "closed" and not other.recovered
+    )
+    return None if alert.worse else max(worse, key=lambda other: other.size, default=None)
 
 
 def leading_alert(alerts: Iterable[Alert], event: str) -> Alert:
-    """The alert that represents an event: an open one, worse rather than better, of the largest size."""
+    """The alert that represents an event."""
     return max((a for a in alerts if a.event == event), key=lambda alert: (*weight(alert), alert.id))
 
 
@@ -274,9 +267,8 @@ def _new_name(change: SeriesChange, taken: set[str]) -> str:
     """``20260412-3f1a``: the night and a digest of what moved; longer where that is taken."""
     text = "\0".join((*change.series.key, "1" if change.shift > 0 else "-1"))
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    night = _compact(change.first)
-    names = (f"{night}-{digest[:length]}" for length in range(4, 65))
-    return next((name for name in names if name not in taken), f"{night}-{digest}")
+    names = (f"{_compact(change.first)}-{digest[:length]}" for length in range(4, 65))
+    return next(name for name in names if name not in taken)
 
 
 def _events(changes: Sequence[SeriesChange], causes: Sequence[Cause]) -> tuple[str, ...]:

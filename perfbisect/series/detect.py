@@ -1,11 +1,11 @@
-"""``track detect``: judges the series of a store and reports each change once."""
+"""``track detect``, ``ack``, ``close`` and ``reopen``: the changes of a store's series and their states."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -27,7 +27,6 @@ from perfbisect.series.series import (
     CellSeries,
     MachineSeriesStart,
     build_series,
-    day_number,
     machine_series,
     machine_series_starts,
     night_of,
@@ -35,6 +34,8 @@ from perfbisect.series.series import (
 )
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
+
+FamilyName = Literal["medians and single numbers", "means and percentiles"]
 
 
 class SuppressedChange(Document):
@@ -78,7 +79,7 @@ class DiscontinuityDocument(Document):
 class FamilyCoverage(Document):
     """Series whose false discovery rate is controlled together; ``cut``: the largest significant p."""
 
-    name: Literal["medians and single numbers", "means and percentiles"]
+    name: FamilyName
     judged: int
     alarmed: int
     cut: float
@@ -139,8 +140,7 @@ class SeriesAnalysis:
     """What a store's series show.
 
     ``series``: one value a night. ``families``: medians, then means and percentiles. ``findings``: the change
-    of each alert by its name. ``known``: the alerts reported before. ``away``: builds of other branches,
-    which are left out.
+    of each alert by its name. ``known``: alerts reported before. ``away``: builds of other branches.
     """
 
     series: tuple[CellSeries, ...]
@@ -164,11 +164,7 @@ class SeriesAnalysis:
 
     def alerts_since(self, night: str) -> tuple[Alert, ...]:
         """The alerts that began on that night or later; all where it is empty."""
-        return tuple(alert for alert in self.alerts if self.findings[alert.id].first >= _day(night))
-
-
-def _day(night: str) -> int:
-    return day_number(night) if night else 0
+        return tuple(a for a in self.alerts if night_of(self.findings[a.id].first) >= night)
 
 
 def analyze_series(store: SeriesStore, table: SuspectTable, fdr: float = FDR) -> SeriesAnalysis:
@@ -214,7 +210,7 @@ def detect(
 ) -> TrackDetectDocument:
     """Judges all nights and records the alerts that began on the night ``since`` or later.
 
-    ``now``: ISO 8601 in UTC. Raises what :func:`analyze_series` raises.
+    ``now``: ISO 8601 in UTC.
     """
     analysis = analyze_series(store, table, fdr)
     record_alerts(store, analysis, now, since)
@@ -231,13 +227,14 @@ def record_alerts(store: SeriesStore, analysis: SeriesAnalysis, now: str, since:
 def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> TrackDetectDocument:
     """The public JSON of an analysis: what began on the night ``since`` or later."""
     families = analysis.families
+    names: tuple[FamilyName, ...] = get_args(FamilyName)
     suppressed = [change for family in families for change in family.suppressed]
     return TrackDetectDocument(
         fdr=fdr,
         since=since,
         until=analysis.until,
         alerts=analysis.alerts_since(since),
-        listed=tuple(_suppressed(change) for change in suppressed if change.first >= _day(since)),
+        listed=tuple(_suppressed(change) for change in suppressed if night_of(change.first) >= since),
         joint_changes=tuple(
             JointChange(
                 after=night_of(event.window[0]),
@@ -253,9 +250,14 @@ def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> Trac
         discontinuities=_discontinuities(analysis, since),
         vanished=_vanished(analysis),
         census=CoverageDocument(
-            families=(
-                _family_coverage("medians and single numbers", families[0]),
-                _family_coverage("means and percentiles", families[1]),
+            families=tuple(
+                FamilyCoverage(
+                    name=name,
+                    judged=family.coverage.judged,
+                    alarmed=len({alert.series.key for alert in family.alerts}),
+                    cut=family.coverage.cut,
+                )
+                for name, family in zip(names, families, strict=True)
             ),
             series=tuple(entry for family in families for entry in family.coverage.series),
             not_judged=Counter(reason for family in families for reason in family.not_judged.values()),
@@ -267,18 +269,12 @@ def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> Trac
 def _vanished(analysis: SeriesAnalysis) -> tuple[VanishedAlert, ...]:
     """Reported alerts that are not found any more; those of the last run first."""
     last = max((record.seen for record in analysis.known), default="")
-    vanished = [
-        VanishedAlert(
-            id=record.alert.id,
-            cell=record.alert.cell,
-            metric=record.alert.metric,
-            state=record.alert.state,
-            seen=record.seen,
-            new=record.seen == last,
-        )
-        for record in analysis.known
-        if record.alert.id not in analysis.findings
-    ]
+    vanished = []
+    for record in analysis.known:
+        alert, seen = record.alert, record.seen
+        if alert.id not in analysis.findings:
+            same = {"id": alert.id, "cell": alert.cell, "metric": alert.metric, "state": alert.state}
+            vanished.append(VanishedAlert(**same, seen=seen, new=seen == last))
     return tuple(sorted(vanished, key=lambda alert: (not alert.new, alert.id)))
 
 
@@ -318,12 +314,35 @@ def _discontinuities(analysis: SeriesAnalysis, since: str) -> tuple[Discontinuit
     )
 
 
-def _family_coverage(
-    name: Literal["medians and single numbers", "means and percentiles"], family: JudgedFamily
-) -> FamilyCoverage:
-    return FamilyCoverage(
-        name=name,
-        judged=family.coverage.judged,
-        alarmed=len({alert.series.key for alert in family.alerts}),
-        cut=family.coverage.cut,
+class TrackStateDocument(Document):
+    """JSON of ``track ack``, ``close`` and ``reopen``; of an event, that of its first alert.
+
+    ``alerts``: how many were changed.
+    """
+
+    schema_: Literal["perfbisect.track-state/1"] = Field(default="perfbisect.track-state/1", alias="schema")
+    id: str
+    cell: str
+    metric: str
+    state: State
+    before: State
+    why: str
+    alerts: int = 1
+
+
+def set_state(store: SeriesStore, name: str, state: State, reason: str) -> TrackStateDocument:
+    if not reason.strip():
+        raise UsageError("--reason is empty", next_step='such as --reason "issue 2711"')
+    alerts = [record.alert for record in store.alerts.find(name)]
+    with store.transaction():
+        for alert in alerts:
+            store.alerts.mark(alert.id, state, reason.strip())
+    return TrackStateDocument(
+        id=alerts[0].id if len(alerts) == 1 else name,
+        cell=alerts[0].cell,
+        metric=alerts[0].metric,
+        state=state,
+        before=alerts[0].state,
+        why=reason.strip(),
+        alerts=len(alerts),
     )

@@ -24,9 +24,9 @@ SuppressionReason = Literal["starts the series", "too small", "too doubtful", "r
 class SeriesChange:
     """A change in a series of one value a night.
 
-    ``point``: indices count the nights of the whole series. ``start``, ``end``: the nights that are compared,
-    the level before it and its own. ``suppression``: why it is no alert; ``duplicate_of``: the median that
-    reports it. ``supported_by``: servers that moved on the same night, where its own nights are not enough.
+    ``start``, ``end``: the nights that are compared, the level before it and its own. ``suppression``: why it
+    is no alert; ``duplicate_of``: the median that reports it. ``supported_by``: servers that moved on the
+    same night, where its own nights are not enough.
     """
 
     series: CellSeries
@@ -87,32 +87,23 @@ class JudgedFamily:
 
 
 def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
-    """The changes of these series; segments between discontinuities are judged by themselves.
-
-    :raises ValueError: a rate outside (0, 1).
-    """
+    """The changes of these series; segments between discontinuities are judged by themselves."""
     medians = {(item.cell, item.row.name) for item in series if item.metric == item.row.name}
     not_judged: dict[str, str] = {}
     segments: dict[str, tuple[CellSeries, slice]] = {}
+    values = []
     for item in series:
         name = f"{item.cell} {item.metric}"
         if reason := _exclusion_reason(item, medians):
             not_judged[name] = reason
             continue
         for number, segment in enumerate(item.segments(), 1):
-            segments[name if number == 1 else f"{name} #{number}"] = item, segment
-    values = [
-        SeriesValues(
-            key=key,
-            values=item.values[segment],
-            nights=item.nights[segment],
-            sign=item.sign,
-            min_effect=item.min_effect,
-            group=item.group,
-            absolute=item.row.absolute,
-        )
-        for key, (item, segment) in segments.items()
-    ]
+            key = name if number == 1 else f"{name} #{number}"
+            segments[key] = item, segment
+            own, days = item.values[segment], item.nights[segment]
+            values.append(
+                SeriesValues(key, own, days, item.sign, item.min_effect, item.group, item.row.absolute)
+            )
     detection = detect_all(values, fdr)
     coverage, events = detection.coverage, detection.events
     changes = []
@@ -120,11 +111,9 @@ def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
         levels = [point.index for point in points if point.shape != "transient"]
         for point in points:
             change = _change(point, levels, *segments[key])
-            significant = coverage.is_significant(point.p)
-            change = replace(change, suppression=_suppression(change, significant=significant))
-            if change.suppression == "too doubtful":
-                change = _support(change, coverage, events)
-            changes.append(change)
+            suppression = _suppression(change, significant=coverage.is_significant(point.p))
+            change = replace(change, suppression=suppression)
+            changes.append(_support(change, coverage, events) if suppression == "too doubtful" else change)
     changes.sort(key=_order)
     alerts = tuple(change for change in changes if change.suppression is None)
     nights = frozenset().union(*(alert.nights for alert in alerts))
@@ -141,13 +130,11 @@ def drop_duplicate_tails(tails: JudgedFamily, medians: JudgedFamily) -> JudgedFa
     """Suppress means and percentiles whose change a median of the same cell reports."""
     alerts, suppressed = [], list(tails.suppressed)
     for alert in tails.alerts:
-        median = next((m for m in medians.alerts if _is_duplicate(alert, m)), None)
-        if median is None:
-            alerts.append(alert)
+        median = next((m.series.metric for m in medians.alerts if _is_duplicate(alert, m)), "")
+        if median:
+            suppressed.append(replace(alert, suppression="reported by the median", duplicate_of=median))
         else:
-            suppressed.append(
-                replace(alert, suppression="reported by the median", duplicate_of=median.series.metric)
-            )
+            alerts.append(alert)
     return replace(tails, alerts=tuple(alerts), suppressed=tuple(sorted(suppressed, key=_order)))
 
 

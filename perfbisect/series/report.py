@@ -1,18 +1,20 @@
-"""Report of ``track detect``: new events in full, known ones in short, and what was judged."""
+"""Reports of ``track detect`` and of alert states, and the marks of alerts in the table of nights."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from perfbisect.common.quantities import number, percent
-from perfbisect.report.document import Column, Command, Items, Report, Section, Table, Verdict
+from perfbisect.report.document import Column, Command, Items, Paragraph, Report, Section, Table, Verdict
 from perfbisect.series.alerts import Alert, leading_alert, weight
+from perfbisect.series.series import CellSeries
 
 if TYPE_CHECKING:
-    from perfbisect.series.detect import TrackDetectDocument
+    from perfbisect.series.detect import TrackDetectDocument, TrackStateDocument
+    from perfbisect.series.store import SeriesStore
 
 _SUPPRESSED_SHOWN = 10
 _EVIDENCE_SHOWN = 3
@@ -163,3 +165,25 @@ def _suppressed_lines(document: TrackDetectDocument) -> list[str]:
     ]
     left = len(texts) - _SUPPRESSED_SHOWN
     return [*texts[-_SUPPRESSED_SHOWN:], f"and {left} earlier ones (--json)"] if left > 0 else texts
+
+
+def state_report(document: TrackStateDocument) -> Report:
+    more = f" and {document.alerts - 1} more" if document.alerts > 1 else ""
+    alert = f"{document.id} {document.cell} {document.metric}{more}"
+    change = Paragraph(f"{alert}: {document.state}, was {document.before}")
+    return Report("Alert state", Verdict(document.state), (change,))
+
+
+def alert_marks(store: SeriesStore) -> Callable[[CellSeries], Mapping[int, str]]:
+    """Marks of the nights at which alerts began, for the table of nights."""
+    marks: dict[tuple[str, str], dict[str, str]] = {}
+    for alert in (record.alert for record in store.alerts.all()):
+        state = "" if alert.state == "open" else f", {alert.state}"
+        text = f"{size_text(alert.effect)} {alert.shape}, {alert.cause}{state} ({alert.id})"
+        marks.setdefault((alert.cell, alert.metric), {})[alert.first] = text
+
+    def marks_of(series: CellSeries) -> dict[int, str]:
+        own = marks.get(series.key, {})
+        return {i: own[point.began] for i, point in enumerate(series.points) if point.began in own}
+
+    return marks_of

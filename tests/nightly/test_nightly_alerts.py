@@ -13,7 +13,7 @@ from perfbisect.nightly.config import BisectRules
 from perfbisect.nightly.model import Night
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
-from perfbisect.series.alert_states import set_state
+from perfbisect.series.detect import set_state
 from perfbisect.series.store import SeriesStore
 from tests.jobs.world import PowerCut
 from tests.nightly.nights import CONFIG, EACH, Place
