@@ -41,8 +41,6 @@ _LARGEST_FETCH = 64 * 1024 * 1024
 _LARGEST_ANSWER = 8 * 1024 * 1024
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
-_REMAINING_HEADER, _RESET_HEADER = "RateLimit-Remaining", "RateLimit-Reset"
-
 Wait = Callable[[float], None]
 Say = Callable[[str], None]
 
@@ -55,7 +53,7 @@ class RetryPolicy(Retry):
     """urllib3 retries with an injected clock and announced pauses.
 
     ``tries`` includes the first one. Connection errors and statuses in :data:`_RETRIED` are retried for every
-    method. ``reset_header`` is a second ``Retry-After``.
+    method. ``RateLimit-Reset`` is a second ``Retry-After``.
     """
 
     def __init__(
@@ -66,7 +64,6 @@ class RetryPolicy(Retry):
         backoff_s: float = 1.0,
         wait: Wait = time.sleep,
         say: Say = _say_nothing,
-        reset_header: str = "",
         **state: Any,
     ) -> None:
         policy = {
@@ -78,7 +75,6 @@ class RetryPolicy(Retry):
         }
         super().__init__(**{**policy, **state})
         self._own: dict[str, Any] = {"what": what, "tries": tries, "wait": wait, "say": say}
-        self._own["reset_header"] = reset_header
         self.what, self.tries = what, tries
 
     def new(self, **kw: Any) -> RetryPolicy:
@@ -93,32 +89,24 @@ class RetryPolicy(Retry):
         """
         last = self.history[-1]
         reason = f"status {last.status}" if last.status else type(last.error).__name__
-        requested = self.requested_pause(response.headers) if response is not None else 0.0
+        requested = self._requested_pause(response.headers) if response is not None else 0.0
         if requested > _LONGEST_WAIT_S:
             raise MachineError(
                 f"{self.what}: {reason}, and it asks to wait {requested:.0f} s", next_step="try again later"
             )
-        self._pause(requested or self.get_backoff_time(), f"{reason}; retrying")
+        pause = requested or self.get_backoff_time()
+        self._own["say"](f"{self.what}: {reason}; retrying in {pause:.0f} s")
+        self._own["wait"](pause)
 
-    def requested_pause(self, headers: Mapping[str, str]) -> float:
+    def _requested_pause(self, headers: Mapping[str, str]) -> float:
         """Seconds that a response requests to wait, or 0."""
         try:
             pause = self.parse_retry_after(headers.get("Retry-After", ""))
         except InvalidHeader:
             pause = 0.0
-        reset = headers.get(self._own["reset_header"], "")
+        reset = headers.get("RateLimit-Reset", "")
         # Resets are whole seconds: one more avoids an early request.
         return pause or (float(reset) + 1.0 if reset.isdigit() else 0.0)
-
-    def pause_for_limit(self, headers: Mapping[str, str], remaining_header: str) -> None:
-        """Wait for the reset if the rate limit is used up."""
-        pause = min(self.requested_pause(headers), _LONGEST_WAIT_S)
-        if headers.get(remaining_header) == "0" and pause:
-            self._pause(pause, "rate limit reached; continuing")
-
-    def _pause(self, seconds: float, reason: str) -> None:
-        self._own["say"](f"{self.what}: {reason} in {seconds:.0f} s")
-        self._own["wait"](seconds)
 
 
 class _Bearer(requests.auth.AuthBase):
@@ -240,7 +228,7 @@ class RestClient:
         self.what = what
         self.say = say
         self._host = urlsplit(base).netloc
-        self._retries = RetryPolicy(what, wait=wait, say=say, reset_header=_RESET_HEADER)
+        self._retries = RetryPolicy(what, wait=wait, say=say)
         self._session = open_session(base, token=token, retries=self._retries)
 
     def pages(self, url: str, parameters: Mapping[str, str | int] | None = None) -> Iterator[Any]:
@@ -277,7 +265,6 @@ class RestClient:
             raise self._gave_up(failure_reason(error, FETCH_TIMEOUT_S[1]), where) from None
         if reply.status in _RETRIED:
             raise self._gave_up(f"status {reply.status}", where)
-        self._retries.pause_for_limit(reply.headers, _REMAINING_HEADER)
         if reply.status in (401, 403):
             raise UsageError(
                 f"{self.what} refuses the token (status {reply.status})",

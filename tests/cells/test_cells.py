@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -9,9 +10,18 @@ from typing import Any
 
 import pytest
 
-from perfbisect.cells.loading import list_cells, load_cell, load_cells, pair_lists
+from perfbisect.cells.loading import (
+    MEANING,
+    allowed_keys,
+    cell_schema,
+    list_cells,
+    load_cell,
+    load_cells,
+    pair_lists,
+)
 from perfbisect.common.yaml_source import Located
 from perfbisect.errors import LocatedError, UsageError
+from perfbisect.model.cell import Cell
 
 GOOD = """\
 family: text
@@ -344,3 +354,22 @@ def test_a_deploy_yaml_beside_the_cell_is_read(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD + "variants:\n  v:\n    deploy_yaml: {file: d.yaml}\n")
     deploy = load_cell(path).variants["v"].deploy_yaml
     assert deploy is not None and (deploy.text, deploy.file) == ("stages: []\n", str(tmp_path / "d.yaml"))
+
+
+def test_the_schema_has_exactly_the_keys_that_may_be_written() -> None:
+    schema = cell_schema()
+    assert set(schema["properties"]) == set(allowed_keys())
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["family", "model", "num_prompts"]
+    json.dumps(schema, allow_nan=False)
+    assert set(MEANING) == set(Cell.model_fields) - {"variant", "before_variant"}
+    assert all(rule.get("description") for rule in schema["properties"].values())
+
+
+def test_paired_lists_and_short_forms_are_in_the_schema() -> None:
+    rules = cell_schema()["properties"]
+    assert {rule.get("type") for rule in rules["num_prompts"]["anyOf"]} == {"integer", "array"}
+    assert {"type": "string"} in rules["client"]["anyOf"]
+    assert {"type": "string"} in rules["deploy_yaml"]["anyOf"]
+    assert "string" in rules["extra_body"]["type"]
+    assert "array" in rules["serve_args"]["type"]

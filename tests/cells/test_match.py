@@ -13,44 +13,39 @@ from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, DeployYaml
 from tests.shared import data
 
-NAMES = {
-    "result_test_qwen3_omni_chunk_random_10_100_20260412-190115.json": (
-        "qwen3_omni_chunk",
-        {"dataset_name": "random", "num_prompts": 100, "max_concurrency": 10, "request_rate": math.inf},
-        {},
-    ),
-    "result_test_qwen3_omni_random-mm_0.5_100_20260412-190115.json": (
-        "qwen3_omni",
-        {"dataset_name": "random-mm", "num_prompts": 100, "max_concurrency": None, "request_rate": 0.5},
-        {},
-    ),
-    "result_test_qwen3_tts_base_seed-tts_64_128_inna_outna_20260519-190024.json": (
-        "qwen3_tts_base",
-        {"dataset_name": "seed-tts", "num_prompts": 128, "max_concurrency": 64, "request_rate": math.inf},
-        {},
-    ),
-    "result_test_qwen3_omni_chunk_random_1_4_in2500_out900_20260601-190024.json": (
-        "qwen3_omni_chunk",
-        {"dataset_name": "random", "num_prompts": 4, "max_concurrency": 1, "request_rate": math.inf},
+INF = math.inf
+NAMES = [
+    ("result_test_qwen3_omni_chunk_random_10_100_20260412-190115", "random", 100, 10, INF, {}),
+    ("result_test_qwen3_omni_random-mm_0.5_100_20260412-190115", "random-mm", 100, None, 0.5, {}),
+    ("result_test_qwen3_tts_base_seed-tts_64_128_inna_outna_20260519-190024", "seed-tts", 128, 64, INF, {}),
+    (
+        *("result_test_qwen3_omni_chunk_random_1_4_in2500_out900_20260601-190024", "random", 4, 1, INF),
         {"random-input-len": 2500, "random-output-len": 900},
     ),
-    "result_test_minicpmo_4_5_random_2.0_100_in100_out100_20260601-190024.json": (
-        "minicpmo_4_5",
-        {"dataset_name": "random", "num_prompts": 100, "max_concurrency": None, "request_rate": 2.0},
+    (
+        *("result_test_minicpmo_4_5_random_2.0_100_in100_out100_20260601-190024", "random", 100, None, 2.0),
         {"random-input-len": 100, "random-output-len": 100},
     ),
-    "benchmark_results_test_qwen_image_vllm_omni_20260413-183057.json": ("qwen_image_vllm_omni", {}, {}),
-    "diffusion_result_test_wan22_i2v_vllm_omni_20260519-190531.json": ("wan22_i2v_vllm_omni", {}, {}),
-}
+]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_result_file_of_every_era(name: str) -> None:
-    test, fields, arguments = NAMES[name]
-    seen = parse_report(f"nightly/6433/tests/{name}")
-    assert (seen.test, dict(seen.fields), dict(seen.arguments)) == (test, fields, arguments)
-    assert seen.time == name[-20:-5]
+@pytest.mark.parametrize(("name", "dataset", "prompts", "users", "rate", "arguments"), NAMES)
+def test_a_result_file_of_every_era(
+    name: str, dataset: str, prompts: int, users: int | None, rate: float, arguments: dict[str, int]
+) -> None:
+    seen = parse_report(f"nightly/6433/tests/{name}.json")
+    assert name.startswith(f"result_test_{seen.test}_{dataset}_")
+    assert seen.fields == {
+        "dataset_name": dataset, "num_prompts": prompts, "max_concurrency": users, "request_rate": rate
+    }  # fmt: skip
+    assert (seen.arguments, seen.time) == (arguments, name[-15:])
     assert "model" in seen.missing
+
+
+@pytest.mark.parametrize("start", ["benchmark_results", "diffusion_result"])
+def test_a_result_file_of_images_has_a_test_only(start: str) -> None:
+    seen = parse_report(f"{start}_test_wan22_i2v_vllm_omni_20260519-190531.json")
+    assert (seen.test, seen.fields, seen.missing) == ("wan22_i2v_vllm_omni", {}, WORKLOAD_PARTS)
 
 
 def test_a_command_with_what_stands_before_it() -> None:

@@ -126,10 +126,6 @@ def test_failures_and_limits_are_waited_out(service: Service) -> None:
     assert len(fetched(service, waits, say=said.append)) == 1
     assert waits == [0.0, 43.0, 4.0]
     assert any("status 429; retrying in 43 s" in text for text in said)
-    waits.clear()
-    service.headers = {"RateLimit-Remaining": "0", "RateLimit-Reset": "7"}
-    fetched(service, waits)
-    assert set(waits) == {8.0}, "nothing is left of the limit: it waits before it is refused"
 
 
 @pytest.mark.parametrize(
