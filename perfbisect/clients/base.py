@@ -187,25 +187,21 @@ class Client(ABC):
         if known.get("output_tokens", 2.0) <= 1:  # One token has no time between tokens.
             keys = tuple(key for key in keys if not key.startswith(("tpot:", "itl:")))
         derived = {key for key in keys if "_per_" in key}
-        optional = (*(key for key in keys if key in ACCEPTANCE), *self.may_report(cell))
+        optional = {*ACCEPTANCE, *self.may_report(cell)}
         values: dict[str, float] = {}
         missing = []
-        for key in keys:
-            if key in derived or key in optional:
+        for key in dict.fromkeys((*keys, *self.may_report(cell))):
+            if key in derived:
                 continue
             value = known[key] if key in known else self.reported(document, key)
-            if value is None:
-                missing.append(self.field(key))
-            elif value < 0 or (value == 0 and key not in known and not _may_be_zero(key)):
-                raise ClientError(f"{self.field(key)} is {value:g}: no measurement")
-            else:
+            if value is not None and (value > 0 or key in known or (value == 0 and _may_be_zero(key))):
                 values[key] = value
+            elif key not in optional and value is None:
+                missing.append(self.field(key))
+            elif key not in optional:
+                raise ClientError(f"{self.field(key)} is {value:g}: no measurement")
         if missing:
             raise ClientError(f"the result has no {', '.join(missing)}")
-        for key in optional:
-            value = self.reported(document, key)
-            if value is not None and (value > 0 or (value == 0 and _may_be_zero(key))):
-                values[key] = value
         return {**values, **{key: value for key, value in per_unit(values).items() if key in derived}}
 
 
