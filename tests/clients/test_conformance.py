@@ -9,14 +9,10 @@ import pytest
 
 from perfbisect.clients import CLIENTS
 from perfbisect.errors import ClientError, UsageError
-from perfbisect.model.cell import Cell
 from perfbisect.model.metric import parse_metric
-from perfbisect.serving.families import FAMILIES, Endpoint
+from perfbisect.serving.families import FAMILIES
+from tests.serving.workloads import CHAT, ENDPOINT, PAINT, SPEECH, make_cell
 
-ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")
-
-SPEECH = {"family": "tts", "backend": "openai-audio-speech", "endpoint": "/v1/audio/speech"}
-CHAT = {"family": "omni", "backend": "openai-chat-omni", "endpoint": "/v1/chat/completions"}
 CELLS: list[dict[str, Any]] = [
     {"family": "text"},
     {**SPEECH, "client": "omni_bench", "dataset_name": "seed-tts", "headline": "audio_ttfp"},
@@ -30,18 +26,12 @@ CELLS: list[dict[str, Any]] = [
         "headline": "e2el",
     },
     {
-        **CHAT,
-        "family": "diffusion",
-        "backend": "vllm-omni",
-        "task": "t2i",
+        **PAINT,
+        "endpoint": "/v1/chat/completions",
         "client": "diffusion_bench",
         "headline": "latency",
     },
 ]
-
-
-def cell(fields: dict[str, Any]) -> Cell:
-    return Cell.model_validate({"name": "one", "model": "org/m", "num_prompts": 4, **fields})
 
 
 def identify(fields: dict[str, Any]) -> str:
@@ -55,7 +45,7 @@ def test_every_client_is_tested_here() -> None:
 
 @pytest.mark.parametrize("fields", CELLS, ids=identify)
 def test_it_reports_what_it_says_and_refuses_the_rest(fields: dict[str, Any]) -> None:
-    one = cell(fields)
+    one = make_cell(fields)
     client = CLIENTS[one.client.name]
     reported = client.metrics(one)
     assert len(set(reported)) == len(reported)
@@ -67,7 +57,7 @@ def test_it_reports_what_it_says_and_refuses_the_rest(fields: dict[str, Any]) ->
 
 @pytest.mark.parametrize("fields", CELLS, ids=identify)
 def test_the_command_is_of_this_attempt_alone(fields: dict[str, Any]) -> None:
-    one = cell(fields)
+    one = make_cell(fields)
     argv = CLIENTS[one.client.name].command(
         one, ENDPOINT, seed=17, result=PurePosixPath("/a/b/run-1.json"), metadata={"attempt": "a7"}
     )
@@ -81,14 +71,14 @@ def test_the_command_is_of_this_attempt_alone(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize("fields", CELLS, ids=identify)
 @pytest.mark.parametrize("document", [{}, {"completed": 0, "failed": 0, "date": None, "num_prompts": 0}])
 def test_a_document_without_a_measurement_is_none(fields: dict[str, Any], document: dict[str, Any]) -> None:
-    one = cell(fields)
+    one = make_cell(fields)
     with pytest.raises(ClientError):
         CLIENTS[one.client.name].parse(one, document, index=1, seed=1)
 
 
 @pytest.mark.parametrize("fields", CELLS, ids=identify)
 def test_the_family_serves_what_the_client_asks_for(fields: dict[str, Any]) -> None:
-    one = cell(fields)
+    one = make_cell(fields)
     request = FAMILIES[one.family].server(one, ENDPOINT).first_request
     assert request.path == one.endpoint
     assert request.must_contain or (request.content_type and request.at_least)

@@ -14,9 +14,7 @@ from perfbisect.clients.diffusion_bench import CLIENT, SCRIPT, STARTER
 from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import parse_metric
-from perfbisect.serving.families import Endpoint
-
-ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")
+from tests.serving.workloads import ENDPOINT, PAINT, make_cell
 
 ECHO = """
 import argparse, json, sys
@@ -31,19 +29,7 @@ json.dump({{**vars(known), "name": NAME, "main": __name__}}, open(known.output_f
 
 
 def cell(**more: Any) -> Cell:
-    return Cell.model_validate(
-        {
-            "name": "one",
-            "family": "diffusion",
-            "model": "org/m",
-            "num_prompts": 4,
-            "task": "t2i",
-            "backend": "vllm-omni",
-            "client": "diffusion_bench",
-            "headline": "latency",
-            **more,
-        }
-    )
+    return make_cell(PAINT, **{"client": "diffusion_bench", "headline": "latency", **more})
 
 
 def argv(one: Cell) -> tuple[str, ...]:

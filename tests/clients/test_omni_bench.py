@@ -12,38 +12,16 @@ from perfbisect.clients.omni_bench import CLIENT
 from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import parse_metric
-from perfbisect.serving.families import Endpoint
+from tests.serving import workloads
+from tests.serving.workloads import ENDPOINT, make_cell
 
-ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")
-
-SPEECH = {
-    "family": "tts",
-    "backend": "openai-audio-speech",
-    "endpoint": "/v1/audio/speech",
-    "metric_percentiles": "99",
-    "client": "omni_bench",
-}
-CHAT = {
-    "family": "omni",
-    "backend": "openai-chat-omni",
-    "endpoint": "/v1/chat/completions",
-    "metric_percentiles": "99",
-    "client": "omni_bench",
-    "percentile_metrics": "ttft,tpot,audio_rtf",
-}
-IMAGE = {
-    "family": "diffusion",
-    "backend": "/v1/images/generations",
-    "endpoint": "/v1/images/generations",
-    "metric_percentiles": "99",
-    "client": "omni_bench",
-}
+OWN = {"client": "omni_bench", "metric_percentiles": "99"}
+CHAT = {**workloads.CHAT, **OWN, "percentile_metrics": "ttft,tpot,audio_rtf"}
+IMAGE = {"family": "diffusion", **OWN, **dict.fromkeys(("backend", "endpoint"), "/v1/images/generations")}
 
 
 def cell(fields: dict[str, Any] | None = None, **more: Any) -> Cell:
-    return Cell.model_validate(
-        {"name": "one", "model": "org/m", "num_prompts": 4, **(fields or SPEECH), **more}
-    )
+    return make_cell(fields or {**workloads.SPEECH, **OWN}, **more)
 
 
 def argv(one: Cell) -> tuple[str, ...]:
@@ -106,7 +84,7 @@ class TestCommand:
     )
     def test_what_it_could_not_count_is_refused(self, more: dict[str, Any], said: str) -> None:
         with pytest.raises(UsageError, match=said):
-            argv(cell(SPEECH, **more))
+            argv(cell(**more))
 
 
 def document(one: Cell, **changed: Any) -> dict[str, Any]:

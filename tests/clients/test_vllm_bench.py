@@ -13,28 +13,21 @@ from perfbisect.clients.vllm_bench import CLIENT
 from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import parse_metric
-from perfbisect.serving.families import Endpoint
-
-ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")
+from tests.serving.workloads import ENDPOINT, make_cell
 
 
 def cell(**fields: Any) -> Cell:
-    return Cell.model_validate(
-        {
-            "name": "one",
-            "family": "text",
-            "model": "/m",
-            "revision": {"model": "sha256:00"},
-            "num_prompts": 4,
-            "num_warmups": 2,
-            "max_concurrency": 1,
-            "dataset_args": {"random_input_len": 64, "random_output_len": 3},
-            "metric_percentiles": [50, 99.5],
-            "ignore_eos": True,
-            "guards": ["failed"],
-            **fields,
-        }
-    )
+    own: dict[str, Any] = {
+        "model": "/m",
+        "revision": {"model": "sha256:00"},
+        "num_warmups": 2,
+        "max_concurrency": 1,
+        "dataset_args": {"random_input_len": 64, "random_output_len": 3},
+        "metric_percentiles": [50, 99.5],
+        "ignore_eos": True,
+        "guards": ["failed"],
+    }
+    return make_cell({"family": "text", **own, **fields})
 
 
 def option(args: tuple[str, ...], name: str) -> str:

@@ -12,17 +12,13 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import ServerError
-from perfbisect.model.cell import Cell
 from perfbisect.serving.families import FAMILIES, Endpoint, ProbeRequest
 from perfbisect.serving.server import Server
 from perfbisect.system import ports, processes
+from tests.serving.workloads import CHAT, PAINT, SPEECH, make_cell
 from tests.system.stand_ins import ENV
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-
-SPEECH = {"family": "tts", "backend": "openai-audio-speech", "endpoint": "/v1/audio/speech"}
-CHAT = {"family": "omni", "backend": "openai-chat-omni", "endpoint": "/v1/chat/completions"}
-PAINT = {"family": "diffusion", "task": "t2i"}
 
 Make = Callable[..., tuple[Server, ProbeRequest]]
 
@@ -32,7 +28,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     made: list[Server] = []
 
     def start(fields: dict[str, Any], **told: object) -> tuple[Server, ProbeRequest]:
-        cell = Cell.model_validate({"name": "one", "model": "org/m", "num_prompts": 1, **fields})
+        cell = make_cell(fields)
         endpoint = Endpoint(ports.free_port(), "ours")
         pace = json.dumps({"ttfp": 0.01, "rtf": 0.02, "seconds": 0.5, "image_seconds": 0.01, **told})
         argv = [sys.executable, "-m", "tests.fakes.omni.server", str(endpoint.port), "ours", pace]

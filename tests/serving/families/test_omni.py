@@ -10,14 +10,8 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import ServerError, UsageError
-from perfbisect.model.cell import Cell
-from perfbisect.serving.families import FAMILIES, UNKNOWN, Endpoint, Engine, ServerCommand
-
-ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")
-
-SPEECH = {"family": "tts", "backend": "openai-audio-speech", "endpoint": "/v1/audio/speech"}
-CHAT = {"family": "omni", "backend": "openai-chat-omni", "endpoint": "/v1/chat/completions"}
-PAINT = {"family": "diffusion", "task": "t2i", "backend": "vllm-omni"}
+from perfbisect.serving.families import FAMILIES, UNKNOWN, Engine, ServerCommand
+from tests.serving.workloads import CHAT, ENDPOINT, PAINT, SPEECH, make_cell
 
 PATH = "vllm_omni/deploy/qwen3_tts.yaml"
 OLD_PATH = "vllm_omni/model_executor/stage_configs/qwen3_tts.yaml"
@@ -29,12 +23,8 @@ JUNE = Engine(date="2026-06-01T10:00:00+00:00", root="/tree")
 AUTUMN = Engine(date="2026-09-01T10:00:00+00:00", root="/tree")
 
 
-def cell(fields: dict[str, Any], **more: Any) -> Cell:
-    return Cell.model_validate({"name": "one", "model": "org/m", "num_prompts": 4, **fields, **more})
-
-
 def server(fields: dict[str, Any], engine: Engine = UNKNOWN, **more: Any) -> ServerCommand:
-    one = cell(fields, **more)
+    one = make_cell(fields, **more)
     return FAMILIES[one.family].server(one, ENDPOINT, engine)
 
 

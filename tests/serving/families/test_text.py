@@ -8,15 +8,12 @@ import pytest
 
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, apply_variant
-from perfbisect.serving.families import FAMILIES, Endpoint, ServerCommand
-
-ENDPOINT = Endpoint(port=4321, model_name="pb-1a2b")
+from perfbisect.serving.families import FAMILIES, ServerCommand
+from tests.serving.workloads import ENDPOINT, make_cell
 
 
 def cell(**fields: Any) -> Cell:
-    return Cell.model_validate(
-        {"name": "one", "family": "text", "model": "org/m", "num_prompts": 4, **fields}
-    )
+    return make_cell({"family": "text"}, **fields)
 
 
 def server(**fields: Any) -> ServerCommand:
