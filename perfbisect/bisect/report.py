@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from perfbisect.bisect.documents import EffectDocument, ReportDocument
+from perfbisect.bisect.documents import EffectDocument, PositionDocument, ReportDocument
 from perfbisect.bisect.figures import effect_rows, plots
 from perfbisect.common.quantities import minutes, percent, probability, with_unit
 from perfbisect.jobs.documents import ChangeDocument
@@ -79,21 +79,35 @@ _CAPTIONS: Final[Mapping[str, str]] = {
 }
 
 
+_ON_BRANCH = (
+    "The good end is no ancestor of the bad one, and the step is between it and the commit where the two "
+    "lines part."
+)
+_LOGS = "At parent and culprit, as the engines started; noise between starts is left out."
+_NOT_TESTED = "Not launched, since other launches were more informative per minute."
+_KNOWN = {"before": "beforehand", "measured": "when tried"}
+
+
 def build_report(document: ReportDocument) -> Report:
     """The report of a bisection, finished or not."""
     drawn = plots(document)
-    details: Mapping[str, Iterator[Block]] = {
+    details: Mapping[str, Iterable[Block]] = {
         "Culprit": _culprit(document),
         "Steps": _steps(document),
         "By commit": _figures(drawn, "by-commit"),
         "By time": _figures(drawn, "by-time"),
         "Comparisons": _comparisons(document, drawn),
-        "Changes that only the good end has": _cherry_picks(document),
-        "What the engines' logs say differently": _log_differences(document),
+        "Changes that only the good end has": _listed(_ON_BRANCH, document.cherry_picks),
+        "What the engines' logs say differently": _tabled(
+            ("", "parent", "culprit"), (tuple(map(code, row)) for row in document.log_differences), _LOGS
+        ),
         "Guards": _guards(document),
-        f"Skipped ({len(document.skips)})": _skips(document),
-        f"Not tested ({len(document.not_tested)})": _not_tested(document),
-        "Same environment as a neighbour": _merged(document),
+        f"Skipped ({len(document.skips)})": _tabled(
+            ("change", "why", "known"),
+            ((change_text(x.change), code(x.reason), _KNOWN[x.known]) for x in document.skips),
+        ),
+        f"Not tested ({len(document.not_tested)})": _listed(_NOT_TESTED, document.not_tested),
+        "Same environment as a neighbour": _merged(document.merged),
     }
     shown = {"What the engines' logs say differently"}
     shown |= {"Guards"} if any(guard.moved for guard in document.guards) else set()
@@ -179,8 +193,7 @@ def _steps(document: ReportDocument) -> Iterator[Block]:
     for step in document.steps:
         changes = [change_text(position.changes[0]) for position in step.culprits]
         rows.append((_join(" or ", changes), probability(step.probability), *_effect_cells(step.confirmed)))
-    if rows:
-        yield make_table(("change", "P*", *_EFFECT_COLUMNS), rows)
+    return _tabled(("change", "P*", *_EFFECT_COLUMNS), rows)
 
 
 def _figures(drawn: Mapping[str, Plot], *names: str) -> Iterator[Figure]:
@@ -207,25 +220,6 @@ def _comparisons(document: ReportDocument, drawn: Mapping[str, Plot]) -> Iterato
         yield Paragraph(f"Revert check: {document.revert_note}")
 
 
-def _cherry_picks(document: ReportDocument) -> Iterator[Block]:
-    if document.cherry_picks:
-        yield Paragraph(
-            "The good end is no ancestor of the bad one, and the step is between it and the commit where the "
-            "two lines part.",
-            quiet=True,
-        )
-        yield _items(document.cherry_picks)
-
-
-def _log_differences(document: ReportDocument) -> Iterator[Block]:
-    if document.log_differences:
-        yield Paragraph(
-            "At parent and culprit, as the engines started; noise between starts is left out.", True
-        )
-        rows = (tuple(map(code, texts)) for texts in document.log_differences)
-        yield make_table(("", "parent", "culprit"), rows)
-
-
 def _guards(document: ReportDocument) -> Iterator[Block]:
     rows: list[tuple[Inline, ...]] = []
     for guard in document.guards:
@@ -233,27 +227,13 @@ def _guards(document: ReportDocument) -> Iterator[Block]:
         note = f" ({guard.note})" if guard.note else ""
         values = with_unit(guard.left, guard.unit), with_unit(guard.right, guard.unit)
         rows.append(((f"{guard.display} ", code(guard.name)), *values, (moved, note)))
-    if rows:
-        yield make_table(("guard", "left*", "right*", "moved"), rows)
+    return _tabled(("guard", "left*", "right*", "moved"), rows)
 
 
-def _skips(document: ReportDocument) -> Iterator[Block]:
-    if document.skips:
-        known = {"before": "beforehand", "measured": "when tried"}
-        rows = ((change_text(skip.change), code(skip.reason), known[skip.known]) for skip in document.skips)
-        yield make_table(("change", "why", "known"), rows)
-
-
-def _not_tested(document: ReportDocument) -> Iterator[Block]:
-    if document.not_tested:
-        yield Paragraph("Not launched, since other launches were more informative per minute.", quiet=True)
-        yield _items(document.not_tested)
-
-
-def _merged(document: ReportDocument) -> Iterator[Block]:
-    if document.merged:
-        names = ([code(change.short) for change in position.changes] for position in document.merged)
-        yield Items(tuple(_join(", ", position) for position in names))
+def _merged(positions: Iterable[PositionDocument]) -> Iterator[Block]:
+    names = [_join(", ", [code(change.short) for change in position.changes]) for position in positions]
+    if names:
+        yield Items(tuple(names))
 
 
 def _setting_rows(document: ReportDocument) -> Iterator[tuple[str, Inline]]:
@@ -275,6 +255,21 @@ def _effect_cells(effect: EffectDocument) -> tuple[str, str, str]:
 
 def _interval(effect: EffectDocument) -> str:
     return f"{percent(effect.low)} to {percent(effect.high)}"
+
+
+def _tabled(titles: tuple[str, ...], rows: Iterable[tuple[Inline, ...]], note: str = "") -> Iterator[Block]:
+    """A table under a note; nothing without rows."""
+    table = make_table(titles, rows)
+    if table.rows:
+        yield from ([Paragraph(note, quiet=True)] if note else [])
+        yield table
+
+
+def _listed(note: str, changes: tuple[ChangeDocument, ...]) -> Iterator[Block]:
+    """Changes under a note; nothing without changes."""
+    if changes:
+        yield Paragraph(note, quiet=True)
+        yield _items(changes)
 
 
 def _items(changes: Iterable[ChangeDocument]) -> Items:
