@@ -46,6 +46,9 @@ from scripts.detection import change_sets, detect_indices  # noqa: E402
 __all__ = ["Comparison", "Strategy", "change_sets", "detect_indices", "main"]
 
 
+_PLAIN = {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015}
+_ROUGH = {"outlier_launch": 0.05, "outlier_run": 0.05, "drift": 0.02, "skip": 0.2, "heavy": True}
+
 CELLS: dict[str, dict[str, Any]] = {
     "N32 d5 s1 t1.5": {"n": 32, "d": 0.05, "sigma": 0.01, "tau": 0.015},
     "N32 d5 s3 t1.5": {"n": 32, "d": 0.05, "sigma": 0.03, "tau": 0.015},
@@ -53,59 +56,27 @@ CELLS: dict[str, dict[str, Any]] = {
     "N128 d5 s3 t1.5": {"n": 128, "d": 0.05, "sigma": 0.03, "tau": 0.015},
     "N128 d10 s10 t1.5": {"n": 128, "d": 0.10, "sigma": 0.10, "tau": 0.015},
     "N500 d10 s3 t1.5": {"n": 500, "d": 0.10, "sigma": 0.03, "tau": 0.015},
-    "N64 d10 s2 t1.5, outliers, drift, skips, heavy tail": {
-        "n": 64,
-        "d": 0.10,
-        "sigma": 0.02,
-        "tau": 0.015,
-        "outlier_launch": 0.05,
-        "outlier_run": 0.05,
-        "drift": 0.02,
-        "skip": 0.2,
-        "heavy": True,
-    },
-    "N64 no change s1 t1.5": {"n": 64, "d": 0.0, "sigma": 0.01, "tau": 0.015},
+    "N64 d10 s2 t1.5, outliers, drift, skips, heavy tail": {**_PLAIN, **_ROUGH},
+    "N64 no change s1 t1.5": {**_PLAIN, "d": 0.0, "sigma": 0.01},
 }
 
 MORE: dict[str, dict[str, Any]] = {
-    "weak: half fix": {"n": 64, "d": 0.05, "sigma": 0.03, "tau": 0.015, "multi": "fix"},
-    "weak: everything": {
-        "n": 64,
-        "d": 0.05,
-        "sigma": 0.02,
-        "tau": 0.015,
-        "outlier_launch": 0.05,
-        "outlier_run": 0.05,
-        "drift": 0.02,
-        "skip": 0.2,
-        "heavy": True,
-    },
-    "weak: drift": {"n": 64, "d": 0.03, "sigma": 0.02, "tau": 0.01, "drift": 0.02},
-    "no drift": {"n": 64, "d": 0.03, "sigma": 0.02, "tau": 0.01},
-    "two steps": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "multi": "two"},
-    "undone bump": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "multi": "bump"},
+    "weak: half fix": {**_PLAIN, "d": 0.05, "sigma": 0.03, "multi": "fix"},
+    "weak: everything": {**_PLAIN, "d": 0.05, **_ROUGH},
+    "weak: drift": {**_PLAIN, "d": 0.03, "tau": 0.01, "drift": 0.02},
+    "no drift": {**_PLAIN, "d": 0.03, "tau": 0.01},
+    "two steps": {**_PLAIN, "multi": "two"},
+    "undone bump": {**_PLAIN, "multi": "bump"},
     "N128 d20 s3 t1.5": {"n": 128, "d": 0.20, "sigma": 0.03, "tau": 0.015},
     "N64 d100 s1 t0.5": {"n": 64, "d": 1.0, "sigma": 0.01, "tau": 0.005},
     "N32 d40 s10 t10": {"n": 32, "d": 0.4, "sigma": 0.10, "tau": 0.10},
-    "N64 no change s3 t1.5": {"n": 64, "d": 0.0, "sigma": 0.03, "tau": 0.015},
+    "N64 no change s3 t1.5": {**_PLAIN, "d": 0.0, "sigma": 0.03},
     "N128 d10 s3 t1.5": {"n": 128, "d": 0.10, "sigma": 0.03, "tau": 0.015},
-    "N64 d10 good prior": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "prior": "good"},
-    "N64 d10 useless prior": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "prior": "bad"},
-    "N64 d10 series": {"n": 64, "d": 0.10, "sigma": 0.02, "tau": 0.015, "prior": "series"},
-    "N64 d10, a build 20 minutes": {
-        "n": 64,
-        "d": 0.10,
-        "sigma": 0.02,
-        "tau": 0.015,
-        "costs": {"build": 20.0, "launch": 3.0, "run": 1.5},
-    },
-    "N64 d10, a launch 8 minutes": {
-        "n": 64,
-        "d": 0.10,
-        "sigma": 0.02,
-        "tau": 0.015,
-        "costs": {"build": 0.1, "launch": 8.0, "run": 1.5},
-    },
+    "N64 d10 good prior": {**_PLAIN, "prior": "good"},
+    "N64 d10 useless prior": {**_PLAIN, "prior": "bad"},
+    "N64 d10 series": {**_PLAIN, "prior": "series"},
+    "N64 d10, a build 20 minutes": {**_PLAIN, "costs": {"build": 20.0, "launch": 3.0, "run": 1.5}},
+    "N64 d10, a launch 8 minutes": {**_PLAIN, "costs": {"build": 0.1, "launch": 8.0, "run": 1.5}},
     "N8 d5 s2 t1": {"n": 8, "d": 0.05, "sigma": 0.02, "tau": 0.01},
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 import shutil
 import subprocess
@@ -22,7 +21,7 @@ from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.events import JobNote, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
 from perfbisect.report import html as page_renderer
 from perfbisect.report.console import Console, error_lines, notice_lines
-from perfbisect.report.html import embedded_json, report_html
+from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from tests.fixtures.jobs import MakePlan
@@ -150,14 +149,6 @@ def test_several_culprits_are_all_named(told: tuple[ReportDocument, Watch]) -> N
     assert "One of 2 changes that cannot be distinguished" in shown
     for position in report.culprits:
         assert position.changes[0].short in shown
-
-
-def test_data_cannot_end_its_script() -> None:
-    text = embedded_json({"a": {"b": "</script><!--<script>&\u2028\u2029"}})
-    assert not set(text) & set("<>&\u2028\u2029")
-    assert json.loads(text) == {"a": {"b": "</script><!--<script>&\u2028\u2029"}}
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        embedded_json({"a": {"b": float("nan")}})
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser here")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfbisect.bisect.decision.model import Comparison, Lost, Measured, NextLaunch, Plan, Reason
+from perfbisect.bisect.decision.model import Lost, Measured, NextLaunch, Plan, Reason
 from perfbisect.model.attempt import Costs
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "calibrate.py"
@@ -80,16 +80,6 @@ def test_a_world_is_played_to_its_end(name, found):
     assert (session.before is not None, session.step is not None) == (found, found)
     assert session.whole is not None
     assert session.wall < session.gpu if "slots" in name else session.wall == pytest.approx(session.gpu)
-
-
-def test_an_interval_covers_what_lies_in_it():
-    told = Comparison(1, 2, 0.1, 0.05, 0.15, 3)
-    assert [calibrate._covers(told, math.log1p(x)) for x in (0.04, 0.05, 0.1, 0.16)] == [
-        False,
-        True,
-        True,
-        False,
-    ]
 
 
 def test_a_row_counts_the_sessions():

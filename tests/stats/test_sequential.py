@@ -26,13 +26,6 @@ def test_obrien_fleming(looks: int, alpha: float) -> None:
     assert stopping_boundaries(looks, alpha, 0.0) == pytest.approx(expected, rel=0.002)
 
 
-def test_the_error_is_that_of_simulated_sums() -> None:
-    bounds = np.array(stopping_boundaries(6, 0.05))
-    sums = np.random.default_rng(3).standard_normal((200_000, 6)).cumsum(1) / np.sqrt(np.arange(1, 7))
-    crossed = (np.abs(sums) > bounds).any(1).mean()
-    assert crossed == pytest.approx(0.05, abs=0.0025)
-
-
 @settings(max_examples=10)
 @given(looks=st.integers(1, 8), alpha=st.floats(0.002, 0.2))
 def test_stricter_early_and_exact_in_all(looks: int, alpha: float) -> None:

@@ -140,11 +140,6 @@ def test_skips_leave_a_set(known, untestable, culprits):
     assert not {a.index for a in world.actions} & set(known)
 
 
-def test_two_positions():
-    end = bench(n=1, at=1).play()
-    assert (end.verdict, end.culprits) == ("found", (1,))
-
-
 def test_lost_minutes_are_spent_but_change_no_belief():
     world = bench(budget=100.0)
     world.play()

@@ -106,15 +106,6 @@ def test_where_no_drift_is_shown_time_does_not_matter():
     assert unseen >= 6
 
 
-def test_units_and_the_hour_do_not_matter_under_drift():
-    data = history(0.05, 1)
-    posterior = compute_posterior(data, prior_weights(16, None), 0.02)
-    moved = tuple(replace(x, center=x.center + 7.5, at=x.at + 1000.0) for x in data)
-    other = compute_posterior(moved, prior_weights(16, None), 0.02)
-    assert other.p == pytest.approx(posterior.p, abs=1e-6)
-    assert other.low[0] - 7.5 == pytest.approx(posterior.low[0], abs=1e-6)
-
-
 def test_an_a_b_under_drift_compares_within_pairs():
     look = EffectPrior(np.array([0.05]), np.ones(1), np.array([0.01]), np.array([0.01]), np.ones(1), 0.03)
     away = (0.0, 0.3, -0.2)

@@ -36,13 +36,6 @@ def test_noise_is_rarely_taken_for_an_effect():
     assert found < 25
 
 
-def test_levels_do_not_enter():
-    rng = np.random.default_rng(3)
-    logs = made(rng, 6, 2, 0.1, 0.01)
-    moved = [launch + rng.normal(0.0, 2.0) for launch in logs]
-    assert run_order_effects(moved) == pytest.approx(run_order_effects(logs), abs=1e-9)
-
-
 def test_launches_of_one_and_of_two_runs_stand_on_one_level():
     """The first run 8 % slower than the second, in every launch: the centres must not show it."""
     rng = np.random.default_rng(4)
