@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 from packaging.version import InvalidVersion, Version
@@ -45,9 +45,6 @@ class DetectedCheckout:
     devices: int
 
 
-_Finder = Callable[[str], tuple[str, int]]
-
-
 @dataclass(frozen=True)
 class Project:
     """A checkout's project files; lines count from 1, 0 means absent."""
@@ -67,23 +64,18 @@ class Project:
 
 def parse_project(pyproject: str | None, setup: str | None) -> Project:
     """Parse the texts of ``pyproject.toml`` and ``setup.py``, None if missing."""
-    found = [
-        (file, *_parse_file(text, named))
-        for file, text, named in ((PYPROJECT, pyproject, _name_in_table), (SETUP, setup, _name_in_setup))
-        if text is not None
-    ]
+    found = []
+    for file, text, find_name in ((PYPROJECT, pyproject, _name_in_table), (SETUP, setup, _name_in_setup)):
+        if text is not None:
+            name, line = find_name(text)
+            rows = enumerate(text.splitlines(), 1)
+            plugin_line = next((number for number, row in rows if _PLUGIN.search(row)), 0)
+            found.append(Project(file, name, line, file if plugin_line else "", plugin_line))
     if not found:
         return Project()
-    file, name, line, _ = next((row for row in found if row[1]), found[0])
-    plugin = next((row for row in found if row[3]), ("", "", 0, 0))
-    return Project(file, name, line, plugin[0], plugin[3])
-
-
-def _parse_file(text: str, named: _Finder) -> tuple[str, int, int]:
-    """Return name, its line and the line of the vLLM plug-in entry point; 0 if absent."""
-    name, line = named(text)
-    plugin = next((number for number, row in enumerate(text.splitlines(), 1) if _PLUGIN.search(row)), 0)
-    return name, line, plugin
+    named = next((project for project in found if project.name), found[0])
+    plugin = next((project for project in found if project.plugin_line), named)
+    return replace(named, plugin_file=plugin.plugin_file, plugin_line=plugin.plugin_line)
 
 
 def _name_in_table(text: str) -> tuple[str, int]:
