@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from perfbisect.bisect.job import BISECT
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OUTSIDE, Interrupted, PerfbisectError, UsageError
@@ -48,6 +48,16 @@ def rejection_reason(alert: Alert, rules: BisectRules, *, is_over: bool = False)
         (effect < rules.smallest, f"{effect:.1%} is less than bisect.smallest ({rules.smallest:.1%})"),
     )
     return next((reason for holds, reason in reasons if holds), "")
+
+
+def culprit_known_from(commits: int, reverted_by: str) -> tuple[Literal["named", "attributed"], str] | None:
+    """How the commit is known without measuring, and why; None if it must be measured.
+
+    ``commits``: in the window; ``reverted_by``: the revert with which the series recovered.
+    """
+    if reverted_by:
+        return "attributed", reverted_by
+    return ("named", "the window contains one commit") if commits == 1 else None
 
 
 @dataclass(frozen=True)
@@ -156,7 +166,8 @@ class EventExaminer:
         try:
             ranked = rank_alert(self.store, self.analysis, case.alert, context.repository, context.table)
             suspects, attributed = ranked.ranking.suspects, ranked.ranking.attributed
-            if attributed is None and len(suspects) != 1:
+            known = culprit_known_from(len(suspects), attributed.words if attributed else "")
+            if known is None:
                 return self._bisect(case, case.cell, ranked)
         except Interrupted:
             raise
@@ -166,11 +177,9 @@ class EventExaminer:
             # An empty window is not the user's mistake.
             code = EXIT_INCONCLUSIVE if isinstance(error, UsageError) else error.exit_code
             return _result(case, "failed", f"{error.message}{where}", job=job, exit_code=code)
-        state: BisectionState = "attributed" if attributed else "named"
-        why = attributed.words if attributed else "the window contains one commit"
         first = suspects[0]
         culprit = change_document(Change(first.sha, subject=first.subject, date=first.date))
-        return _result(case, state, why, ranked, culprit=culprit, probability=first.p)
+        return _result(case, *known, ranked, culprit=culprit, probability=first.p)
 
     def _bisect(self, case: EventCase, cell: CellPlan, ranked: RankedAlert) -> NightBisection:
         event, machine, record = case.alert.event, self.context.machine, self._record

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.nightly.bisect import rejection_reason
+from perfbisect.nightly.bisect import culprit_known_from, rejection_reason
 from perfbisect.nightly.config import BisectRules
 from perfbisect.series.alerts import Alert
 
@@ -61,3 +61,9 @@ def test_tails_where_they_are_asked_for_and_throughput_that_falls() -> None:
     assert rejection_reason(alert(metric="output_throughput", effect=-0.1), above("5%")) == "", (
         "worse is the way of its metric"
     )
+
+
+def test_a_commit_that_is_known_without_a_launch() -> None:
+    assert culprit_known_from(1, "") == ("named", "the window contains one commit")
+    assert culprit_known_from(7, "reverted by abc") == ("attributed", "reverted by abc")
+    assert culprit_known_from(7, "") is None
