@@ -145,28 +145,19 @@ def test_a_disk_that_is_full_when_the_stamp_is_written(call: str, world: World) 
 
 
 @pytest.mark.parametrize(
-    "damage", ["torn", "empty", "other schema", "other key", "extra", "no engine", "gone"]
+    "damage",
+    ["torn", "no engine", "gone", {"schema": "perfbisect.environment/0"}, {"key": "0"}, {"extra": 1}],
 )
-def test_a_stamp_that_may_not_be_believed(
-    damage: str,
-    world: World,
-) -> None:
+def test_a_stamp_that_may_not_be_believed(damage: str | dict[str, object], world: World) -> None:
     builder = world.overlay()
     built = world.ensure(builder, world.history.slow)
     stamp = built.folder / STAMP
-    text = stamp.read_text()
-    if damage == "no engine":
-        Path(built.engine_file).unlink()
-    elif damage == "gone":
-        stamp.unlink()
+    if isinstance(damage, dict):
+        stamp.write_text(json.dumps(json.loads(stamp.read_text()) | damage))
+    elif damage == "torn":
+        stamp.write_text(stamp.read_text()[:-20])
     else:
-        changed = {
-            "other schema": {"schema": "perfbisect.environment/0"},
-            "other key": {"key": "0"},
-            "extra": {"x": 1},
-        }
-        whole = json.dumps(json.loads(text) | changed.get(damage, {}))
-        stamp.write_text({"torn": text[:-20], "empty": ""}.get(damage, whole))
+        (Path(built.engine_file) if damage == "no engine" else stamp).unlink()
     assert not builder.cached(Change(world.history.slow))
     again = world.ensure(builder, world.history.slow)
     assert again.seconds > 0

@@ -19,7 +19,7 @@ from perfbisect.environments.cache import (
     EnvironmentCache,
     own_bytes,
 )
-from perfbisect.environments.gc import CacheEntry, GcResult, collect, disk_bytes, list_environments
+from perfbisect.environments.gc import CacheEntry, collect, disk_bytes, list_environments
 from perfbisect.errors import MachineError
 from tests.environments.conftest import World
 
@@ -28,15 +28,11 @@ DAY = 86400.0
 DAYS_30 = timedelta(days=30)
 
 
-def built(
-    cache: Path, key: str, *, kilobytes: int = 8, days: float = 0.0, linked: Path | None = None
-) -> Path:
+def built(cache: Path, key: str, *, kilobytes: int = 8, days: float = 0.0) -> Path:
     """A finished environment, last used so many days ago, of which nobody holds the lock."""
 
     def make(staging: Path) -> dict[str, object]:
         (staging / "engine").write_bytes(b"x" * kilobytes * 1024)
-        if linked is not None:
-            (staging / "linked").hardlink_to(linked)
         return {}
 
     cache = EnvironmentCache(cache)
@@ -177,18 +173,14 @@ def test_build_folders_go_too(tmp_path: Path) -> None:
 
 
 def test_old_notes_of_failures_are_forgotten(tmp_path: Path) -> None:
+    """Also where there is nothing else."""
+    assert list_environments(tmp_path) == ()
     cache = EnvironmentCache(tmp_path)
     cache.note_failure("k", "why")
     collect(tmp_path, older_than=DAYS_30, now=time.time())
     assert cache.failure("k") == "why"
     collect(tmp_path, older_than=DAYS_30, now=time.time() + 31 * DAY)
     assert cache.failure("k") is None
-
-
-def test_nothing_there(tmp_path: Path) -> None:
-    found = collect(tmp_path / "none", older_than=DAYS_30, keep_bytes=0, now=NOW)
-    assert found == GcResult((), (), ())
-    assert list_environments(tmp_path / "none") == ()
 
 
 def test_newest_first_and_unfinished_last(world: World) -> None:
