@@ -95,10 +95,9 @@ def show(cells: tuple[str, ...], metric: str | None, since: str, state: Path | N
       perfbisect track show qwen3_tts/random@c4-n40 --metric audio_rtf
     """
     from perfbisect.series.night_table import nights_report, show_nights
-    from perfbisect.series.report import alert_marks
 
     with _open_store(state) as store:
-        document = show_nights(store, cells, metric=metric or "", since=since, marks=alert_marks(store))
+        document = show_nights(store, cells, metric=metric or "", since=since)
     return _output(document, nights_report(document))
 
 

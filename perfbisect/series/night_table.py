@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -12,7 +12,9 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, MetricDocument, metric_document
 from perfbisect.model.metric import parse_metric, row
 from perfbisect.report.document import Block, Column, Paragraph, Report, Section, Table, Verdict
+from perfbisect.series.alerts import Alert
 from perfbisect.series.points import Point, RejectedResult
+from perfbisect.series.report import size_text
 from perfbisect.series.series import (
     HEADLINES,
     CellSeries,
@@ -22,9 +24,6 @@ from perfbisect.series.series import (
     machine_series_starts,
 )
 from perfbisect.series.store import SeriesStore
-
-Marks = Callable[[CellSeries], Mapping[int, str]]
-"""Further marks of a series' points, by their index."""
 
 
 class NightRow(Document):
@@ -79,12 +78,7 @@ class TrackShowDocument(Document):
 
 
 def show_nights(
-    store: SeriesStore,
-    cells: Sequence[str],
-    *,
-    metric: str = "",
-    since: str = "",
-    marks: Marks = lambda _: {},
+    store: SeriesStore, cells: Sequence[str], *, metric: str = "", since: str = ""
 ) -> TrackShowDocument:
     """The tables of these cells; without cells, a line for each."""
     if metric:
@@ -103,7 +97,8 @@ def show_nights(
         )
     all_points = store.points(sorted(set(map(cell_of_series, by_cell))))
     starts = {start.name: start for start in machine_series_starts(all_points)}
-    marks_of = {item.cell: _collect_marks(item, marks(item), starts.get(item.cell)) for item in chosen}
+    alerts = [record.alert for record in store.alerts.all()]
+    marks_of = {item.cell: _collect_marks(item, alerts, starts.get(item.cell)) for item in chosen}
     unknown = {p.build.key for item in chosen for p in item.points if p.build.of_main is None}
     if not cells:
         summaries = tuple(_summary(item, marks_of[item.cell][-1]) for item in chosen)
@@ -123,12 +118,13 @@ def _choose_series(of_cell: Sequence[CellSeries], metric: str) -> Sequence[CellS
 
 
 def _collect_marks(
-    series: CellSeries, further: Mapping[int, str], start: MachineSeriesStart | None
+    series: CellSeries, alerts: Sequence[Alert], start: MachineSeriesStart | None
 ) -> list[list[str]]:
-    """The marks of each point."""
+    """The marks of each point: the alerts that began there, and what changed."""
+    own = [alert for alert in alerts if (alert.cell, alert.metric) == series.key]
     marks: list[list[str]] = []
     for index, point in enumerate(series.points):
-        texts = [further[index]] if index in further else []
+        texts = [_alert_text(alert) for alert in own if alert.first == point.began]
         if start is not None and point == start.first:
             texts.append(f"machine changed: {start.what}, the series begins")
         changes = (*series.boundaries, *series.hints)
@@ -140,6 +136,11 @@ def _collect_marks(
             texts.append(f"not of main: {point.build.branch}")
         marks.append(texts)
     return marks
+
+
+def _alert_text(alert: Alert) -> str:
+    state = "" if alert.state == "open" else f", {alert.state}"
+    return f"{size_text(alert.effect)} {alert.shape}, {alert.cause}{state} ({alert.id})"
 
 
 def _summary(series: CellSeries, marks: Sequence[str]) -> CellSummary:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from perfbisect.common.quantities import number, percent
 from perfbisect.report.document import Column, Command, Items, Paragraph, Report, Section, Table, Verdict
 from perfbisect.series.alerts import Alert, leading_alert, weight
-from perfbisect.series.series import CellSeries
 
 if TYPE_CHECKING:
     from perfbisect.series.detect import TrackDetectDocument, TrackStateDocument
-    from perfbisect.series.store import SeriesStore
 
 _SUPPRESSED_SHOWN = 10
 _EVIDENCE_SHOWN = 3
@@ -172,18 +170,3 @@ def state_report(document: TrackStateDocument) -> Report:
     alert = f"{document.id} {document.cell} {document.metric}{more}"
     change = Paragraph(f"{alert}: {document.state}, was {document.before}")
     return Report("Alert state", Verdict(document.state), (change,))
-
-
-def alert_marks(store: SeriesStore) -> Callable[[CellSeries], Mapping[int, str]]:
-    """Marks of the nights at which alerts began, for the table of nights."""
-    marks: dict[tuple[str, str], dict[str, str]] = {}
-    for alert in (record.alert for record in store.alerts.all()):
-        state = "" if alert.state == "open" else f", {alert.state}"
-        text = f"{size_text(alert.effect)} {alert.shape}, {alert.cause}{state} ({alert.id})"
-        marks.setdefault((alert.cell, alert.metric), {})[alert.first] = text
-
-    def marks_of(series: CellSeries) -> dict[int, str]:
-        own = marks.get(series.key, {})
-        return {i: own[point.began] for i, point in enumerate(series.points) if point.began in own}
-
-    return marks_of

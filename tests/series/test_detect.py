@@ -13,10 +13,11 @@ from perfbisect.report.document import Items, Report
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from perfbisect.series.detect import analyze_series, detect, series_of_main, set_state
+from perfbisect.series.night_table import show_nights
 from perfbisect.series.nightly_report import build_nightly_report, nightly_report
 from perfbisect.series.points import Point
 from perfbisect.series.rebaseline import rebaseline
-from perfbisect.series.report import alert_marks, detect_report
+from perfbisect.series.report import detect_report
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.series.made_series import cell, noise, step
@@ -69,10 +70,12 @@ def test_what_an_open_alert_tells_becomes_no_baseline(store: SeriesStore) -> Non
     (row,) = rebaseline(store, analyze_series(store, TABLE)).rows
     (alert,) = detect(store, TABLE, now="t").alerts
     assert (row.status, row.new, row.why) == ("skipped", 200, f"alert {alert.id} is open")
-    (series,) = analyze_series(store, TABLE).series
-    assert alert_marks(store)(series) == {20: f"+{alert.effect * 100:.1f} % step, product ({alert.id})"}
+    shown = show_nights(store, [alert.cell]).tables[0].rows
+    assert {place: row.marks for place, row in enumerate(shown) if row.marks} == {
+        20: (f"+{alert.effect * 100:.1f} % step, product ({alert.id})",)
+    }
     set_state(store, alert.id, "closed", "accepted")
-    assert "closed" in alert_marks(store)(series)[20]
+    assert "closed" in show_nights(store, [alert.cell]).tables[0].rows[20].marks[0]
     (row,) = rebaseline(store, analyze_series(store, TABLE)).rows
     assert (row.status, row.n, row.left_out) == ("better", 7, ())
 

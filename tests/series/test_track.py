@@ -176,8 +176,6 @@ def test_the_table_of_nights(store: SeriesStore, kanban: Path) -> None:
         ("2026-04-04", "103", 594.0, ("1 night missing before",)),
     ]
     assert [r.change for r in table.rows] == pytest.approx([None, 0.1, None, -0.1])
-    marked = show_nights(store, [CELL], marks=lambda s: {s.values.index(660.0): "worse by 10 %"})
-    assert marked.tables[0].rows[1].marks == ("worse by 10 %",)
     assert show_nights(store, [CELL], since="2026-04-02").tables[0].rows[0].build == "101"
     requests = show_nights(store, [CELL], metric="input_tokens")
     title = f"{CELL}: input_tokens in tokens/req, neither more nor less is better"
