@@ -1,4 +1,4 @@
-"""Reports of ``track detect`` and of alert states, and the marks of alerts in the table of nights."""
+"""Reports of ``track detect`` and of alert states."""
 
 from __future__ import annotations
 

@@ -35,26 +35,24 @@ def fetched(service: Service, waits: list[float] | None = None, **changed: Any) 
 
 
 PIPELINE_API = f"{API}/organizations/vllm/pipelines/vllm-omni"
+WHOLE = PipelineAddress(API, "vllm", "vllm-omni")
+ONE = PipelineAddress(API, "vllm", "vllm-omni", "6433")
 
 
 @pytest.mark.parametrize(
-    ("address", "build"),
+    ("address", "parsed"),
     [
-        ("https://buildkite.com/vllm/vllm-omni", ""),
-        ("https://buildkite.com/vllm/vllm-omni/builds/6433#0190-abc", "6433"),
-        (f"{PIPELINE_API}/builds", ""),
-        (f"{PIPELINE_API}/builds/6433", "6433"),
+        ("https://buildkite.com/vllm/vllm-omni", WHOLE),
+        ("https://buildkite.com/vllm/vllm-omni/builds/6433#0190-abc", ONE),
+        (f"{PIPELINE_API}/builds", WHOLE),
+        (f"{PIPELINE_API}/builds/6433", ONE),
+        ("https://example.org/a/b", None),
+        ("https://buildkite.com/docs", None),
+        ("ftp://buildkite.com/a/b", None),
     ],
 )
-def test_addresses(address: str, build: str) -> None:
-    assert parse_address(address) == PipelineAddress(API, "vllm", "vllm-omni", build)
-
-
-@pytest.mark.parametrize(
-    "address", ["https://example.org/a/b", "https://buildkite.com/docs", "a/path", "ftp://buildkite.com/a/b"]
-)
-def test_other_addresses_are_none(address: str) -> None:
-    assert parse_address(address) is None
+def test_addresses(address: str, parsed: PipelineAddress | None) -> None:
+    assert parse_address(address) == parsed
 
 
 def test_a_build_comes_with_commit_branch_and_job(service: Service) -> None:
