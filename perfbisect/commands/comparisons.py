@@ -14,7 +14,7 @@ from perfbisect.commands.options import JobOptions, MeasureOptions
 from perfbisect.commands.output import UNDONE, CommandResult, progress_printer
 from perfbisect.commands.session import (
     PlannedJob,
-    forecast_slots,
+    build_setup,
     job_result,
     measure,
     record_exit,
@@ -43,7 +43,6 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import cell_document, metric_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs
-from perfbisect.jobs.plans import resolve_metric
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
@@ -51,55 +50,14 @@ from perfbisect.report.sections import workload_section
 from perfbisect.report.terminal import report_lines, section_lines
 
 
-def build_setup(
-    workspace: Workspace,
-    cell: Cell,
-    newest: str,
-    measured: Sequence[Change],
-    measuring: MeasureOptions,
-    *,
-    dry_run: bool = False,
-    exclude_newer: str | None = None,
-) -> MeasurementSetup:
-    """What changes of a cell are measured with; nothing is started.
-
-    ``newest``: the newest of them as it was typed; ``exclude_newer``: the day where none was given.
-    """
-    metric = resolve_metric(cell, workspace.setting("metric", measuring.metric))
-    setting = wiring.build_config(
-        workspace,
-        environment=changes.environment_spec(workspace, measuring.env, newest),
-        client=measuring.client,
-        constraints=measuring.constraints,
-        exclude_newer=measuring.exclude_newer,
-        needs_repository=any(change.kind == "commit" for change in measured),
-    )
-    if exclude_newer is not None and measuring.exclude_newer is None:
-        setting = setting.model_copy(update={"exclude_newer": exclude_newer})
-    slots, slot_notes = forecast_slots(cell, 1, wiring.machine_name(workspace), dry=dry_run)
-    return MeasurementSetup(
-        cell=cell,
-        metric=metric,
-        setting=setting,
-        builder=wiring.build_builder(workspace, setting),
-        slots=slots,
-        notes=(*wiring.repository_notes(workspace, setting), *slot_notes),
-    )
-
-
 def build_change_setup(
-    workspace: Workspace,
-    cell: str | None,
-    at: str,
-    measuring: MeasureOptions,
-    *,
-    exclude_newer: str | None = None,
+    workspace: Workspace, cell: str | None, at: str, measuring: MeasureOptions
 ) -> tuple[MeasurementSetup, Change]:
     """What one change is measured with, and the change."""
     change = changes.resolve_change(workspace, at)
     resolved = wiring.resolve_cell(workspace, cell, measuring.variant)
     wiring.require_workload(resolved, measuring.expect_workload)
-    return build_setup(workspace, resolved, at, (change,), measuring, exclude_newer=exclude_newer), change
+    return build_setup(workspace, resolved, at, (change,), measuring), change
 
 
 def plan_fields(plan: MeasurementPlan, cell: Cell, earlier: Sequence[Attempt]) -> dict[str, Any]:

@@ -15,11 +15,12 @@ from typing import Any, Generic, TypeVar
 
 from perfbisect.changes.git import Repository
 from perfbisect.changes.revert import ConflictError, revert_commit
-from perfbisect.commands import wiring
+from perfbisect.commands import changes, wiring
 from perfbisect.commands.detach import report_job_begun
-from perfbisect.commands.options import JobOptions
+from perfbisect.commands.options import JobOptions, MeasureOptions
 from perfbisect.commands.output import UNDONE, CommandResult, print_progress, progress_printer
 from perfbisect.commands.workspace import Workspace, with_objects
+from perfbisect.compare.plan import MeasurementSetup
 from perfbisect.environments.base import Builder
 from perfbisect.errors import (
     EXIT_INTERRUPTED,
@@ -32,7 +33,7 @@ from perfbisect.errors import (
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote
 from perfbisect.jobs.folders import ExitRecord, Job
-from perfbisect.jobs.plans import JobPlan, MeasurementConfig, PlanT, write_plan
+from perfbisect.jobs.plans import JobPlan, MeasurementConfig, PlanT, resolve_metric, write_plan
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.jobs.runner import BACKOFF, LEAST_CORES, JobContext, SpareCores
 from perfbisect.machine import interference
@@ -163,6 +164,37 @@ def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
     )
     check_stages(cell, slots[0], profile.platform)
     return slots
+
+
+def build_setup(
+    workspace: Workspace,
+    cell: Cell,
+    newest: str,
+    measured: Sequence[Change],
+    measuring: MeasureOptions,
+    *,
+    workers: int = 1,
+    dry_run: bool = False,
+) -> MeasurementSetup:
+    """What changes of a cell are measured with; ``newest``: the newest of them as it was typed."""
+    metric = resolve_metric(cell, workspace.setting("metric", measuring.metric))
+    setting = wiring.build_config(
+        workspace,
+        environment=changes.environment_spec(workspace, measuring.env, newest),
+        client=measuring.client,
+        constraints=measuring.constraints,
+        exclude_newer=measuring.exclude_newer,
+        needs_repository=any(change.kind == "commit" for change in measured),
+    )
+    slots, slot_notes = forecast_slots(cell, workers, setting.machine, dry=dry_run)
+    return MeasurementSetup(
+        cell=cell,
+        metric=metric,
+        setting=setting,
+        builder=wiring.build_builder(workspace, setting),
+        slots=slots,
+        notes=(*wiring.repository_notes(workspace, setting), *slot_notes),
+    )
 
 
 def forecast_slots(

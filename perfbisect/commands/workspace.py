@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfbisect.commands.options import MeasureOptions
-from perfbisect.errors import PerfbisectError, RevisionError, UsageError
+from perfbisect.errors import PerfbisectError, RevisionError
 
 if TYPE_CHECKING:
     from perfbisect.cells.settings import Settings
@@ -99,18 +100,5 @@ def workspace_of(typed: MeasureOptions) -> Workspace:
 
 def with_objects(repository: Repository, cache: Path) -> Repository:
     """The repository with a separate object folder for reverted commits."""
-    import dataclasses
-    import hashlib
-
     name = hashlib.sha256(str(repository.path).encode()).hexdigest()[:16]
-    return dataclasses.replace(repository, objects=cache / "objects" / name)
-
-
-def require_setting(value: str | None, option: str, example: str) -> str:
-    """Return a required value; raises UsageError if it is missing."""
-    if value is None:
-        raise UsageError(
-            f"{option} is missing and not set in perfbisect.yaml of the repository",
-            next_step=f"add {option}, for example: {example}",
-        )
-    return value
+    return replace(repository, objects=cache / "objects" / name)

@@ -77,13 +77,13 @@ def require_same_workload(level: RecordedLevel, cell: Cell, metric: MetricRef) -
     """Require that a level is of this workload, was served alike, and has the metric; else a UsageError."""
     recorded = Cell.model_validate_json(json.dumps(level.cell))
     digest = level.attempts[0].provenance.cell_digest
-    differences = cell_difference(recorded, cell)
+    differences = list(cell_difference(recorded, cell))
     if not differences and recorded.digest != digest:
-        differences = (("cell_digest", digest, cell.digest),)
-    served = [(name, getattr(recorded, name), getattr(cell, name)) for name in SERVER_SIDE]
-    differences = differences or tuple(
-        (name, str(there), str(here)) for name, there, here in served if there != here
-    )
+        differences.append(("cell_digest", digest, cell.digest))
+    for name in SERVER_SIDE:
+        there, here = getattr(recorded, name), getattr(cell, name)
+        if there != here:
+            differences.append((name, str(there), str(here)))
     if differences:
         fields = "; ".join(f"{name} {there} there, {here} here" for name, there, here in differences)
         raise UsageError(

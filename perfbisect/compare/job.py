@@ -130,20 +130,20 @@ def level_of_job(job: Job) -> RecordedLevel:
             f"job {job.id} is a {verb}: it measured several changes, and a baseline is of one",
             next_step="name a job of perfbisect run or check, or a file of --save-baseline",
         )
-    (level,) = _record_levels(job, plan, launches(events))
+    (level,) = _record_levels(job, plan, events)
     return require_enough(level, f"job {job.id}")
 
 
 def levels_of_comparison(job: Job) -> tuple[RecordedLevel, ...]:
     """Both sides of a comparison, with as many launches each."""
     events = read(job.journal).events
-    return _record_levels(job, require_plan(job, events, ComparePlan), launches(events))
+    return _record_levels(job, require_plan(job, events, ComparePlan), events)
 
 
 def _record_levels(
-    job: Job, plan: MeasurementPlan, records: Sequence[LaunchRecord]
+    job: Job, plan: MeasurementPlan, events: Sequence[JournalEvent]
 ) -> tuple[RecordedLevel, ...]:
-    measured = measured_launches(records)
+    measured = measured_launches(launches(events))
     attempts = [attempts_of(measured, position) for position in range(len(plan.sides))]
     count = min(map(len, attempts))
     return tuple(
