@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 DOCUMENT = site()
 SLOW, SLOW_TOO, FAST = DOCUMENT.cells[0].name, DOCUMENT.cells[1].name, DOCUMENT.cells[2].name
@@ -309,3 +313,15 @@ def test_300_series_are_all_there(reader: Reader, tmp_path: Path) -> None:
     assert page.locator("table.cells tbody tr").count() == 300
     assert page.locator("table.cells svg.curve path.line").count() == 300
     assert reader.complaints == []
+
+
+def test_the_script_that_measures_a_site_prints_every_figure() -> None:
+    sizes = ("--cells", "4", "--nights", "40", "--repeat", "1")
+    command = (sys.executable, "-m", "scripts.bench_site", *sizes)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = dict(row.split("  ", 1) for row in done.stdout.splitlines())
+    assert rows["site"].strip().startswith("12 series of 40 points")
+    assert rows["first page"].strip().endswith("kB of 1000 kB allowed")
+    for name in ("overview drawn", "all series drawn", "first cell drawn", "another cell"):
+        assert float(rows[name].split()[0]) > 0
