@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from perfbisect.common.arguments import option_tokens
+from perfbisect.common.arguments import merge_options, option_tokens
 from perfbisect.common.digests import digest
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import LOCAL, Cell
@@ -75,54 +75,75 @@ class ServerCommand:
     """Requests the reference's image again, in base64 at ``must_contain``."""
 
 
-class Family(Protocol):
-    """A kind of model; a new one is a module that satisfies this and a line in ``FAMILIES``."""
+class Family(ABC):
+    """A kind of model; a new one is a module with a subclass and a line in ``FAMILIES``.
+
+    ``module``: of the server's command line; ``reserved``: options of ``serve`` that belong to the attempt or
+    to a key of the cell; ``defaults``: serve arguments that a cell may override.
+    """
 
     name: str
     headline: str
     guards: tuple[str, ...]
+    module: str
+    reserved: tuple[str, ...]
+    defaults: Mapping[str, object] = {}
+    environment: Mapping[str, str] = {}
 
     def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:
-        """The server command of one attempt.
+        """The server command of one attempt: offline if possible, without usage reports.
 
         Raises:
             UsageError: this family does not support the cell.
             ServerError: this engine does not support the cell; another one may.
         """
-        ...
-
-
-def serve_arguments(
-    module: str, cell: Cell, endpoint: Endpoint, own: Mapping[str, object], options: Mapping[str, object]
-) -> tuple[str, ...]:
-    """``-m MODULE serve MODEL`` with the attempt's options, ``own`` and ``options``."""
-    common = {
-        "host": endpoint.host,
-        "port": endpoint.port,
-        "served-model-name": endpoint.model_name,
-        "revision": hub_revision(cell.revision.model),
-    }
-    return (
-        *("-m", module, "serve", cell.model),
-        *option_tokens({**common, **own}, negatable=True),
-        *option_tokens(options, negatable=True),
-    )
-
-
-def server_environment(cell: Cell, own: Mapping[str, str]) -> dict[str, str]:
-    """The server's environment: quiet, on the loopback, offline if possible, then the cell's own."""
-    quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_HOST_IP": "127.0.0.1"}
-    return {**quiet, **own, **(OFFLINE if cell.needs_no_hub else {}), **cell.env}
-
-
-def check_serve_args(cell: Cell, reserved: Sequence[str]) -> None:
-    """:raises UsageError: serve_args sets an option of the attempt or of a key of the cell."""
-    if taken := [name for name in reserved if name in cell.serve_args]:
-        raise UsageError(
-            f"cell {cell.name}: serve_args cannot set {', '.join(taken)}: these have keys of their own "
-            "in the cell, or belong to the attempt",
-            field="serve_args",
+        if taken := [name for name in self.reserved if name in cell.serve_args]:
+            raise UsageError(
+                f"cell {cell.name}: serve_args cannot set {', '.join(taken)}: these have keys of their own "
+                "in the cell, or belong to the attempt",
+                field="serve_args",
+            )
+        own = {
+            "host": endpoint.host,
+            "port": endpoint.port,
+            "served-model-name": endpoint.model_name,
+            "revision": hub_revision(cell.revision.model),
+            **self.options(cell, engine),
+        }
+        quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_HOST_IP": "127.0.0.1"}
+        env = {**quiet, **self.environment, **(OFFLINE if cell.needs_no_hub else {}), **cell.env}
+        return ServerCommand(
+            args=(
+                *("-m", self.module, "serve", cell.model),
+                *option_tokens(own, negatable=True),
+                *option_tokens(merge_options(self.defaults, cell.serve_args), negatable=True),
+            ),
+            env=env,
+            first_request=self.first_request(cell, endpoint.model_name),
+            reset_requests=self.reset_requests(env),
+            files=self.files(cell),
+            image_check=self.image_check(cell, endpoint.model_name),
         )
+
+    @abstractmethod
+    def options(self, cell: Cell, engine: Engine) -> dict[str, object]:
+        """Options of the server from keys of the cell; raises as :meth:`server`."""
+
+    @abstractmethod
+    def first_request(self, cell: Cell, model: str) -> ProbeRequest:
+        """:raises UsageError: the endpoint is another family's."""
+
+    def reset_requests(self, env: Mapping[str, str]) -> tuple[ProbeRequest, ...]:  # noqa: ARG002
+        """Requests that empty the caches of a server with this environment."""
+        return ()
+
+    def files(self, cell: Cell) -> dict[str, str]:  # noqa: ARG002
+        """Texts by file name for the server's folder."""
+        return {}
+
+    def image_check(self, cell: Cell, model: str) -> ProbeRequest | None:  # noqa: ARG002
+        """The request of the reference's image. :raises UsageError: unsupported endpoint."""
+        return None
 
 
 def hub_revision(revision: str | None) -> str | None:
@@ -133,7 +154,8 @@ def hub_revision(revision: str | None) -> str | None:
 def _families() -> dict[str, Family]:
     from perfbisect.serving.families import staged, text
 
-    return {family.name: family for family in (text.FAMILY, staged.TTS, staged.OMNI, staged.DIFFUSION)}
+    families = (text.TextFamily(), staged.TtsFamily(), staged.OmniFamily(), staged.DiffusionFamily())
+    return {family.name: family for family in families}
 
 
 FAMILIES: dict[str, Family] = _families()

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from perfbisect.errors import ServerError, UsageError
 from perfbisect.model.cell import Cell, DeployYaml
 from perfbisect.serving.eras import Era
-from perfbisect.serving.families import (
-    UNKNOWN,
-    Endpoint,
-    Engine,
-    ProbeRequest,
-    ServerCommand,
-    check_serve_args,
-    serve_arguments,
-    server_environment,
-)
+from perfbisect.serving.families import Engine, Family, ProbeRequest
 from perfbisect.serving.families.probes import (
     CHAT,
     EDITS,
@@ -37,15 +26,6 @@ from perfbisect.serving.families.probes import (
 DEPLOY_FILE = "deploy.yaml"
 """Name of a pinned deploy YAML in the server's folder."""
 
-_MODULE = "vllm_omni.entrypoints.cli.main"
-"""Until bede8e02 (#3082) vLLM-Omni replaced vLLM's script, so it is started by module."""
-
-_RESERVED = (
-    *("omni", "host", "port", "uds", "served-model-name", "model", "revision", "tokenizer"),
-    *("deploy-config", "stage-configs-path", "stage-overrides", "stage-init-timeout", "init-timeout"),
-)
-"""Options set by the attempt or by a key of the cell."""
-
 _LEGACY = re.compile(r"^stage_args\s*:", re.MULTILINE)
 _INHERITS = re.compile(r"^base_config\s*:\s*(?P<base>\S+)", re.MULTILINE)
 
@@ -56,45 +36,39 @@ NO_STAGE_CONFIGS = Era("2026-08-01T00:00:00", (0, 27), "#5647", "no --stage-conf
 """Eras of options; before ``DEPLOY_CONFIG`` only ``--stage-configs-path`` existed."""
 
 
-@dataclass
-class StagedFamily:
+class StagedFamily(Family):
     """A family of vLLM-Omni.
 
-    ``first_request`` and ``image_check`` build requests from a cell and a model name, and raise UsageError
-    for an unsupported endpoint.
+    Not every era can empty its caches, so a launch has one run. The deploy YAML sets the sampling seed.
     """
 
-    name: str
-    headline: str
-    guards: tuple[str, ...]
-    first_request: Callable[[Cell, str], ProbeRequest]
-    image_check: Callable[[Cell, str], ProbeRequest | None] = lambda cell, model: None  # noqa: ARG005
+    module = "vllm_omni.entrypoints.cli.main"
+    """Until bede8e02 (#3082) vLLM-Omni replaced vLLM's script, so it is started by module."""
+    reserved = (
+        *("omni", "host", "port", "uds", "served-model-name", "model", "revision", "tokenizer"),
+        *("deploy-config", "stage-configs-path", "stage-overrides", "stage-init-timeout", "init-timeout"),
+    )
 
-    def server(self, cell: Cell, endpoint: Endpoint, engine: Engine = UNKNOWN) -> ServerCommand:
-        """``serve MODEL --omni`` with the cell's options, deploy YAML and stage overrides.
-
-        Not every era can empty its caches, so a launch has one run. The deploy YAML sets the sampling seed.
-
-        Raises:
-            UsageError: a reserved option, a pinned deploy YAML that inherits, or another family's endpoint.
-            ServerError: the engine's era cannot read the deploy YAML or overrides.
-        """
-        check_serve_args(cell, _RESERVED)
+    def options(self, cell: Cell, engine: Engine) -> dict[str, object]:
+        """Deploy YAML and stage overrides in the form that the engine's era reads."""
         own = {"omni": True, "init-timeout": int(cell.ready_timeout), **_overrides(cell, engine)}
         if _has(STAGE_INIT_TIMEOUT, engine):
             own["stage-init-timeout"] = int(cell.ready_timeout)
-        files: dict[str, str] = {}
-        if cell.deploy_yaml is not None:
-            if cell.deploy_yaml.text is not None:
-                files[DEPLOY_FILE] = _standalone(cell, cell.deploy_yaml.text)
-            own |= _deploy_option(cell, cell.deploy_yaml, engine)
-        return ServerCommand(
-            args=serve_arguments(_MODULE, cell, endpoint, own, cell.serve_args),
-            env=server_environment(cell, {}),
-            first_request=self.first_request(cell, endpoint.model_name),
-            files=files,
-            image_check=self.image_check(cell, endpoint.model_name),
-        )
+        return own | (_deploy_option(cell, cell.deploy_yaml, engine) if cell.deploy_yaml else {})
+
+    def files(self, cell: Cell) -> dict[str, str]:
+        """The pinned deploy YAML. :raises UsageError: it inherits from another file."""
+        text = cell.deploy_yaml.text if cell.deploy_yaml else None
+        if text is None:
+            return {}
+        if found := _INHERITS.search(text):
+            raise UsageError(
+                f"cell {cell.name}: the pinned deploy_yaml inherits from {found['base']}, "
+                "which is not with it",
+                next_step="write it out whole, or take it from the change: {from: change, path: ...}",
+                field="deploy_yaml",
+            )
+        return {DEPLOY_FILE: text}
 
 
 def _has(era: Era, engine: Engine) -> bool:
@@ -134,44 +108,42 @@ def _deploy_option(cell: Cell, deploy: DeployYaml, engine: Engine) -> dict[str, 
     return {"stage-configs-path" if is_legacy else "deploy-config": path}
 
 
-def _standalone(cell: Cell, text: str) -> str:
-    """Check a pinned deploy YAML. :raises UsageError: it inherits from another file."""
-    if found := _INHERITS.search(text):
+class TtsFamily(StagedFamily):
+    """Speech."""
+
+    name = "tts"
+    headline = "audio_ttfp"
+    guards = ("failed", "audio_duration")
+
+    def first_request(self, cell: Cell, model: str) -> ProbeRequest:
+        """Sound from the speech API, or from chat if that is the cell's endpoint."""
+        if cell.endpoint == SPEECH:
+            return speech(cell, model)
+        if cell.endpoint == CHAT:
+            return chat(cell, model)
         raise UsageError(
-            f"cell {cell.name}: the pinned deploy_yaml inherits from {found['base']}, which is not with it",
-            next_step="write it out whole, or take it from the change: {from: change, path: ...}",
-            field="deploy_yaml",
-        )
-    return text
-
-
-def tts_first_request(cell: Cell, model: str) -> ProbeRequest:
-    """Sound from the speech API, or from chat if that is the cell's endpoint."""
-    if cell.endpoint == SPEECH:
-        return speech(cell, model)
-    if cell.endpoint == CHAT:
-        return chat(cell, model)
-    raise UsageError(
-        f"cell {cell.name}: endpoint of tts is {SPEECH} (or {CHAT}), not {cell.endpoint}", field="endpoint"
-    )
-
-
-TTS = StagedFamily("tts", "audio_ttfp", ("failed", "audio_duration"), tts_first_request)
-
-
-def omni_first_request(cell: Cell, model: str) -> ProbeRequest:
-    """A chat, with sound if the cell has it; the speech API refuses these models since #2763."""
-    if cell.endpoint != CHAT:
-        raise UsageError(
-            f"cell {cell.name}: endpoint of omni is {CHAT}, not {cell.endpoint}: the speech API refuses "
-            "these models (#2763)",
+            f"cell {cell.name}: endpoint of tts is {SPEECH} (or {CHAT}), not {cell.endpoint}",
             field="endpoint",
         )
-    return chat(cell, model)
 
 
-OMNI = StagedFamily("omni", "e2el", ("failed", "output_tokens"), omni_first_request)
-"""The headline suits text-only cells; cells with sound set their own headline and guards."""
+class OmniFamily(StagedFamily):
+    """Chats. The headline suits text-only cells; cells with sound set their own headline and guards."""
+
+    name = "omni"
+    headline = "e2el"
+    guards = ("failed", "output_tokens")
+
+    def first_request(self, cell: Cell, model: str) -> ProbeRequest:
+        """A chat, with sound if the cell has it; the speech API refuses these models since #2763."""
+        if cell.endpoint != CHAT:
+            raise UsageError(
+                f"cell {cell.name}: endpoint of omni is {CHAT}, not {cell.endpoint}: the speech API refuses "
+                "these models (#2763)",
+                field="endpoint",
+            )
+        return chat(cell, model)
+
 
 BACKENDS = {"vllm-omni": CHAT, "openai": IMAGES, "v1/videos": VIDEOS}
 """The diffusion benchmark's names of endpoints before #3137."""
@@ -192,23 +164,26 @@ def diffusion_endpoint(cell: Cell) -> str:
     return found
 
 
-def first_request(cell: Cell, model: str) -> ProbeRequest:
-    """One image or video of the cell's size, in two steps."""
-    return _KINDS[diffusion_endpoint(cell)](cell, model)
+class DiffusionFamily(StagedFamily):
+    """Images and videos."""
 
+    name = "diffusion"
+    headline = "latency"
+    guards = ("failed",)
 
-def reference_request(cell: Cell, model: str) -> ProbeRequest | None:
-    """Request the reference's image, or None. :raises UsageError: not a text-to-image endpoint."""
-    if cell.reference is None:
-        return None
-    endpoint, made = diffusion_endpoint(cell), {CHAT: chat_image, IMAGES: image}
-    if endpoint not in made or cell.task != "t2i":
-        raise UsageError(
-            f"cell {cell.name}: reference: compared are images made from text (task t2i, at "
-            f"{', '.join(made)}), and this is {cell.task or 'no task'} at {endpoint}",
-            field="reference",
-        )
-    return made[endpoint](cell, model, cell.reference.prompt, cell.reference.body)
+    def first_request(self, cell: Cell, model: str) -> ProbeRequest:
+        """One image or video of the cell's size, in two steps."""
+        return _KINDS[diffusion_endpoint(cell)](cell, model)
 
-
-DIFFUSION = StagedFamily("diffusion", "latency", ("failed",), first_request, reference_request)
+    def image_check(self, cell: Cell, model: str) -> ProbeRequest | None:
+        """The request of the reference's image. :raises UsageError: not a text-to-image endpoint."""
+        if cell.reference is None:
+            return None
+        endpoint, made = diffusion_endpoint(cell), {CHAT: chat_image, IMAGES: image}
+        if endpoint not in made or cell.task != "t2i":
+            raise UsageError(
+                f"cell {cell.name}: reference: compared are images made from text (task t2i, at "
+                f"{', '.join(made)}), and this is {cell.task or 'no task'} at {endpoint}",
+                field="reference",
+            )
+        return made[endpoint](cell, model, cell.reference.prompt, cell.reference.body)
