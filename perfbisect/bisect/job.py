@@ -285,10 +285,7 @@ def _status(document: ReportDocument) -> JobStatus:
     return JobStatus(
         outcome=document.outcome,
         verdict=_verdict(document),
-        cell=document.cell.name,
         metric=document.metric,
-        launches=document.launches,
-        minutes=document.minutes,
         next=document.next,
         candidates=_candidates(document),
     )

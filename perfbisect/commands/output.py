@@ -28,7 +28,13 @@ def report_text(typed: str) -> str:
     The path of an existing file is rejected unless it is the name of a result file.
     """
     if _FILE.fullmatch(typed):
-        return _read(Path(typed[1:]).expanduser())
+        path = Path(typed[1:]).expanduser()
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"the report cannot be read: {error}", where=path, next_step="@FILE names a file of text"
+            ) from None
     if "\n" not in typed and not typed.endswith(".json") and _is_file(typed):
         raise UsageError(
             f"{typed!r} is the name of a file, not what a report says",
@@ -43,15 +49,6 @@ def _is_file(text: str) -> bool:
         return Path(text).is_file()
     except (OSError, ValueError):
         return False
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"the report cannot be read: {error}", where=path, next_step="@FILE names a file of text"
-        ) from None
 
 
 UNDONE = "next: the same command without --dry-run"

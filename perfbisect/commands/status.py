@@ -173,7 +173,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     kind = kind_of(events)
     document, ending = kind.document(job, events), None if holder else job.read_exit()
     status = kind.status(document)
-    launches, metric = status.launches, status.metric
+    launches, metric = document.launches, status.metric
     state: State = "running" if holder else "finished" if finished(events) else "unfinished"
     code = ending.exit_code if ending else kind.exit_code(document) if state == "finished" else None
     result = next((path for path in (job.result, job.document) if path.exists()), None)
@@ -187,13 +187,13 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
         verdict=status.verdict if state == "finished" else "",
         exit_code=code,
         error=_error(ending),
-        cell=status.cell,
+        cell=document.cell.name,
         metric=metric.name,
         unit=metric.unit,
         began=events[0].time,
         now=now.isoformat(timespec="seconds"),
-        minutes=status.minutes.total,
-        budget=status.minutes.budget,
+        minutes=document.minutes.total,
+        budget=document.minutes.budget,
         launched=len(launches),
         last=_ended(launches)[-_SHOWN_LAUNCHES:],
         running=tuple(_running(job, launch) for launch in running),

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
 from perfbisect.errors import LocatedError, UsageError
-from perfbisect.jobs.plans import JobPlan, MeasurementConfig, PlanPart, cell_data
+from perfbisect.jobs.plans import JobPlan, PlanPart, cell_data
 from perfbisect.measure.attempt import from_dict, to_dict
 from perfbisect.model.attempt import Attempt, provenance_differences
 from perfbisect.model.cell import SERVER_SIDE, Cell, cell_difference
@@ -118,13 +118,6 @@ def require_same_machine(
                 next_step="record one on this machine with this client: --save-baseline; or --against REV, "
                 "which measures both",
             )
-
-
-def dependency_days(level: RecordedLevel, setting: MeasurementConfig) -> tuple[str, str] | None:
-    """The day or constraints file of the dependencies, there and here; None where they are equal."""
-    there = level.constraints or level.exclude_newer
-    here = setting.constraints or setting.exclude_newer
-    return None if there == here else (there, here)
 
 
 def require_enough(level: RecordedLevel, name: str) -> RecordedLevel:

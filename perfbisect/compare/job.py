@@ -184,10 +184,7 @@ def _status(document: RunDocument | CheckDocument | CompareDocument) -> JobStatu
     return JobStatus(
         outcome=outcome if document.finished else "unfinished",
         verdict=verdict,
-        cell=document.cell.name,
         metric=metric,
-        launches=document.launches,
-        minutes=document.minutes,
         next=next_command,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from perfbisect.common.quantities import minutes, percent, with_unit
-from perfbisect.compare.baseline import RecordedLevel, dependency_days
+from perfbisect.compare.baseline import RecordedLevel
 from perfbisect.compare.claims import Settled
 from perfbisect.compare.plan import CLAIMS, CheckPlan, ComparePlan, MetricVerdict
 from perfbisect.compare.result import JobResult, has_equal_medians
@@ -143,9 +143,9 @@ def check_summary(result: JobResult[CheckPlan]) -> Iterator[str]:
             "Drift of the machine since then is part of this difference; --against REV measures both sides "
             "in turn."
         )
-        days = dependency_days(base, plan.setting)
-        if days is not None:
-            there, here = (day or "no fixed day" for day in days)
+        there, here = (config.constraints or config.exclude_newer for config in (base, plan.setting))
+        if there != here:
+            there, here = there or "no fixed day", here or "no fixed day"
             yield f"Dependencies were of {there} there and are of {here} here, which is part of it too."
         yield from _guard_sentences(result)
     else:

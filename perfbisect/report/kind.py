@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from perfbisect.jobs.documents import Document, LaunchDocument, MetricDocument, MinutesDocument
+from perfbisect.jobs.documents import Document, MetricDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import PlanT
@@ -38,10 +38,7 @@ class JobStatus:
 
     outcome: str
     verdict: str
-    cell: str
     metric: MetricDocument
-    launches: tuple[LaunchDocument, ...]
-    minutes: MinutesDocument
     next: str = ""
     candidates: tuple[Candidate, ...] = ()
 
@@ -57,7 +54,10 @@ class Amendment:
 
 @dataclass(frozen=True)
 class JobKind(Generic[PlanT, DocumentT]):
-    """A kind of job. The caller of ``run`` holds the job's lock."""
+    """A kind of job. The caller of ``run`` holds the job's lock.
+
+    Every document has ``cell``, ``launches`` and ``minutes``.
+    """
 
     plan: type[PlanT]
     run: Callable[[Job, JobContext], DocumentT]

@@ -91,10 +91,7 @@ def soak_status(document: SoakDocument) -> JobStatus:
     return JobStatus(
         outcome="soaked" if document.finished else "unfinished",
         verdict=f"{document.slow} slow",
-        cell=document.cell.name,
         metric=document.metric,
-        launches=document.launches,
-        minutes=document.minutes,
     )
 
 
