@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
@@ -21,7 +19,7 @@ from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure, Fault, Phase
 from perfbisect.model.change import Change
 from tests.fixtures.jobs import MakePlan
-from tests.jobs.world import PowerCut, Watch, World, history, kinds, verdict
+from tests.jobs.world import PowerCut, Watch, World, history, kinds, no_file_above, verdict
 
 NewJob = Callable[[BisectPlan, Watch, World], Job]
 REFUSES = Failure("launch", "change", "it ended with exit code 1", "/log")
@@ -97,17 +95,6 @@ def test_an_end_that_flaps_is_no_skip(plan_for: MakePlan, new_job: NewJob) -> No
     assert report.culprit is not None
     assert report.culprit.id == world.changes[11].id
     assert report.skips == ()
-
-
-@contextmanager
-def no_file_above(size: int) -> Iterator[None]:
-    """No file of this process may grow above so many bytes: what the kernel does on a full disk, in small."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_disk_that_is_full_when_the_journal_is_written(plan_for: MakePlan, new_job: NewJob) -> None:

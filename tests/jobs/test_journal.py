@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import signal
-import subprocess
-import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -17,6 +13,7 @@ from hypothesis import strategies as st
 
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.jobs.journal import KINDS, Journal, read, stamp
+from tests.jobs.world import no_file_above
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 JSON = st.recursive(
@@ -160,40 +157,19 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == whole
 
 
-FULL = """
-import resource, signal, sys
-from datetime import datetime, timezone
-from pathlib import Path
-from perfbisect.errors import MachineError
-from perfbisect.jobs.journal import Journal
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-path = Path(sys.argv[1])
-journal = Journal(path, clock=lambda: datetime.now(timezone.utc))
-before = path.stat().st_size
-resource.setrlimit(resource.RLIMIT_FSIZE, (before + 40, resource.RLIM_INFINITY))
-try:
-    journal.append("verdict", {"word": "x" * 200})
-except MachineError as error:
-    assert path.stat().st_size == before, "half a line was left"
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    journal.append("verdict", {"word": "found"})
-    print(error.message)
-"""
-
-
 def test_half_a_line_is_taken_back_and_the_journal_goes_on(tmp_path: Path) -> None:
     """A real limit in the middle of a line: 40 bytes fit, then the write is refused."""
-    assert resource and signal
     path = tmp_path / "journal.jsonl"
     lines = written(path)
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "could not be written" in done.stdout
-    contents = read(path)
-    assert contents.torn == b""
-    assert [event.kind for event in contents.events] == ["abandoned"] * len(lines) + ["verdict"]
+    with Journal(path, clock=clock) as journal:
+        with (
+            no_file_above(path.stat().st_size + 40),
+            pytest.raises(MachineError, match="could not be written"),
+        ):
+            journal.append("verdict", {"word": "x" * 200})
+        assert path.read_bytes() == b"".join(lines), "half a line was left"
+        journal.append("verdict", {"word": "found"})
+    assert [event.kind for event in read(path).events] == ["abandoned"] * len(lines) + ["verdict"]
 
 
 def test_ctrl_c_in_the_middle_of_an_append_leaves_the_journal_as_it_was(

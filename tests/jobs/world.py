@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import resource
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -15,7 +17,6 @@ import numpy as np
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import bisect
 from perfbisect.environments.base import Builder, Environment, Refusal
-from perfbisect.errors import Interrupted
 from perfbisect.jobs.events import JobEvent
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
@@ -214,9 +215,6 @@ class PowerCut(BaseException):
     """The process ends here, as with kill -9: nothing of ours runs after it."""
 
 
-__all__ = ["Clock", "FakeBuilder", "Interrupted", "PowerCut", "Watch", "World", "cell", "history"]
-
-
 def verdict(job: Job, watch: Watch, world: World, **tools: Any) -> ReportDocument:
     with job.held():
         return bisect(job, watch.tools(world, **tools))
@@ -229,3 +227,14 @@ def kinds(job: Job) -> list[str]:
 def named(report: ReportDocument) -> str | None:
     """The id of the one change that a bisection names."""
     return report.culprit.id if report.culprit else None
+
+
+@contextmanager
+def no_file_above(size: int) -> Iterator[None]:
+    """No file of this process may grow above so many bytes: what the kernel does on a full disk, in small."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

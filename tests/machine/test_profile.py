@@ -51,15 +51,6 @@ def written(folder: Path, text: str) -> str:
     return str(folder / "machine.yaml")
 
 
-def test_a_machine(tmp_path: Path) -> None:
-    found = load_machine(written(tmp_path, TEXT))
-    assert found.memory is not None
-    assert found.memory.command == ("aiu-smi",)
-    assert found.serve_args == {"max-num-seqs": 4}
-    assert found.lease is not None
-    assert found.lease.lost == (75, -15)
-
-
 def test_those_that_are_shipped_are_right() -> None:
     assert machine_names() == ("ascend", "cpu", "cuda")
     for name in machine_names():
@@ -131,15 +122,10 @@ def test_what_they_do_and_who_is_on_them(
     answering(tmp_path, monkeypatch, "a2.txt")
     smi = ascend.smi()
     busy, free = devices.readings(smi)
-    assert (busy.used, busy.total, busy.utilization, busy.power, busy.temperature) == (
-        61234,
-        65536,
-        37,
-        95.1,
-        48,
-    )
+    assert (busy.used, busy.total, busy.utilization) == (61234, 65536, 37)
+    assert (busy.power, busy.temperature) == (95.1, 48)
     assert (free.uuid, free.used) == ("ascend-5.0", 3377)
-    assert [reading.uuid for reading in devices.readings(smi, ["ascend-5.0"])] == ["ascend-5.0"]
+    assert devices.readings(smi, ["ascend-5.0"]) == (free,)
     assert [(t.pid, t.uuid, t.memory) for t in devices.tenants(smi)] == [
         (20311, "ascend-4.0", 57801.0),
         (20477, "ascend-4.0", 134.0),
