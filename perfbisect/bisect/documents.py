@@ -282,7 +282,7 @@ def _measured_skips(result: BisectResult, measured: set[int]) -> Sequence[SkipDo
     events = to_search_events(result.records, result.plan)
     for index in dict.fromkeys(event.index for event in events if isinstance(event, Skipped)):
         last = [x for x in result.records if x.position == index and x.refused][-1]
-        failure = last.attempt.failure if last.attempt else None
+        failure = last.failure
         reason = f"{failure.phase}: {failure.reason}" if failure else last.reason
         skips.append(
             SkipDocument(

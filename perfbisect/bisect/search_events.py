@@ -156,7 +156,7 @@ def slot_record(records: Iterable[LaunchRecord], slot: str) -> SlotRecord:
     for launch in ended_launches(records):
         if launch.slot != slot or launch.purpose not in SEARCHING:
             continue
-        failure = launch.attempt.failure if launch.attempt else None
+        failure = launch.failure
         if launch.discarded or (failure is not None and failure.fault == "machine"):
             doubted = bool(known)
         elif launch.end == "finished":

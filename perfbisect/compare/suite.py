@@ -101,8 +101,7 @@ class _Member:
     def failed_server(self) -> bool:
         """True if the server failed in this cell's last turn."""
         records = self.launches.records
-        last = records[-1].attempt if records else None
-        failure = last.failure if last else None
+        failure = records[-1].failure if records else None
         return failure is not None and failure.fault == "change" and failure.phase in _CELL_PHASES
 
     @property

@@ -191,7 +191,7 @@ def launch_document(launch: LaunchRecord, change: Change, metric: MetricRef) -> 
     """One attempt, with its value of one metric."""
     attempt = launch.attempt
     runs = attempt.runs if attempt else ()
-    failure = attempt.failure if attempt else None
+    failure = launch.failure
     return LaunchDocument(
         number=launch.number,
         attempt=launch.attempt_id,

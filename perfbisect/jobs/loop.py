@@ -64,9 +64,8 @@ class Failures:
         Raises:
             MachineError: every slot has used up its back-offs.
             ClientError: the client failed twice in a row.
-            PerfbisectError: perfbisect itself failed.
         """
-        failure = launch.attempt.failure if launch.attempt else None
+        failure = launch.failure
         if launch.discarded:
             self._machine_failed(launch, launch.reason)
             return
@@ -74,8 +73,7 @@ class Failures:
             self._machine.pop(launch.slot, None)
             self._client = 0
             return
-        reason, where = f"{failure.phase}: {failure.reason}", self._log(launch)
-        resume = f"perfbisect resume {self.job.id}"
+        reason = f"{failure.phase}: {failure.reason}"
         if failure.fault == "machine":
             self._machine_failed(launch, reason)
         elif failure.fault == "client":
@@ -83,18 +81,15 @@ class Failures:
             if self._client >= MAX_CLIENT_FAILURES:
                 raise ClientError(
                     f"the client failed {self._client} times in a row, in {reason}",
-                    where=where,
-                    next_step=f"fix the cell or --client; or: {resume}",
+                    where=self._log(launch),
+                    next_step=f"fix the cell or --client; or: perfbisect resume {self.job.id}",
                 )
-        elif failure.fault == "ours":
-            raise PerfbisectError(reason, where=where, next_step=resume)
 
     def broken(self, launch: LaunchRecord, what: str, advice: str) -> PerfbisectError:
         """The error for a change that must work and fails; ``advice`` is the next step."""
         kind, problem = (ServerError, "does not serve") if launch.built else (BuildError, "cannot be built")
-        failure = launch.attempt.failure if launch.attempt else None
-        phase, reason = (failure.phase, failure.reason) if failure else ("launch", launch.reason)
-        return kind(f"{what} {problem}: {phase}: {reason}", where=self._log(launch), next_step=advice)
+        phase = launch.failure.phase if launch.failure else "launch"
+        return kind(f"{what} {problem}: {phase}: {launch.reason}", where=self._log(launch), next_step=advice)
 
     def _machine_failed(self, launch: LaunchRecord, reason: str) -> None:
         count = self._machine[launch.slot] = self._machine.get(launch.slot, 0) + 1
@@ -115,7 +110,7 @@ class Failures:
         )
 
     def _log(self, launch: LaunchRecord) -> str:
-        failure = launch.attempt.failure if launch.attempt else None
+        failure = launch.failure
         return failure.log if failure and failure.log else str(self.job.path / launch.folder)
 
 

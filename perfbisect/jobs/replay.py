@@ -10,7 +10,7 @@ from typing import Literal
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.measure.attempt import from_dict
-from perfbisect.model.attempt import Attempt, Purpose, key, provenance_differences
+from perfbisect.model.attempt import Attempt, Failure, Purpose, key, provenance_differences
 from perfbisect.model.metric import MetricRef
 
 
@@ -48,16 +48,18 @@ class LaunchRecord:
         return self.lost if self.attempt is None else sum(self.attempt.seconds.values()) / 60
 
     @property
+    def failure(self) -> Failure | None:
+        return self.attempt.failure if self.attempt else None
+
+    @property
     def refused(self) -> bool:
         """True if the change itself failed."""
-        failure = self.attempt.failure if self.attempt else None
-        return failure is not None and failure.fault == "change"
+        return self.failure is not None and self.failure.fault == "change"
 
     @property
     def built(self) -> bool:
         """False if the environment could not be built: a retry would only build again."""
-        failure = self.attempt.failure if self.attempt else None
-        return failure is None or failure.phase != "build"
+        return self.failure is None or self.failure.phase != "build"
 
 
 class JournalReplay:

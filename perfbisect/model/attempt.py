@@ -13,7 +13,7 @@ from perfbisect.model.metric import MetricRef
 
 Phase = Literal["build", "fetch", "launch", "first_request", "warm", "bench", "stop"]
 
-Fault = Literal["change", "machine", "client", "ours"]
+Fault = Literal["change", "machine", "client"]
 """Whose a failure is: only ``change`` is data about a change."""
 
 Purpose = Literal["run", "end", "search", "confirm", "revert"]

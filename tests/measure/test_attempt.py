@@ -41,7 +41,7 @@ RUNS = st.builds(
 FAILURES = st.builds(
     Failure,
     phase=st.sampled_from(["build", "fetch", "launch", "first_request", "warm", "bench", "stop"]),
-    fault=st.sampled_from(["change", "machine", "client", "ours"]),
+    fault=st.sampled_from(["change", "machine", "client"]),
     reason=TEXT,
     log=TEXT,
     code=st.none() | st.sampled_from(get_args(FaultCode)),
