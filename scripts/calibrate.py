@@ -168,10 +168,6 @@ def _name(slot: int, world: World) -> str:
     return f"slot {slot}" if len(world.slots) > 1 else ""
 
 
-def _minutes(event: Event) -> float:
-    return event.minutes if isinstance(event, Lost) else event.build + event.launch + event.run
-
-
 def play(world: World, seed: int) -> Session:
     """One bisection, its launches on the world's slots as they become free."""
     rng = np.random.default_rng([seed, 104_729])
@@ -184,7 +180,7 @@ def play(world: World, seed: int) -> Session:
     for action, now in _crew(plan, bench, events):
         if isinstance(action, SearchEnd):
             session.wall = now
-            session.gpu = sum(_minutes(event) for event in events)
+            session.gpu = sum(event.minutes for event in events)
             return _judge(session, bench, action.outcome)
         if isinstance(action, Measured) and action.purpose == "search" and world.step:
             session.during.append(_held(plan, events, culprit))
@@ -212,7 +208,7 @@ def _crew(
             yield action, clock
             event = bench.launch(action, slot, clock)
             count += 1
-            heapq.heappush(running, (clock + _minutes(event), count, slot, action, event))
+            heapq.heappush(running, (clock + event.minutes, count, slot, action, event))
             free.remove(slot)
         clock, _, slot, _, event = heapq.heappop(running)
         events.append(event)

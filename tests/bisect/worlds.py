@@ -92,7 +92,7 @@ class SlotSimulation:
                 free.remove(slot)
                 self.asked.append((slot, action))
                 event = self.answer(slot, action)
-                heapq.heappush(running, (self.clock + minutes(event), len(self.asked), slot, action, event))
+                heapq.heappush(running, (self.clock + event.minutes, len(self.asked), slot, action, event))
             assert running, "every slot waits, and nothing is under way"
             self.clock, _, slot, _, event = heapq.heappop(running)
             self.events.append(event)
@@ -108,7 +108,3 @@ class SlotSimulation:
         values = tuple(float(v * shift) for v in event.values)
         at = self.clock + event.build + event.launch
         return Measured(event.index, event.purpose, values, event.build, event.launch, event.run, slot, at)
-
-
-def minutes(event: Event) -> float:
-    return event.minutes if isinstance(event, Skipped) else event.build + event.launch + event.run

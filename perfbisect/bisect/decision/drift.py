@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -36,10 +37,6 @@ class DriftModels:
     sd: Array
     minutes: Array
     log_prior: Array
-
-    def of(self, chosen: Array) -> DriftModels:
-        """Some of them."""
-        return DriftModels(self.tau[chosen], self.sd[chosen], self.minutes[chosen], self.log_prior[chosen])
 
 
 def kinds(around: float) -> DriftModels:
@@ -80,9 +77,13 @@ class DriftFit:
     inverse: Array
     shared: Array
 
-    def of(self, chosen: Array) -> DriftFit:
-        """Some kinds of it."""
-        return DriftFit(*(getattr(self, each.name)[chosen] for each in fields(self)))
+
+ByKind = TypeVar("ByKind", DriftModels, DriftFit)
+
+
+def _select(values: ByKind, chosen: Array) -> ByKind:
+    """Some kinds of the models, or of their fit."""
+    return type(values)(*(getattr(values, each.name)[chosen] for each in fields(values)))
 
 
 def fit(y: Array, variance: Array, after: Array, shared: Array) -> DriftFit:
@@ -193,8 +194,8 @@ def drifting(
         if turn < _TURNS - 1:
             kept = of_kind > _KEPT * of_kind.max()
             few = tuple(part[kept] for part in sizes)
-            weight = _weights(got.of(kept), y, after, weight[None], own[kept], few, share[kept])
-            which = which.of(kept)
+            weight = _weights(_select(got, kept), y, after, weight[None], own[kept], few, share[kept])
+            which = _select(which, kept)
     soon = np.array([float(minutes.max()) + _SOON])
     forecast = next_level(got, which, y, after, kernel(which, soon, minutes)[:, 0])
     return _combine(without_drift, forecast, sizes, share, which, scope, mass)

@@ -50,6 +50,10 @@ class Measured:
     slot: str = ""
     at: float | None = None
 
+    @property
+    def minutes(self) -> float:
+        return self.build + self.launch + self.run
+
 
 @dataclass(frozen=True)
 class Skipped:

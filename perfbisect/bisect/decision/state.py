@@ -58,35 +58,22 @@ class Prices:
 
 def observed_prices(plan: Plan, events: tuple[Event, ...]) -> Prices:
     """Fold the events' minutes: medians of builds, launches and runs where there are any."""
-    builds, starts, runs = [], [], []
-    built, spent = set(plan.cached), 0.0
+    measured = [event for event in events if isinstance(event, Measured)]
+    spent = 0.0
     for event in events:
-        if isinstance(event, Lost):
-            spent += event.minutes
-            continue
-        built.add(event.index)
-        if isinstance(event, Skipped):
-            spent += event.minutes
-            continue
-        spent += event.build + event.launch + event.run
-        if event.build > 0:
-            builds.append(event.build)
-        if event.launch > 0:
-            starts.append(event.launch)
-        if event.run > 0:
-            runs.append(event.run / len(event.values))
-    costs = plan.costs
+        spent += event.minutes
     return Prices(
-        build=_price(builds, costs.build),
-        launch=_price(starts, costs.launch),
-        run=_price(runs, costs.run),
-        built=frozenset(built),
+        build=_price([event.build for event in measured], plan.costs.build),
+        launch=_price([event.launch for event in measured], plan.costs.launch),
+        run=_price([event.run / len(event.values) for event in measured], plan.costs.run),
+        built=plan.cached | {event.index for event in events if not isinstance(event, Lost)},
         spent=spent,
     )
 
 
 def _price(seen: list[float], expected: float) -> float:
-    return max(_MIN_PRICE, statistics.median(seen) if seen else expected)
+    taken = [minutes for minutes in seen if minutes > 0]
+    return max(_MIN_PRICE, statistics.median(taken) if taken else expected)
 
 
 @dataclass(frozen=True)

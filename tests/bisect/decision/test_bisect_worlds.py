@@ -61,7 +61,7 @@ class Drifting(Bench):
 
     def answer(self, action):
         event = super().answer(action)
-        minute = sum(e.build + e.launch + e.run for e in self.events)
+        minute = sum(e.minutes for e in self.events)
         level = math.exp(0.025 * math.sin(minute / 70 + self.seed))
         return replace(event, values=tuple(v * level for v in event.values))
 

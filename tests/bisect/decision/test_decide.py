@@ -117,7 +117,7 @@ def test_the_budget_ends_it_with_the_leading_set():
     assert end.verdict == "out of budget"
     assert end.culprits == end.beliefs.leading
     assert end.confirmed is None
-    assert sum(e.build + e.launch + e.run for e in world.events) <= 60
+    assert sum(e.minutes for e in world.events) <= 60
     short = bench(budget=8.0).play()
     assert (short.verdict, short.whole, short.beliefs.none) == ("out of budget", None, 0.25)
 

@@ -94,7 +94,7 @@ def test_the_budget_ends_it_with_what_was_named():
     world = bench({11: STEP, 30: STEP})
     world.play()
     first = next(k for k, action in enumerate(world.actions) if action.why.kind == "another step")
-    spent = sum(e.build + e.launch + e.run for e in world.events[:first])
+    spent = sum(e.minutes for e in world.events[:first])
     short = replace(world.plan, budget=spent + 1)
     outcome = next_action(short, world.events[:first]).outcome
     assert outcome.verdict == "found"

@@ -20,7 +20,7 @@ from perfbisect.bisect.decision.model import (
     Skipped,
     Wait,
 )
-from tests.bisect.worlds import Bench, SlotSimulation, minutes
+from tests.bisect.worlds import Bench, SlotSimulation
 
 
 def bench(step=0.3, at=21, n=40, sigma=0.01, tau=0.01, seed=1, **plan):
@@ -104,7 +104,7 @@ def test_more_than_four_launches_at_once_wait():
 def test_the_minutes_under_way_count():
     world, events, _ = searching(n=200, at=150)
     events = both_ends(events, "a", "b")
-    spent = sum(event.build + event.launch + event.run for event in events)
+    spent = sum(event.minutes for event in events)
     pending = [Pending(100, 1, "search", "b")]
     cost = 4 + 3 + 1.5
     tight = replace(world.plan, budget=spent + 1.5 * cost)
@@ -223,7 +223,7 @@ def test_slots_of_unlike_speed_name_nobody_wrongly(speed):
 def test_four_slots_are_sooner_and_dearer():
     one, four = (context(count, n=200, at=120, step=0.1, sigma=0.02, tau=0.01, seed=5) for count in (1, 4))
     assert one.play().culprits == four.play().culprits == (120,)
-    spent = [sum(minutes(event) for event in world.events) for world in (one, four)]
+    spent = [sum(event.minutes for event in world.events) for world in (one, four)]
     assert spent[0] == pytest.approx(one.clock)
     assert four.clock < 0.85 * one.clock
     assert spent[1] < 3 * spent[0]
