@@ -139,17 +139,7 @@ def test_never_ready(make: Make) -> None:
     assert "starting" in told.value.message and told.value.next_step
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        [503, "loading"],
-        [200, "<html>"],
-        [200, []],
-        [200, {"data": []}],
-        [200, {"data": "x"}],
-        [200, {"data": [1]}],
-    ],
-)
+@pytest.mark.parametrize("reply", [[503, "loading"], [200, "<html>"], [200, {"data": [1]}]])
 def test_answers_but_names_no_model(make: Make, reply: list[object]) -> None:
     server = make({"/v1/models": reply})
     until(lambda: ports.listeners(server.endpoint.port))
@@ -183,7 +173,6 @@ def test_stale_server_on_the_port(make: Make, tmp_path: Path) -> None:
         ([200, ""], r"not JSON.*\(empty\)"),
         ([200, {"choices": []}], "nothing at 'choices.0.text'"),
         ([200, {"choices": [{"text": ""}]}], "nothing at 'choices.0.text'"),
-        ([200, {"choices": None}], "nothing at 'choices.0.text'"),
         ([200, [1]], "nothing at 'choices.0.text'"),
     ],
 )
@@ -298,11 +287,7 @@ WANTED = {"queries": "prefix_cache_queries", "hits": "prefix_cache_hits"}
     "text, sums",
     [
         (METRICS, {"queries": 250.0, "hits": 50.0}),
-        (
-            "vllm:gpu_prefix_cache_queries_total 5\nvllm:gpu_prefix_cache_hits_total 2\n",
-            {"queries": 5.0, "hits": 2.0},
-        ),
-        ("vllm:prefix_cache_queries 5\nvllm:prefix_cache_hits 2", {"queries": 5.0, "hits": 2.0}),
+        ("vllm:gpu_prefix_cache_queries_total 5\nvllm:prefix_cache_hits 2", {"queries": 5.0, "hits": 2.0}),
         ("vllm:prefix_cache_queries_total 5\n", {}),
         ("", {}),
         ("<html>prefix_cache_hits 5</html>", {}),
