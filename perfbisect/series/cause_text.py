@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from perfbisect.series.causes import Cause, Evidence, EvidenceKind
 from perfbisect.series.findings import SeriesChange, SuppressionReason
@@ -65,13 +65,23 @@ _SENTENCES: Mapping[EvidenceKind, str] = {
 
 
 def evidence_sentence(evidence: Evidence) -> str:
-    """One piece of evidence as the report shows it."""
     return _SENTENCES[evidence.kind].format(**{k: _value(k, v) for k, v in evidence.values.items()})
 
 
 def alert_evidence(change: SeriesChange, cause: Cause) -> tuple[str, ...]:
     """The evidence of an alert as the report shows it, that of its cause first."""
-    return (*map(evidence_sentence, cause.evidence), *_detection_evidence(change))
+    sentences = [evidence_sentence(evidence) for evidence in cause.evidence]
+    if change.supported_by:
+        sentences.append(
+            "doubtful by itself among so many series; told since other servers moved on that night: "
+            f"{', '.join(change.supported_by)}"
+        )
+    count = len(change.series.values)
+    if count < _SHORT_SERIES:
+        sentences.append(f"a short series: {count} nights")
+    if change.series.lacking:
+        sentences.append(f"{change.series.lacking} points of the cell do not report {change.series.metric}")
+    return tuple(sentences)
 
 
 def suppression_sentence(change: SeriesChange) -> str:
@@ -83,19 +93,6 @@ def suppression_sentence(change: SeriesChange) -> str:
         "reported by the median": f"reported by {change.duplicate_of} of that night",
     }
     return sentences[change.suppression]
-
-
-def _detection_evidence(change: SeriesChange) -> Iterator[str]:
-    if change.supported_by:
-        yield (
-            "doubtful by itself among so many series; told since other servers moved on that night: "
-            f"{', '.join(change.supported_by)}"
-        )
-    count = len(change.series.values)
-    if count < _SHORT_SERIES:
-        yield f"a short series: {count} nights"
-    if change.series.lacking:
-        yield f"{change.series.lacking} points of the cell do not report {change.series.metric}"
 
 
 def _value(name: str, value: object) -> object:

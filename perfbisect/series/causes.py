@@ -197,20 +197,17 @@ def _keys_differ(context: ChangeContext) -> list[Evidence]:
 
 def _instrument(context: ChangeContext, moves: list[CountMove]) -> Cause | None:
     evidence = changed_labels(context.before, context.after, INSTRUMENT)
-    evidence += _redefined_tokens(context, moves)
+    # Input tokens that moved with the metric while the runs took as long are another count of one load.
+    nights = (*context.before, *context.after)
+    if len(_known(nights, "duration")) == len(nights) and all(move.name != "duration" for move in moves):
+        evidence += [
+            move.evidence("count redefined")
+            for move in moves
+            if move.name == "input_tokens"
+            and abs(move.shift) >= _REDEFINED
+            and abs(abs(move.shift) - abs(context.shift)) <= 0.2 * abs(move.shift)
+        ]
     return Cause("instrument", (*evidence, Evidence("definition changed"))) if evidence else None
-
-
-def _redefined_tokens(context: ChangeContext, moves: list[CountMove]) -> list[Evidence]:
-    """Input tokens that moved with the metric while the runs took as long: another count of one load."""
-    by_name = {move.name: move for move in moves}
-    tokens = by_name.get("input_tokens")
-    timed = all(night.get("duration") is not None for night in (*context.before, *context.after))
-    if tokens is None or not timed or "duration" in by_name or abs(tokens.shift) < _REDEFINED:
-        return []
-    if abs(abs(tokens.shift) - abs(context.shift)) > 0.2 * abs(tokens.shift):
-        return []
-    return [tokens.evidence("count redefined")]
 
 
 def _tail(context: ChangeContext) -> Cause | None:
@@ -222,15 +219,15 @@ def _tail(context: ChangeContext) -> Cause | None:
         return None
     values = {"statistic": context.statistic, "shift": context.shift, "median_shift": typical}
     moved = Evidence("few requests moved", values)
-    keys, one_night = _keys_differ(context), len(context.after) == 1
+    keys, is_one_night = _keys_differ(context), len(context.after) == 1
     warm_up = _added_warm_up(context)
     if warm_up is not None:
         return Cause("instrument", (Evidence("slow requests gone", values), warm_up, *keys))
     if keys:
         return Cause("instrument", (moved, *keys))
-    if one_night and not context.ended:
+    if is_one_night and not context.ended:
         return Cause("unknown", (moved, Evidence("one night so far")))
-    if one_night or context.shape == "transient":
+    if is_one_night or context.shape == "transient":
         return Cause("night", (moved, Evidence("one night")))
     return Cause("unknown", (moved, Evidence("warm-up or pause")))
 
@@ -405,9 +402,8 @@ def infer_causes(changes: Sequence[SeriesChange], index: SeriesIndex) -> tuple[C
         if cause.word in ("product", "unknown"):
             cause = _same_requests(change, cause, index)
         causes.append(cause)
-    return tuple(
-        _inherit(change, cause, changes, causes) for change, cause in zip(changes, causes, strict=True)
-    )
+    products = [(c, cause) for c, cause in zip(changes, causes, strict=True) if cause.word == "product"]
+    return tuple(_inherit(change, cause, products) for change, cause in zip(changes, causes, strict=True))
 
 
 def build_context(change: SeriesChange, index: SeriesIndex) -> ChangeContext:
@@ -453,11 +449,14 @@ def _covariates(series: CellSeries, places: Sequence[int], counted: range) -> tu
 
     These are input tokens outside the nights that count them alike, and durations of runs at a fixed rate.
     """
-    ignored = {"duration"} if series.points[-1].workload.rate != math.inf else set()
     nights = []
     for place in places[-_NOISE_NIGHTS:]:
-        left_out = ignored if series.nights[place] in counted else {*ignored, "input_tokens"}
-        nights.append({k: v for k, v in series.covariates[place].items() if k not in left_out})
+        covariates = dict(series.covariates[place])
+        if series.points[-1].workload.rate != math.inf:
+            covariates.pop("duration", None)
+        if series.nights[place] not in counted:
+            covariates.pop("input_tokens", None)
+        nights.append(covariates)
     return tuple(nights)
 
 
@@ -505,15 +504,11 @@ def _same_requests(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Ca
     return cause
 
 
-def _inherit(
-    change: SeriesChange, own: Cause, changes: Sequence[SeriesChange], causes: Sequence[Cause]
-) -> Cause:
+def _inherit(change: SeriesChange, own: Cause, products: Sequence[tuple[SeriesChange, Cause]]) -> Cause:
     """Product where the cause is unknown and another change of the same server that night is a product's."""
-    if own.word != "unknown" or change.series.part != "typical":
-        return own
-    for other, cause in zip(changes, causes, strict=True):
-        is_same = other.nights == change.nights and other.series.group == change.series.group
-        if cause.word == "product" and is_same:
-            beside = Evidence("same start moved", {"metric": other.series.metric, "cell": other.series.cell})
-            return Cause("product", (beside, *cause.evidence))
+    if own.word == "unknown" and change.series.part == "typical":
+        for other, cause in products:
+            if other.nights == change.nights and other.series.group == change.series.group:
+                values = {"metric": other.series.metric, "cell": other.series.cell}
+                return Cause("product", (Evidence("same start moved", values), *cause.evidence))
     return own

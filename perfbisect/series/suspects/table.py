@@ -46,8 +46,11 @@ class _Paths(_Row):
 
 
 class EnginePart(_Paths):
-    """A part of the engine and who runs it: cells with one of the traits ``of``, all cells without any, cells
-    that serve the model where a path has ``{model}``. ``sure``: how far the table may be believed here."""
+    """A part of the engine and who runs it.
+
+    Cells with one of the traits ``of``, all cells without any, cells that serve the model where a path has
+    ``{model}``. ``sure``: how far the table may be believed here.
+    """
 
     part: str = Field(min_length=1)
     of: Words = ()
