@@ -1,4 +1,4 @@
-"""One series: what is told of it, in which words, and what is not."""
+"""One series: its changes, drifts, transients and levels, and what is none of them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import integrate
+from scipy import integrate, stats
 
 from perfbisect.series.detection.model import (
     FEWEST,
+    LONGEST,
+    RAMP,
     ChangePoint,
     SeriesValues,
     detect,
     e_value,
+    fit_ramp,
     judge_series,
+    levels,
     needed,
+    outermost,
     p_value,
+    transients,
 )
 
 
@@ -240,3 +246,88 @@ def test_the_smallest_step_is_seen_in_about_four_of_five_cases(n: int) -> None:
             seen[share] += any(b.shape == "step" for b in found)
     assert 20 <= seen[1.0] <= 40
     assert seen[0.5] <= 12
+
+
+def test_a_ramp_is_found_with_its_ends() -> None:
+    path = np.interp(np.arange(60), [20, 40], [0.0, 0.1])
+    found = fit_ramp(nights(60, 1, 0.01) + path, (30,))
+    assert found is not None
+    assert abs(found.begin - 21) <= 3 and abs(found.end - 40) <= 3
+    assert found.step == pytest.approx(0.1, abs=3 * found.error)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_is_no_ramp(seed: int) -> None:
+    assert fit_ramp(nights(60, seed, 0.01) + 0.05 * (np.arange(60) >= 30), (30,)) is None
+    two = nights(90, seed, 0.01) + 0.1 * (np.arange(90) >= 30) + 0.1 * (np.arange(90) >= 60)
+    assert fit_ramp(two, (30, 60)) is None
+    assert fit_ramp(np.linspace(0, 1, RAMP + 3), (4,)) is None, "too few nights"
+
+
+def test_a_staircase_of_one_ramp_is_the_ramp() -> None:
+    path = np.interp(np.arange(90), [10, 80], [0.0, 0.3])
+    found = fit_ramp(nights(90, 3, 0.01) + path, (28, 45, 63))
+    assert found is not None
+    assert found.end - found.begin > 40
+
+
+def test_the_p_of_one_night_is_the_tail_of_a_student_t() -> None:
+    values = np.insert(np.tile([-0.01, 0.0, 0.01], 33), 60, 0.5)
+    (found,) = transients(values, ())
+    scale = 1.4826 * 0.01 * 1.06
+    assert (found.begin, found.end) == (60, 61)
+    assert found.p == pytest.approx(100 * 2 * stats.t.sf(0.5 / scale / 1.134, 3), rel=1e-6)
+    assert found.step == pytest.approx(0.5)
+
+
+def test_where_wild_nights_are_usual_one_more_is_no_news() -> None:
+    alone, usual = nights(100, 4, 0.01), nights(100, 4, 0.01)
+    alone[60] += 0.5
+    usual[[5, 20, 33, 60, 71, 90]] += 0.5
+    assert transients(alone, ())[0].p < 0.01
+    assert min(found.p for found in transients(usual, ())) == 1.0
+
+
+def test_a_longer_run_is_a_level_and_no_transient() -> None:
+    values = nights(60, 5, 0.01)
+    values[20 : 20 + LONGEST] += 0.3
+    assert [(t.begin, t.end) for t in transients(values, ())] == [(20, 20 + LONGEST)]
+    values[20 + LONGEST] += 0.3
+    assert transients(values, ()) == ()
+
+
+def test_a_run_ends_where_the_level_changes() -> None:
+    values = nights(60, 6, 0.01) + 1.0 * (np.arange(60) >= 30)
+    values[28:30] += 0.5
+    assert [(t.begin, t.end) for t in transients(values, (30,))] == [(28, 30)]
+
+
+def test_a_level_is_a_median_between_cuts() -> None:
+    first, second = levels([1.0, 2.0, 9.0, 20.0, 22.0], [3])
+    assert (first.first, first.last, first.value) == (0, 2, 2.0)
+    assert (second.first, second.last, second.value) == (3, 4, 21.0)
+    assert (first.low, first.high) == (1.0, 9.0)
+    # Distances from 2: 1, 0, 7; their median 1, times 1.4826, over 2.
+    assert first.spread == pytest.approx(0.7413)
+
+
+def test_without_cuts_there_is_one_level_and_of_nothing_none() -> None:
+    assert [outermost(count) for count in (1, 2, 5)] == [0, 0, 0]
+    assert len(levels([1.0, 2.0, 3.0], [0, 3])) == 1
+    (only,) = levels([3.0], [])
+    assert (only.low, only.value, only.high, only.spread) == (3.0, 3.0, 3.0, None)
+    assert levels([], []) == ()
+
+
+@pytest.mark.parametrize("count", [6, 7, 9, 10, 30, 99, 365, 1500])
+def test_the_interval_is_the_narrowest_that_holds_the_median(count: int) -> None:
+    out = outermost(count)
+    assert 2 * stats.binom.cdf(out, count, 0.5) <= 0.05 < 2 * stats.binom.cdf(out + 1, count, 0.5)
+
+
+def test_the_interval_covers_the_median_of_skewed_noise() -> None:
+    rng = np.random.default_rng(3)
+    nights = rng.exponential(1.0, (2000, 20))
+    held = [one.low <= np.log(2) <= one.high for row in nights for one in levels(row.tolist(), [])]
+    # 95.9 % by the binomial, +- 1.3 % of 2000.
+    assert np.mean(held) > 0.945
