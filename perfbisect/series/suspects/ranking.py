@@ -172,8 +172,11 @@ def server_votes(cells: Iterable[MeasuredCell]) -> tuple[ServerVote, ...]:
     starts: dict[str, list[MeasuredCell]] = {}
     for cell in cells:
         starts.setdefault(cell.start, []).append(cell)
-    hit = {start: tuple(cell for cell in group if cell.hit) for start, group in starts.items()}
-    return tuple(ServerVote(bool(hit[start]), hit[start] or tuple(group)) for start, group in starts.items())
+    votes = []
+    for group in starts.values():
+        hit = tuple(cell for cell in group if cell.hit)
+        votes.append(ServerVote(bool(hit), hit or tuple(group)))
+    return tuple(votes)
 
 
 def distinguishing_traits(votes: Sequence[ServerVote]) -> frozenset[str]:
@@ -313,19 +316,15 @@ def _night_factors(question: SuspectQuestion, table: SuspectTable) -> dict[str, 
 
     A commit that several nights may have been the first to run counts with the mean of theirs.
     """
-    onsets = {c.sha: [night for night in question.places if c.sha in night.commits] for c in question.commits}
-    shares = {
-        sha: sum(n.p for n in nights) / len(nights) if nights else 0.0 for sha, nights in onsets.items()
-    }
-    most = max(shares.values())
-    factors = {}
-    for sha, nights in onsets.items():
-        names, share = " or ".join(night.night for night in nights), shares[sha]
-        words = f"first run on the night of {names}: {share * 100:.0f} % of the place of the change"
-        if not nights:
-            words = "in no window of the place of the change"
-        factors[sha] = Factor("place", max(share / most, table.weights.outside), words)
-    return factors
+    shares, words = {}, {}
+    for sha in (commit.sha for commit in question.commits):
+        nights = [night for night in question.places if sha in night.commits]
+        share = sum(night.p for night in nights) / max(1, len(nights))
+        names = " or ".join(night.night for night in nights)
+        place = f"first run on the night of {names}: {share * 100:.0f} % of the place of the change"
+        shares[sha], words[sha] = share, place if nights else "in no window of the place of the change"
+    most, least = max(shares.values()), table.weights.outside
+    return {sha: Factor("place", max(share / most, least), words[sha]) for sha, share in shares.items()}
 
 
 def _kind_factor(commit: Commit, changed: Mapping[str, float], table: SuspectTable) -> Factor | None:

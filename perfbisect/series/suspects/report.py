@@ -58,25 +58,22 @@ def suspects_report(document: TrackSuspectsDocument) -> Report:
         first = code(document.suspects[0].sha[:12])
         blocks.append(Paragraph(("attributed by revert to ", first, f": {document.attributed}")))
     columns = (Column("P", numeric=True), Column("commit"), Column("date"), Column("subject"))
-    rows = tuple(
+    suspects = tuple(
         (probability(suspect.p), code(suspect.sha[:12]), suspect.date[:16], code(suspect.subject))
         for suspect in document.suspects
     )
     outside = f"P(none of them: another repository, the machine) {probability(document.p_outside_window)}"
-    blocks += [Table(columns, rows), Paragraph(outside)]
+    blocks += [Table(columns, suspects), Paragraph(outside)]
     if left := document.of - len(document.suspects):
         blocks.append(Paragraph(f"{left} more commits are less likely than these"))
-    evidence = Table(
-        (Column("commit"), Column("odds", numeric=True), Column("evidence")),
-        tuple(row for suspect in document.suspects for row in _evidence_rows(suspect)),
+    headings = (Column("commit"), Column("odds", numeric=True), Column("evidence"))
+    evidence = tuple(row for suspect in document.suspects for row in _evidence_rows(suspect))
+    sections = (
+        Section("Evidence", (Table(headings, evidence),)),
+        Section("Next", (Paragraph(document.note), Command(document.bisect, "to settle it"))),
     )
-    sections = [Section("Evidence", (evidence,))]
-    notes = [Paragraph(document.note)] if document.note else []
-    commands = [Command(document.bisect, "to settle it")] if document.bisect else []
-    if notes or commands:
-        sections.append(Section("Next", (*notes, *commands)))
     verdict = Verdict(f"{document.of} commits in its window")
-    return Report(f"Suspects of {document.alert}", verdict, tuple(blocks), tuple(sections))
+    return Report(f"Suspects of {document.alert}", verdict, tuple(blocks), sections)
 
 
 def _evidence_rows(suspect: Suspect) -> Iterator[tuple[Inline, ...]]:
