@@ -71,9 +71,7 @@ class Build:
     commit: str = ""
     branch: str = ""
     fixed: str = ""
-    state: str = ""
     url: str = ""
-    message: str = ""
 
     @property
     def key(self) -> str:

@@ -82,10 +82,6 @@ class CellSeries:
         return f"{last.build.pipeline}/{last.workload.test if suite == ALONE else suite}{kind}"
 
     @property
-    def builds(self) -> tuple[str, ...]:
-        return tuple(point.build.name for point in self.points)
-
-    @property
     def covariates(self) -> tuple[Mapping[str, Any], ...]:
         return tuple(point.covariates for point in self.points)
 

@@ -99,7 +99,7 @@ def test_a_damaged_store_fails_where_it_shows(tmp_path: Path) -> None:
     """Its first page is whole, so it opens; a page of its tables is not."""
     with SeriesStore.of(tmp_path) as opened:
         for number in range(200):
-            keep(opened, replace(BUILD, name=str(number), message="x" * 200))
+            keep(opened, replace(BUILD, name=str(number), url="x" * 200))
         path = opened.path
     content = bytearray(path.read_bytes())
     content[4096 * 8 :] = b"\xff" * (len(content) - 4096 * 8)

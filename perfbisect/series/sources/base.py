@@ -22,11 +22,9 @@ LARGEST = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that was listed and not yet read.
+    """A file that was listed and not yet read; see :class:`RawFile`.
 
-    ``name``: path inside the build; ``place``: full path or address. ``version`` changes with the content.
-    ``read`` gives its text and the text of the commands beside it. ``facts``: covariates that the source
-    knows.
+    ``version`` changes with the content. ``read`` gives its text and that of the commands beside it.
     """
 
     name: str

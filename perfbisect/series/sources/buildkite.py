@@ -123,9 +123,7 @@ def _build(pipeline: PipelineAddress, fields: Mapping[str, Any]) -> Build:
         commit=commit if re.fullmatch(r"[0-9a-f]{40}", commit) else "",
         branch=str(fields.get("branch") or ""),
         fixed=stamp(moment(created)) if created else "",
-        state=str(fields.get("state") or ""),
         url=str(fields.get("web_url") or ""),
-        message=str(fields.get("message") or "").partition("\n")[0],
     )
 
 
@@ -147,7 +145,7 @@ def _source_build(
     # A step that was run again has uploaded its files again: the later ones count.
     artifacts.sort(key=lambda pair: str(pair[1].get("started_at")))
     files = {str(artifact["path"]): _file(rest, artifact, job) for artifact, job in artifacts}
-    is_whole = build.state not in _UNFINISHED and bool(build.state)
+    is_whole = bool(fields.get("state")) and fields["state"] not in _UNFINISHED
     return SourceBuild(build, tuple(files.values()), options.zone or "UTC", is_whole)
 
 

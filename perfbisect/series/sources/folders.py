@@ -23,7 +23,7 @@ _NIGHT = re.compile(r"(?<!\d)(20\d{2})-?(\d{2})-?(\d{2})(?!\d)")
 _STAMPS = ("commit", "git_commit", "vllm_commit", "sha")
 _UNDATED = "9999"
 
-FoundBuild = tuple[Build, Path, list[Path]]
+_FoundBuild = tuple[Build, Path, list[Path]]
 """A build, its folder and its files."""
 
 
@@ -109,7 +109,7 @@ def _kanban_folders(path: Path) -> Iterator[tuple[Path, bool]]:
             return
 
 
-def _numbered_builds(raw: Path) -> Iterator[FoundBuild]:
+def _numbered_builds(raw: Path) -> Iterator[_FoundBuild]:
     folders = sorted(
         (entry for entry in raw.iterdir() if entry.is_dir()),
         key=lambda folder: (int(folder.name) if folder.name.isdigit() else 0, folder.name),
@@ -127,7 +127,7 @@ def _published_build(path: Path) -> Build | None:
     return published.build if published else None
 
 
-def _days(results: Path) -> Iterable[FoundBuild]:
+def _days(results: Path) -> Iterable[_FoundBuild]:
     """Files without a build are of the day on which they began; a day's summary names its day."""
     days: dict[str, list[Path]] = {}
     for path in json_files(results):

@@ -62,7 +62,7 @@ def series(store: SeriesStore, cell: str, metric: str) -> CellSeries:
 
 def test_the_break_of_the_twelfth_is_in_the_series(store: SeriesStore) -> None:
     ttfp = series(store, "qwen3_omni_chunk/random-mm@r0.3-n40", "audio_ttfp")
-    place = ttfp.builds.index("6433")
+    place = [point.build.name for point in ttfp.points].index("6433")
     assert ttfp.values[place] == pytest.approx(49716.2, abs=0.1)
     assert max(ttfp.values[:place]) < 800
     assert [b.index for b in ttfp.boundaries] == [], "no change of the instrument hides it"
