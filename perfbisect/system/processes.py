@@ -26,6 +26,8 @@ TOKEN_VARIABLE = "PERFBISECT_TOKEN"
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _DEAD = frozenset("ZXx")
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD of the kernel's ``include/linux/sched.h``, among the flags in ``/proc/PID/stat``."""
 
 Identity = tuple[int, float]
 """Process id and start time, unique within this boot."""
@@ -45,6 +47,8 @@ class Process:
     cpu_seconds: float
     waited_seconds: float = 0.0
     """CPU time of the children it has waited for."""
+    of_kernel: bool = False
+    """A thread of the kernel; before Linux 6.16 its environment reads as empty."""
 
     @property
     def living(self) -> bool:
@@ -80,6 +84,7 @@ def process(pid: int) -> Process | None:
         name=head.partition("(")[2],
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
         waited_seconds=(int(fields[13]) + int(fields[14])) / _TICKS,
+        of_kernel=bool(int(fields[6]) & _KERNEL_THREAD),
     )
 
 
@@ -111,16 +116,21 @@ def tree(
     while ancestor in rows and ancestor not in ancestors:
         ancestors.add(ancestor)
         ancestor = rows[ancestor].parent
-    foreign_sessions = {os.getsid(0), *(rows[found].session for found in ancestors if found in rows)}
+    # Session 0 is that of all processes whose session began outside this container, and of the kernel.
+    foreign_sessions = {0, os.getsid(0), *(rows[found].session for found in ancestors if found in rows)}
     identities = {*known, (pid, created)}
     mark = f"{TOKEN_VARIABLE}={token}".encode() if token else b""
     log_file = _file_identity(log) if log else None
-    candidates = [row for row in rows.values() if row.pid not in ancestors and row.created >= created]
+    candidates = [
+        row
+        for row in rows.values()
+        if row.pid not in ancestors and not row.of_kernel and row.created >= created
+    ]
     more = {
         row.pid
         for row in candidates
         if row.identity in identities
-        or _has_mark(row.pid, mark, accepts_blank=row.session == pid)
+        or _has_mark(row.pid, mark, accepts_blank=0 < pid == row.session)
         or _writes_to(row.pid, log_file)
     }
     members: set[int] = set()

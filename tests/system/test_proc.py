@@ -15,7 +15,7 @@ import pytest
 
 from perfbisect.errors import Interrupted, MachineError, ServerError
 from perfbisect.system import processes
-from perfbisect.system.processes import TOKEN_VARIABLE, alive, process, tree
+from perfbisect.system.processes import TOKEN_VARIABLE, Process, alive, process, tree
 from tests.system.stand_ins import (
     ENV,
     IDLE,
@@ -215,6 +215,25 @@ else:
     assert not any(Path(f"/proc/{left.pid}/environ").read_bytes()[:-8])
     processes.stop(owned, grace=0.1)
     assert gone(left.identity)
+
+
+@pytest.mark.parametrize("owner", [0, 70], ids=["an owner that never started", "an owner in its own session"])
+def test_what_the_kernel_and_other_containers_started_never_belongs(
+    monkeypatch: pytest.MonkeyPatch, owner: int
+) -> None:
+    """Before Linux 6.16 the environment of a thread of the kernel reads as empty."""
+    rows = (
+        Process(2, 0.0, 0, 0, 0, "S", "kthreadd", 0.0, of_kernel=True),
+        Process(44, 0.5, 2, 0, 0, "I", "kworker/0:1", 0.0, of_kernel=True),
+        Process(60, 2.0, 0, 0, 0, "S", "started outside this container", 0.0),
+        Process(70, 3.0, 1, 70, 70, "S", "engine", 0.0),
+        Process(71, 3.5, 70, 70, 70, "S", "worker with a title over its environment", 0.0),
+        Process(72, 4.0, 71, 72, 0, "S", "child in no session of this container", 0.0),
+    )
+    monkeypatch.setattr(processes, "table", lambda: {row.pid: row for row in rows})
+    monkeypatch.setattr(processes, "_has_mark", lambda *_, accepts_blank: accepts_blank)
+    members = tree("token", owner, 0.0)
+    assert [member.pid for member in members] == ([] if owner == 0 else [70, 71, 72])
 
 
 def test_the_caller_and_its_ancestors_never_belong() -> None:
