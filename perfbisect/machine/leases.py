@@ -11,6 +11,8 @@ import fcntl
 import getpass
 import json
 import os
+import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,6 +31,7 @@ _FOLDER = Path("/tmp/perfbisect-locks")
 _MACHINE = "machine"
 _SUFFIX = ".lock"
 _TICK_S = 0.25
+_ADVICE = f"set {FOLDER_VARIABLE} to a folder that all users of this host can write"
 _TRIES = 4
 """Before a lock counts as held: listing holders takes it for an instant."""
 
@@ -189,17 +192,43 @@ def _parse_name(file: str) -> tuple[Literal["machine", "device", "core"], str]:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make the folder with the sticky bit, writable for all users."""
+    """Make the folder with the sticky bit, writable for all users; one that exists stays as it is.
+
+    It stands where every user can write: a link in its place is not followed, and its mode is set before it
+    has its name.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with suppress(PermissionError):  # another user made it, and did this
-            if folder.stat().st_mode & 0o1777 != 0o1777:
-                folder.chmod(0o1777)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if not folder.is_symlink() and not folder.is_dir():
+            _make_shared(folder)
+        status = folder.stat(follow_symlinks=False)
     except OSError as error:
         raise MachineError(
-            f"no folder for the locks of this host: {folder}: {error.strerror or error}",
-            next_step=f"set {FOLDER_VARIABLE} to a folder that all users of this host can write",
+            f"no folder for the locks of this host: {folder}: {error.strerror or error}", next_step=_ADVICE
         ) from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise MachineError(
+            f"{folder} is no folder, or a link to one: locks are not kept there", next_step=_ADVICE
+        )
+    trusted = {0, os.getuid()}
+    if status.st_uid not in trusted and not status.st_mode & stat.S_ISVTX:
+        raise MachineError(
+            f"the folder of locks {folder} belongs to another user and has no sticky bit: its locks can be "
+            "removed by others",
+            next_step=_ADVICE,
+        )
+
+
+def _make_shared(folder: Path) -> None:
+    """Make a folder for all users; another process may make it at the same time."""
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        made.chmod(0o1777)
+        made.rename(folder)
+    except OSError:
+        made.rmdir()
+        if not folder.exists():
+            raise
 
 
 def _take(folder: Path, names: Mapping[str, bool]) -> dict[Path, int] | None:

@@ -148,6 +148,39 @@ def test_files_are_for_every_user(folder: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o666}
 
 
+def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
+    private, folder = tmp_path / "private", tmp_path / "locks"
+    private.mkdir(mode=0o700)
+    folder.symlink_to(private)
+    with (
+        pytest.raises(MachineError, match="link") as caught,
+        lease(A, folder=folder, holder=LeaseHolder("one")),
+    ):
+        pass
+    assert leases.FOLDER_VARIABLE in str(caught.value.next_step)
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert not list(private.iterdir())
+
+
+def test_a_folder_that_exists_keeps_its_mode(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    with lease(A, folder=folder, holder=LeaseHolder("one")):
+        pass
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a folder of another user")
+def test_a_folder_whose_owner_can_remove_locks_unseen(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    os.chown(folder, int(NOBODY), int(NOBODY))
+    with pytest.raises(MachineError, match="sticky"), lease(A, folder=folder, holder=LeaseHolder("one")):
+        pass
+    folder.chmod(0o1777)
+    with lease(A, folder=folder, holder=LeaseHolder("one")):
+        assert leases.holders(folder)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
 def test_two_users_of_one_host() -> None:
     with tempfile.TemporaryDirectory() as name:
