@@ -159,7 +159,8 @@ class Journal:
         self.path = path
         self._clock = clock
         contents = read(path) if path.exists() else Contents((), 0)
-        self._events = list(contents.events)
+        self._written = contents.events, contents.whole
+        """Events, and bytes of their lines: one value, so that an interruption changes both or none."""
         self.torn = contents.torn
         try:
             if contents.torn:
@@ -169,13 +170,12 @@ class Journal:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
             raise MachineError(f"the journal cannot be opened: {error}", where=path) from error
-        self._size = contents.whole
         self._half = False
         self._turn = threading.Lock()
 
     @property
     def events(self) -> tuple[JournalEvent, ...]:
-        return tuple(self._events)
+        return self._written[0]
 
     def append(self, kind: EventKind, data: Mapping[str, Any]) -> JournalEvent:
         """Write one event and sync it to disk.
@@ -187,7 +187,8 @@ class Journal:
             return self._append(kind, data)
 
     def _append(self, kind: EventKind, data: Mapping[str, Any]) -> JournalEvent:
-        event = JournalEvent(len(self._events), stamp(self._clock()), kind, plain(data))
+        events, size = self._written
+        event = JournalEvent(len(events), stamp(self._clock()), kind, plain(data))
         line = event.line().encode("utf-8")
         try:
             self._cut()
@@ -196,6 +197,7 @@ class Journal:
             while written < len(line):
                 written += os.write(self._file, line[written:])
             os.fsync(self._file)
+            self._written = (*events, event), size + len(line)
         except OSError as error:
             self._undo()
             raise MachineError(
@@ -207,8 +209,6 @@ class Journal:
             self._undo()
             raise
         self._half = False
-        self._size += len(line)
-        self._events.append(event)
         return event
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ class Journal:
 
     def _cut(self) -> None:
         if self._half:
-            os.ftruncate(self._file, self._size)
+            os.ftruncate(self._file, self._written[1])
             self._half = False
 
 

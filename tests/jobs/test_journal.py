@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -172,22 +175,30 @@ def test_half_a_line_is_taken_back_and_the_journal_goes_on(tmp_path: Path) -> No
     assert [event.kind for event in read(path).events] == ["abandoned"] * len(lines) + ["verdict"]
 
 
-def test_ctrl_c_in_the_middle_of_an_append_leaves_the_journal_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("after", range(12))
+def test_ctrl_c_at_any_line_of_an_append_leaves_a_whole_journal(tmp_path: Path, after: int) -> None:
     path = tmp_path / "journal.jsonl"
-    lines = written(path)
-    journal = Journal(path, clock=clock)
-    real = os.fsync
+    written(path)
+    left = after
 
-    def interrupted(_: int) -> None:
-        raise KeyboardInterrupt
+    def interrupt(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code is not Journal._append.__code__:
+            return interrupt
+        if event == "line" and (left := left - 1) < 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
 
-    monkeypatch.setattr(os, "fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        journal.append("verdict", {})
-    monkeypatch.setattr(os, "fsync", real)
-    assert path.read_bytes() == b"".join(lines)
-    journal.append("verdict", {})
-    journal.close()
-    assert [event.seq for event in read(path).events] == [0, 1, 2, 3]
+    with Journal(path, clock=clock) as journal:
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                journal.append("verdict", {})
+        finally:
+            sys.settrace(before)
+        assert journal.events == read(path).events, "memory and disk agree"
+        journal.append("verdict", {"last": True})
+        assert journal.events == read(path).events
+        assert [event.seq for event in journal.events] == list(range(len(journal.events)))
