@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-import psutil
 from filelock import FileLock, Timeout
 from pydantic import ConfigDict, TypeAdapter, with_config
 
@@ -19,12 +18,11 @@ from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.journal import JournalEvent, read
 from perfbisect.system.files import write_atomic
+from perfbisect.system.processes import alive, process
 
 JOURNAL = "journal.jsonl"
 HOLDER = "holder.json"
 _EXIT = "ended.json"
-_START_TOLERANCE_S = 0.5
-"""Between two readings of a process's start time."""
 
 _LOCAL = "--state with a folder on a local disk"
 
@@ -43,7 +41,7 @@ class ExitRecord:
 
 @dataclass(frozen=True)
 class LockHolder:
-    """The process that holds a folder, and since when."""
+    """The process that holds a folder, and since when. ``created``: seconds after boot."""
 
     pid: int
     created: float
@@ -52,12 +50,7 @@ class LockHolder:
     @property
     def alive(self) -> bool:
         """True if the process itself is running, not a zombie or another process with its pid."""
-        try:
-            process = psutil.Process(self.pid)
-            ended = process.status() == psutil.STATUS_ZOMBIE
-            return not ended and abs(process.create_time() - self.created) < _START_TOLERANCE_S
-        except psutil.Error:
-            return False
+        return alive(self.pid, self.created)
 
 
 _EXIT_RECORD = TypeAdapter(ExitRecord)
@@ -94,8 +87,9 @@ def hold_folder(folder: Path, what: str, next_step: str, since: str = "") -> Ite
     except OSError as error:
         raise MachineError(f"{what} cannot be locked: {error}", where=folder, next_step=_LOCAL) from error
     try:
-        process = psutil.Process()
-        text = json.dumps(asdict(LockHolder(process.pid, process.create_time(), since)))
+        ours = process(os.getpid())
+        assert ours is not None
+        text = json.dumps(asdict(LockHolder(*ours.identity, since)))
         write_atomic(folder / HOLDER, text, what=f"the holder of {what}", next_step=_LOCAL)
         yield
     finally:

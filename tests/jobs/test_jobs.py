@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,12 +12,12 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-import psutil
 import pytest
 
 from perfbisect.errors import Interrupted, MachineError, UsageError
 from perfbisect.jobs.folders import ExitRecord, Job, Jobs, LockHolder
 from perfbisect.jobs.journal import Journal
+from perfbisect.system.processes import process
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=1)))
 
@@ -111,7 +112,7 @@ def test_a_second_process_is_told_who_holds_the_job(tmp_path: Path) -> None:
         assert caught.value.next_step == f"wait for it, or: perfbisect stop {job.id}"
     with job.held():
         assert job.holder is not None
-        assert job.holder.pid == psutil.Process().pid
+        assert job.holder.pid == os.getpid()
     assert job.holder is None
 
 
@@ -127,9 +128,10 @@ def test_a_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 
 
 def test_a_pid_that_went_to_somebody_else_is_no_holder(tmp_path: Path) -> None:
-    me = psutil.Process()
-    assert LockHolder(me.pid, me.create_time()).alive
-    assert not LockHolder(me.pid, me.create_time() - 100).alive
+    me = process(os.getpid())
+    assert me is not None
+    assert LockHolder(me.pid, me.created).alive
+    assert not LockHolder(me.pid, me.created - 100).alive
     job = made(Jobs(tmp_path), "aaaa")
     (job.path / "holder.json").write_text(json.dumps({"pid": me.pid, "created": 1.0}))
     assert job.holder is None
