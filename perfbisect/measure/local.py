@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -36,6 +37,7 @@ from perfbisect.serving.families import FAMILIES, OFFLINE, Endpoint, ServerComma
 from perfbisect.serving.log_facts import engine_facts
 from perfbisect.serving.server import Server
 from perfbisect.system import environ, logs, ports
+from perfbisect.system.files import scratch_folder
 from perfbisect.system.processes import StopRequested, never
 
 DEVICE_MEMORY_SHARE = 0.9
@@ -98,7 +100,9 @@ class LocalExecutor:
 
     def _take_turns(self, shared: SharedTurns, started: Started, sink: Sink) -> Generator[None, None, None]:
         """Run the turns; yields between two of them."""
+        scratch = scratch_folder(shared.record.token)
         try:
+            scratch.mkdir(mode=0o700)
             is_prepared = self._prepare(shared.record, sink)
             while not is_prepared and shared.more and shared.record.environment is not None:
                 yield
@@ -107,6 +111,8 @@ class LocalExecutor:
                 yield from self._serve(shared, started, sink)
         except faults.ATTEMPT_ERRORS as error:
             shared.record.fail(error)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
         failed = shared.record
         while failed.failure is not None and shared.more:
             yield
@@ -183,8 +189,9 @@ class LocalExecutor:
         request, client, slot = record.request, record.instrument, self._slot(record.request)
         offline = {} if needs_hub_dataset(request.cell) else record.offline
         env = environ.for_interpreter(
-            self.shell, environment.interpreter, environment.env, offline, client.env(request.cell), slot.env
-        )
+            self.shell, environment.interpreter, environment.env, offline, record.scratch,
+            client.env(request.cell), slot.env,
+        )  # fmt: skip
         known = (environment.key, client.name)
         if known not in self._versions:
             self._versions[known] = identify_client(
@@ -240,8 +247,8 @@ class LocalExecutor:
             *profile.before(len(slot.devices), slot.env), str(environment.interpreter), *command.args
         )  # fmt: skip
         env = environ.for_interpreter(
-            self.shell, environment.interpreter, environment.env, record.offline, profile.env, command.env,
-            slot.env,
+            self.shell, environment.interpreter, environment.env, record.offline, record.scratch, profile.env,
+            command.env, slot.env,
         )  # fmt: skip
         record.facts |= {"model_name": endpoint.model_name, "server": command_facts(argv, env)}
         launched: float | None = time.monotonic()

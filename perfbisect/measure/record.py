@@ -23,6 +23,7 @@ from perfbisect.measure.executor import AttemptRequest, Turn
 from perfbisect.model.attempt import Attempt, Failure, Phase, Provenance, RunResult
 from perfbisect.serving.eras import era_of
 from perfbisect.system import clock, environ, logs, ports
+from perfbisect.system.files import scratch_folder
 from perfbisect.system.processes import OwnedProcess
 
 END_OF_LOG = 32768
@@ -87,6 +88,11 @@ class AttemptRecord:
     @property
     def instrument(self) -> Client:
         return CLIENTS[self.request.cell.client.name]
+
+    @property
+    def scratch(self) -> dict[str, str]:
+        """The variable by which the attempt's processes keep their temporary files in its own folder."""
+        return {"TMPDIR": str(scratch_folder(self.token))}
 
     @contextmanager
     def timed(self, phase: Phase, log: Path | None = None) -> Iterator[None]:

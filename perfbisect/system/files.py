@@ -1,15 +1,21 @@
-"""Atomic file writes: readers see the old or the new content."""
+"""Atomic file writes, whose readers see the old or the new content; and temporary folders of attempts."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from perfbisect.errors import MachineError
 
 _NEXT_STEP = "choose another path or free disk space"
+
+
+def scratch_folder(token: str) -> Path:
+    """Temporary folder of the processes with this token; a short path, since sockets are made in it."""
+    return Path(tempfile.gettempdir()) / f"pb-{token[:16]}"
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import threading
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfbisect.errors import FaultCode, Interrupted, MachineError, ServerError
+from perfbisect.system.files import scratch_folder
 from perfbisect.system.logs import neutral
 
 TOKEN_VARIABLE = "PERFBISECT_TOKEN"
@@ -367,7 +369,7 @@ def stop(owned: ProcessTree, grace: float = 15.0) -> tuple[str, ...]:
 def stop_leftovers(
     token: str, pid: int, created: float, *, log: Path | None = None, grace: float = 15.0
 ) -> tuple[Process, ...]:
-    """End the processes that a dead owner left; returns those that were alive.
+    """End the processes that a dead owner left and remove its temporary files; returns those that were alive.
 
     Raises:
         ServerError: a process survived.
@@ -376,6 +378,8 @@ def stop_leftovers(
     found = left.observe()
     if found:
         stop(left, grace)
+    if token:
+        shutil.rmtree(scratch_folder(token), ignore_errors=True)
     return found
 
 

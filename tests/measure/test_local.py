@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from perfbisect.measure.attempt import read_attempt
 from perfbisect.measure.local import WARM_SEED_OFFSET
 from perfbisect.model.attempt import Attempt
 from perfbisect.system import processes
+from perfbisect.system.files import scratch_folder
 from tests.measure.pretend import CHANGE, ENGINE, Watch, attempt, cell, environment
 
 
@@ -47,6 +50,21 @@ def test_good_attempt(good: Made) -> None:
     assert all(run.values["tpot:median"] > 0 and run.seconds > 0 for run in made.runs)
     assert set(made.seconds) == {"build", "launch", "first_request", "warm", "bench", "stop"}
     assert (made.id, made.change_id, made.purpose) == ("a-1", CHANGE.id, "search")
+
+
+def test_temporary_files_of_an_attempt_are_its_own_and_go_with_it(tmp_path: Path) -> None:
+    token = secrets.token_hex(16)
+    scratch = scratch_folder(token)
+
+    def leave_a_file(_: Watch) -> None:
+        assert stat.S_IMODE(scratch.stat().st_mode) == 0o700
+        (scratch / "vllm_dist_1").touch()
+
+    made = attempt(tmp_path, watch=Watch(at={"ready": leave_a_file}), token=token)
+    assert made.failure is None
+    commands = made.provenance.facts["server"], made.provenance.facts["client"]
+    assert [command["env"]["TMPDIR"] for command in commands] == [str(scratch)] * 2
+    assert not scratch.exists()
 
 
 def test_raw_files_are_kept(good: Made) -> None:

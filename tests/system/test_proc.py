@@ -15,6 +15,7 @@ import pytest
 
 from perfbisect.errors import Interrupted, MachineError, ServerError
 from perfbisect.system import processes
+from perfbisect.system.files import scratch_folder
 from perfbisect.system.processes import TOKEN_VARIABLE, Process, alive, process, tree
 from tests.system.stand_ins import (
     ENV,
@@ -129,10 +130,14 @@ def test_leftovers_of_a_dead_owner(tmp_path: Path, by_token_alone: bool) -> None
     owned.popen.kill()  # the leader alone, as the kernel does: the child lives on
     owned.popen.wait(10)
     assert alive(*child)
+    scratch = scratch_folder(token)
+    scratch.mkdir()
+    (scratch / "vllm_dist_1").touch()
     pid, created = (0, 0.0) if by_token_alone else (owned.pid, owned.created)
     found = processes.stop_leftovers(token, pid, created, grace=0.2)
     assert child in {member.identity for member in found}
     assert gone(child)
+    assert not scratch.exists()
     assert processes.stop_leftovers(token, pid, created) == ()
 
 
