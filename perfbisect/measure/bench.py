@@ -18,7 +18,7 @@ from perfbisect.machine.interference import UNJUDGED, InterferenceLimits, interf
 from perfbisect.machine.sampler import Sampler
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import Sink
-from perfbisect.measure.faults import ATTEMPT_ERRORS, BlamedError, DiscardedRunError
+from perfbisect.measure.faults import ATTEMPT_ERRORS, BlamedError, DiscardedRunError, is_own_error
 from perfbisect.measure.record import END_OF_LOG, AttemptRecord
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
@@ -66,7 +66,7 @@ class InterferenceMonitor:
         """Sample what happens meanwhile; the yielded facts are filled at its end.
 
         What is not ``measured`` (a start, a warm run) is discarded for device conflicts only. A failure under
-        load is discarded in any case.
+        load is discarded, unless the server ended by itself with an error that load does not explain.
 
         Raises:
             DiscardedRunError: a limit was exceeded, whether it succeeded or not.
@@ -81,7 +81,7 @@ class InterferenceMonitor:
             raise
         except ATTEMPT_ERRORS as error:
             reason = interference_reason(sampler.summary(), self.limits)
-            if reason is None:
+            if reason is None or is_own_error(error):
                 raise
             message = error.message if isinstance(error, PerfbisectError) else str(error)
             raise DiscardedRunError(

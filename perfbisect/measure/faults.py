@@ -211,6 +211,10 @@ _SECOND_HAND = re.compile(
 )
 _HARMLESS = re.compile(r"^(?:\([^()]*\)\s*)*(?:DEBUG|INFO|WARNING)\b")
 """Log levels that report no failure, even if they name one."""
+_OF_LOAD = re.compile(
+    r"[Tt]imed? ?[Oo]ut|[Oo]ut ?[Oo]f ?[Mm]emory|MemoryError|No available memory|allocate memory"
+)
+"""Errors of an engine that other work on the machine can cause."""
 _FIRST_HAND = re.compile(r"(?:^|[\s:])[A-Za-z_][\w.]*(?:Error|Exception)\b(?::|$)|Fatal Python error", re.M)
 
 
@@ -310,6 +314,14 @@ def names_an_error(lines: Iterable[str]) -> bool:
         _FIRST_HAND.search(line) and not _SECOND_HAND.search(line) and not _HARMLESS.match(line)
         for line in lines
     )
+
+
+def is_own_error(error: BaseException) -> bool:
+    """Whether a server ended by itself with an error that other work on the machine does not explain."""
+    if not isinstance(error, ServerError) or error.code != "server_failed":
+        return False
+    lines = error.output.splitlines()
+    return names_an_error(lines) and not any(_OF_LOAD.search(line) for line in lines)
 
 
 def _failed_part(error: BaseException, phase: Phase) -> Event:

@@ -153,7 +153,7 @@ class Server:
             message,
             cause,
             kind=MachineError if code == -signal.SIGKILL else ServerError,
-            code=processes.signal_code(-code) if code < 0 else None,
+            code=processes.signal_code(-code) if code < 0 else "server_failed",
         )
 
     def _failure(

@@ -12,7 +12,13 @@ import pytest
 
 from perfbisect.errors import BuildError, ClientError, FaultCode, MachineError, PerfbisectError, ServerError
 from perfbisect.machine import profile
-from perfbisect.measure.faults import FAULT_TABLE, BlamedError, DiscardedRunError, FaultClassifier
+from perfbisect.measure.faults import (
+    FAULT_TABLE,
+    BlamedError,
+    DiscardedRunError,
+    FaultClassifier,
+    is_own_error,
+)
 from perfbisect.model.attempt import Fault, Phase
 from perfbisect.system import ports
 from perfbisect.system.processes import signal_code
@@ -104,6 +110,22 @@ def test_oom_killer_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "oom_kills", lambda: 4)
     assert FaultClassifier(3).row(FAILED, "launch").means.startswith("the kernel ended a process")
     assert FaultClassifier(4).row(FAILED, "launch").fault == "change"
+
+
+@pytest.mark.parametrize(
+    "error, own",
+    [
+        (ServerError("x", output="AssertionError: no such layout", code="server_failed"), True),
+        (ServerError("x", output="no error is named", code="server_failed"), False),
+        (ServerError("x", output="torch.OutOfMemoryError: CUDA out of memory", code="server_failed"), False),
+        (ServerError("x", output="TimeoutError: no heartbeat", code="server_failed"), False),
+        (ServerError("x", output="AssertionError: no such layout", code="server_hung"), False),
+        (ServerError("x", output="AssertionError: no such layout"), False),
+        (MachineError("x", output="AssertionError: no such layout"), False),
+    ],
+)
+def test_errors_that_other_work_does_not_explain(error: Exception, own: bool) -> None:
+    assert is_own_error(error) == own
 
 
 @pytest.mark.parametrize("phase", ["launch", "stop"])

@@ -195,6 +195,15 @@ def test_failure_under_load_is_no_evidence(tmp_path: Path) -> None:
     assert "meanwhile:" in failure(made).reason
 
 
+def test_engine_that_ends_with_an_error_of_its_own_is_the_changes_on_a_busy_machine_too(
+    tmp_path: Path,
+) -> None:
+    limits = MachineLimits(foreign_cpu=None, steal=None, available=1.0, memory_pressure=None)
+    server = environment(tmp_path, "server", PRETEND_FAULT="import_error")
+    made = attempt(tmp_path, server, environment(tmp_path, "client"), limits_of_machine=limits)
+    assert (failure(made).phase, failure(made).fault) == ("launch", "change")
+
+
 def test_limits_as_they_are_typed() -> None:
     assert parse_limits("") == MachineLimits()
     assert parse_limits("off") == UNJUDGED
