@@ -41,7 +41,8 @@ STAGE_STATISTICS = {"mean": "mean", "median": "p50", "p99": "p99"}
 """Statistic of a stage -> the client's name for it."""
 
 ACCEPTANCE = ("spec_decode_acceptance_rate", "spec_decode_acceptance_length")
-_MAY_BE_ZERO = frozenset({"request_goodput", "audio_underrun", "image_distance", *ACCEPTANCE})
+GOODPUT = "request_goodput"
+_MAY_BE_ZERO = frozenset({"audio_underrun", "image_distance", *ACCEPTANCE})
 """Metrics of which 0 is a measurement; other zeros mean "not reported"."""
 
 
@@ -194,6 +195,8 @@ class Client(ABC):
             if key in derived:
                 continue
             value = known[key] if key in known else self.reported(document, key)
+            if value == 0 and key == GOODPUT:
+                value = least_goodput(number(document, "duration"))
             if value is not None and (value > 0 or key in known or (value == 0 and _may_be_zero(key))):
                 values[key] = value
             elif key not in optional and value is None:
@@ -203,6 +206,11 @@ class Client(ABC):
         if missing:
             raise ClientError(f"the result has no {', '.join(missing)}")
         return {**values, **{key: value for key, value in per_unit(values).items() if key in derived}}
+
+
+def least_goodput(duration_s: float) -> float:
+    """Goodput of a run in which no request met its objectives: half a request, so that it has a ratio."""
+    return 0.5 / duration_s
 
 
 def _may_be_zero(key: str) -> bool:

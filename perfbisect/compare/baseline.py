@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, Validat
 
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.jobs.plans import JobPlan, PlanPart, cell_data
+from perfbisect.jobs.replay import require_ratio
 from perfbisect.measure.attempt import from_dict, to_dict
 from perfbisect.model.attempt import Attempt, provenance_differences
 from perfbisect.model.cell import SERVER_SIDE, Cell, cell_difference
@@ -91,7 +92,8 @@ def require_same_workload(level: RecordedLevel, cell: Cell, metric: MetricRef) -
             next_step="perfbisect check CELL --save-baseline FILE measures one of this cell",
         )
     try:
-        level.values(metric)
+        for values in level.values(metric):
+            require_ratio(values, metric, where=level.job)
     except KeyError:
         known = sorted({name for attempt in level.attempts for run in attempt.runs for name in run.values})
         raise UsageError(

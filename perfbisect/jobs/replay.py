@@ -170,9 +170,12 @@ def require_comparable(
     metric: MetricRef,
     advice: str = "measure all of a bisection",
 ) -> None:
-    """Require the job's metric and comparable provenance; ``advice`` begins the error's next step."""
+    """Require the job's metric, of which a ratio exists, and comparable provenance.
+
+    ``advice`` begins the next step of an error about provenance.
+    """
     try:
-        attempt.values(metric)
+        values = attempt.values(metric)
     except KeyError:
         reported = sorted({name for run in attempt.runs for name in run.values})
         raise UsageError(
@@ -180,6 +183,7 @@ def require_comparable(
             where=attempt.folder,
             next_step="name one of these with --metric",
         ) from None
+    require_ratio(values, metric, where=attempt.folder)
     finished = (x.attempt for x in ended_launches(records) if x.end == "finished" and x.attempt is not None)
     first = next(finished, attempt)
     for field, left, right in provenance_differences(first.provenance, attempt.provenance):
@@ -187,6 +191,16 @@ def require_comparable(
             f"attempt {attempt.id} cannot be compared with {first.id}: {field} was {left!r} and is {right!r}",
             where=attempt.folder,
             next_step=f"{advice} on one machine, with one client (--client), of one cell",
+        )
+
+
+def require_ratio(values: Sequence[float], metric: MetricRef, *, where: str | None = None) -> None:
+    """Require values of which a ratio exists; else a UsageError."""
+    if not metric.metric.absolute and min(values) <= 0:
+        raise UsageError(
+            f"{key(metric)} is {min(values):g} in a run, and effects are ratios of positive values",
+            where=where,
+            next_step="name another metric with --metric",
         )
 
 

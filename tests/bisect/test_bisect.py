@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from perfbisect.bisect.job import amend
 from perfbisect.errors import BuildError, ClientError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.events import JobEnded, LaunchEnded, LaunchStarted, MachineBackoff
 from perfbisect.measure.executor import AttemptRequest
-from perfbisect.model.attempt import Failure
+from perfbisect.model.attempt import Failure, RunResult
 from perfbisect.report.kind import Amendment
 from tests.fixtures.jobs import MakePlan, NewJob, Play
 from tests.jobs.world import FakeBuilder, Watch, World, history, kinds, named, verdict
@@ -186,6 +188,20 @@ def test_a_metric_that_did_not_come_is_told_with_those_that_did(play: Play) -> N
     said = r"did not report tpot:median; it reported: failed, output_throughput"
     with pytest.raises(UsageError, match=said):
         play(world)
+
+
+class WithoutTokens(World):
+    """Answers of one token: nothing between tokens is measured."""
+
+    def _runs(self, *args: Any) -> tuple[RunResult, ...]:
+        return tuple(replace(run, values={**run.values, "tpot:median": 0.0}) for run in super()._runs(*args))
+
+
+def test_a_metric_of_which_no_ratio_exists_is_refused_at_its_first_launch(play: Play) -> None:
+    world = WithoutTokens(history(6).changes, slow=3)
+    with pytest.raises(UsageError, match=r"tpot:median is 0 in a run, and effects are ratios"):
+        play(world)
+    assert len(world.requests) == 1
 
 
 @pytest.mark.parametrize("field", ["machine_class", "client_digest"])

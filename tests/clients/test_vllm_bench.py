@@ -223,6 +223,11 @@ class TestParse:
         assert run.values["input_tokens"] == 64.0
         assert run.values["e2el_per_token"] == pytest.approx(35.0 / 3)
 
+    def test_a_run_without_one_good_request_counts_half_of_one(self) -> None:
+        asked = cell(client={"args": {"goodput": "ttft:1"}})
+        assert parse(document(request_goodput=5.0), asked).values["request_goodput"] == 5.0
+        assert parse(document(request_goodput=0.0), asked).values["request_goodput"] == 0.5 / 0.2
+
     def test_the_spread_between_requests_is_robust(self) -> None:
         run = parse(document())
         # Deviations of 10, 20, 30, 40 from their median 25 are 15, 5, 5, 15: their median is 10.

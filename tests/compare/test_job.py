@@ -268,6 +268,15 @@ def test_a_side_that_does_not_report_the_metric_ends_the_comparison(job: Job) ->
     assert "did not report tpot:median" in kept.launches[-1].reason
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_metric_of_which_no_ratio_exists_ends_the_comparison(job: Job, side: int) -> None:
+    spread = {index: {"tpot:std": 0.0 if index == side else 3.0} for index in (0, 1)}
+    world = Reporting(CHANGES, None, more=spread)
+    with pytest.raises(UsageError, match=r"tpot:std is 0 in a run, and effects are ratios"):
+        measured(job, world, metric=parse_metric("tpot:std"))
+    assert len(world.requests) <= 2, "no launch is paid for once it is known"
+
+
 def test_another_machine_does_not_count_after_a_resumption(job: Job) -> None:
     def cut(n: int, _: AttemptRequest) -> Interrupted | None:
         return Interrupted("now") if n == 3 else None

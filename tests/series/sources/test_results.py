@@ -58,6 +58,11 @@ def test_a_served_result_is_read_in_our_units() -> None:
     assert found.ended == "20260412-190255"
 
 
+def test_a_run_without_one_good_request_counts_half_of_one() -> None:
+    assert read(served(request_goodput=2.0)).values["request_goodput"] == 2.0
+    assert read(served(request_goodput=0.0)).values["request_goodput"] == 0.5 / 100
+
+
 def test_covariates_stand_beside() -> None:
     found = read(
         served(baseline={"median_audio_rtf": 0.3}, Hardware="H100", num_warmups=2, random_input_len=2500)
