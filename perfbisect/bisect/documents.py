@@ -213,7 +213,7 @@ def build_document(result: BisectResult) -> ReportDocument:
         guards=_guards(result),
         beliefs=_belief_document(result.beliefs) if result.beliefs else None,
         cell=cell_document(cell, plan.ref),
-        metric=metric_document(plan.ref),
+        metric=metric_document(plan.ref, plan.smallest_effect),
         repository=plan.setting.repository,
         environment=plan.setting.environment,
         client=plan.setting.instrument,

@@ -114,7 +114,7 @@ def plan_document(plan: BisectPlan, noise: Noise, builder: Builder | None = None
     disk = _disk_notes(plan, expected, builder) if builder is not None else ()
     return PlanDocument(
         cell=cell_document(cell, plan.ref),
-        metric=metric_document(plan.ref),
+        metric=metric_document(plan.ref, plan.smallest_effect),
         repository=plan.setting.repository,
         environment=plan.setting.environment,
         client=plan.setting.instrument,

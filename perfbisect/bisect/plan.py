@@ -102,7 +102,7 @@ class BisectPlan(JobPlan):
         return Plan(
             n=self.last,
             sign=metric.sign if self.direction == "regression" else -metric.sign,
-            min_effect=metric.smallest_effect,
+            min_effect=self.smallest_effect,
             costs=self.costs,
             skips=frozenset(i for i, position in enumerate(self.positions) if position.skip),
             cached=frozenset(i for i, position in enumerate(self.positions) if position.cached),

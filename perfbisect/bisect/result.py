@@ -118,7 +118,7 @@ def recast_result(job: Job, events: Sequence[JournalEvent], metric: MetricRef) -
     """
     plan, records = require_plan(job, events, BisectPlan), launches(events)
     require_reported(records, metric)
-    plan = plan.model_copy(update={"metric": str(metric)})
+    plan = plan.model_copy(update={"metric": str(metric), "min_effect": None})
     return BisectResult(job, plan, events, records, _supported_outcome(plan, records), is_recast=True)
 
 

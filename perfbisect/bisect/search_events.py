@@ -180,7 +180,7 @@ def disagreement(ended: LaunchRecord, records: Sequence[LaunchRecord], plan: Bis
     level, value = fmean(earlier), ended.attempt.log_value(plan.ref)
     error = math.sqrt(launch_variance(beliefs.sigma, beliefs.tau, len(ended.attempt.runs)))
     allowed = _FAR * error * math.sqrt(1 + 1 / len(earlier))
-    if abs(value - level) <= max(allowed, math.log1p(plan.ref.metric.smallest_effect)):
+    if abs(value - level) <= max(allowed, math.log1p(plan.smallest_effect)):
         return ""
     change, unit = plan.positions[ended.position].change.short, plan.ref.metric.unit
     return (

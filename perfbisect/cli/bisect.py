@@ -32,6 +32,7 @@ from perfbisect.commands.output import CommandResult
     help="File of path globs with factors: where the change is likelier to be.",
 )
 @click.option("--confirm-revert", is_flag=True, help="Then measure BAD against BAD without the culprit.")
+@options.min_effect
 @options.budget
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and the exact commands; start nothing.")

@@ -68,9 +68,7 @@ def verify(claim: str, measuring: MeasureOptions, **typed: Any) -> CommandResult
     "--a", "a", metavar="CHANGE", help="The one to compare with.  [default of pr/N: its merge base]"
 )
 @click.option("--b", "b", metavar="CHANGE", required=True, help="REV, REV+VARIANT, REV+patch:FILE, pr/N, ...")
-@click.option(
-    "--min-effect", metavar="PERCENT", type=float, help="Smallest effect worth telling, in per cent."
-)
+@options.min_effect
 @options.blocks
 @options.budget
 @options.seed

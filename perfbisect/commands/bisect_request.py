@@ -41,6 +41,8 @@ class BisectRequest:
     all_steps: bool = False
     confirm_revert: bool = False
     weights: Path | None = None
+    min_effect: float | None = None
+    """A share."""
     budget: float | None = None
     seed: int = 0
     workers: int = 1
@@ -79,6 +81,7 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
         weigh=position_weigher(workspace, request.weights)
         if request.weights and not request.releases
         else None,
+        min_effect=request.min_effect,
         budget=wiring.budget_minutes(workspace, request.budget),
         seed=request.seed,
         direction=request.direction,

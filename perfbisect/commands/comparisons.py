@@ -67,7 +67,7 @@ def plan_fields(plan: MeasurementPlan, cell: Cell, earlier: Sequence[Attempt]) -
     most = plan.max_launches * each
     return {
         "cell": cell_document(cell, plan.ref),
-        "metric": metric_document(plan.ref),
+        "metric": metric_document(plan.ref, plan.smallest_effect),
         "environment": plan.setting.environment,
         "client": plan.setting.instrument,
         "runs_per_launch": plan.runs,
@@ -93,7 +93,7 @@ def measure_change(
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """A comparison as it was typed; ``min_effect`` in per cent, ``max_regression`` a share, of a check."""
+    """A comparison as it was typed; ``min_effect`` and ``max_regression``, of a check, are shares."""
 
     measuring: MeasureOptions
     cell: str | None = None
@@ -116,9 +116,7 @@ PlannedComparison = PlannedJob[ComparePlan, ComparePlanDocument]
 
 def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedComparison:
     """Plan a comparison."""
-    measuring, min_effect = request.measuring, request.min_effect
-    if min_effect is not None and not 0 < min_effect < 100:
-        raise UsageError(f"--min-effect {min_effect:g} is no share in per cent, between 0 and 100")
+    measuring = request.measuring
     cell = wiring.resolve_cell(workspace, request.cell, None)
     wiring.require_workload(cell, measuring.expect_workload)
     a, b = resolve_sides(workspace, cell, request)
@@ -131,7 +129,7 @@ def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedCom
         blocks=request.blocks,
         budget=wiring.budget_minutes(workspace, request.budget),
         seed=request.seed,
-        min_effect=None if min_effect is None else min_effect / 100,
+        min_effect=request.min_effect,
         expect=request.expect,
         watch=request.watch,
         max_regression=request.max_regression,
@@ -142,7 +140,7 @@ def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedCom
         **plan_fields(plan, cell, earlier),
         a=side_document(a),
         b=side_document(b),
-        smallest_effect=plan.question().min_effect,
+        smallest_effect=plan.smallest_effect,
         forecast_blocks=blocks,
         forecast_from=forecast_from,
         commands=tuple(

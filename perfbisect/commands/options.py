@@ -73,6 +73,13 @@ MINUTES = UnitParam("duration", parse_minutes)
 PERCENT = UnitParam("percent", parse_share)
 """A percentage, as a share."""
 
+min_effect = click.option(
+    "--min-effect",
+    metavar="PERCENT",
+    type=PERCENT,
+    help="Smallest relevant effect, such as 2%.  [default: the metric's]",
+)
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

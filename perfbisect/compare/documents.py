@@ -335,7 +335,7 @@ def compare_document(job: Job, events: Sequence[JournalEvent]) -> CompareDocumen
         claim=result.claim if plan.expected else None,
         limit=plan.max_regression,
         summary=tuple(compare_summary(result)),
-        smallest_effect=plan.question().min_effect,
+        smallest_effect=plan.smallest_effect,
         launches_a_side=verdict.launches // 2,
         needed_blocks=(verdict.needed or 0) // plan.launches_per_look,
         a=side_document(plan.a),
@@ -415,7 +415,7 @@ def _job_fields(result: JobResult[MeasurementPlanT]) -> dict[str, Any]:
 def _effect_fields(result: JobResult[Any]) -> dict[str, Any]:
     verdict = result.verdict
     return {
-        "metric": metric_document(verdict.metric),
+        "metric": metric_document(verdict.metric, result.plan.smallest_effect),
         "effect": _number(verdict.effect),
         "low": _number(verdict.low),
         "high": _number(verdict.high),

@@ -267,8 +267,6 @@ class ComparePlan(MeasurementPlan):
     blocks: int
     budget: float
     seed: int = 0
-    min_effect: float | None = None
-    """The smallest relevant effect, where it is not the metric's own."""
     expect: str = ""
     """The change of the metric that is claimed; empty where nothing is."""
     watch: tuple[str, ...] = ()
@@ -295,10 +293,9 @@ class ComparePlan(MeasurementPlan):
         """The test of a metric, by default of the one that is judged."""
         ref = metric or self.ref
         row = ref.metric
-        own = self.min_effect if ref == self.ref else None
         return ab_test.AbTest(
             sign=row.sign,
-            min_effect=own or row.smallest_effect,
+            min_effect=self.smallest_effect if ref == self.ref else row.smallest_effect,
             blocks=self.blocks,
             seed=self.seed,
             absolute=row.absolute,

@@ -39,7 +39,7 @@ def compare_summary(result: JobResult[ComparePlan]) -> Iterator[str]:
         yield f"The claim ({plan.metric} {plan.expect} of B against A) {outcome[result.claim]}."
     yield f"{names}: {_effect_text(verdict)}."
     if plan.expected is None:
-        smallest = percent(plan.question().min_effect, False)
+        smallest = percent(plan.smallest_effect, False)
         better = "Smaller" if plan.ref.metric.direction == "lower" else "Larger"
         yield f"{better} is better; effects within {smallest} count as the same."
     yield from _guard_sentences(result)

@@ -169,7 +169,8 @@ def change_document(change: Change) -> ChangeDocument:
     return ChangeDocument.model_validate(change, from_attributes=True)
 
 
-def metric_document(metric: MetricRef) -> MetricDocument:
+def metric_document(metric: MetricRef, smallest_effect: float | None = None) -> MetricDocument:
+    """A metric; ``smallest_effect`` if a job has its own."""
     row = metric.metric
     statistic = f", {metric.statistic}" if metric.statistic else ""
     return MetricDocument(
@@ -177,7 +178,7 @@ def metric_document(metric: MetricRef) -> MetricDocument:
         display=row.display + statistic,
         unit=row.unit,
         direction=row.direction,
-        smallest_effect=row.smallest_effect,
+        smallest_effect=smallest_effect or row.smallest_effect,
     )
 
 

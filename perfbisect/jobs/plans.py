@@ -65,10 +65,17 @@ class JobPlan(PlanPart):
     digest: str
     setting: MeasurementConfig
     metric: str
+    min_effect: float | None = None
+    """The smallest relevant effect, where it is not the metric's own."""
 
     @property
     def ref(self) -> MetricRef:
         return parse_metric(self.metric)
+
+    @property
+    def smallest_effect(self) -> float:
+        """The smallest relevant effect: relative, of shares a difference."""
+        return self.min_effect or self.ref.metric.smallest_effect
 
 
 PlanT = TypeVar("PlanT", bound=JobPlan)

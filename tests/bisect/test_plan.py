@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.bisect.forecast import forecast
+from perfbisect.bisect.forecast import forecast, plan_document
 from perfbisect.bisect.plan import BisectPlan, find_positions, make_plan
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
@@ -130,6 +130,9 @@ def test_costs_and_seed_reach_the_core() -> None:
     )  # fmt: skip
     question = made.search
     assert (question.budget, question.seed, question.sign, question.min_effect) == (90.0, 7, -1, 0.03)
+    own = made.model_copy(update={"min_effect": 0.01})
+    shown = plan_document(own, learnt_noise((), own.ref))
+    assert own.search.min_effect == shown.metric.smallest_effect == 0.01
 
 
 TPOT = parse_metric("tpot")
