@@ -39,7 +39,7 @@ from perfbisect.jobs.runner import BACKOFF, LEAST_CORES, JobContext, SpareCores
 from perfbisect.machine import interference
 from perfbisect.machine.leases import Lease, LeaseHolder, holders, lease, leased_devices, lock_folder
 from perfbisect.machine.profile import machine
-from perfbisect.machine.slots import Slot, TooFewDevicesError, machine_of, plan_slots
+from perfbisect.machine.slots import NoDeviceError, Slot, machine_of, plan_slots
 from perfbisect.measure.executor import PhaseLimits
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.measure.serving import check_stages
@@ -202,11 +202,11 @@ def forecast_slots(
 ) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
     """The slots of :func:`slots_for` and a plan's notes on them; raises what that raises.
 
-    A dry run needs no devices: with too few it gets no slots and a note.
+    A dry run needs no devices: where there are none it gets no slots and a note.
     """
     try:
         slots = slots_for(cell, workers, named)
-    except TooFewDevicesError as error:
+    except NoDeviceError as error:
         if not dry:
             raise
         return (), (f"nothing can start on this machine: {error.message}",)

@@ -166,8 +166,8 @@ def machine_of(slot: Slot, shell: Mapping[str, str], profile: Profile = CUDA) ->
     return machine({**shell, **slot.env}, profile, part=len(slot.cores))
 
 
-class TooFewDevicesError(UsageError):
-    """The machine has too few devices of one kind."""
+class NoDeviceError(UsageError):
+    """No device of this machine is visible."""
 
 
 def plan_slots(
@@ -189,7 +189,7 @@ def plan_slots(
     One worker without devices or pinning gets ``Slot("")``, the whole machine.
 
     Raises:
-        TooFewDevicesError: too few devices of one kind.
+        UsageError: too few devices of one kind; NoDeviceError where none is visible.
         MachineError: too few cores.
     """
     if workers < 1 or gpus < 0:
@@ -263,11 +263,10 @@ def _groups(
     )
     if size > 1 and any(gpu.parent for gpu in devices):
         problem += "; a process computes on one MIG instance at most, so these do not count for several"
-    raise TooFewDevicesError(
-        problem,
-        next_step=f"{'ask for fewer workers, or ' if workers > 1 else ''}look at {variable} and the devices "
-        "that the driver lists (perfbisect doctor); --dry-run needs none",
-    )
+    advice = f"look at {variable} and the devices that the driver lists (perfbisect doctor)"
+    if not devices:
+        raise NoDeviceError(problem, next_step=f"{advice}; --dry-run needs none")
+    raise UsageError(problem, next_step=f"{'ask for fewer workers, or ' if workers > 1 else ''}{advice}")
 
 
 def _chunks(

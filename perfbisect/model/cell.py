@@ -250,6 +250,15 @@ NOT_WORKLOAD = frozenset(
 """Fields that do not enter the digest by themselves."""
 
 
+_PARALLEL_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+"""Serve arguments of vLLM whose product is the number of devices of a server on one machine."""
+
+
+def _parallel_size(value: object) -> int:
+    """A size of parallelism; 1 where it is not given, or not a number for the engine to refuse."""
+    return int(value) if isinstance(value, int | str) and str(value).isdigit() else 1
+
+
 class Cell(_Frozen):
     """One workload that is measured.
 
@@ -336,6 +345,20 @@ class Cell(_Frozen):
     def _watches_reference(self) -> Cell:
         if self.reference is not None and "image_distance" not in self.guards:
             raise ValueError("a cell that brings a reference has image_distance among its guards")
+        return self
+
+    @model_validator(mode="after")
+    def _reserves_enough_devices(self) -> Cell:
+        served = {"": self.serve_args}
+        for name, variant in self.variants.items():
+            served[name] = {**self.serve_args, **variant.serve_args}
+        for name, serve_args in served.items():
+            needed = math.prod(_parallel_size(serve_args.get(size)) for size in _PARALLEL_SIZES)
+            if self.family == "text" and 0 < self.gpus < needed:
+                of = f" of variant {name}" if name else ""
+                raise ValueError(
+                    f"gpus: {self.gpus} is too few for serve_args{of}: they take {needed} devices"
+                )
         return self
 
     @property

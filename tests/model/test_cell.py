@@ -307,6 +307,15 @@ class TestDeployYaml:
         ({"sampling": {"temprature": 1}}, "Extra inputs"),
         ({"model": ""}, "at least 1"),
         ({"variants": {"a b": {}}}, "no name of a variant"),
+        ({"gpus": 1, "serve_args": {"tensor-parallel-size": 8}}, "take 8 devices"),
+        (
+            {"gpus": 8, "serve_args": {"tensor_parallel_size": 4, "data_parallel_size": "4"}},
+            "take 16 devices",
+        ),
+        (
+            {"gpus": 1, "variants": {"two": {"serve_args": {"pipeline-parallel-size": 2}}}},
+            "of variant two: they take 2 devices",
+        ),
     ],
 )
 def test_bad_values_are_refused(fields: dict[str, Any], said: str) -> None:
@@ -348,3 +357,10 @@ def test_text_is_greedy_by_default_and_speech_as_its_deploy_yaml_says() -> None:
     assert of("tts").digest != of("tts", sampling={"temperature": 0}).digest
     again = Cell.model_validate_json(of("tts").model_dump_json())
     assert again.digest == of("tts").digest
+
+
+def test_parallel_servers_on_devices_enough_or_without_any() -> None:
+    parallel = {"tensor-parallel-size": 4, "pipeline-parallel-size": 2}
+    assert cell(gpus=8, serve_args=parallel).gpus == 8
+    assert cell(gpus=0, serve_args=parallel).gpus == 0, "processors: the engine takes them as it likes"
+    assert cell(gpus=1, serve_args={"tensor-parallel-size": "auto"}).gpus == 1, "the engine refuses it"
