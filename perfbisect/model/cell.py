@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -250,13 +250,14 @@ NOT_WORKLOAD = frozenset(
 """Fields that do not enter the digest by themselves."""
 
 
-_PARALLEL_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
+PARALLEL_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 """Serve arguments of vLLM whose product is the number of devices of a server on one machine."""
 
 
-def _parallel_size(value: object) -> int:
-    """A size of parallelism; 1 where it is not given, or not a number for the engine to refuse."""
-    return int(value) if isinstance(value, int | str) and str(value).isdigit() else 1
+def parallel_devices(serve_args: Mapping[str, object], sizes: Sequence[str] = PARALLEL_SIZES) -> int:
+    """Product of the sizes of parallelism; one that is not given, or no number, counts as 1."""
+    given = (serve_args.get(name) for name in sizes)
+    return math.prod(int(size) for size in given if isinstance(size, int | str) and str(size).isdigit())
 
 
 class Cell(_Frozen):
@@ -353,7 +354,7 @@ class Cell(_Frozen):
         for name, variant in self.variants.items():
             served[name] = {**self.serve_args, **variant.serve_args}
         for name, serve_args in served.items():
-            needed = math.prod(_parallel_size(serve_args.get(size)) for size in _PARALLEL_SIZES)
+            needed = parallel_devices(serve_args)
             if self.family == "text" and 0 < self.gpus < needed:
                 of = f" of variant {name}" if name else ""
                 raise ValueError(

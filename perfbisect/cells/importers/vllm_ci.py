@@ -7,7 +7,6 @@ switch. ``qps_list`` and ``max_concurrency_list`` are crossed. The newer form ha
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -25,7 +24,7 @@ from perfbisect.cells.importers.base import (
     kebab,
     number_duplicates,
 )
-from perfbisect.model.cell import Sampling
+from perfbisect.model.cell import Sampling, parallel_devices
 from perfbisect.serving.families import FAMILIES
 
 _LISTS = ("qps_list", "max_concurrency_list")
@@ -36,7 +35,6 @@ _ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 _ADDRESS = ("host", "port", "base-url")
 """Options that an attempt sets itself."""
 
-_PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 _OWN = (
     *("backend", "endpoint", "tokenizer", "ignore-eos", "extra-body", "seed", "num-warmups", "burstiness"),
     *("percentile-metrics", "metric-percentiles", "dataset-name", "dataset-path", "num-prompts"),
@@ -145,10 +143,9 @@ def _server_fields(variables: Mapping[str, object], server: Mapping[str, object]
         "env": dict(variables),
     }
     is_cpu = options.get("device") == "cpu" or any(name.startswith("VLLM_CPU_") for name in variables)
-    sizes = [size for name in _PARALLEL if isinstance(size := options.get(name), int)]
     return {
         **{name: value for name, value in fields.items() if value not in (None, {})},
-        "gpus": 0 if is_cpu else math.prod(sizes),
+        "gpus": 0 if is_cpu else parallel_devices(options),
     }
 
 

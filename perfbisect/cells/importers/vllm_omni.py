@@ -7,7 +7,6 @@ A specification is a JSON list of servers with their workloads. ``max_concurrenc
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from perfbisect.cells.importers.base import (
 from perfbisect.cells.loading import LADDERS
 from perfbisect.clients.omni_bench import BACKENDS
 from perfbisect.common.digests import digest
+from perfbisect.model.cell import PARALLEL_SIZES, parallel_devices
 from perfbisect.serving.eras import NIGHTLY_ERAS
 from perfbisect.serving.families import FAMILIES
 
@@ -55,10 +55,7 @@ _STAGED_DEVICES = 2
 
 _PLATFORM = "cuda"
 
-_PARALLEL = (
-    *("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "cfg-parallel-size"),
-    *("ulysses-degree", "usp", "ring-degree", "ring"),
-)
+_PARALLEL = (*PARALLEL_SIZES, "cfg-parallel-size", "ulysses-degree", "usp", "ring-degree", "ring")
 """Options that multiply the devices. The VAE and HSDP share those of the others."""
 
 WARMUPS = 2
@@ -198,8 +195,7 @@ def _server_fields(
         fields["stage_overrides"] = overrides
     if options:
         fields["serve_args"] = options
-    sizes = [size for name in _PARALLEL if isinstance(size := options.get(name), int)]
-    product = max(math.prod(sizes), _STAGED_DEVICES if staged else 1)
+    product = max(parallel_devices(options, _PARALLEL), _STAGED_DEVICES if staged else 1)
     gpus = _marked_devices(server.get("mark")) or _named_devices(text, overrides) or product
     return {**fields, "env": dict(_ENVIRONMENT), "gpus": gpus}
 
