@@ -41,7 +41,6 @@ STAGE_STATISTICS = {"mean": "mean", "median": "p50", "p99": "p99"}
 """Statistic of a stage -> the client's name for it."""
 
 ACCEPTANCE = ("spec_decode_acceptance_rate", "spec_decode_acceptance_length")
-GOODPUT = "request_goodput"
 _MAY_BE_ZERO = frozenset({"audio_underrun", "image_distance", *ACCEPTANCE})
 """Metrics of which 0 is a measurement; other zeros mean "not reported"."""
 
@@ -180,7 +179,9 @@ class Client(ABC):
 
     def reported(self, document: Document, key: str) -> float | None:
         """A metric in the unit of the metric table, None if missing. :raises ClientError: not a number."""
-        return number(document, self.field(key)) if self.field(key) in document else None
+        if self.field(key) not in document:
+            return None
+        return positive_goodput(key, number(document, self.field(key)), document)
 
     def read_values(self, cell: Cell, document: Document, known: Mapping[str, float]) -> dict[str, float]:
         """All metrics of a run, of which ``known`` are computed. :raises ClientError: missing, or zero."""
@@ -195,8 +196,6 @@ class Client(ABC):
             if key in derived:
                 continue
             value = known[key] if key in known else self.reported(document, key)
-            if value == 0 and key == GOODPUT:
-                value = least_goodput(number(document, "duration"))
             if value is not None and (value > 0 or key in known or (value == 0 and _may_be_zero(key))):
                 values[key] = value
             elif key not in optional and value is None:
@@ -208,9 +207,9 @@ class Client(ABC):
         return {**values, **{key: value for key, value in per_unit(values).items() if key in derived}}
 
 
-def least_goodput(duration_s: float) -> float:
-    """Goodput of a run in which no request met its objectives: half a request, so that it has a ratio."""
-    return 0.5 / duration_s
+def positive_goodput(key: str, value: float, document: Document) -> float:
+    """A value; a goodput of no request counts half a request, so that it has a ratio."""
+    return 0.5 / number(document, "duration") if key == "request_goodput" and value == 0 else value
 
 
 def _may_be_zero(key: str) -> bool:

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from perfbisect.cells.importers.vllm_omni import WARMUPS
 from perfbisect.cells.match import WORKLOAD_PARTS, ReportedWorkload, parse_command, parse_result_name
-from perfbisect.clients.base import CELL, GOODPUT, count, least_goodput, number, read_stages
+from perfbisect.clients.base import CELL, count, number, positive_goodput, read_stages
 from perfbisect.common.quantities import moment, stamp
 from perfbisect.errors import ClientError, LocatedError, UsageError
 from perfbisect.model.metric import METRICS, per_unit
@@ -412,11 +412,9 @@ def _read_values(document: Mapping[str, Any]) -> tuple[dict[str, float], list[st
         if match is None or reported is None:
             continue
         key, factor = match
-        value = number(document, name) * factor
+        value = positive_goodput(key, number(document, name) * factor, document)
         if value < 0:
             raise ClientError(f"{name} is {reported}: no measurement")
-        if value == 0 and key == GOODPUT:
-            value = least_goodput(number(document, "duration"))
         if value == 0 and not METRICS[key.partition(":")[0]].guard:
             continue
         if factor != 1.0:
