@@ -14,12 +14,13 @@
 #   make test-vllm       the tests with the real vLLM on CPU                        (30 minutes)
 #   make test-browser    the dashboard in Chromium; installs it if missing          (minutes)
 #   make bench           measure the overhead of perfbisect against its limits      (1 minute)
+#   make bars            check the published error rates with fresh seeds           (10 minutes)
 #
 #   make docs            write the command reference and the digests of JSON schemas
 #   make lock            update requirements/*.txt to the newest versions
 #   make clean           remove build/, dist/ and .venv/
 #
-# SEED=N plants the slow commit of a demo elsewhere; ARGS='...' is passed to pytest or to the script.
+# SEED=N plants the slow commit of a demo elsewhere or repeats `make bars`; ARGS='...' is passed to pytest or to the script.
 
 PYTHON ?= python3
 VENV := .venv
@@ -30,7 +31,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly test test-browser test-vllm check bench docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly test test-browser test-vllm check bench bars docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -93,6 +94,9 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(PY) -m scripts.bench $(ARGS)
+
+bars: $(STAMP)
+	$(PY) -m scripts.bars $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 docs: $(STAMP)
 	$(PY) -m scripts.gen_cli_docs

@@ -49,13 +49,15 @@ NEAR = 8
 """Nights within which a change that is told is about a change that was planted."""
 
 
-def _series(values: Sequence[float], key: str = "series") -> SeriesValues:
+def series_of(values: Sequence[float], key: str = "series") -> SeriesValues:
+    """A series of nights without a gap."""
     nights = tuple(range(len(values)))
     return SeriesValues(key, tuple(float(v) for v in values), nights, min_effect=SMALLEST)
 
 
-def _steps(values: Sequence[float]) -> list[ChangePoint]:
-    series = _series(values)
+def steps_of(values: Sequence[float]) -> list[ChangePoint]:
+    """The relevant steps of a series at a rate of 1 %."""
+    series = series_of(values)
     if series.refusal:
         return []
     return [b for b in detect(series, ALPHA) if b.shape == "step" and b.is_relevant]
@@ -63,12 +65,12 @@ def _steps(values: Sequence[float]) -> list[ChangePoint]:
 
 def detect_indices(values: Sequence[float]) -> list[int]:
     """Index of the first point of each new level."""
-    return [b.index for b in _steps(values)]
+    return [b.index for b in steps_of(values)]
 
 
 def change_sets(values: Sequence[float]) -> list[list[int]]:
     """The 95 % set of places of each change of :func:`detect_indices`, in the same order."""
-    return [list(b.places) for b in _steps(values)]
+    return [list(b.places) for b in steps_of(values)]
 
 
 def load(path: Path) -> ModuleType:
@@ -121,7 +123,7 @@ def labelled(scorer: ModuleType, data: Path, name: str) -> list[str]:
     series = rows(data, name)
     for row in series:
         begun = time.process_time()
-        told = _steps(row["values"])
+        told = steps_of(row["values"])
         seconds += time.process_time() - begun
         at = [b.index for b in told]
         hits, false, missed, _ = scorer.match(at, row["truth"], 2)
@@ -161,7 +163,7 @@ def labelled(scorer: ModuleType, data: Path, name: str) -> list[str]:
 def discoveries(data: Path, name: str, fdr: float) -> list[str]:
     """One line: of the series alarmed at ``fdr`` over the whole set, those in which nothing was planted."""
     given = rows(data, name)
-    told = detect_all([_series(row["values"], str(k)) for k, row in enumerate(given)], fdr)
+    told = detect_all([series_of(row["values"], str(k)) for k, row in enumerate(given)], fdr)
     keys = {b.key for b in told.alerts}
     false = sum(not given[int(key)]["truth"] for key in keys)
     changed = sum(bool(row["truth"]) for row in given)
@@ -214,7 +216,7 @@ def told(kind: str, n: int, count: int) -> tuple[float, float]:
     steps = five = 0
     for k in range(count):
         rng = np.random.default_rng([SEED, n, k, sum(map(ord, kind))])
-        series = _series(list(100 * np.exp(noise(kind, n, rng))))
+        series = series_of(list(100 * np.exp(noise(kind, n, rng))))
         ps = [b.p for b in detect(series, 0.05) if b.shape != "transient"]
         steps, five = steps + any(p <= ALPHA for p in ps), five + bool(ps)
     return steps / count, five / count
@@ -234,7 +236,7 @@ def realised(kind: str, n: int, changed: float, fdr: float, repeats: int = 3) ->
                 size = rng.choice([0.02, 0.03, 0.05, 0.1, 0.2]) * rng.choice([-1, 1])
                 logs[rng.integers(6, n - 6) :] += math.log1p(size)
                 planted.add(str(k))
-            given.append(_series(list(100 * np.exp(logs)), str(k)))
+            given.append(series_of(list(100 * np.exp(logs)), str(k)))
         keys = {b.key for b in detect_all(given, fdr).alerts if b.shape != "transient"}
         false.append(len(keys - planted) / max(1, len(keys)))
         found.append(len(keys & planted) / max(1, len(planted)))
@@ -308,7 +310,7 @@ def _cost(scorer: ModuleType, _: Path) -> None:
         level = np.where(np.arange(n) < n // 2, 100.0, 105.0)
         many = [list(level * np.exp(0.02 * rng.normal(size=n))) for _ in range(count)]
         begun = time.process_time()
-        told = detect_all([_series(values, str(k)) for k, values in enumerate(many)])
+        told = detect_all([series_of(values, str(k)) for k, values in enumerate(many)])
         lines.append([f"{count} x {n}", f"{time.process_time() - begun:.1f}", str(len(told.alerts))])
     _print("Cost", ["series x nights", "CPU s", "changes reported"], lines)
 
