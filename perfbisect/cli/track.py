@@ -158,11 +158,18 @@ def suspects(
     show_default=True,
     help="Form; html is one page that opens from disk.",
 )
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="M",
+    help="Add a table of all cells: last value, 7-night mean, change, verdict. Repeatable.",
+)
 @FDR
 @options.state
 @options.full
 @options.as_json
-def report(form: str, fdr: float, state: Path | None) -> CommandResult:
+def report(form: str, metrics: tuple[str, ...], fdr: float, state: Path | None) -> CommandResult:
     """What is at another level than before on the last night, and the events of all nights, with evidence.
 
     Nothing is written down: only `track detect` tells.
@@ -171,13 +178,14 @@ def report(form: str, fdr: float, state: Path | None) -> CommandResult:
     Examples:
       perfbisect track report > nightly.md
       perfbisect track report --format html > nightly.html
+      perfbisect track report --metric tput_per_gpu --metric ttft:p99
     """
     from perfbisect.report.html import report_html
     from perfbisect.report.markdown import report_markdown
     from perfbisect.series.nightly_report import build_nightly_report, nightly_report
 
     with _open_store(state) as store:
-        document = build_nightly_report(_analyze(store, fdr), fdr=fdr)
+        document = build_nightly_report(_analyze(store, fdr), fdr=fdr, metrics=metrics)
     render = report_html if form == "html" else report_markdown
     text = render(nightly_report(document)).rstrip("\n")
     return CommandResult(document, [text], json=form == "json")
@@ -207,13 +215,16 @@ def rebaseline(cells: tuple[str, ...], until: str, state: Path | None) -> Comman
     return _output(document, rebaseline_report(document))
 
 
-@click.command(short_help="Bring results in: a kanban, folders, Buildkite, our journals.")
+@click.command(short_help="Bring results in: folders, dashboards' files, Buildkite, our journals.")
 @click.argument("places", nargs=-1, required=True, metavar="PATH_OR_URL...")
 @click.option("--zone", metavar="ZONE", help="Time zone of times that say none, e.g. UTC, Asia/Shanghai.")
 @_day_option("--since", "Leave older builds.  [default for Buildkite: 90 days ago]")
 @click.option("--branch", default="main", show_default=True, help="Of Buildkite: whose builds; '' for all.")
 @click.option(
-    "--from", "source", metavar="SOURCE", help="What it must be: buildkite, kanban, journals, folder."
+    "--from",
+    "source",
+    metavar="SOURCE",
+    help="What it must be: buildkite, kanban, journals, dashboard, folder.",
 )
 @options.state
 @options.as_json
@@ -226,7 +237,8 @@ def ingest(
     state: Path | None,
 ) -> CommandResult:
     """Bring in what is new at each PATH_OR_URL: a kanban checkout, a folder of result files, a pipeline or
-    build of Buildkite (token in BUILDKITE_TOKEN), a state folder of ours. Nothing is brought in twice.
+    build of Buildkite (token in BUILDKITE_TOKEN), files of ci.vllm.ai, PyTorch HUD or InferenceX, a state
+    folder of ours. Nothing is brought in twice.
 
     What is no measurement is rejected with its reason: broken files, forms of zeros, runs with
     failed requests, the same file in another layout.
@@ -236,6 +248,7 @@ def ingest(
       perfbisect track ingest vllm-omni-kanban
       perfbisect track ingest nightly-results/ --zone UTC
       perfbisect track ingest https://buildkite.com/vllm/vllm-omni --since 2026-04-01
+      perfbisect track ingest perf.json results_bmk.zip
     """
     import os
     from datetime import timedelta

@@ -19,7 +19,7 @@ from perfbisect.model.metric import STAGE
 from perfbisect.series.detection.likelihood import INNER
 from perfbisect.series.detection.model import Shape
 from perfbisect.series.findings import SeriesChange
-from perfbisect.series.series import HEADLINES, CellSeries
+from perfbisect.series.series import ENVIRONMENT, HEADLINES, CellSeries
 from perfbisect.series.suspects.ranking import ServerVote, distinguishing_traits, server_votes
 
 Covariates = Mapping[str, Any]
@@ -187,7 +187,8 @@ def infer_cause(context: ChangeContext) -> Cause:
     cause = _by_cells(context)
     counts = (move for move in moves if move.name != "duration")
     unexplained = [move.evidence("count falls short", shift=context.shift) for move in counts]
-    return Cause(cause.word, (*cause.evidence, *unexplained, *_keys_differ(context)))
+    environment = changed_labels(context.before, context.after, ENVIRONMENT)
+    return Cause(cause.word, (*cause.evidence, *unexplained, *environment, *_keys_differ(context)))
 
 
 def _keys_differ(context: ChangeContext) -> list[Evidence]:

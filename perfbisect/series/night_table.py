@@ -7,14 +7,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.common.quantities import number, percent
+from perfbisect.common.quantities import number
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, MetricDocument, metric_document
-from perfbisect.model.metric import parse_metric, row
+from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import Block, Column, Paragraph, Report, Section, Table, Verdict
 from perfbisect.series.alerts import Alert
 from perfbisect.series.points import Point, RejectedResult
-from perfbisect.series.report import size_text
+from perfbisect.series.report import change_text, size_text
 from perfbisect.series.series import (
     HEADLINES,
     CellSeries,
@@ -227,7 +227,7 @@ def _summary_table(cells: Sequence[CellSummary]) -> Table:
     rows = tuple(
         (
             *(cell.cell, cell.metric, str(cell.nights), cell.last, number(cell.value), cell.unit),
-            *(_change_text(cell.metric, cell.change), "; ".join(cell.marks)),
+            *(change_text(cell.metric, cell.change), "; ".join(cell.marks)),
         )
         for cell in cells
     )
@@ -243,7 +243,7 @@ def _table_section(table: NightTable) -> Section:
             night.build + ("?" if night.main is None else ""),
             night.commit[:12] or "-",
             number(night.value),
-            _change_text(metric.name, night.change),
+            change_text(metric.name, night.change),
             "; ".join(night.marks),
         )
         for night in table.rows
@@ -256,9 +256,3 @@ def _table_section(table: NightTable) -> Section:
 
 def _columns(*names: str) -> tuple[Column, ...]:
     return tuple(Column(name, numeric=name in ("nights", "value", "change")) for name in names)
-
-
-def _change_text(metric: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:+.3g}" if row(metric.partition(":")[0]).absolute else percent(value)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from statistics import median
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, median, pstdev
 from typing import Literal, get_args
 
 from pydantic import Field
 
 from perfbisect.common.quantities import number
+from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.model.commit_details import CauseWord
+from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import (
     Block,
     Column,
@@ -26,7 +28,14 @@ from perfbisect.report.document import (
 )
 from perfbisect.series.alerts import Alert, beside_worse, leading_alert
 from perfbisect.series.detect import SeriesAnalysis, TrackDetectDocument, detect_document
-from perfbisect.series.report import coverage_lines, group_by_event, size_text, summarize_event
+from perfbisect.series.report import (
+    change_text,
+    coverage_lines,
+    group_by_event,
+    size_text,
+    summarize_event,
+)
+from perfbisect.series.series import CellSeries, night_of
 
 ISSUE_SIZE = 0.10
 """Size from which on a change is an issue ..."""
@@ -73,10 +82,30 @@ class ReportRow(Document):
     cause: CauseWord
 
 
+class LevelRow(Document):
+    """The last night of a series beside the seven days before it.
+
+    ``mean``, ``deviation``: of those nights since the last discontinuity. ``change``: against the mean, as a
+    share (of a share: the difference). None: there is no such night. ``alert``: the one behind ``verdict``.
+    """
+
+    cell: str
+    metric: str
+    unit: str
+    night: str
+    value: float
+    mean: float | None
+    deviation: float | None
+    change: float | None
+    verdict: str
+    alert: str = ""
+
+
 class TrackReportDocument(Document):
     """JSON of ``track report``: series at another level, and the analysis behind them.
 
     ``engine``: its version, where the last night reports it. ``quiet``: judged series without an alert.
+    ``levels``: all series of the metrics that were asked for.
     """
 
     schema_: Literal["perfbisect.track-report/2"] = Field(default="perfbisect.track-report/2", alias="schema")
@@ -86,27 +115,35 @@ class TrackReportDocument(Document):
     engine: str = ""
     rows: tuple[ReportRow, ...]
     quiet: int
+    levels: tuple[LevelRow, ...] = ()
     detect: TrackDetectDocument
 
     def brief(self) -> TrackReportDocument:
         return self.model_copy(update={"detect": self.detect.brief()})
 
 
-def build_nightly_report(analysis: SeriesAnalysis, *, fdr: float) -> TrackReportDocument:
-    """The nightly report of the last night: what is slow or fast now and was not before. Writes nothing."""
+def build_nightly_report(
+    analysis: SeriesAnalysis, *, fdr: float, metrics: Sequence[str] = ()
+) -> TrackReportDocument:
+    """The nightly report of the last night: what is slow or fast now and was not before. Writes nothing.
+
+    :raises UsageError: no series of one of the ``metrics``.
+    """
     newest = max(
         (point for series in analysis.series for point in series.points),
         key=lambda point: (point.began, point.raw),
     )
     with_alert = {(alert.cell, alert.metric) for alert in analysis.alerts}
     judged = sum(family.coverage.judged for family in analysis.families)
+    rows = tuple(row for *_, row in sorted(_ranked_rows(analysis), key=lambda ranked: ranked[:3]))
     return TrackReportDocument(
         night=analysis.until,
         build=newest.build.name,
         commit=newest.build.commit,
         engine=str(newest.covariates.get("engine") or ""),
-        rows=tuple(row for *_, row in sorted(_ranked_rows(analysis), key=lambda ranked: ranked[:3])),
+        rows=rows,
         quiet=max(0, judged - len(with_alert)),
+        levels=tuple(_level_rows(analysis, rows, metrics)),
         detect=detect_document(analysis, since="", fdr=fdr),
     )
 
@@ -179,6 +216,48 @@ def _status(kind: _Kind, alert: Alert, is_large: bool, analysis: SeriesAnalysis)
     return texts[kind]
 
 
+def _level_rows(
+    analysis: SeriesAnalysis, rows: Sequence[ReportRow], metrics: Sequence[str]
+) -> Iterator[LevelRow]:
+    alerts = {alert.id: alert for alert in analysis.alerts}
+    moved = {(alerts[row.alert].cell, row.metric): row for row in rows}
+    refused = {name: why for family in analysis.families for name, why in family.not_judged.items()}
+    for family in analysis.families:
+        refused |= {entry.series: entry.why for entry in family.coverage.series if entry.why}
+    for metric in dict.fromkeys(str(parse_metric(metric)) for metric in metrics):
+        found = sorted((s for s in analysis.series if s.metric == metric), key=lambda s: s.cell)
+        if not found:
+            raise UsageError(f"no series of {metric}", next_step="perfbisect track show lists the metrics")
+        yield from (_level_row(series, moved.get(series.key), refused, analysis.until) for series in found)
+
+
+def _level_row(
+    series: CellSeries, moved: ReportRow | None, refused: Mapping[str, str], until: str
+) -> LevelRow:
+    last, value = series.nights[-1], series.values[-1]
+    since = max((mark.index for mark in series.boundaries), default=0)
+    nights = zip(series.nights[since:-1], series.values[since:-1], strict=True)
+    before = [value for night, value in nights if night >= last - _LEVEL_NIGHTS]
+    mean = fmean(before) if before else None
+    change = None if not mean else value - mean if series.row.absolute else value / mean - 1
+    why = refused.get(f"{series.cell} {series.metric}", "")
+    verdict = moved.status if moved else f"not judged: {why}" if why else "no change"
+    if night_of(last) != until:
+        verdict += f"; not measured since {night_of(last)}"
+    return LevelRow(
+        cell=series.cell,
+        metric=series.metric,
+        unit=series.row.unit,
+        night=night_of(last),
+        value=value,
+        mean=mean,
+        deviation=pstdev(before) if before else None,
+        change=change,
+        verdict=verdict,
+        alert=moved.alert if moved else "",
+    )
+
+
 COLUMNS = (
     *("Source", "Model", "Hardware", "Type", "Config", "Test", "Metric", "latest", "baseline", "vs baseline"),
     *("Status", "Days failing", "Alert"),
@@ -200,6 +279,26 @@ def issue_table(rows: Sequence[ReportRow]) -> Table:
     return Table(tuple(map(Column, COLUMNS)), tuple(cells))
 
 
+def _level_sections(levels: Sequence[LevelRow]) -> Iterator[Section]:
+    """A table of all cells for each metric."""
+    names = ("cell", "last", "7-night mean", "sd", "change", "verdict")
+    columns = tuple(Column(name, numeric=name in names[1:-1]) for name in names)
+    for metric in dict.fromkeys(level.metric for level in levels):
+        own = [level for level in levels if level.metric == metric]
+        rows = tuple(
+            (
+                *(code(level.cell), number(level.value), number(level.mean), number(level.deviation, 2)),
+                *(
+                    change_text(metric, level.change),
+                    (level.verdict, f" ({level.alert})" * bool(level.alert)),
+                ),
+            )
+            for level in own
+        )
+        better = parse_metric(metric).metric.direction
+        yield Section(f"{metric} in {own[0].unit}, {better} is better", (Table(columns, rows),))
+
+
 def nightly_report(document: TrackReportDocument) -> Report:
     """Report of ``track report``; events whose alerts are all closed are left out."""
     groups = group_by_event(document.detect.alerts)
@@ -219,7 +318,11 @@ def nightly_report(document: TrackReportDocument) -> Report:
         title=f"Nightly of {document.night}",
         verdict=Verdict(f"{count} series at another level", "bad" if count else "good"),
         blocks=tuple(blocks),
-        sections=(*sections, Section("Coverage", (Items(tuple(coverage)),))),
+        sections=(
+            *_level_sections(document.levels),
+            *sections,
+            Section("Coverage", (Items(tuple(coverage)),)),
+        ),
     )
 
 

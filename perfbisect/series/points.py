@@ -30,7 +30,7 @@ class Workload:
 
     ``lengths``: ``in2500-out900``. ``only_text``: the answers of a chat that can speak were text alone.
     ``digest``: of the cell, if the result has it. ``rate``: requests a second, infinite where the load is a
-    concurrency. Without ``prompts`` the test's name is the cell's.
+    concurrency. Without load and lengths the test's name is the cell's.
     """
 
     test: str
@@ -48,13 +48,13 @@ class Workload:
     def cell(self) -> str:
         """The name of the cell: ``qwen3_tts/random@c4-n40``."""
         stem = f"{self.test}/{self.dataset}" if self.dataset else self.test
-        if not self.prompts:
-            return stem
         load = [] if self.concurrency is None else [f"c{self.concurrency}"]
         if self.rate != math.inf:
             load.append(f"r{self.rate}")
-        parts = [*(load or ["rinf"]), f"n{self.prompts}", *filter(None, [self.lengths])]
-        return f"{stem}@{'-'.join(parts)}" + ("-text" if self.only_text else "")
+        if self.prompts:
+            load = [*(load or ["rinf"]), f"n{self.prompts}"]
+        parts = [*load, *filter(None, [self.lengths])]
+        return (f"{stem}@{'-'.join(parts)}" if parts else stem) + ("-text" if self.only_text else "")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Point:
     mean ``input_tokens`` and ``output_tokens``, median ``audio_duration``; digests of the ``client`` (or its
     era), of the names in the result (``keys``), of the serve arguments (``server``), of the cells that share
     its server (``suite``); ``converted`` names; the ``baseline`` of the nightly; ``host``, ``hardware``,
-    ``engine``, ``job``.
+    ``engine``, ``torch``, ``image`` (with ``{sha}`` for the commit), ``job``.
     """
 
     build: Build

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from perfbisect.common.quantities import number, percent
+from perfbisect.model.metric import row
 from perfbisect.report.document import Column, Command, Items, Paragraph, Report, Section, Table, Verdict
 from perfbisect.series.alerts import Alert, leading_alert, weight
 
@@ -59,6 +60,13 @@ def group_by_event(alerts: Sequence[Alert]) -> list[tuple[str, list[Alert]]]:
 def size_text(effect: float) -> str:
     """``+12.3 %``, or ``x 24`` where it is more than threefold."""
     return f"x {number(1 + effect, 3)}" if effect > 2 else percent(effect)
+
+
+def change_text(metric: str, value: float | None) -> str:
+    """A change of a metric: as a percentage, of a share as the difference."""
+    if value is None:
+        return "-"
+    return f"{value:+.3g}" if row(metric.partition(":")[0]).absolute else percent(value)
 
 
 def summarize_event(event: str, alerts: Sequence[Alert]) -> str:

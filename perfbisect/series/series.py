@@ -18,7 +18,12 @@ from perfbisect.serving.eras import DIFFUSION_ERAS, NIGHTLY_ERAS, OMNI_ERAS, Era
 StatisticKind = Literal["typical", "mean", "tail"]
 """Of a metric of requests: its median, its mean, a percentile. A metric that is one number is typical."""
 
-DiscontinuityKind = Literal["digest", "model", "server", "instrument", "workload", "keys", "warmups"]
+DiscontinuityKind = Literal[
+    "digest", "model", "server", "instrument", "workload", "keys", "warmups", "environment"
+]
+
+ENVIRONMENT = ("image", "torch")
+"""Covariates of what the engine ran in."""
 
 _SAME_TOKENS = 0.02
 """By how much, relatively, the mean prompt of one workload differs between nights at least."""
@@ -221,6 +226,10 @@ def _hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) -> I
         old, new = a.get("warmups"), b.get("warmups")
         if None not in (old, new) and old != new:
             yield Discontinuity(index, "warmups", f"{new} requests warm up, {old} before")
+        for name in ENVIRONMENT:
+            old, new = a.get(name), b.get(name)
+            if None not in (old, new) and old != new:
+                yield Discontinuity(index, "environment", f"{name} {new}, {old} before")
         old, new = a.get("suite"), b.get("suite")
         if None not in (old, new) and old != new:
             server = "of its own" if new == ALONE else "that other cells share"

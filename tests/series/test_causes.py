@@ -83,6 +83,15 @@ def judge(context: ChangeContext) -> tuple[str, list[str]]:
     return cause.word, [evidence.kind for evidence in cause.evidence]
 
 
+@pytest.mark.parametrize("name", ["image", "torch"])
+def test_what_the_engine_ran_in_is_named_and_decides_nothing(name: str) -> None:
+    new = night(**{name: "new"})
+    same = change(nights=6, before=(new,) * 8, after=new)
+    moved = change(nights=6, before=(night(**{name: "old"}),) * 8, after=new)
+    assert judge(same) == ("product", ["lasting"])
+    assert judge(moved) == ("product", ["lasting", "label changed"])
+
+
 class TestInstrument:
     @pytest.mark.parametrize(
         ("name", "value"),

@@ -99,6 +99,36 @@ def test_the_report_holds_what_is_at_another_level_now(store: SeriesStore) -> No
     ]
 
 
+def test_every_cell_stands_beside_its_seven_nights(store: SeriesStore) -> None:
+    """Slow since twenty nights, quiet, ended, and with another model since."""
+    other = [
+        replace(p, workload=replace(p.workload, model="B")) if place > 36 else p
+        for place, p in enumerate(points("other", factor=2.0, at=37))
+    ]
+    keep(store, *points(at=20, factor=1.3), *points("quiet"), *points("ended", n=30), *points("new", n=1))
+    keep(store, *other)
+    analysis = analyze_series(store, TABLE)
+    document = build_nightly_report(analysis, fdr=0.05, metrics=["e2el:median"])
+    rows = {row.cell.partition("/")[0]: row for row in document.levels}
+    assert [row.cell for row in document.levels] == sorted(row.cell for row in document.levels)
+    values = {series.cell.partition("/")[0]: series.values for series in analysis.series}
+    own = values["omni"]
+    assert rows["omni"].value == own[-1]
+    assert rows["omni"].mean == pytest.approx(sum(own[-8:-1]) / 7)
+    assert rows["omni"].change == pytest.approx(own[-1] / (sum(own[-8:-1]) / 7) - 1)
+    assert (rows["omni"].verdict, rows["omni"].alert) == ("regressed: an issue", document.rows[0].alert)
+    assert (rows["quiet"].verdict, rows["quiet"].alert) == ("no change", "")
+    assert rows["ended"].verdict == "no change; not measured since 2024-11-02"
+    assert (rows["new"].mean, rows["new"].change) == (None, None)
+    assert rows["new"].verdict.startswith("not judged: ")
+    assert rows["other"].mean == pytest.approx(sum(values["other"][37:39]) / 2), "nights of another model"
+    text = report_markdown(nightly_report(document))
+    assert "e2el in ms, lower is better" in text
+    assert "| cell | last | 7-night mean | sd | change | verdict |" in text
+    with pytest.raises(UsageError, match="no series of ttft"):
+        build_nightly_report(analysis, fdr=0.05, metrics=["ttft"])
+
+
 def test_a_regression_whose_requests_changed_since_is_no_issue(store: SeriesStore) -> None:
     """What it is now is of other requests: nobody can say by how much it is worse than before."""
     asked = [{"input_tokens": 100.0 if night < 30 else 300.0} for night in range(40)]

@@ -51,6 +51,24 @@ def rejection_of(name: str, document: object, **changed: Any) -> RejectedResult:
     return rejection
 
 
+PERF_EVAL = Build("buildkite", "vllm/perf-eval", "311")
+
+
+def test_of_perf_eval_the_median_of_the_runs_counts() -> None:
+    """Each repetition is beside it; the folder is the recipe, which ends in its kind of GPU."""
+    folder = "qwen3_5-mi355x/bench-8k-in-1k-out-conc-4"
+    bench = served(backend="openai", endpoint_type="openai", random_input_len=8192, random_output_len=1024)
+    median = bench | {"aggregation_method": "median", "aggregated_repetitions": 3}
+    files = [(f"{folder}.json", median), *((f"{folder}-run-{n}.json", bench) for n in (1, 2, 3))]
+    (point,), rejected = admit(*files, build=PERF_EVAL)
+    assert point.cell == "qwen3_5-mi355x-8k-in-1k-out@c4-n40-in8192-out1024"
+    assert point.hardware == "MI355X"
+    assert [result.kind for result in rejected] == ["repeated"] * 3
+    assert point_of("gemma_4_31b_it/bench-a-conc-4.json", bench, build=PERF_EVAL).hardware == ""
+    local = replace(PERF_EVAL, name="kimi-h200")
+    assert point_of("bench-a-conc-4.json", bench, build=local).cell.startswith("tests-a@")
+
+
 def test_a_clock_that_is_years_ahead_measured_nothing() -> None:
     """Such a night would be the last of all, and every other series one that is not measured any more."""
     soon, later = (("a", served(date=f"{year}0412-190000")) for year in (2026, 2099))

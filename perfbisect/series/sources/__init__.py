@@ -11,10 +11,11 @@ from perfbisect.series.sources.base import IngestOptions as IngestOptions
 from perfbisect.series.sources.base import ResultSource as ResultSource
 from perfbisect.series.sources.base import SourceBuild as SourceBuild
 from perfbisect.series.sources.buildkite import Buildkite
+from perfbisect.series.sources.dashboards import Dashboard
 from perfbisect.series.sources.folders import BenchFolder, Kanban
 from perfbisect.series.sources.journals import Journals
 
-_ALL: tuple[ResultSource, ...] = (Buildkite(), Kanban(), Journals(), BenchFolder())
+_ALL: tuple[ResultSource, ...] = (Buildkite(), Kanban(), Journals(), Dashboard(), BenchFolder())
 SOURCES = {source.name: source for source in _ALL}
 """In the order in which a place is offered to them."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +20,8 @@ COMMANDS = ".commands"
 
 LARGEST = 64 * 1024 * 1024
 """Bytes of a result that is read; a larger file is none."""
+
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,21 @@ def _name(path: Path) -> str:
 
 def read_text(path: Path) -> str:
     """A file's text without byte order mark; bytes that are no UTF-8 are replaced."""
+    return decode(read_bytes(path, LARGEST))
+
+
+def decode(content: bytes) -> str:
+    return content.decode("utf-8-sig", "replace")
+
+
+def read_bytes(path: Path, size: int) -> bytes:
+    """The first bytes of a file, unpacked if it is gzip, as object stores serve it."""
     try:
         with path.open("rb") as stream:
-            return stream.read(LARGEST).decode("utf-8-sig", "replace")
-    except OSError as error:
-        raise MachineError(f"the file cannot be read: {error.strerror or error}", where=path) from error
+            if stream.peek(2)[:2] != _GZIP:
+                return stream.read(size)
+            with gzip.GzipFile(fileobj=stream) as unpacked:
+                return unpacked.read(size)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise MachineError(f"the file cannot be read: {reason}", where=path) from error

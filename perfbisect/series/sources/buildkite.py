@@ -28,6 +28,8 @@ _REST = re.compile(
     r"^(?P<base>.*/v2)/organizations/(?P<org>[\w-]+)/pipelines/(?P<pipe>[\w-]+)(?:/builds(?:/(?P<build>\d+))?)?/?$"
 )
 _NIGHTLY = re.compile(r"nightly", re.IGNORECASE)
+_TESTED = {"perf-eval": "VLLM_COMMIT"}
+"""Pipelines that test another repository -> the variable of a build with the commit of that."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ def _list_builds(
 
 def _build(pipeline: PipelineAddress, fields: Mapping[str, Any]) -> Build:
     created, commit = str(fields.get("created_at") or ""), str(fields.get("commit") or "")
+    if variable := _TESTED.get(pipeline.pipeline):
+        commit = str((fields.get("env") or {}).get(variable) or "")
     return Build(
         source="buildkite",
         pipeline=f"{pipeline.organisation}/{pipeline.pipeline}",

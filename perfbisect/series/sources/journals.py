@@ -241,6 +241,7 @@ def _launch_result(
         "host": str((provenance.facts.get("machine") or {}).get("host", "")),
         "hardware": provenance.machine_class,
         "engine": provenance.engine_version,
+        "torch": str((provenance.facts.get("torch") or {}).get("version", "")),
         "suite": (provenance.facts.get("launch") or {}).get("suite") or ALONE,
     }
     return Point(

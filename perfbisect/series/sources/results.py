@@ -23,7 +23,7 @@ from perfbisect.common.quantities import moment, stamp
 from perfbisect.errors import ClientError, LocatedError, UsageError
 from perfbisect.model.metric import METRICS, per_unit
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, RejectionKind, Workload, known
-from perfbisect.series.sources import journals
+from perfbisect.series.sources import dashboards, journals
 from perfbisect.series.sources.base import LARGEST
 from perfbisect.series.sources.folders import of_nightly
 from perfbisect.serving.eras import NIGHTLY_ERAS
@@ -38,6 +38,12 @@ _STATISTIC = r"(?P<statistic>mean|median|p\d{1,2}(?:\.\d+)?)"
 _SERVED = re.compile(rf"^{_STATISTIC}_(?P<name>[a-z0-9_]+?)(?P<unit>_ms|_s)?$")
 _DIFFUSION = re.compile(rf"^(?P<name>latency|peak_memory_mb|image_distance)_{_STATISTIC}(?P<unit>)$")
 _FACTORS = {("_ms", "s"): 0.001, ("_s", "ms"): 1000.0}
+_PERF_EVAL = re.compile(
+    r"(?:^|/)(?P<recipe>[^/]+?(?:[-_](?P<gpu>(?:g?b|h|a|l|mi)\d+\w?))?)"
+    r"/bench-(?P<config>[^/]+)-conc-\d+(?P<run>-run-\d+)?\.json$"
+)
+"""A result of vLLM's perf-eval, in the folder of its recipe."""
+
 _PLAIN_TIME = "%Y%m%d-%H%M%S"
 _LOAD_OR_TIME = re.compile(
     r"[-_]\d{8}-\d{6}|_qps_(?:inf|[\d.]+)(?:_concurrency_\d+)?$|-(?:inf|[\d.]+)qps(?:-concurrency\d+)?"
@@ -93,6 +99,13 @@ def read_file(build: Build, file: RawFile) -> Iterator[Point | RejectedResult | 
         yield RejectedResult(build, "older", reason, file.place)
         return
     name = _parse_name(file.name.rsplit("/", 1)[-1])
+    if harness := _PERF_EVAL.search(f"{build.name}/{file.name}"):
+        if harness["run"]:
+            reason = "one of the runs whose median is the result beside it"
+            yield RejectedResult(build, "repeated", reason, file.place)
+            return
+        name = ReportedWorkload({}, WORKLOAD_PARTS, f"{harness['recipe']}-{harness['config']}")
+        file = replace(file, facts={"hardware": (harness["gpu"] or "").upper(), **file.facts})
     for index, record in enumerate(result_records(document)):
         try:
             published = journals.read_published(record)
@@ -120,7 +133,7 @@ def _point(build: Build, file: RawFile, name: ReportedWorkload, index: int, resu
     commands, device = _parse_commands(file.beside)
     if not (result.began or name.time or result.ended):
         raise ValueError("says no time at which it was measured")
-    length = timedelta(seconds=float(result.covariates["duration"]))
+    length = timedelta(seconds=float(result.covariates.get("duration") or 0))
     ended = parse_time(result.ended, file.zone) if result.ended else None
     began = ended - length if ended is not None else parse_time(result.began or name.time, file.zone)
     facts = {**result.covariates, **file.facts}
@@ -193,7 +206,7 @@ def _check_load(name: ReportedWorkload, workload: Workload) -> None:
     """Raises ValueError: the name says another load than the result."""
     load = {"num_prompts": workload.prompts, "max_concurrency": workload.concurrency}
     for field, value in {**load, "request_rate": workload.rate}.items():
-        if name.fields.get(field, value) != value:
+        if field in name.fields and name.fields[field] != value:
             raise ValueError(f"the file's name says {field} {name.fields[field]}, the result {value}")
 
 
@@ -250,7 +263,8 @@ def zone_of(name: str) -> tzinfo:
 def key_of(name: str) -> tuple[str, float] | None:
     """A result's own name -> ours with its statistic, and the factor to our unit.
 
-    ``median_audio_ttfp_ms`` -> (``audio_ttfp:median``, 1.0); None where the metric table has none of it.
+    ``median_audio_ttfp_ms`` -> (``audio_ttfp:median``, 1.0); None where the metric table has none of it. A
+    time without a unit is in seconds.
     """
     if name in METRICS and not METRICS[name].per_request:
         return name, 1.0
@@ -258,7 +272,8 @@ def key_of(name: str) -> tuple[str, float] | None:
         match = pattern.match(name)
         metric = METRICS.get(match["name"]) if match else None
         if match and metric and metric.per_request:
-            return f"{metric.name}:{match['statistic']}", _FACTORS.get((match["unit"], metric.unit), 1.0)
+            factor = _FACTORS.get((match["unit"] or "_s", metric.unit), 1.0)
+            return f"{metric.name}:{match['statistic']}", factor
     return None
 
 
@@ -280,6 +295,8 @@ def parse_result(record: object) -> ParsedResult:
     if not isinstance(record, Mapping):
         raise UnusableResultError("other", f"holds {type(record).__name__}, no result of a benchmark")
     try:
+        if record.get("schema") == dashboards.SCHEMA:
+            return _of_dashboard(record)
         if _is_diffusion(record):
             return _diffusion(record, record["result"])
         if {"completed", "duration", "request_throughput"} <= set(record):
@@ -289,6 +306,22 @@ def parse_result(record: object) -> ParsedResult:
     raise UnusableResultError(
         "other", "holds no result of a served benchmark: no completed, duration, request_throughput"
     )
+
+
+def _of_dashboard(record: Mapping[str, Any]) -> ParsedResult:
+    """A :class:`DashboardResult`; with the counts of its requests it is read as the client's own result."""
+    reported: Mapping[str, Any] = record["values"]
+    if {"completed", "num_prompts", "duration"} <= set(reported):
+        own = _served(reported)
+        values, covariates = own.values, own.covariates
+    else:
+        values, converted = _read_values(reported)
+        covariates = {"converted": converted, "keys": _digest(sorted(reported))}
+    if not values:
+        names = ", ".join(reported) or "it names none"
+        raise UnusableResultError("other", f"has no metric that perfbisect knows: {names}")
+    covariates = {**covariates, **record["covariates"]}
+    return ParsedResult(Workload(**record["workload"]), values, covariates, str(record["began"]))
 
 
 def _is_diffusion(record: object) -> bool:

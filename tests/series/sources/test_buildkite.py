@@ -15,6 +15,7 @@ from perfbisect.series.sources import IngestOptions, SourceBuild
 from perfbisect.series.sources.buildkite import API, Buildkite, PipelineAddress, parse_address
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.http import RestClient
+from tests.series import buildkite_server
 from tests.series.buildkite_server import PIPELINE, TOKEN, Service, buildkite
 from tests.series.made import RESULTS, name_of, served
 
@@ -68,6 +69,20 @@ def test_a_build_comes_with_commit_branch_and_job(service: Service) -> None:
     assert file.facts == {"job": "Omni Perf Test", "host": "node-6411"}
     assert '"num_prompts": 40' in file.read()[0]
     assert service.seen_by_storage == [None], "the token stays with the API"
+
+
+def test_a_build_of_perf_eval_is_of_the_commit_of_vllm(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = PIPELINE.replace("vllm-omni", "perf-eval")
+    monkeypatch.setattr(buildkite_server, "PIPELINE", pipeline)
+    nightly = {"source": "api", "message": "Nightly run 2026-04-11: commit 0123"}
+    service.add(
+        311, {"results/a-h200/bench-x-conc-1.json": served()}, env={"VLLM_COMMIT": "a" * 40}, **nightly
+    )
+    service.add(312, {}, env={}, **nightly)
+    builds = list(Buildkite().builds(service.api + pipeline, options()))
+    assert [build.build.commit for build in builds] == ["a" * 40, ""]
 
 
 def test_every_page_is_read_oldest_build_first(service: Service) -> None:

@@ -128,7 +128,7 @@ def test_a_source_that_is_asked_for_by_name(tmp_path: Path) -> None:
     assert source_of(tmp_path, "folder") == "folder"
     with pytest.raises(UsageError, match=r"is no kanban: a checkout with data/"):
         find_source(str(tmp_path), "kanban")
-    with pytest.raises(UsageError, match="there are: buildkite, kanban, journals, folder"):
+    with pytest.raises(UsageError, match="there are: buildkite, kanban, journals, dashboard, folder"):
         find_source(str(tmp_path), "jenkins")
     with pytest.raises(UsageError, match="holds nothing"):
         find_source("https://example.org/results")

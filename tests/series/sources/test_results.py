@@ -161,6 +161,8 @@ def test_a_diffusion_record_is_read() -> None:
     [
         ("median_audio_ttfp_ms", ("audio_ttfp:median", 1.0)),
         ("median_audio_rtf", ("audio_rtf:median", 1.0)),
+        ("p99_ttft", ("ttft:p99", 1000.0)),
+        ("p99_audio_underrun", ("audio_underrun:p99", 1.0)),
         ("mean_audio_duration_ms", ("audio_duration:mean", 0.001)),
         ("p99_audio_duration_s", ("audio_duration:p99", 1.0)),
         ("latency_mean", ("latency:mean", 1.0)),

@@ -1,0 +1,407 @@
+"""Files that dashboards publish: ci.vllm.ai, PyTorch HUD and InferenceX.
+
+One file holds many builds, so each of its results is stored by itself. A document is recognized by its shape:
+
+- rows of ``/api/perf`` and of InferenceX (``agg_*.json``, ``/api/v1/benchmarks``): times in seconds;
+- ``/api/compare``: a row is spread over its deltas;
+- records of PyTorch's benchmark database (v3, a list or one a line): one metric of a run each.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from functools import partial
+from itertools import count
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, TypeGuard
+
+from perfbisect.common.digests import digest
+from perfbisect.common.quantities import stamp
+from perfbisect.errors import UsageError
+from perfbisect.series.points import Build, Workload
+from perfbisect.series.sources.base import (
+    LARGEST,
+    IngestOptions,
+    SourceBuild,
+    SourceFile,
+    decode,
+    json_files,
+    read_bytes,
+)
+
+SCHEMA = "perfbisect.dashboard-result/1"
+"""Of a :class:`DashboardResult` as it is stored."""
+
+_MARK = re.compile(rb'(?:tput_per_gpu|benchmark_values)"')
+_MARKED_WITHIN = 64 * 1024
+"""Bytes of a file in which its first result names its values."""
+
+_DAY = re.compile(r"20\d{2}-\d{2}-\d{2}")
+_COMMIT_TAG = re.compile(r"^nightly-([0-9a-f]{7,40})|(?:^|[-_.])([0-9a-f]{12,40})(?=$|[-_.])", re.IGNORECASE)
+_COMPARED = ("model", "device", "tp", "conc", "isl", "osl", "precision")
+_TOPOLOGY = ("tp", "pp", "dcp_size", "pcp_size", "ep", "dp_attention", "num_workers")
+_ROLES = (
+    *("num_prefill_gpu", "num_decode_gpu"),
+    *(f"{role}_{name}" for role in ("prefill", "decode") for name in ("hw", *_TOPOLOGY)),
+)
+_IDENTITY = (
+    *("hw", "hardware", "device", "precision", "framework", *_TOPOLOGY, "spec_decoding", "spec_method"),
+    *("disagg", *_ROLES, "kv_offloading", "offload_mode"),
+)
+"""Keys of a row that tell one configuration of a model from another, in the order in which they are named."""
+
+_RENAMED = {"requests_per_second": "request_throughput", "tokens_per_second": "total_token_throughput"}
+
+
+@dataclass(frozen=True)
+class DashboardResult:
+    """A result of one run. ``values``: by the dashboard's names; a time without a unit is in seconds.
+
+    ``began``: as published, in UTC; empty where it is not. ``covariates``: as of a point.
+    """
+
+    pipeline: str
+    began: str
+    workload: Workload
+    values: Mapping[str, object]
+    covariates: Mapping[str, object] = field(default_factory=dict)
+    commit: str = ""
+    branch: str = ""
+    url: str = ""
+
+    def build(self, day: str) -> Build:
+        """The build: what was measured of a commit on a day; ``day``: where the result says none."""
+        found = _DAY.match(self.began)
+        name = f"{found[0] if found else day or 'undated'} {self.commit[:12]}".strip()
+        return Build("dashboard", self.pipeline, name, self.commit, self.branch, url=self.url)
+
+    def text(self, day: str) -> str:
+        """As it is stored."""
+        kept = {"workload": asdict(self.workload), "values": self.values, "covariates": self.covariates}
+        return json.dumps({"schema": SCHEMA, "began": self.began or day, **kept})
+
+
+def read_results(document: object) -> Iterator[DashboardResult | object]:
+    """The results of a document; records of no known shape as they are."""
+    if isinstance(document, Mapping) and isinstance(document.get("rows"), list):
+        document = document["rows"]
+    if isinstance(document, Mapping) and isinstance(deltas := _at(document, "perf", "deltas"), list):
+        document = list(_compared_rows(deltas))
+    records = document if isinstance(document, list) else [document]
+    runs: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        if _is_metric_record(record):
+            shared = {name: value for name, value in record.items() if name != "metric"}
+            runs.setdefault(json.dumps(shared, sort_keys=True, default=str), []).append(record)
+        else:
+            yield _read_row(record) if _is_row(record) else record
+    yield from map(_read_run, runs.values())
+
+
+def commit_of_image(image: str) -> str:
+    """The commit in an image's tag, as perf-eval reads it; empty without one."""
+    name, _, tag = image.partition("@")[0].rpartition(":")
+    found = _COMMIT_TAG.search(tag) if name and "/" not in tag else None
+    commit = (found[1] or found[2] or "").lower() if found else ""
+    return "" if commit.isdigit() else commit
+
+
+def _is_row(record: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(record, Mapping) and {"model", "conc"} <= set(record)
+
+
+def _read_row(row: Mapping[str, Any]) -> DashboardResult:
+    """A row of ci.vllm.ai or InferenceX; values may be nested under ``metrics``, numbers may be text."""
+    fields = {name: _as_number(value) for name, value in {**row, **_mapping(row.get("metrics"))}.items()}
+    if not _word("disagg", fields.get("disagg")) and all(
+        fields.get(f"prefill_{name}") == fields.get(f"decode_{name}") for name in _TOPOLOGY
+    ):
+        # One server: the two roles that InferenceX's API reports of it are one.
+        shared = {name: fields.get(f"prefill_{name}") for name in _TOPOLOGY}
+        fields = {**shared, **{name: value for name, value in fields.items() if name not in _ROLES}}
+    image = str(row.get("image") or "")
+    commit = commit_of_image(image)
+    words = (_word(name, fields.get(name)) for name in _IDENTITY)
+    return DashboardResult(
+        pipeline="ci.vllm.ai" if "device" in row else "InferenceX",
+        began=str(row.get("date") or ""),
+        workload=Workload(
+            test="-".join([str(row["model"]).rpartition("/")[2], *filter(None, words)]),
+            concurrency=_count(fields.get("conc")),
+            lengths=_lengths(fields, "isl", "osl"),
+            model=str(row["model"]),
+            backend=str(row.get("framework") or ""),
+        ),
+        values={name: value for name, value in fields.items() if _is_value(name, value)},
+        covariates={
+            "hardware": str(row.get("hw") or row.get("hardware") or row.get("device") or ""),
+            "image": image.replace(commit, "{sha}") if commit else image,
+        },
+        commit=commit,
+        url=str(row.get("run_url") or ""),
+    )
+
+
+def _compared_rows(deltas: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    """Both rows of each comparison, from their deltas."""
+    rows: dict[tuple[object, ...], dict[str, Any]] = {}
+    for delta in deltas:
+        parts = str(delta.get("key")).split("|") if isinstance(delta, Mapping) else []
+        if len(parts) != len(_COMPARED) + 1:
+            yield {"delta": delta}
+            continue
+        for side in ("baseline", "candidate"):
+            date, image = (str(delta.get(f"{side}{name}") or "") for name in ("Run", "Detail"))
+            known = {**dict(zip(_COMPARED, parts, strict=False)), "date": date, "image": image}
+            row = rows.setdefault((*parts[:-1], date, image), known)
+            row[parts[-1]] = delta.get(f"{side}Value")
+    yield from rows.values()
+
+
+def _is_metric_record(record: object) -> TypeGuard[Mapping[str, Any]]:
+    names = (_at(record, "model", "name"), _at(record, "metric", "name"))
+    return isinstance(_at(record, "metric", "benchmark_values"), list) and all(map(_is_text, names))
+
+
+def _read_run(records: list[Mapping[str, Any]]) -> DashboardResult:
+    """A run from the records of its metrics, which are alike but for the metric."""
+    first = records[0]
+    args = _mapping(_at(first, "benchmark", "extra_info", "args"))
+    published = {
+        _at(record, "metric", "name"): _at(record, "metric", "benchmark_values") for record in records
+    }
+    reported = {
+        name: _as_number(value)
+        for record in records
+        for name, value in _mapping(_at(record, "metric", "extra_info")).items()
+        if not isinstance(value, (list, Mapping))
+    }
+    asked = {name: _as_number(value) for name, value in {**reported, **args}.items()}
+    kind = "throughput" if published.keys() & _RENAMED.keys() else "latency" if "latency" in published else ""
+    runners = first.get("runners")
+    runner = runners[0] if isinstance(runners, list) and runners else None
+    is_eager = str(_at(first, "benchmark", "extra_info", "use_compile")).lower() == "false"
+    model, device = _at(first, "model", "name"), str(_at(runner, "type") or _at(runner, "gpu_info") or "")
+    repository = str(first.get("repo") or "").rpartition("/")[2]
+    words = (
+        *(model.rpartition("/")[2], device.replace(" ", "-"), _word("tp", asked.get("tensor_parallel_size"))),
+        *(kind, "eager" if is_eager else "", _word("b", asked.get("batch_size"))),
+        "" if repository == "vllm" else repository,
+    )
+    rate = asked.get("request_rate")
+    commit, torch = _versions(repository, first)
+    return DashboardResult(
+        pipeline=f"HUD {first.get('repo') or ''}".strip(),
+        began=_time(first.get("timestamp")),
+        workload=Workload(
+            test="-".join(filter(None, words)),
+            dataset=str(args.get("dataset_name") or ""),
+            concurrency=_count(asked.get("max_concurrency")),
+            rate=rate if isinstance(rate, float) and rate > 0 else math.inf,
+            prompts=_count(asked.get("num_prompts")) or 0,
+            lengths=_lengths(asked, "random_input_len", "random_output_len")
+            or _lengths(asked, "input_len", "output_len"),
+            model=model,
+            backend=str(args.get("backend") or ""),
+        ),
+        values={**reported, **dict(_run_values(published))},
+        covariates={
+            "hardware": device,
+            "torch": torch,
+            "host": str(_at(runner, "extra_info", "hostname") or ""),
+            "job": str(first.get("job_id") or ""),
+        },
+        commit=commit,
+        branch=str(first.get("head_branch") or "").removeprefix("refs/heads/").removesuffix("(main)"),
+    )
+
+
+def _time(timestamp: object) -> str:
+    """Seconds since 1970, as a number or as text."""
+    seconds = _as_number(timestamp)
+    try:
+        return stamp(datetime.fromtimestamp(seconds, timezone.utc)) if isinstance(seconds, float) else ""
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def _run_values(published: Mapping[str, list[object]]) -> Iterator[tuple[str, float]]:
+    """The mean of each metric, as HUD shows it; of the batches of a latency benchmark mean and median."""
+    for name, values in published.items():
+        numbers = [value for value in map(_as_number, values) if isinstance(value, float)]
+        if name == "latency" and numbers:
+            yield "median_e2el", median(numbers)
+            yield "mean_e2el", fmean(numbers)
+        elif numbers:
+            yield _RENAMED.get(name, name), fmean(numbers)
+
+
+def _versions(repository: str, record: Mapping[str, Any]) -> tuple[str, str]:
+    """Commit of vLLM and version or commit of torch: of the repository itself, or of a dependency."""
+    found = {
+        name.rpartition("/")[2].lower(): _mapping(value)
+        for name, value in _mapping(record.get("dependencies")).items()
+    }
+    found[repository] = {"sha": record.get("head_sha")}
+    torch = found.get("pytorch") or found.get("torch") or {}
+    return str(found.get("vllm", {}).get("sha") or ""), str(torch.get("version") or torch.get("sha") or "")
+
+
+def _word(name: str, value: object) -> str:
+    """A part of a configuration's name; empty for what is off, not given, or one of anything but ``tp``."""
+    if isinstance(value, float):
+        return f"{name}{value:g}" if value > 1 or (name == "tp" and value == 1) else ""
+    text = str(value or "").lower()
+    if text in ("", "false", "none", "unknown"):
+        return ""
+    return name if text == "true" else text
+
+
+def _is_value(name: str, value: object) -> bool:
+    return isinstance(value, float) and name not in (*_IDENTITY, "conc", "isl", "osl")
+
+
+def _lengths(fields: Mapping[str, object], *names: str) -> str:
+    found = [_count(fields.get(name)) for name in names]
+    return "-".join(f"{side}{length}" for side, length in zip(("in", "out"), found, strict=True) if length)
+
+
+def _as_number(value: object) -> object:
+    """A number as float, also one that is written as text; all else as it is."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return value
+    try:
+        found = float(value)
+    except ValueError:
+        return value
+    return found if isinstance(value, (int, float)) or value.strip().lstrip("+-")[:1].isdigit() else value
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, float) and value.is_integer() and value > 0 else None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _at(record: object, *names: str) -> Any:
+    for name in names:
+        record = _mapping(record).get(name)
+    return record
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """A mapping, also one that is written as JSON text, as the database keeps it."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, Mapping) else {}
+
+
+class Dashboard:
+    """See :class:`ResultSource`."""
+
+    name = "dashboard"
+    accepts = "JSON of ci.vllm.ai, PyTorch HUD or InferenceX: a file, a folder or a .zip of files"
+    is_remote = False
+
+    def takes(self, place: str) -> bool:
+        """Whether a file in it has the values of a dashboard's result."""
+        return any(_is_marked(read) for _, read in _members(Path(place)))
+
+    def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
+        """The results of each build; what cannot be read is of a build without a day."""
+        builds: dict[str, tuple[Build, dict[str, SourceFile]]] = {}
+        others = 0
+        for name, read in _members(Path(place)):
+            if not _is_marked(read):
+                others += 1
+                continue
+            path = place if name == Path(place).name else f"{place}/{name}"
+            day = "".join(_DAY.findall(path)[-1:])
+            for build, label, text in _stored_results(decode(read(LARGEST)), day):
+                if build.name[:10] >= options.since:
+                    _, files = builds.setdefault(build.key, (build, {}))
+                    _add(files, name, f"{path}#{build.name}", label, text)
+        if others:
+            options.say(f"{others} files of {place} have no values of a dashboard and are left out")
+        if not builds:
+            since = f" since {options.since}" if options.since else ""
+            raise UsageError(f"{place} has no result{since}")
+        for _, (build, files) in sorted(builds.items(), key=lambda item: (item[1][0].name, item[0])):
+            yield SourceBuild(build, tuple(files.values()), "UTC")
+
+
+def _add(files: dict[str, SourceFile], name: str, path: str, label: str, text: str) -> None:
+    """Add a result to the files of a build; one of the same label and another content gets a number."""
+    version = digest(text)
+    for number in count(1):
+        own = f"{name}#{label}" if number == 1 else f"{name}#{label} ({number})"
+        if own not in files or files[own].version == version:
+            break
+    files[own] = SourceFile(own, f"{path} {own.partition('#')[2]}", version, partial(_alone, text))
+
+
+def _alone(text: str) -> tuple[str, str]:
+    return text, ""
+
+
+def _stored_results(text: str, day: str) -> Iterator[tuple[Build, str, str]]:
+    """Build, label and stored text of each result of a file."""
+    unknown = Build("dashboard", "dashboard", day or "undated")
+    try:
+        document = _parse(text)
+    except (ValueError, RecursionError):
+        yield unknown, "file", text
+        return
+    for result in read_results(document):
+        if isinstance(result, DashboardResult):
+            label = f"{result.workload.cell} {result.began}".strip()
+            yield result.build(day), label, result.text(day)
+        else:
+            yield unknown, "record", json.dumps(result)
+
+
+def _parse(text: str) -> object:
+    """JSON, or a record or a list of records a line. :raises ValueError: neither."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        lines = [json.loads(line) for line in text.splitlines() if line.strip()]
+        return [record for line in lines for record in (line if isinstance(line, list) else [line])]
+
+
+_Read = Callable[[int], bytes]
+"""So many bytes of a file, from its beginning."""
+
+
+def _members(path: Path) -> Iterator[tuple[str, _Read]]:
+    """The JSON files of a place by their names in it."""
+    if path.is_dir():
+        for file in json_files(path):
+            yield file.relative_to(path).as_posix(), partial(read_bytes, file)
+    elif path.suffix == ".zip" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for name in sorted(name for name in archive.namelist() if name.endswith(".json")):
+                yield name, partial(_read_member, archive, name)
+    elif path.suffix in (".json", ".jsonl"):
+        yield path.name, partial(read_bytes, path)
+
+
+def _read_member(archive: zipfile.ZipFile, name: str, size: int) -> bytes:
+    with archive.open(name) as stream:
+        return stream.read(size)
+
+
+def _is_marked(read: _Read) -> bool:
+    return _MARK.search(read(_MARKED_WITHIN)) is not None
