@@ -34,7 +34,7 @@ DATASET_KEYS = (
 )
 """Dataset arguments that may be at the top of a cell, as in vLLM-Omni's performance specifications."""
 
-LADDERS = ("num_prompts", "max_concurrency", "request_rate")
+LADDERS = ("num_prompts", "max_concurrency", "request_rate", "num_warmups")
 """Fields that may be lists: paired by position; a single value applies to every position."""
 
 SERVER_METRICS = ("prefix_cache_hit_rate",)
@@ -400,7 +400,7 @@ MEANING = {
     "ignore_eos": "whether requests run to the requested length",
     "extra_body": "added to the body of every request",
     "num_prompts": "requests of a run; may be a list",
-    "num_warmups": "requests that the client sends before a run and does not count",
+    "num_warmups": "requests that the client sends before a run and does not count; may be a list",
     "discard_prompts": "requests of the discarded run of each launch; by default as many as in a run",
     "max_concurrency": "most requests at the same time; may be a list",
     "request_rate": "requests per second; inf, the default, is all at once; may be a list",

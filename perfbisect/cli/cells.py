@@ -99,10 +99,11 @@ def lint(
 def import_verb(specs: tuple[Path, ...], output: Path, at: str | None, repo: Path | None) -> CommandResult:
     """Make cell files of a nightly's performance SPECs, one a workload, in a folder.
 
-    Reads vLLM-Omni's lists of servers and vLLM's serving tests, recognized by content. Paired lists stay a
-    ladder in one file; crossed lists become one ladder; disabled workloads are counted and unsupported ones
-    listed; audio and text twins of one name become two files. Headline and guards suit the outputs.
-    Baselines are kept as known values. Existing files are replaced.
+    Reads vLLM-Omni's lists of servers and vLLM's serving and nightly tests, recognized by content. Paired
+    lists stay a ladder in one file; crossed lists become one ladder; disabled workloads are counted;
+    unsupported ones and what is not understood are listed with their line; audio and text twins of one name
+    become two files. Headline and guards suit the outputs. Baselines are kept as known values. Existing
+    files are replaced by cells that load.
 
     Variables that a pipeline sets and the machine are not part of a SPEC, and not of the cells.
 
@@ -110,6 +111,8 @@ def import_verb(specs: tuple[Path, ...], output: Path, at: str | None, repo: Pat
     Examples:
       perfbisect cells import vllm-omni/tests/dfx/perf/tests/test_tts.json -o cells
       perfbisect cells import .buildkite/performance-benchmarks/tests/serving-tests.json -o cells --at v0.14.0
+
+    Exit code: 0 all was understood, 2 something was not; the cells of the rest are written.
     """
     from perfbisect.commands.cells import import_specifications
     from perfbisect.commands.workspace import open_workspace

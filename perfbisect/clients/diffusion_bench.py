@@ -52,12 +52,13 @@ runpy.run_path(str(script), run_name="__main__")
 _RESERVED = (
     *("backend", "endpoint", "base-url", "host", "port", "model", "dataset", "dataset-path", "task", "seed"),
     *("num-prompts", "max-concurrency", "request-rate", "warmup-requests", "output-file", "disable-tqdm"),
+    "extra-body",
 )
 _SAME = 1e-9
 """``latency_median`` and ``latency_p50`` must be equal."""
 
 _STATISTICS = ("median", "mean", "p50", "p99")
-_TASKS = ("t2i", "i2i", "ti2i", "t2v", "i2v", "ti2v")
+_TASKS = ("t2i", "i2i", "ti2i", "t2v", "i2v", "ti2v", "v2v")
 _ALIASES = {path: name for name, path in BACKENDS.items()}
 
 
@@ -82,17 +83,12 @@ class DiffusionBench(Client):
         """Arguments after the interpreter; only the model's name identifies the attempt.
 
         Raises:
-            UsageError: a reserved option, an unknown task or an extra body.
+            UsageError: a reserved option or an unknown task.
         """
         check_reserved_options(cell, _RESERVED)
         if cell.task not in _TASKS:
             raise UsageError(
                 f"cell {cell.name}: unknown task {cell.task!r}; known: {', '.join(_TASKS)}", field="task"
-            )
-        if cell.extra_body:
-            raise UsageError(
-                f"cell {cell.name}: diffusion_bench has no extra_body; set sizes and steps in dataset_args",
-                field="extra_body",
             )
         path = diffusion_endpoint(cell)
         own: dict[str, object] = {
@@ -110,6 +106,7 @@ class DiffusionBench(Client):
             "seed": seed,
             "output-file": str(result),
             "disable-tqdm": True,
+            "extra-body": dict(cell.extra_body) or None,  # read since b14ff230 (#5010)
         }
         options = {**own, **cell.dataset_args, **cell.client.args}
         return ("-c", STARTER, *option_tokens(options, negatable=False))

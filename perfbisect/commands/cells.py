@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from pydantic import Field
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import Specification, SpecificationFile, read_file, write_cell
+from perfbisect.cells.importers.base import (
+    Specification,
+    SpecificationFile,
+    collecting,
+    file_stem,
+    read_file,
+    write_cell,
+)
 from perfbisect.cells.lint import Checkout, LintFinding, lint
 from perfbisect.cells.loading import CellFile, known_cells, list_cells, load_cell, load_cells
 from perfbisect.cells.match import fields_apart, nearest_cells, parse_report
@@ -18,7 +28,7 @@ from perfbisect.commands.output import CommandResult
 from perfbisect.common.digests import canonical_json
 from perfbisect.common.text import line
 from perfbisect.environments.spec import pinned_client
-from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_USAGE, UsageError
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_USAGE, LocatedError, UsageError
 from perfbisect.jobs.documents import CellDocument, Document, cell_document
 from perfbisect.model.cell import Cell, apply_variant, cell_difference
 from perfbisect.report.console import error_lines
@@ -304,8 +314,8 @@ def _warning_lines(warnings: Sequence[str]) -> list[str]:
 class ImportedFileDocument(Document):
     """A specification and the cell files made of it.
 
-    ``switched_off``: disabled workloads; ``left_out``: unsupported ones with the reason; ``to_bring``: files
-    the cells need.
+    ``switched_off``: disabled workloads; ``left_out``: unsupported ones with the reason; ``errors``: what was
+    not understood, with its line; ``to_bring``: files the cells need.
     """
 
     spec: str
@@ -313,6 +323,7 @@ class ImportedFileDocument(Document):
     cells: int
     switched_off: int
     left_out: tuple[str, ...]
+    errors: tuple[str, ...] = ()
     to_bring: tuple[str, ...]
 
 
@@ -336,29 +347,55 @@ def import_specifications(
         sources = [_source_at(repository, revision, spec) for spec in specs]
     else:
         sources = [read_file(spec) for spec in specs]
-    read = [(spec, read_specification(source)) for spec, source in zip(specs, sources, strict=True)]
-    _require_distinct_names(read)
+    read = _with_distinct_names([(source, _read(source)) for source in sources])
     output.mkdir(parents=True, exist_ok=True)
-    rows = tuple(_write_cells(spec, specification, output) for spec, specification in read)
+    rows = tuple(_write_cells(source, specification, output) for source, specification in read)
     document = CellsImportDocument(files=rows, cells=sum(row.cells for row in rows))
     lines = []
     for spec, row in zip(specs, rows, strict=True):
         off = f", {row.switched_off} workloads switched off" if row.switched_off else ""
         lines.append(f"{spec.name}: {row.cells} cells in {len(row.files)} files{off}")
+        lines += [f"  error: {line(text, _LONGEST_MESSAGE)}" for text in row.errors]
         lines += [f"  left out: {line(text)}" for text in row.left_out]
         lines += [f"  to bring: {line(text)}" for text in row.to_bring]
-    return CommandResult(document, [*lines, f"{document.cells} cells in {output}"])
+    exit_code = EXIT_USAGE if any(row.errors for row in rows) else EXIT_OK
+    return CommandResult(document, [*lines, f"{document.cells} cells in {output}"], exit_code)
 
 
-def _write_cells(spec: Path, specification: Specification, output: Path) -> ImportedFileDocument:
-    paths = [write_cell(output, cell) for cell in specification.cells]
+def _read(source: SpecificationFile) -> Specification:
+    errors: list[LocatedError] = []
+    with collecting(errors):
+        return read_specification(source)
+    return Specification(errors=tuple(errors))
+
+
+def _write_cells(
+    source: SpecificationFile, specification: Specification, output: Path
+) -> ImportedFileDocument:
+    """Write the cells that load; a cell is loaded in a folder of its own before it replaces another."""
+    paths: list[Path] = []
+    count = 0
+    errors = list(specification.errors)
+    for cell in specification.cells:
+        with collecting(errors), TemporaryDirectory(prefix=".import-", dir=output) as scratch:
+            try:
+                count += len(load_cells(write_cell(Path(scratch), cell)))
+            except UsageError as error:
+                raise source.wrong(cell.place, f"makes no cell: {error.message}") from None
+            for written in Path(scratch).iterdir():
+                written.replace(output / written.name)
+            paths.append(output / f"{cell.stem}.yaml")
     needs = dict.fromkeys(need for cell in specification.cells for need in cell.needs)
     return ImportedFileDocument(
-        spec=str(spec),
+        spec=str(source.path),
         files=tuple(map(str, paths)),
-        cells=sum(len(load_cells(path)) for path in paths),
+        cells=count,
         switched_off=len(specification.off),
-        left_out=tuple(f"{workload.place}: {workload.why}" for workload in specification.left_out),
+        left_out=tuple(
+            f"{source.file}:{source.line(workload.place)}: {workload.place}: {workload.why}"
+            for workload in specification.left_out
+        ),
+        errors=tuple(f"{error.where}: {error.message}" for error in errors),
         to_bring=tuple(
             f"{output / need.path}: {need.origin}" for need in needs if not (output / need.path).exists()
         ),
@@ -383,13 +420,37 @@ def _source_at(repository: Repository, revision: str, spec: Path) -> Specificati
     return SpecificationFile(path, text, commit)
 
 
-def _require_distinct_names(read: Sequence[tuple[Path, Specification]]) -> None:
-    first: dict[str, Path] = {}
-    for spec, specification in read:
+def _with_distinct_names(
+    read: Sequence[tuple[SpecificationFile, Specification]],
+) -> list[tuple[SpecificationFile, Specification]]:
+    """Put the specification's name before those cells that several specifications have.
+
+    Raises:
+        UsageError: the specifications have one name, too.
+    """
+    counts = Counter(stem for _, found in read for stem in {cell.stem for cell in found.cells})
+    named = [
+        (
+            source,
+            replace(
+                found,
+                cells=tuple(
+                    replace(cell, stem=file_stem(f"{source.path.stem}-{cell.stem}"))
+                    if counts[cell.stem] > 1
+                    else cell
+                    for cell in found.cells
+                ),
+            ),
+        )
+        for source, found in read
+    ]
+    first: dict[str, SpecificationFile] = {}
+    for source, specification in named:
         for cell in specification.cells:
-            other = first.setdefault(cell.stem, spec)
-            if other != spec:
+            other = first.setdefault(cell.stem, source)
+            if other != source:
                 raise UsageError(
-                    f"{other} and {spec} both make {cell.stem}.yaml",
+                    f"{other.path} and {source.path} both make {cell.stem}.yaml",
                     next_step="import one after the other, each into a folder of its own",
                 )
+    return named

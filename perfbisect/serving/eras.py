@@ -95,8 +95,18 @@ DIFFUSION_ERAS: tuple[Era, ...] = (
 NIGHTLY_ERAS: tuple[Era, ...] = (
     Era("2026-04-15T02:28:28", (0, 20), "a782ae47, #2789", "results carry the baseline", ()),
     Era("2026-05-18T13:25:37", (0, 22), "309e5c38, #3623", "two requests warm up; none did"),
+    Era("2026-08-19T00:00:00", (0, 28), "480e10ba, #6356", "as many requests warm up as are sent at once"),
 )
-"""vLLM-Omni's nightly harness, for imported results; cells set their own warm-ups."""
+"""vLLM-Omni's nightly harness, for imported specifications and results; cells set their own warm-ups."""
+
+
+def nightly_warmups(date: str, concurrency: int | None) -> int:
+    """Warm-up requests that vLLM-Omni's harness sends; ``date``: of its commit, empty for the newest."""
+    two, filled = NIGHTLY_ERAS[-2:]
+    if two.reached(date) is False:
+        return 0
+    return 2 if concurrency is None or filled.reached(date) is False else max(2, concurrency)
+
 
 ERAS: dict[str, tuple[Era, ...]] = {"omni_bench": OMNI_ERAS, "diffusion_bench": DIFFUSION_ERAS}
 """Eras by client; without eras only clients of equal digest are comparable."""

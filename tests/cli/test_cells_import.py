@@ -79,17 +79,50 @@ def test_a_workload_that_is_left_out_is_told_and_counted_in_the_document(
     document = json.loads(told(capsys, "cells", "import", "spec.json", "-o", "out", "--json"))
     (file,) = document["files"]
     assert (file["cells"], file["switched_off"]) == (3, 1)
-    assert file["left_out"] == ["[0].benchmark_params[1]: client omni_bench has no backend openai-realtime"]
+    assert file["left_out"] == [
+        "spec.json:1: [0].benchmark_params[1]: client omni_bench has no backend openai-realtime"
+    ]
 
 
-def test_two_files_that_make_one_name_are_refused_before_anything_is_written(
+def test_cells_of_one_name_have_that_of_their_file_in_front(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("a.json", "b.json"):
-        (home / name).write_text(servers(CHAT))
-    error = told(capsys, "cells", "import", "a.json", "b.json", "-o", "out", code=2)
-    assert "a.json and b.json both make talk-random.yaml" in error
+        (home / name).write_text(servers(CHAT, *([SPEECH] if name == "a.json" else [])))
+    told(capsys, "cells", "import", "a.json", "b.json", "-o", "out")
+    names = ["a-talk-random.yaml", "b-talk-random.yaml", "talk-seed-tts-text.yaml"]
+    assert sorted(path.name for path in (home / "out").iterdir()) == names
+
+
+def test_two_files_of_one_name_that_make_one_cell_are_refused_before_anything_is_written(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (home / name).mkdir()
+        (home / name / "x.json").write_text(servers(CHAT))
+    error = told(capsys, "cells", "import", "a/x.json", "b/x.json", "-o", "out", code=2)
+    assert "a/x.json and b/x.json both make x-talk-random.yaml" in error
     assert not (home / "out").exists()
+
+
+def test_what_can_be_imported_is_and_no_broken_file_is_left(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = CHAT | {"dataset_name": "random-mm", "port": 1}  # an option that belongs to the attempt
+    (home / "spec.json").write_text(servers(CHAT, bad))
+    (home / "other.json").write_text('{"a": 1}')
+    (home / "out").mkdir()
+    kept = home / "out" / "talk-random-mm.yaml"
+    kept.write_text("of before")
+    assert run(["cells", "import", "spec.json", "other.json", "-o", "out", "--json"]) == 2
+    spec, other = json.loads(capsys.readouterr().out)["files"]
+    assert spec["cells"] == 3
+    (error,) = spec["errors"]
+    assert error.startswith("spec.json:1: [0].benchmark_params[1]: makes no cell: ")
+    assert "port" in error
+    assert "of no form that is known" in other["errors"][0]
+    assert kept.read_text() == "of before"
+    assert sorted(path.name for path in (home / "out").iterdir()) == [kept.name, "talk-random.yaml"]
 
 
 def test_a_specification_as_it_was_at_a_commit(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +141,8 @@ def test_a_specification_as_it_was_at_a_commit(home: Path, capsys: pytest.Captur
     cells = load_cells(home / "out" / "talk-random.yaml")
     assert [cell.num_prompts for cell in cells] == [10, 40, 100]
     assert cells[0].description == f"test_talk of test_talk.json at {then[:12]}"
-    error = told(capsys, *asked, "--at", "HEAD", code=2)
+    assert run([*asked, "--at", "HEAD"]) == 2
+    error = capsys.readouterr().out
     assert "server_params.model: is missing" in error
     assert f"{FOLDER}/test_talk.json at " in error
     git(repo, "rm", "--quiet", "-r", "tests")

@@ -56,7 +56,7 @@ def test_the_whole_command() -> None:
     ("more", "said"),
     [
         ({"task": "speak"}, "unknown task 'speak'; known: t2i"),
-        ({"extra_body": {"width": 8}}, "has no extra_body"),
+        ({"dataset_args": {"extra-body": "{}"}}, "cannot set extra-body"),
         ({"dataset_args": {"output-file": "x"}}, "cannot set output-file"),
         ({"backend": "sglang"}, "none of diffusion's"),
     ],

@@ -186,6 +186,7 @@ def test_the_commands_beside_a_result_say_more() -> None:
         (BUILD, "20260412-190255", 0),
         (BUILD, "20260518-132400", 0),
         (BUILD, "20260520-190255", 2),
+        (BUILD, "20260820-190255", 4),
         (Build("kanban", PIPELINE, "7", fixed="2026-05-18T12:00:00Z"), "20260518-190255", 0),
         (Build("folder", "/elsewhere", "7"), "20260412-190255", None),
     ],

@@ -17,11 +17,13 @@ from perfbisect.series.series import (
     build_series,
     cell_of_series,
     day_number,
+    eras_of,
     machine_series,
     machine_series_starts,
     night_of,
     nightly,
 )
+from perfbisect.series.sources.folders import PIPELINE
 from perfbisect.series.suspects.table import load_suspect_table
 from perfbisect.serving.eras import Era
 from tests.series.made_series import cell, noise
@@ -51,6 +53,19 @@ def point(
         night=began[:10],
         start=f"{day}",
     )
+
+
+@pytest.mark.parametrize(
+    ("users", "metric", "last"),
+    [(1, "e2el", "#3623"), (2, "e2el", "#3623"), (3, "e2el", "#6356"), (8, "latency", "#3623")],
+)
+def test_only_what_sends_more_than_two_requests_at_once_is_warmed_otherwise(
+    users: int, metric: str, last: str
+) -> None:
+    measured = point(1, {f"{metric}:median": 1.0})
+    workload = replace(measured.workload, concurrency=users)
+    nightly_point = replace(measured, workload=workload, build=Build("kanban", PIPELINE, "1"))
+    assert last in eras_of(nightly_point)[-1].change
 
 
 def one(points: Sequence[Point], metric: str = "e2el") -> CellSeries:

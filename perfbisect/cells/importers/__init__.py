@@ -10,13 +10,14 @@ from perfbisect.cells.importers.base import Specification, SpecificationFile, de
 from perfbisect.errors import LocatedError
 
 _FORMS = (
-    "vLLM-Omni's list of servers (test_name, server_params, benchmark_params), or vLLM's serving tests "
-    "(test_name, server_parameters, client_parameters; in a list, or under tests with defaults)"
+    "vLLM-Omni's list of servers (test_name, server_params, benchmark_params), vLLM's serving tests "
+    "(test_name, server_parameters, client_parameters; in a list, or under tests with defaults), or its "
+    "nightly tests (common_parameters, vllm_server_parameters)"
 )
 
 
 def read_specification(source: SpecificationFile) -> Specification:
-    """The cells of a specification. :raises LocatedError: not JSON, of no known form, or invalid."""
+    """The cells of a specification. :raises LocatedError: not JSON, or of no known form."""
     try:
         document = json.loads(source.text)
     except json.JSONDecodeError as error:
@@ -29,4 +30,8 @@ def read_specification(source: SpecificationFile) -> Specification:
         return vllm_ci.read_tests(source, {"tests": entries}, at="")
     if names & {"server_params", "benchmark_params"}:
         return vllm_omni.read_servers(source, entries)
+    if "common_parameters" in names:
+        return vllm_ci.read_nightly(source, entries)
+    if "parameters" in names and names <= set(vllm_ci.OFFLINE_KEYS):
+        return vllm_ci.read_offline(entries)
     raise source.wrong("", f"is of no form that is known: {describe_value(document)}", _FORMS)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from perfbisect.common.yaml_source import unknown_key
+from perfbisect.common.yaml_source import Located, parse, unknown_key
 from perfbisect.errors import LocatedError
 from perfbisect.model.change import Change
 
 HUB_NAME = re.compile(r"^[\w.-]+/[\w.-]+$")
 """``owner/name`` of a data set or model on a hub."""
+
+_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+"""A position or a key in a place: ``[0].server_params.model``."""
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -38,9 +43,24 @@ class SpecificationFile:
     def file(self) -> str:
         return str(self.path.with_name(self.name))
 
-    def wrong(self, place: str, message: str, allowed: str) -> LocatedError:
-        """An error at a place in the specification: ``[0].server_params.model``."""
-        return LocatedError(message, file=self.file, field=place or None, allowed=allowed)
+    @cached_property
+    def _lines(self) -> Located | None:
+        """JSON is YAML, but for tabs; None where it is not."""
+        try:
+            return parse(self.text.replace("\t", " "), self.path)
+        except LocatedError:
+            return None
+
+    def line(self, place: str) -> int | None:
+        """The line of a place in the specification: ``[0].server_params.model``."""
+        steps = tuple(int(index) if index else key for index, key in _STEP.findall(place))
+        return self._lines.line(steps) if self._lines else None
+
+    def wrong(self, place: str, message: str, allowed: str | None = None) -> LocatedError:
+        """An error at a place in the specification."""
+        return LocatedError(
+            message, file=self.file, line=self.line(place), field=place or None, allowed=allowed
+        )
 
     def check_type(self, place: str, value: object, wanted: Any, allowed: str) -> None:
         """:raises LocatedError: the value is of another type."""
@@ -74,10 +94,14 @@ class RequiredFile:
 
 @dataclass(frozen=True)
 class ImportedCell:
-    """A cell file: its stem, its document, texts of files beside it by name, and files still required."""
+    """A cell file: its stem, its document, texts of files beside it by name, and files still required.
+
+    ``place``: of the workload in the specification.
+    """
 
     stem: str
     document: Mapping[str, object]
+    place: str
     files: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[RequiredFile, ...] = ()
 
@@ -92,11 +116,25 @@ class SkippedWorkload:
 
 @dataclass(frozen=True)
 class Specification:
-    """Imported cells; ``off``: places of disabled workloads; ``left_out``: those that cannot be measured."""
+    """Imported cells.
 
-    cells: tuple[ImportedCell, ...]
+    ``off``: places of disabled workloads; ``left_out``: those that cannot be measured; ``errors``: of those
+    that were not understood.
+    """
+
+    cells: tuple[ImportedCell, ...] = ()
     off: tuple[str, ...] = ()
     left_out: tuple[SkippedWorkload, ...] = ()
+    errors: tuple[LocatedError, ...] = ()
+
+
+@contextmanager
+def collecting(errors: list[LocatedError]) -> Iterator[None]:
+    """Keep an error for the report, so that one workload does not end the import of the others."""
+    try:
+        yield
+    except LocatedError as error:
+        errors.append(error)
 
 
 def write_cell(folder: Path, imported: ImportedCell) -> Path:

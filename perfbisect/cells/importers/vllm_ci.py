@@ -1,8 +1,9 @@
-"""vLLM's serving tests (``serving-tests*.json`` of its nightly) -> cell documents.
+"""vLLM's serving tests (``serving-tests*.json``, ``nightly-tests.json``) -> cell documents.
 
 A test is a server and a client, each by its options as a shell reads them: text may be quoted, ``""`` is a
 switch. ``qps_list`` and ``max_concurrency_list`` are crossed. The newer form has ``defaults`` for all
-``tests``; a test's own options take precedence.
+``tests``; a test's own options take precedence. The nightly's form has common parameters and a server and a
+client of each engine, of which vLLM's are read.
 """
 
 from __future__ import annotations
@@ -19,17 +20,25 @@ from perfbisect.cells.importers.base import (
     SkippedWorkload,
     Specification,
     SpecificationFile,
+    collecting,
     describe_value,
     file_stem,
     kebab,
     number_duplicates,
 )
+from perfbisect.errors import LocatedError
 from perfbisect.model.cell import Sampling, parallel_devices
 from perfbisect.serving.families import FAMILIES
 
 _LISTS = ("qps_list", "max_concurrency_list")
 _MAPPINGS = ("server_environment_variables", "server_parameters", "client_parameters")
 _KEYS = ("test_name", "tier", *_LISTS, *_MAPPINGS)
+
+OFFLINE_KEYS = ("test_name", "environment_variables", "parameters")
+"""Keys of vLLM's latency and throughput tests."""
+
+_NIGHTLY_COMMON = ("model", "tp", "dataset_name", "dataset_path", "num_prompts", "port", "reuse_server")
+_NIGHTLY_MAPPINGS = ("common_parameters", "vllm_server_parameters", "vllm_client_parameters")
 
 _ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 _ADDRESS = ("host", "port", "base-url")
@@ -47,32 +56,75 @@ _SHAREGPT = (
 
 
 def read_tests(source: SpecificationFile, document: Mapping[str, Any], *, at: str = "tests") -> Specification:
-    """The cells of a file; ``at``: the place of its tests, for messages. :raises LocatedError: invalid."""
+    """The cells of a file; ``at``: the place of its tests. :raises LocatedError: invalid defaults."""
     source.check_keys("", document, ("defaults", "tests"))
     tests, defaults = document["tests"], document.get("defaults") or {}
     source.check_type(at, tests, list, "a list of tests")
     source.check_type("defaults", defaults, Mapping, "a mapping")
     source.check_keys("defaults", defaults, (*_LISTS, *_MAPPINGS))
+    inherited = [_mapping(source, "defaults", defaults, key) for key in _MAPPINGS]
     cells: list[ImportedCell] = []
     left_out: list[SkippedWorkload] = []
+    errors: list[LocatedError] = []
     for i, test in enumerate(tests):
         place = f"{at}[{i}]"
-        source.check_type(place, test, Mapping, "a mapping with server_parameters")
-        source.check_keys(place, test, _KEYS)
-        name = test.get("test_name")
-        if not isinstance(name, str) or not file_stem(name):
-            raise source.wrong(f"{place}.test_name", f"is {describe_value(name)}", "a name")
-        variables, server, client = (
-            {**_mapping(source, "defaults", defaults, key), **_mapping(source, place, test, key)}
-            for key in _MAPPINGS
-        )
-        endpoint = client.get("endpoint", _ENDPOINTS[0])
-        if endpoint not in _ENDPOINTS:
-            left_out.append(SkippedWorkload(place, f"no family here asks at {endpoint} ({name})"))
-            continue
-        lists = {key: defaults.get(key) if test.get(key) is None else test[key] for key in _LISTS}
-        cells.append(_cell(source, place, name, variables, server, client, lists))
-    return Specification(number_duplicates(cells), left_out=tuple(left_out))
+        with collecting(errors):
+            name = _test_name(source, place, test, _KEYS)
+            variables, server, client = (
+                {**above, **_mapping(source, place, test, key)}
+                for key, above in zip(_MAPPINGS, inherited, strict=True)
+            )
+            endpoint = client.get("endpoint", _ENDPOINTS[0])
+            if endpoint not in _ENDPOINTS:
+                left_out.append(SkippedWorkload(place, f"no family here asks at {endpoint} ({name})"))
+                continue
+            lists = {key: defaults.get(key) if test.get(key) is None else test[key] for key in _LISTS}
+            cells.append(_cell(source, place, name, variables, server, client, lists))
+    return Specification(number_duplicates(cells), left_out=tuple(left_out), errors=tuple(errors))
+
+
+def read_nightly(source: SpecificationFile, tests: Sequence[Any]) -> Specification:
+    """The cells of vLLM in its comparison with other engines, as its script called server and client."""
+    cells: list[ImportedCell] = []
+    left_out: list[SkippedWorkload] = []
+    errors: list[LocatedError] = []
+    for i, test in enumerate(tests):
+        place = f"[{i}]"
+        with collecting(errors):
+            name = _test_name(source, place, test, ())
+            if "genai_perf_input_parameters" in test:
+                left_out.append(SkippedWorkload(place, f"its client is genai-perf ({name})"))
+                continue
+            common, server, client = (_mapping(source, place, test, key) for key in _NIGHTLY_MAPPINGS)
+            of_data = {
+                key: value for key, value in common.items() if key.replace("-", "_") not in _NIGHTLY_COMMON
+            }
+            if unknown := [key for key in of_data if not key.startswith(f"{common.get('dataset-name')}-")]:
+                where = f"{place}.common_parameters.{unknown[0].replace('-', '_')}"
+                raise source.wrong(where, "unknown key", ", ".join(_NIGHTLY_COMMON))
+            served = {"model": common.get("model"), "tensor-parallel-size": common.get("tp", 1)}
+            asked = {key: common.get(key) for key in ("dataset-name", "dataset-path", "num-prompts")}
+            called = {"backend": "vllm", "ignore-eos": True, **asked, **of_data}
+            lists = {key: test.get(key) for key in _LISTS}
+            cells.append(_cell(source, place, name, {}, server | served, called | client, lists))
+    return Specification(number_duplicates(cells), left_out=tuple(left_out), errors=tuple(errors))
+
+
+def read_offline(tests: Sequence[Any]) -> Specification:
+    """Latency and throughput tests, which call the engine without a server."""
+    why = "it measures the engine without a server (vllm bench latency or throughput)"
+    return Specification(left_out=tuple(SkippedWorkload(f"[{i}]", why) for i in range(len(tests))))
+
+
+def _test_name(source: SpecificationFile, place: str, test: Any, keys: Sequence[str]) -> str:
+    """The name of a test; ``keys``: all that are known, empty where others belong to other engines."""
+    source.check_type(place, test, Mapping, "a mapping with server_parameters")
+    if keys:
+        source.check_keys(place, test, keys)
+    name = test.get("test_name")
+    if not isinstance(name, str) or not file_stem(name):
+        raise source.wrong(f"{place}.test_name", f"is {describe_value(name)}", "a name")
+    return name
 
 
 def _mapping(source: SpecificationFile, place: str, above: Mapping[str, Any], name: str) -> dict[str, object]:
@@ -128,7 +180,8 @@ def _cell(
     path = str(document.get("dataset_path", ""))
     is_local = path and given.get("dataset-name") != "hf" and not HUB_NAME.match(path)
     origin = _SHAREGPT if path.startswith("ShareGPT") else "a file that vLLM's script expects"
-    return ImportedCell(file_stem(name), document, needs=(RequiredFile(path, origin),) if is_local else ())
+    needs = (RequiredFile(path, origin),) if is_local else ()
+    return ImportedCell(file_stem(name), document, place, needs=needs)
 
 
 def _server_fields(variables: Mapping[str, object], server: Mapping[str, object]) -> dict[str, object]:

@@ -21,6 +21,8 @@ from perfbisect.cells.importers.base import (
     SkippedWorkload,
     Specification,
     SpecificationFile,
+    collecting,
+    describe_value,
     file_stem,
     kebab,
     number_duplicates,
@@ -28,8 +30,9 @@ from perfbisect.cells.importers.base import (
 from perfbisect.cells.loading import LADDERS
 from perfbisect.clients.omni_bench import BACKENDS
 from perfbisect.common.digests import digest
+from perfbisect.errors import LocatedError
 from perfbisect.model.cell import PARALLEL_SIZES, parallel_devices
-from perfbisect.serving.eras import NIGHTLY_ERAS
+from perfbisect.serving.eras import nightly_warmups
 from perfbisect.serving.families import FAMILIES
 
 _SERVER_KEYS = (
@@ -58,8 +61,8 @@ _PLATFORM = "cuda"
 _PARALLEL = (*PARALLEL_SIZES, "cfg-parallel-size", "ulysses-degree", "usp", "ring-degree", "ring")
 """Options that multiply the devices. The VAE and HSDP share those of the others."""
 
-WARMUPS = 2
-"""Default warm-up requests of the harness; none before it sent any."""
+_TIMEOUTS = ("stage-init-timeout", "init-timeout")
+"""Options about the time of a start, which is a cell's ``ready_timeout``."""
 
 _DIFFUSION_WARMUPS = 1
 _DIFFUSION_BACKEND = "vllm-omni"
@@ -78,26 +81,34 @@ _NOT_CLIENT = {
 
 
 def read_servers(source: SpecificationFile, servers: Sequence[Any]) -> Specification:
-    """The cells of a file. :raises LocatedError: invalid servers or workloads."""
+    """The cells of a file."""
     cells: list[ImportedCell] = []
     off: list[str] = []
     left_out: list[SkippedWorkload] = []
+    errors: list[LocatedError] = []
     for i, server in enumerate(servers):
-        source.check_type(f"[{i}]", server, Mapping, "a mapping with server_params")
-        source.check_keys(f"[{i}]", server, _SERVER_KEYS)
-        for name, wanted, allowed in _SHAPE:
-            source.check_type(f"[{i}].{name}", server.get(name), wanted, allowed)
-        for j, workload in enumerate(server["benchmark_params"]):
-            place = f"[{i}].benchmark_params[{j}]"
-            source.check_type(place, workload, Mapping, "a mapping")
-            given = {kebab(name): value for name, value in workload.items()}
-            if workload.get("enabled") is False:
-                off.append(place)
-            elif reason := _unsupported(server, given):
-                left_out.append(SkippedWorkload(place, reason))
-            else:
-                cells.append(_cell(source, f"[{i}]", place, server, given))
-    return Specification(number_duplicates(cells), tuple(off), tuple(left_out))
+        with collecting(errors):
+            _check_server(source, f"[{i}]", server)
+            for j, workload in enumerate(server["benchmark_params"]):
+                place = f"[{i}].benchmark_params[{j}]"
+                with collecting(errors):
+                    source.check_type(place, workload, Mapping, "a mapping")
+                    given = {kebab(name): value for name, value in workload.items()}
+                    if workload.get("enabled") is False:
+                        off.append(place)
+                    elif reason := _unsupported(server, given):
+                        left_out.append(SkippedWorkload(place, reason))
+                    else:
+                        cells.append(_cell(source, f"[{i}]", place, server, given))
+    return Specification(number_duplicates(cells), tuple(off), tuple(left_out), tuple(errors))
+
+
+def _check_server(source: SpecificationFile, place: str, server: Any) -> None:
+    source.check_type(place, server, Mapping, "a mapping with server_params")
+    source.check_keys(place, server, _SERVER_KEYS)
+    for name, wanted, allowed in _SHAPE:
+        source.check_type(f"{place}.{name}", server.get(name), wanted, allowed)
+    source.check_keys(f"{place}.server_params", server["server_params"], _PARAM_KEYS)
 
 
 def _unsupported(server: Mapping[str, Any], given: Mapping[str, Any]) -> str:
@@ -129,14 +140,16 @@ def _cell(
     source.check_type(f"{above}.server_params.model", model, str, "the model's name")
     family = _family(params, given)
     stem = _stem(source, server, family, given)
+    load = _load_fields(source, place, given)
     document: dict[str, object] = {
         "family": family,
         "description": str(server.get("description") or f"{server['test_name']} of {source.name}"),
         "model": model,
         **({"task": str(given["task"])} if given.get("task") else {}),
         **_server_fields(source, above, server, staged=family in ("tts", "omni")),
-        **_client_fields(source, family, server, given),
-        **_load_fields(source, place, given),
+        **_client_fields(family, server, given),
+        **load,
+        "num_warmups": _warmups(source, family, given, load),
         **_judged_fields(family, given),
     }
     if family == "diffusion":
@@ -155,7 +168,7 @@ def _cell(
         needs = (RequiredFile(str(path), "a folder of vLLM-Omni's repository"),)
     if given.get("baseline"):
         document["known_baselines"] = given["baseline"]
-    return ImportedCell(stem, document, files, needs)
+    return ImportedCell(stem, document, place, files, needs)
 
 
 def _stem(source: SpecificationFile, server: Mapping[str, Any], family: str, given: Mapping[str, Any]) -> str:
@@ -181,8 +194,8 @@ def _server_fields(
     """Deploy YAML, stage overrides, serve arguments, environment and number of devices."""
     params: Mapping[str, Any] = server["server_params"]
     above = f"{place}.server_params"
-    source.check_keys(above, params, _PARAM_KEYS)
     options = _options(source, above, params)
+    timeouts = [_seconds(source, above, options.pop(name)) for name in _TIMEOUTS if name in options]
     inline = options.pop("deploy-config-inline", None)
     text = None if inline is None else _inline_text(source, above, inline)
     path, overrides = options.pop("deploy-config", None), params.get("stage_overrides")
@@ -193,6 +206,8 @@ def _server_fields(
         fields["deploy_yaml"] = {"from": "change", "path": str(path).removeprefix("../")}
     if overrides:
         fields["stage_overrides"] = overrides
+    if timeouts:
+        fields["ready_timeout"] = max(timeouts)
     if options:
         fields["serve_args"] = options
     product = max(parallel_devices(options, _PARALLEL), _STAGED_DEVICES if staged else 1)
@@ -242,7 +257,7 @@ def _named_devices(text: str | None, overrides: object) -> int:
 
 def _marked_devices(mark: object) -> int:
     """``num_cards`` of a pytest mark; 0 without one."""
-    for entry in mark if isinstance(mark, list) else ():
+    for entry in mark if isinstance(mark, list) else (mark,):
         hardware = entry.get("hardware_marks") if isinstance(entry, Mapping) else None
         cards = hardware.get("num_cards") if isinstance(hardware, Mapping) else None
         if isinstance(cards, int):
@@ -250,9 +265,31 @@ def _marked_devices(mark: object) -> int:
     return 0
 
 
-def _client_fields(
-    source: SpecificationFile, family: str, server: Mapping[str, Any], given: Mapping[str, Any]
-) -> dict[str, object]:
+def _seconds(source: SpecificationFile, above: str, value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        raise source.wrong(above, f"has a timeout of {describe_value(value)}", "seconds") from None
+
+
+def _warmups(
+    source: SpecificationFile, family: str, given: Mapping[str, Any], load: Mapping[str, Any]
+) -> object:
+    """The workload's own, else those of its client or of the harness; a list where loads differ in them."""
+    if family == "diffusion":
+        return given.get("warmup-requests", _DIFFUSION_WARMUPS)
+    if "num-warmups" in given:
+        return given["num-warmups"]
+    users = load.get("max_concurrency")
+    date = source.commit.date if source.commit else ""
+    each = [
+        nightly_warmups(date, user if isinstance(user, int) else None)
+        for user in (users if isinstance(users, list) else [users])
+    ]
+    return each if len(set(each)) > 1 else each[0]
+
+
+def _client_fields(family: str, server: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, object]:
     """Client, data set, endpoint and requests of a workload."""
     fields: dict[str, object] = {}
     if family == "diffusion":
@@ -260,13 +297,15 @@ def _client_fields(
         fields["backend"] = str(given.get("backend") or server.get("benchmark_backend") or _DIFFUSION_BACKEND)
         if server.get("benchmark_endpoint"):
             fields["endpoint"] = str(server["benchmark_endpoint"])
-        fields["num_warmups"] = given.get("warmup-requests", _DIFFUSION_WARMUPS)
     else:
-        fields |= {"client": "omni_bench"} if family != "text" else {}
+        client = "vllm_bench" if family == "text" else "omni_bench"
+        is_trusted = server["server_params"].get("trust_remote_code") or given.get("trust-remote-code")
+        if is_trusted:
+            fields["client"] = {"name": client, "args": {"trust-remote-code": True}}
+        elif family != "text":
+            fields["client"] = client
         fields["backend"] = str(given.get("backend", "openai"))
         fields["endpoint"] = str(given.get("endpoint", "/v1/completions"))
-        is_older = source.commit is not None and NIGHTLY_ERAS[-1].reached(source.commit.date) is False
-        fields["num_warmups"] = given.get("num-warmups", 0 if is_older else WARMUPS)
     fields["dataset_name"] = str(given.get("dataset-name") or given.get("dataset") or "random")
     if given.get("dataset-path"):
         fields["dataset_path"] = str(given["dataset-path"])
@@ -305,12 +344,13 @@ def _modalities(given: Mapping[str, Any]) -> object:
 
 def _load_fields(source: SpecificationFile, place: str, given: Mapping[str, Any]) -> dict[str, object]:
     """The paired lists, which must have one length; a list of one value is that value."""
-    found = {name: given[kebab(name)] for name in LADDERS if given.get(kebab(name)) is not None}
+    own = [name for name in LADDERS if name != "num_warmups"]
+    found = {name: given[kebab(name)] for name in own if given.get(kebab(name)) is not None}
     lists = {name: value for name, value in found.items() if isinstance(value, list)}
     lengths = {len(value) for value in lists.values()}
     if "num_prompts" not in found:
         raise source.wrong(f"{place}.num_prompts", "is missing", "a number, or a list of numbers")
-    if len(found) == len(LADDERS):
+    if len(found) == len(own):
         both = "request_rate and max_concurrency, which the harness runs one after the other"
         raise source.wrong(place, f"has both {both}", "one of them")
     if 0 in lengths or len(lengths - {1}) > 1:

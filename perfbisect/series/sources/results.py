@@ -16,7 +16,6 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from perfbisect.cells.importers.vllm_omni import WARMUPS
 from perfbisect.cells.match import WORKLOAD_PARTS, ReportedWorkload, parse_command, parse_result_name
 from perfbisect.clients.base import CELL, count, number, positive_goodput, read_stages
 from perfbisect.common.quantities import moment, stamp
@@ -26,7 +25,7 @@ from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Reje
 from perfbisect.series.sources import dashboards, journals
 from perfbisect.series.sources.base import LARGEST
 from perfbisect.series.sources.folders import of_nightly
-from perfbisect.serving.eras import NIGHTLY_ERAS
+from perfbisect.serving.eras import nightly_warmups
 
 SPEECH = "openai-audio-speech"
 """A backend whose TTFT was its TTFP until #3674, and is gone since: never read."""
@@ -142,7 +141,7 @@ def _point(build: Build, file: RawFile, name: ReportedWorkload, index: int, resu
         facts["outside"] = round(outside, 1) if outside > 0 else None
     facts["hardware"] = facts.get("hardware") or device
     if facts.get("warmups") is None:
-        facts["warmups"] = commands.fields.get("num_warmups", _nightly_warmups(build, began))
+        facts["warmups"] = commands.fields.get("num_warmups", _nightly_warmups(build, began, result))
     dataset = name.fields.get("dataset_name") or commands.fields.get("dataset_name") or ""
     workload = replace(
         result.workload,
@@ -219,12 +218,13 @@ def _parse_commands(text: str) -> tuple[ReportedWorkload, str]:
         return ReportedWorkload({}, WORKLOAD_PARTS), ""
 
 
-def _nightly_warmups(build: Build, began: datetime) -> int | None:
+def _nightly_warmups(build: Build, began: datetime, result: ParsedResult) -> int | None:
     """Of vLLM-Omni's nightly by its date; None where it is not known."""
     if not of_nightly(build):
         return None
     fixed = moment(build.fixed) if build.fixed else began
-    return WARMUPS if NIGHTLY_ERAS[-1].reached(stamp(fixed)) else 0
+    is_diffusion = any(key.startswith("latency:") for key in result.values)
+    return nightly_warmups(stamp(fixed), None if is_diffusion else result.workload.concurrency)
 
 
 def parse_time(text: str, zone: str) -> datetime:

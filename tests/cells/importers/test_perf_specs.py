@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,13 @@ def test_a_paired_list_is_a_ladder(tmp_path: Path) -> None:
     assert cell.document["family"] == "tts"
     assert cell.document["stage_overrides"] == {"1": {"devices": "1"}}
     assert cell.document["dataset_args"] == {"seed-tts-locale": "en"}
-    assert cell.document["num_warmups"] == 2
+    assert cell.document["num_warmups"] == [8, 64]
     assert cell.document["known_baselines"] == {"median_audio_ttfp_ms": [1.0, 2.0]}
     cells = load_cells(write_cell(tmp_path, cell))
-    assert [(one.max_concurrency, one.num_prompts) for one in cells] == [(8, 80), (64, 128)]
+    assert [(one.max_concurrency, one.num_prompts, one.num_warmups) for one in cells] == [
+        (8, 80, 8),
+        (64, 128, 64),
+    ]
 
 
 def test_a_scalar_serves_every_place_and_a_rate_is_no_concurrency(tmp_path: Path) -> None:
@@ -135,9 +139,9 @@ def test_inline_data_sets_of_one_name_are_two_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "told"),
     [
-        ({"test_name": "x"}, "vLLM-Omni's list of servers .*, or vLLM's serving tests"),
+        ({"test_name": "x"}, "vLLM-Omni's list of servers .*, vLLM's serving tests .*, or its nightly"),
         ([3], "of no form that is known"),
-        ([{"test_name": "x", "parameters": {}}], "of no form that is known"),
+        ([{"test_name": "x", "parameter": {}}], "of no form that is known"),
         ([server(SPEECH), 3], r"\[1\]: is 3"),
         ([{"test_name": "x", "server_params": {}}], r"\[0\]\.benchmark_params: is missing"),
         ([server(SPEECH) | {"deploy": "x"}], r"\[0\]\.deploy: unknown key.*benchmark_endpoint"),
@@ -151,13 +155,65 @@ def test_inline_data_sets_of_one_name_are_two_files(tmp_path: Path) -> None:
         ),
         ([server(SPEECH, model=None)], r"server_params\.model: is missing"),
         ([server(SPEECH, extra_cli_args=["8", "--x"])], r"server_params: holds '8'"),
+        ([server(SPEECH, serve_args={"init-timeout": "long"})], r"server_params: has a timeout of \"long\""),
         ([server(7)], r"benchmark_params\[0\]: is 7"),  # type: ignore[arg-type]
     ],
 )
-def test_a_specification_that_is_none(tmp_path: Path, document: object, told: str) -> None:
-    with pytest.raises(LocatedError, match=told) as caught:
-        read(tmp_path, document)
-    assert caught.value.file == str(tmp_path / "test_x.json")
+def test_what_is_not_understood_has_its_place(tmp_path: Path, document: object, told: str) -> None:
+    error = only_error(tmp_path, document)
+    assert re.search(told, str(error))
+    assert (error.file, error.line) == (str(tmp_path / "test_x.json"), 1)
+
+
+def only_error(tmp_path: Path, document: object) -> LocatedError:
+    try:
+        (error,) = read(tmp_path, document).errors
+    except LocatedError as of_the_file:
+        return of_the_file
+    return error
+
+
+def test_an_error_has_its_line_and_ends_no_other_workload(tmp_path: Path) -> None:
+    path = tmp_path / "test_x.json"
+    servers = [server(SPEECH), server(SPEECH, CHAT | {"num_prompts": []}), server(CHAT) | {"depoly": 1}]
+    path.write_text(json.dumps(servers, indent="\t"))
+    found = read_specification(read_file(path))
+    assert len(found.cells) == 2
+    places = ["[1].benchmark_params[1]", "[2].depoly"]
+    assert [error.field for error in found.errors] == places
+    lines = path.read_text().splitlines()
+    for error, word in zip(found.errors, ("{", '"depoly": 1'), strict=True):
+        assert error.line is not None and lines[error.line - 1].strip() == word
+
+
+def test_the_time_of_a_start_is_the_cells(tmp_path: Path) -> None:
+    timeouts = {"stage-init-timeout": 900, "init-timeout": 1200, "use-hsdp": True}
+    (cell,) = read(tmp_path, [server(IMAGE, serve_args=timeouts)]).cells
+    (loaded,) = load_cells(write_cell(tmp_path, cell))
+    assert (loaded.ready_timeout, loaded.serve_args) == (1200, {"use-hsdp": True})
+
+
+def test_a_mark_may_be_one_mapping(tmp_path: Path) -> None:
+    mark = {"hardware_marks": {"res": {"cuda": "H100"}, "num_cards": 2}, "marks": ["diffusion"]}
+    (cell,) = read(tmp_path, [server(IMAGE) | {"mark": mark}]).cells
+    assert cell.document["gpus"] == 2
+
+
+@pytest.mark.parametrize(
+    ("workload", "params", "client"),
+    [
+        ({"trust_remote_code": True}, {}, {"name": "omni_bench", "args": {"trust-remote-code": True}}),
+        ({}, {"trust_remote_code": True}, {"name": "omni_bench", "args": {"trust-remote-code": True}}),
+        ({}, {"extra_cli_args": ["--trust-remote-code"]}, "omni_bench"),
+    ],
+)
+def test_the_client_loads_a_models_own_code_where_the_harness_lets_it(
+    tmp_path: Path, workload: dict[str, Any], params: dict[str, Any], client: object
+) -> None:
+    (cell,) = read(tmp_path, [server(SPEECH | workload, **params)]).cells
+    assert cell.document["client"] == client
+    (served, _) = load_cells(write_cell(tmp_path, cell))
+    assert served.serve_args.get("trust-remote-code", False) == bool(params)
 
 
 def test_a_file_that_is_no_json(tmp_path: Path) -> None:
@@ -269,11 +325,14 @@ def test_a_folder_of_the_repository_must_be_brought_and_a_hubs_data_need_not(tmp
     [
         ("2026-05-18T13:25:36Z", {}, 0),
         ("2026-05-18T13:25:37Z", {}, 2),
+        ("2026-08-18T23:59:59Z", {}, 2),
+        ("2026-08-19T00:00:00Z", {}, [8, 64]),
+        ("2026-08-19T00:00:00Z", {"max_concurrency": [1, 2]}, 2),
         ("2026-05-18T13:25:36Z", {"num_warmups": 8}, 8),
     ],
 )
-def test_before_the_harness_sent_warm_ups_there_are_none(
-    date: str, more: dict[str, Any], warmups: int
+def test_as_many_warm_ups_as_the_harness_of_the_commit_sends(
+    date: str, more: dict[str, Any], warmups: int | list[int]
 ) -> None:
     commit = Change(id="a" * 40, date=date)
     source = SpecificationFile(Path("x.json"), json.dumps([server(SPEECH | more)]), commit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -220,6 +221,52 @@ def test_what_no_family_serves_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_told_where_it_is(tmp_path: Path, document: object, told: str) -> None:
-    with pytest.raises(LocatedError, match=told) as caught:
-        read(tmp_path, document)
-    assert caught.value.file == str(tmp_path / "anything.json")
+    try:
+        (error,) = read(tmp_path, document).errors
+    except LocatedError as of_the_file:
+        error = of_the_file
+    assert re.search(told, str(error))
+    assert error.file == str(tmp_path / "anything.json")
+
+
+def nightly(**more: Any) -> dict[str, Any]:
+    """A test of vLLM's comparison with other engines."""
+    common = {"model": "org/llama", "tp": 4, "num_prompts": 500, "port": 8000, "reuse_server": True}
+    return {
+        "test_name": "llama_tp4_sonnet",
+        "qps_list": [4, "inf"],
+        "common_parameters": common | {"dataset_name": "sonnet", "dataset_path": "./sonnet_4x.txt"} | more,
+        "trt_server_parameters": {"model_type": "llama"},
+        "vllm_server_parameters": {"disable_log_stats": "", "dtype": "bfloat16"},
+        "vllm_client_parameters": {},
+    }
+
+
+def test_the_nightly_form_is_read_as_its_script_calls_vllm(tmp_path: Path) -> None:
+    found = read(tmp_path, [nightly(sonnet_input_len=512, sonnet_output_len=16), nightly(speed=1)])
+    first, last = loaded(tmp_path, found.cells[0])
+    assert (first.request_rate, last.request_rate) == (4.0, float("inf"))
+    assert (first.model, first.gpus, first.ignore_eos, first.backend) == ("org/llama", 4, True, "vllm")
+    assert first.serve_args == {"disable-log-stats": True, "dtype": "bfloat16", "tensor-parallel-size": 4}
+    assert first.dataset_args == {"sonnet-input-len": 512, "sonnet-output-len": 16}
+    assert [error.field for error in found.errors] == ["[1].common_parameters.speed"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"test_name": "latency", "parameters": {"model": "m"}}, "without a server"),
+        ({"test_name": "throughput", "environment_variables": {}, "parameters": {}}, "without a server"),
+        (
+            {"test_name": "g", "common_parameters": {"model": "m"}, "genai_perf_input_parameters": {}},
+            "its client is genai-perf",
+        ),
+    ],
+)
+def test_what_this_client_does_not_measure_is_left_out(
+    tmp_path: Path, entry: dict[str, Any], why: str
+) -> None:
+    found = read(tmp_path, [entry])
+    (skipped,) = found.left_out
+    assert (found.cells, found.errors, skipped.place) == ((), (), "[0]")
+    assert why in skipped.why
