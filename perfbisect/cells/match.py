@@ -5,50 +5,97 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise, takewhile
+from itertools import groupby, takewhile
+from typing import Literal
 
 from perfbisect.common.arguments import parse_options
 from perfbisect.common.digests import canonical
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, DeployYaml, cell_difference
 
-_CONTINUED = re.compile(r"\\[ \t]*\r?\n|\r?\n[ \t]*(?=--[A-Za-z])")
+_MARKUP = re.compile(r"^[ \t]*(?:(?:>|[*+-]|\d+[.)])[ \t]+)*`*[ \t]*(?:\$[ \t]+)?", re.MULTILINE)
+"""What Markdown and a shell put before a line: quotation, list, code, prompt."""
+_CONTINUED = re.compile(r"\\[ \t]*\r?\n|\r?\n[ \t]*(?=--?[A-Za-z])")
 """A command on two lines, in a shell or as wrapped text."""
+_ASSIGNED = re.compile(
+    r"""^(?:export[ ]+)?(?P<name>[A-Za-z_]\w*)=(?:"([^"\n]*)"|'([^'\n]*)'|([^\s;&|'"]+))[ ]*[;`]*$""",
+    re.MULTILINE,
+)
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_OPEN_VALUE = re.compile(r"""'\s*(?:[{\[][^']*)?$|"\s*(?:[{\[].*)?$""")
+"""A quoted value that later lines end, such as JSON; not the apostrophe of a sentence."""
+_MOST_LINES = 40
+"""Lines of a command with such a value."""
+_CALL = re.compile(r"\bserve\b|benchmark_serving\.py|\bapi_server\b|vllm-openai")
 _PROGRAM = re.compile(r"(?:\S*/)?vllm(?:-omni)?|\S*\bcli\.main")
+_SCRIPT = re.compile(r"(?:\S*/)?benchmark_serving\.py")
+_API_SERVER = re.compile(r"vllm(?:_omni)?\.entrypoints\.openai\.api_server|(?:\S*/)?vllm-openai(?:[:@]\S+)?")
+"""The server's module, or the image that runs it."""
 _SEPARATOR = re.compile(r"[;&|]+")
 _END = re.compile(r"#|\d*>")
 """Comment or redirection, which ends a command's arguments."""
 
 
-def _find_commands(text: str) -> dict[str, list[str]]:
-    """Arguments of the first ``vllm bench serve`` (``bench``) and the first ``vllm serve`` (``server``).
+Verb = Literal["bench", "script", "server"]
+"""``vllm bench serve``, ``benchmark_serving.py`` before it, or a server."""
 
-    Raises:
-        ValueError: an open quote.
+
+def _find_commands(text: str) -> Iterator[tuple[Verb, list[str]] | ValueError]:
+    """Verb and arguments of each command in a text, or why it cannot be read; other lines are passed over.
+
+    Variables that the text assigns on lines of their own are replaced.
     """
-    found: dict[str, list[str]] = {}
-    for line in _CONTINUED.sub(" ", text).splitlines():
-        if not re.search(r"\bserve\b", line):
+    text = _MARKUP.sub("", text)
+    assigned = {
+        found["name"]: next(filter(None, found.groups()[1:]), "") for found in _ASSIGNED.finditer(text)
+    }
+    text = _VARIABLE.sub(lambda found: assigned.get(found[1] or found[2], found[0]), text)
+    lines = [line.strip().strip("`") for line in _CONTINUED.sub(" ", text).splitlines()]
+    for start, line in enumerate(lines):
+        if not _CALL.search(line):
             continue
-        lexer = shlex.shlex(line.strip().strip("`"), posix=True, punctuation_chars=";&|")
-        lexer.whitespace_split = True
-        lexer.commenters = ""
-        for is_separator, command in groupby(lexer, lambda word: bool(_SEPARATOR.fullmatch(word))):
-            if not is_separator:
-                verb, arguments = _split_command(list(command))
-                found.setdefault(verb, arguments)
-    return found
+        ends = range(
+            start + 1, min(start + _MOST_LINES, len(lines)) + 1 if _OPEN_VALUE.search(line) else start + 2
+        )
+        for end in ends:
+            try:
+                words = _split_words(" ".join(lines[start:end]))
+            except ValueError as error:
+                if end == ends[-1] and _split_command(line.split()):
+                    yield error
+                continue
+            for is_separator, command in groupby(words, lambda word: bool(_SEPARATOR.fullmatch(word))):
+                if not is_separator and (found := _split_command(list(command))):
+                    yield found
+            break
 
 
-def _split_command(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Verb and arguments of a command; the verb of other programs is empty."""
-    for index, (before, word) in enumerate(pairwise(words), 2):
-        verb = "bench" if before == "bench" else "server" if _PROGRAM.fullmatch(before) else ""
-        if word == "serve" and verb:
-            return verb, list(takewhile(lambda argument: not _END.match(argument), words[index:]))
-    return "", []
+def _split_words(line: str) -> list[str]:
+    """The words of a shell, operators among them. :raises ValueError: an open quote."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    return list(lexer)
+
+
+def _split_command(words: Sequence[str]) -> tuple[Verb, list[str]] | None:
+    """Verb and arguments of a command; None of other programs and comments."""
+    for index, word in enumerate(words):
+        before = words[index - 1] if index else ""
+        verb: Verb | None = None
+        if word.startswith("#"):
+            return None
+        if word == "serve" and (before == "bench" or _PROGRAM.fullmatch(before)):
+            verb = "bench" if before == "bench" else "server"
+        elif _SCRIPT.fullmatch(word):
+            verb = "script"
+        elif _API_SERVER.fullmatch(word):
+            verb = "server"
+        if verb:
+            return verb, list(takewhile(lambda argument: not _END.match(argument), words[index + 1 :]))
+    return None
 
 
 WORKLOAD_PARTS = ("model", "task", "deploy YAML", "dataset", "prompts", "load", "warm-ups")
@@ -73,6 +120,12 @@ _DEFAULTS: Mapping[str, object] = {
     "ignore_eos": False,
 }
 """Defaults of ``vllm bench serve``."""
+
+_SCRIPT_DEFAULTS = {**_DEFAULTS, "dataset_name": "sharegpt"}
+"""Defaults of ``benchmarks/benchmark_serving.py``."""
+
+_BACKENDS = {"vllm": "openai", "vllm-chat": "openai-chat"}
+"""Two names of one thing in vLLM's client."""
 
 _SERVER_ADDRESS = {
     *("host", "port", "uds", "served-model-name", "api-key", "omni", "init-timeout", "stage-init-timeout")
@@ -115,7 +168,7 @@ class ReportedWorkload:
 
 
 def parse_report(text: str) -> ReportedWorkload:
-    """Read a bench command, with or without the server's, or the name of a result file.
+    """Read the first bench command and the first server's of a text, or the name of a result file.
 
     Raises:
         UsageError: the text is neither.
@@ -156,54 +209,97 @@ def parse_result_name(name: str) -> ReportedWorkload:
 
 
 def parse_command(text: str) -> ReportedWorkload:
-    """Read a ``vllm bench serve`` command and the server's, if any. :raises UsageError: none, or invalid."""
-    try:
-        commands = _find_commands(text)
-        if "bench" not in commands:
+    """Read the first bench command and the first server's command of a text that can be read; one is enough.
+
+    Raises:
+        UsageError: there is none, or none can be read.
+    """
+    client: tuple[dict[str, object], dict[str, object]] | None = None
+    server: tuple[dict[str, object], dict[str, object]] | None = None
+    unreadable: list[ValueError] = []
+    for command in _find_commands(text):
+        try:
+            if isinstance(command, ValueError):
+                raise command
+            verb, words = command
+            if verb == "server":
+                server = server or _server_fields(words)
+            else:
+                client = client or _client_fields(words, _DEFAULTS if verb == "bench" else _SCRIPT_DEFAULTS)
+        except ValueError as error:
+            unreadable.append(error)
+    if client is None and (server is None or unreadable):
+        if unreadable:
             raise UsageError(
-                f"neither a `vllm bench serve` command nor the name of a result file: {text[:80]!r}",
-                next_step="perfbisect cells list",
+                f"the command cannot be read: {unreadable[0]}",
+                next_step="write each command on a line of its own, as it was typed",
             )
-        known, arguments = _client_fields(commands["bench"])
-        serve_args: Mapping[str, object] | None = None
-        if "server" in commands:
-            fields, serve_args = _server_fields(commands["server"])
-            known |= fields
-    except ValueError as error:
         raise UsageError(
-            f"the command cannot be read: {error}",
-            next_step="write each command on a line of its own, as it was typed",
-        ) from None
-    missing: tuple[str, ...] = ("task",) if "model" in known else ("model", "task")
-    missing += ("deploy YAML",) if serve_args is None else ()
-    return ReportedWorkload(known, missing, arguments=arguments, closed=True, serve_args=serve_args)
+            f"no `vllm serve`, no `vllm bench serve` and no name of a result file: {text[:80]!r}",
+            next_step="perfbisect cells list",
+        )
+    known, arguments = client or ({}, {})
+    fields, serve_args = server or ({}, None)
+    known = {**known, **fields}
+    missing = ["task"] if "model" in known else ["model", "task"]
+    missing += ["deploy YAML"] if serve_args is None else []
+    missing += WORKLOAD_PARTS[WORKLOAD_PARTS.index("dataset") :] if client is None else ()
+    return ReportedWorkload(
+        known, tuple(missing), arguments=arguments, closed=client is not None, serve_args=serve_args
+    )
 
 
-def _client_fields(words: Sequence[str]) -> tuple[dict[str, object], dict[str, object]]:
-    """Fields of a cell, and the other arguments."""
-    known = dict(_DEFAULTS)
+def _client_fields(
+    words: Sequence[str], defaults: Mapping[str, object]
+) -> tuple[dict[str, object], dict[str, object]]:
+    """Fields of a cell, and the other arguments. :raises ValueError: no arguments of the client."""
+    known = dict(defaults)
     arguments: dict[str, object] = {}
-    for name, value in parse_options(words, negatable=False).items():
+    options = parse_options(words, negatable=False)
+    if not options:
+        raise ValueError("it has no options")
+    for name, value in options.items():
+        own = name.replace("-", "_")
+        if name in _ADDRESS or _REPORTING.match(name):
+            continue
         if isinstance(value, list) and name not in _SEVERAL:
             raise ValueError(f"--{name} takes one value, not {' '.join(map(str, value))!r}")
-        own = name.replace("-", "_")
-        if own in _DEFAULTS or own in ("model", "dataset_path", "extra_body"):
-            known[own] = math.inf if own == "request_rate" and value == "inf" else value
-        elif name not in _ADDRESS and not _REPORTING.match(name):
+        if own in defaults or own in ("model", "dataset_path", "extra_body"):
+            known[own] = value
+        else:
             arguments[name] = value
-    return known, arguments
+    if known["request_rate"] == "inf":
+        known["request_rate"] = math.inf
+    known["backend"] = _BACKENDS.get(str(known["backend"]), known["backend"])
+    return _without_variables(known), _without_variables(arguments)
+
+
+def _without_variables(options: Mapping[str, object]) -> dict[str, object]:
+    """Options but those whose value the text does not say: ``$MODEL``."""
+    return {
+        name: value
+        for name, value in options.items()
+        if not (isinstance(value, str) and _VARIABLE.search(value))
+    }
 
 
 def _server_fields(words: Sequence[str]) -> tuple[dict[str, object], dict[str, object]]:
-    """Fields of a cell from the arguments of ``vllm serve``, and the other options."""
+    """Fields of a cell from the arguments of ``vllm serve``, and the other options.
+
+    Raises:
+        ValueError: no arguments of a server.
+    """
     model = words[0] if words and not words[0].startswith("-") else None
     options = parse_options(words[0 if model is None else 1 :], negatable=True)
     named = model or options.pop("model", None)
+    if not named:
+        raise ValueError("the server has no model")
     deploy = options.pop("deploy-config", None) or options.pop("stage-configs-path", None)
     fields: dict[str, object] = {"model": named} if named else {}
     fields["deploy_yaml"] = None if deploy is None else _PACKAGE.sub("", str(deploy))
     fields["stage_overrides"] = options.pop("stage-overrides", None)
-    return fields, {name: value for name, value in options.items() if name not in _SERVER_ADDRESS}
+    others = {name: value for name, value in options.items() if name not in _SERVER_ADDRESS}
+    return _without_variables(fields), _without_variables(others)
 
 
 Difference = tuple[str, object, object]
@@ -243,7 +339,8 @@ def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
     ]
     sampling = cell.sampling.model_dump(exclude_none=True)
     options = {name.replace("_", "-"): value for name, value in sampling.items()}
-    own = {**cell.dataset_args, **cell.client.args, **options}
+    client = {name: value for name, value in cell.client.args.items() if not _REPORTING.match(name)}
+    own = {**cell.dataset_args, **client, **options}
     names = {*report.arguments, *(own if report.closed else ())}
     rows += [(name, report.arguments.get(name, "-"), own.get(name, "-")) for name in sorted(names)]
     if (serve := report.serve_args) is not None:
@@ -265,6 +362,8 @@ def _is_of_test(report: ReportedWorkload, cell: Cell) -> bool:
 
 def _field(cell: Cell, name: str) -> object:
     value: object = getattr(cell, name)
+    if name == "backend":
+        return _BACKENDS.get(cell.backend, cell.backend)
     if isinstance(value, DeployYaml):
         return value.path or "a text of the cell's own"
     return value or None if isinstance(value, Mapping) else value

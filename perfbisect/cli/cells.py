@@ -28,8 +28,12 @@ def cells() -> None:
 )
 @options.as_json
 def match(text: str, among: tuple[Path, ...]) -> CommandResult:
-    """Find the cell that TEXT describes: a bench command, with the server's command if known, each on its own
-    line, or the name of a result file. @FILE reads the text from a file.
+    """Find the cell that TEXT describes: the name of a result file, or the commands of a report or a pull
+    request, of the server, the bench or both. @FILE reads the text from a file.
+
+    Of each kind the first command that can be read counts: `vllm serve`, the API server's module or image,
+    `vllm bench serve`, benchmark_serving.py; on lines of their own, in code, quotations or lists, over
+    several lines, with variables that the text assigns. Other lines are passed over.
 
     Prints all cells that agree with the text and the fields that would distinguish them, or the nearest
     cells with the fields that differ, and which properties of a cell the text does not state.

@@ -9,26 +9,42 @@ from collections.abc import Mapping, Sequence
 _NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_.+-]*$")
 _NUMBER = re.compile(r"^-?\d+(\.\d+)?$")
 
+_SHORT = dict(
+    re.findall(
+        r"(\w+)=(\S+)",
+        "q=quantization n=nnodes r=node-rank ep=enable-expert-parallel asc=api-server-count "
+        "tp=tensor-parallel-size pp=pipeline-parallel-size dp=data-parallel-size "
+        "dcp=decode-context-parallel-size pcp=prefill-context-parallel-size dpn=data-parallel-rank "
+        "dpr=data-parallel-start-rank dpl=data-parallel-size-local dpa=data-parallel-address "
+        "dpp=data-parallel-rpc-port dpb=data-parallel-backend dph=data-parallel-hybrid-lb "
+        "dpe=data-parallel-external-lb dpm=data-parallel-multi-port-external-lb O=optimization-level "
+        "sc=speculative-config cc=compilation-config ac=attention-config dc=diffusion-config",
+    )
+)
+"""Short options of ``vllm serve``."""
+
+_SHORT_TOKEN = re.compile(r"^-(?:(?P<level>O)(?:=|(?=\w))|(?P<name>[A-Za-z]+)(?P<rest>[=.].*)?$)")
+
 Options = dict[str, object]
 """Option name without dashes, kebab-case -> true, false, number, text, list or mapping."""
 
 
 def parse_options(value: object, *, negatable: bool, keep_null: bool = False) -> Options:
-    """Read options from a mapping or from a list of tokens (``["--enforce-eager", "--seed", "1"]``).
+    """Read options from a mapping or from a list of tokens (``["--enforce-eager", "-tp", "2"]``).
 
     Underscores become dashes; text that is a number or a JSON object becomes one, so that equal command lines
-    are equal options. ``negatable``: ``--no-x`` is ``x: false``. ``keep_null``: keep null, by which a variant
-    removes an option.
+    are equal options. ``negatable``: of a server, which has short options, and where ``--no-x`` is
+    ``x: false``. ``keep_null``: keep null, by which a variant removes an option.
 
     Raises:
-        ValueError: not an option, a short option, or the same option twice.
+        ValueError: not an option, an unknown short option, or the same option twice.
     """
     if value is None:
         return {}
     if isinstance(value, Mapping):
         pairs: list[tuple[str, object]] = [(_option_name(key), item) for key, item in value.items()]
     elif isinstance(value, Sequence) and not isinstance(value, str):
-        pairs = _pair_tokens(value)
+        pairs = _pair_tokens([part for token in value for part in _long(token)] if negatable else value)
     else:
         kind = "one text" if isinstance(value, str) else type(value).__name__
         raise ValueError(f"expected a mapping of options or a list of tokens, not {kind}")
@@ -71,6 +87,16 @@ def _option_name(key: object) -> str:
         raise ValueError(f"{key!r} is no option name (write it long, as max_model_len or max-model-len)")
     head, dot, tail = text.partition(".")
     return head.replace("_", "-") + dot + tail
+
+
+def _long(token: object) -> tuple[object, ...]:
+    """``-tp=2`` -> ``--tensor-parallel-size=2``, ``-O3`` -> ``--optimization-level 3``, others unchanged."""
+    found = _SHORT_TOKEN.match(token) if isinstance(token, str) else None
+    if found is None or (found["name"] and found["name"] not in _SHORT):
+        return (token,)
+    if found["level"]:
+        return f"--{_SHORT['O']}", found.string[found.end() :]
+    return (f"--{_SHORT[found['name']]}{found['rest'] or ''}",)
 
 
 def _pair_tokens(tokens: Sequence[object]) -> list[tuple[str, object]]:

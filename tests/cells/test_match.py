@@ -158,19 +158,138 @@ def test_a_quoted_value_is_one_word_and_a_wrapped_command_one(old: str, new: str
     [
         ("result.json", "no name of a result file"),
         ("result_test_x_random_1_4.json", "no name of a result file"),
-        ("vllm serve model --port 3", "neither"),
         ("vllm bench serve -n 3", "cannot be read"),
-        ("vllm serve org/m -tp 8\nvllm bench serve --num-prompts 3", "cannot be read"),
+        ("vllm serve org/m -xyz 8", "cannot be read"),
+        ("the server starts with vllm serve", "no model"),
+        ("this is about vllm bench serve", "no options"),
         ("vllm bench serve --num-prompts 'unclosed, and late", "No closing quotation"),
-        ("Run 'vllm bench serve --num-prompts 4'", "neither"),
+        ("Run 'vllm bench serve --num-prompts 4'", "no `vllm serve`"),
         ("vllm bench serve --num-prompts 4 is slow", "--num-prompts takes one value"),
         ("vllm bench serve is slow", "is not a long option"),
-        ("It isn't slow", "neither"),
+        ("It isn't slow", "no `vllm serve`"),
     ],
 )
 def test_what_is_no_command_is_refused(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         parse_report(text)
+
+
+SPECULATIVE = """Earlier work didn't cover this, see [the first part](https://example.org/1).
+## Test plan
+server
+
+` A_B=X vllm serve org/m --speculative-config '{"method": "eagle3", "model": "org/d"}' --async-scheduling`
+
+client
+
+` vllm bench serve --port 8000 --save-result   --backend vllm --dataset-name hf   --dataset-path org/bench`
+## Test result
+|  version   | mean TPOT(ms)  |
+|  ----  | ----  |
+| main  |  9.9 |
+"""
+TWO_SIDES = """Thanks for the context, it's the follow-up. To serve more users:
+
+`export MODEL="org/m"`
+
+`vllm serve $MODEL -pp 4 --port 9256 --max-num-seqs 128  --async-scheduling`
+vs
+`vllm serve $MODEL -pp 4 --port 9256 --max-num-seqs 128 -no-async-scheduling`
+
+`vllm bench serve --model $MODEL  --random-input-len 2 --num-prompts 128 --num-warmups 16`
+"""
+WRAPPED = """On H100:
+```
+vllm serve org/m \\
+    -tp 8 -ep -O3 \\
+    --speculative-config '{
+       "method": "mtp",
+       "num_speculative_tokens": 1
+    }' \\
+    --no-enable-prefix-caching
+```
+with
+```
+vllm bench serve \\
+    --dataset-name spec_bench --metric-percentiles 50 90 \\
+    --num-prompts 10 --max-concurrency 1
+```
+"""
+QUOTED = """> ```
+> VLLM_USE_V1=1 python3 benchmarks/benchmark_serving.py \\
+>   --model $WHAT --num-prompts 100 --request-rate inf
+> ```
+It's 3 % faster.
+- `docker run --gpus all -p 8000:8000 vllm/vllm-openai:latest --model org/m -dp=2`
+"""
+MODULE = """**Server**: isn't changed
+```sh
+# vllm serve org/old
+CUDA_VISIBLE_DEVICES=0,1 python -m vllm.entrypoints.openai.api_server --model org/m -cc.mode=3 > log 2>&1 &
+```
+It answers "hello" after `vllm serve` has started, and doesn't stop.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "arguments", "serve_args"),
+    [
+        (
+            SPECULATIVE,
+            {"model": "org/m", "backend": "openai", "dataset_name": "hf", "dataset_path": "org/bench"},
+            {},
+            {
+                "speculative-config": {"method": "eagle3", "model": "org/d"},
+                "async-scheduling": True,
+            },
+        ),
+        (
+            TWO_SIDES,
+            {"model": "org/m", "num_prompts": 128, "num_warmups": 16},
+            {"random-input-len": 2},
+            {"pipeline-parallel-size": 4, "max-num-seqs": 128, "async-scheduling": True},
+        ),
+        (
+            WRAPPED,
+            {"model": "org/m", "dataset_name": "spec_bench", "num_prompts": 10, "max_concurrency": 1},
+            {},
+            {
+                "tensor-parallel-size": 8,
+                "enable-expert-parallel": True,
+                "optimization-level": 3,
+                "speculative-config": {"method": "mtp", "num_speculative_tokens": 1},
+                "enable-prefix-caching": False,
+            },
+        ),
+        (
+            QUOTED,
+            {"model": "org/m", "dataset_name": "sharegpt", "num_prompts": 100, "request_rate": INF},
+            {},
+            {"data-parallel-size": 2},
+        ),
+        (MODULE, {"model": "org/m", "deploy_yaml": None}, {}, {"compilation-config.mode": 3}),
+    ],
+    ids=["code in lines", "two sides", "JSON over lines", "quoted script and image", "server alone"],
+)
+def test_the_commands_of_a_pull_requests_text_are_read_and_the_rest_is_not(
+    text: str, fields: dict[str, object], arguments: dict[str, object], serve_args: dict[str, object]
+) -> None:
+    seen = parse_report(text)
+    assert {name: seen.fields[name] for name in fields} == fields
+    assert (dict(seen.arguments), seen.serve_args) == (arguments, serve_args)
+    assert ("load" in seen.missing) == (text == MODULE) == (not seen.closed)
+
+
+def test_a_servers_command_alone_finds_its_cells() -> None:
+    cell = FIRST.model_copy(update={"serve_args": {"tensor-parallel-size": 2}})
+    (match,) = nearest_cells(parse_report("vllm serve org/model -tp 2"), [cell])
+    assert match.exact
+
+
+def test_a_value_that_the_text_does_not_say_is_not_claimed() -> None:
+    seen = parse_report("vllm bench serve --model $MODEL --num-prompts ${N} --max-concurrency 2")
+    assert not {"model", "num_prompts"} & set(seen.fields)
+    assert seen.fields["max_concurrency"] == 2
 
 
 def test_of_each_kind_the_first_command_counts() -> None:

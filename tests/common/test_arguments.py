@@ -67,13 +67,28 @@ def test_null_is_nothing_said_or_an_option_taken_away() -> None:
     assert merge_options({"a": 1, "b": 1}, override) == {"b": 1, "c": 2}
 
 
+def test_a_servers_short_options_are_its_long_ones() -> None:
+    tokens = ["-tp", "2", "-pp=3", "-ep", "-O3", "-cc.mode", "1", "--dp", "4"]
+    assert parse_options(tokens, negatable=True) == {
+        "tensor-parallel-size": 2,
+        "pipeline-parallel-size": 3,
+        "enable-expert-parallel": True,
+        "optimization-level": 3,
+        "compilation-config.mode": 1,
+        "dp": 4,
+    }
+    assert parse_options(["-O", "2"], negatable=True) == parse_options(["-O=2"], negatable=True)
+    with pytest.raises(ValueError, match="'-tp' is not a long option"):
+        parse_options(["-tp", "2"], negatable=False)
+
+
 @pytest.mark.parametrize(
     ("written", "said"),
     [
         ("--a 1", "not one text"),
         (3, "not int"),
         (["a"], "'a' is not a long option"),
-        (["-tp", "2"], "'-tp' is not a long option"),
+        (["-zz", "2"], "'-zz' is not a long option"),
         (["--a", "-x"], "'-x' is not a long option"),
         ({"a b": 1}, "is no option name"),
         ({1: 1}, "is no option name"),
