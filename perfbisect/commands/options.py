@@ -132,7 +132,7 @@ exclude_newer = click.option(
 machine = click.option(
     "--machine",
     metavar="PROFILE",
-    help="Kind of machine: cuda, cpu, ascend or a file.  [default: cuda where nvidia-smi is, else cpu]",
+    help="Kind of machine: cuda, rocm, ascend, spyre, cpu or a file.  [default: of the driver's command]",
 )
 wait = click.option(
     "--wait", type=MINUTES, help="How long to wait for busy devices or cores.  [default: do not wait]"

@@ -43,6 +43,7 @@ from perfbisect.machine.slots import NoDeviceError, Slot, machine_of, plan_slots
 from perfbisect.measure.executor import PhaseLimits
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.measure.serving import check_stages
+from perfbisect.model.attempt import is_same_class
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.report.console import Console as Lines
@@ -243,7 +244,7 @@ def require_same_machine(job: str, seen: Sequence[LaunchRecord], slots: Sequence
     """Require that the slots are of the machine class that a job has measured on."""
     before = next((x.attempt for x in seen if x.end == "finished" and x.attempt), None)
     workspace = machine_of(slots[0], dict(os.environ), wiring.load_profile(named)).kind
-    if before is not None and before.provenance.machine_class != workspace:
+    if before is not None and not is_same_class(before.provenance.machine_class, workspace):
         raise UsageError(
             f"job {job} has measured on {before.provenance.machine_class}, this would be {workspace}: "
             "launches on them are not comparable",

@@ -106,8 +106,9 @@ def machine_name(place: Workspace) -> str:
 
 
 def load_profile(name: str) -> Profile:
-    """Load a machine profile, by default this machine's."""
-    return load_machine(name or ("cuda" if shutil.which("nvidia-smi") else "cpu"))
+    """Load a machine profile, by default that of the driver whose command is installed."""
+    tools = {"cuda": "nvidia-smi", "rocm": "rocm-smi", "ascend": "npu-smi"}
+    return load_machine(name or next((kind for kind, tool in tools.items() if shutil.which(tool)), "cpu"))
 
 
 def build_builder(place: Workspace, setting: MeasurementConfig, spec: str | None = None) -> Builder:

@@ -35,6 +35,7 @@ DEVICE_FIELDS = {
     "used": "memory.used",
     "temperature": "temperature.gpu",
     "power": "power.draw",
+    "power_limit": "power.limit",
     "utilization": "utilization.gpu",
     "clock": "clocks.sm",
     "top_clock": "clocks.max.sm",
@@ -47,7 +48,7 @@ DEVICE_FIELDS = {
 
 _PROCESS_FIELDS = {"pid": "pid", "uuid": "gpu_uuid", "used": "used_memory"}
 _FIXED = ("index", "name", "total", "driver", "uuid", "bus", "compute_mode", "mig")
-_READ = ("total", "used", "clock", "top_clock", "temperature", "power", "utilization")
+_READ = ("total", "used", "clock", "top_clock", "temperature", "power", "power_limit", "utilization")
 _REASONS = ("reasons", "reasons_before_535")
 
 
@@ -206,6 +207,7 @@ class DeviceReading:
     top_clock: float | None = None
     temperature: float | None = None
     power: float | None = None
+    power_limit: float | None = None
     utilization: float | None = None
     reasons: tuple[str, ...] = ()
 

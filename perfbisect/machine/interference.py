@@ -24,8 +24,8 @@ _HOST_SERIES = ("own_cpu", "foreign_cpu", "steal", "load", "available_memory", "
 """Shares of the run's processors used by the attempt, by others and by other guests of the host; the whole
 machine's load average of a minute for each processor; MiB. A foreign sample may be slightly below 0, since
 processors and processes are not read at one instant."""
-_DEVICE_SERIES = ("clock", "temperature", "power", "used", "utilization")
-"""SM clock as a share of its maximum, degrees Celsius, watts, MiB, per cent."""
+_DEVICE_SERIES = ("clock", "temperature", "power", "power_limit", "used", "utilization")
+"""SM clock as a share of its maximum, degrees Celsius, watts (twice), MiB, per cent."""
 
 
 @dataclass(frozen=True)

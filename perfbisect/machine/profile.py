@@ -22,6 +22,7 @@ from perfbisect.common.yaml_source import load, validate
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.machine import devices
 from perfbisect.machine.devices import DEVICE_FIELDS, Gpu, Row, Smi, SmiRows, run_command, visible
+from perfbisect.model.attempt import CPU
 from perfbisect.model.cell import Words
 
 _VARIABLE = re.compile(r"^[A-Za-z_]\w*$")
@@ -84,9 +85,20 @@ class DeviceQuery(CommandQuery):
 
 
 class MemoryQuery(CommandQuery):
-    """Memory of each device in MiB, if the list does not have it."""
+    """Memory of each device, if the list does not have it; ``unit``: of the command."""
 
     required = known = ("used", "total")
+    unit: Literal["MiB", "B"] = "MiB"
+
+    def rows(self, timeout_s: float) -> SmiRows:
+        listed = super().rows(timeout_s)
+        if self.unit == "MiB":
+            return listed
+        in_mib = (
+            {name: str(int(text) >> 20) if name in self.known else text for name, text in row.items()}
+            for row in listed.rows
+        )
+        return SmiRows(tuple(in_mib), listed.problem)
 
 
 class ProcessQuery(CommandQuery):
@@ -103,7 +115,10 @@ class DriverQuery(CommandQuery):
 
 
 class DeviceSelection(_Section):
-    """The variable that restricts an engine to some devices by index, and further variables."""
+    """The variable that restricts an engine to some devices by index, and further variables.
+
+    ``{gpus}`` in these is replaced by the number of devices.
+    """
 
     variable: str
     env: dict[str, str] = {}
@@ -191,7 +206,8 @@ class Profile(_Section):
         """
         if any(gpu.parent for gpu in group):
             return {self.variable: ",".join(gpu.uuid for gpu in group)}
-        env = self.select.env if self.select else {}
+        given = self.select.env if self.select else {}
+        env = {name: value.replace("{gpus}", str(len(group))) for name, value in given.items()}
         return {**env, self.variable: ",".join(str(gpu.index) for gpu in group)}
 
     def none_of(self, devices: Sequence[Gpu]) -> dict[str, str]:
@@ -307,7 +323,7 @@ class Machine:
     def kind(self) -> str:
         """The machine class: attempts of different classes are never compared.
 
-        Without devices it names the processors, and how many of them the slot has.
+        It names devices, driver and processors; without devices the processors, and how many the slot has.
         """
         mark = f", {self.mark}" if self.mark else ""
         if not self.gpus:
@@ -316,7 +332,7 @@ class Machine:
         names = Counter(gpu.name for gpu in self.gpus)
         devices = " + ".join(f"{name} x {count}" for name, count in sorted(names.items()))
         drivers = "/".join(sorted({gpu.driver for gpu in self.gpus if gpu.driver}))
-        return f"{devices}{f', driver {drivers}' if drivers else ''}{mark}"
+        return f"{devices}{f', driver {drivers}' if drivers else ''}, {CPU}{self.cpu}{mark}"
 
     def facts(self) -> dict[str, Any]:
         return {**asdict(self), "machine_class": self.kind}

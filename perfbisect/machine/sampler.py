@@ -70,7 +70,7 @@ class _DeviceSampler:
             values = self._values[reading.uuid]
             if reading.clock is not None and reading.top_clock:
                 values.add("clock", reading.clock / reading.top_clock)
-            for name in ("temperature", "power", "used", "utilization"):
+            for name in ("temperature", "power", "power_limit", "used", "utilization"):
                 values.add(name, getattr(reading, name))
             self._reasons[reading.uuid].update(reading.reasons)
         self.samples += 1

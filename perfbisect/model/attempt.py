@@ -146,4 +146,18 @@ def provenance_differences(a: Provenance, b: Provenance) -> tuple[tuple[str, str
     fields = ["cell_digest", "machine_class"]
     if not a.client_era or a.client_era != b.client_era:
         fields.append("client_digest")
-    return tuple((f, getattr(a, f), getattr(b, f)) for f in fields if getattr(a, f) != getattr(b, f))
+    differing = ((f, getattr(a, f), getattr(b, f)) for f in fields)
+    return tuple(
+        (f, x, y) for f, x, y in differing if x != y and not (f == "machine_class" and is_same_class(x, y))
+    )
+
+
+CPU = "cpu "
+"""Begins the part of a machine class that names the processors beside devices."""
+
+
+def is_same_class(a: str, b: str) -> bool:
+    """Whether two machine classes are equal, or differ in that one does not name its processors."""
+    parts = [kind.split(", ") for kind in (a, b)]
+    rest = [[part for part in own if not part.startswith(CPU)] for own in parts]
+    return a == b or (rest[0] == rest[1] and any(map(list.__eq__, parts, rest)))

@@ -250,6 +250,12 @@ NOT_WORKLOAD = frozenset(
 """Fields that do not enter the digest by themselves."""
 
 
+OTHER_MACHINES = (
+    *("node-rank", "master-addr", "master-port", "headless", "data-parallel-start-rank"),
+    *("data-parallel-address", "data-parallel-external-lb", "data-parallel-hybrid-lb"),
+)
+"""Serve arguments of a server over several machines, with ``nnodes`` above 1."""
+
 PARALLEL_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 """Serve arguments of vLLM whose product is the number of devices of a server on one machine."""
 
@@ -354,6 +360,10 @@ class Cell(_Frozen):
         for name, variant in self.variants.items():
             served[name] = {**self.serve_args, **variant.serve_args}
         for name, serve_args in served.items():
+            if others := [o for o in OTHER_MACHINES if serve_args.get(o) not in (None, False)]:
+                raise ValueError(f"serve_args.{others[0]}: a server over several machines cannot be measured")
+            if serve_args.get("nnodes", 1) != 1:
+                raise ValueError("serve_args.nnodes: a server over several machines cannot be measured")
             needed = parallel_devices(serve_args)
             if self.family == "text" and 0 < self.gpus < needed:
                 of = f" of variant {name}" if name else ""

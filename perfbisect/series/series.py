@@ -10,6 +10,7 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import Any, Literal
 
+from perfbisect.model.attempt import is_same_class
 from perfbisect.model.metric import Metric, MetricRef, parse_metric
 from perfbisect.series.points import ALONE, Point
 from perfbisect.series.sources.folders import of_nightly
@@ -268,15 +269,22 @@ def machine_series(points: Iterable[Point]) -> Iterator[tuple[str, tuple[Point, 
     """The points of each cell by kind of machine, with a name: ``qwen3_tts@c4-n40 on H100``.
 
     The kind that measured first keeps the cell's own name, so that its alerts stay when another comes.
-    Points without a machine count with it.
+    Points without a machine count with it. A class that does not name its processors, as those of before did
+    not, goes on in the first that does.
     """
     for cell, group in groupby(sorted(points, key=lambda point: point.order), key=lambda point: point.cell):
         ordered = tuple(group)
-        kinds = dict.fromkeys(point.hardware for point in ordered if point.hardware)
-        first = next(iter(kinds), "")
-        for kind in kinds or ("",):
-            own = tuple(point for point in ordered if (point.hardware or first) == kind)
-            yield (cell if kind == first else f"{cell}{_ON}{kind}"), own
+        kinds: list[list[str]] = []
+        for hardware in dict.fromkeys(point.hardware for point in ordered if point.hardware):
+            same = (kind for kind in kinds if all(is_same_class(hardware, other) for other in kind))
+            if (known := next(same, None)) is not None:
+                known.append(hardware)
+            else:
+                kinds.append([hardware])
+        first = kinds[0][0] if kinds else ""
+        for kind in kinds or [[""]]:
+            own = tuple(point for point in ordered if (point.hardware or first) in kind)
+            yield (cell if kind[0] == first else f"{cell}{_ON}{kind[0]}"), own
 
 
 @dataclass(frozen=True)

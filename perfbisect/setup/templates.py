@@ -152,7 +152,7 @@ def _environment(checkout: DetectedCheckout) -> SettingChoice:
             "env",
             "",
             (
-                f"How a commit gets an environment on {checkout.machine}: vLLM has no releases for it.",
+                f"How a commit gets an environment on {checkout.machine}: no release or index is known here.",
                 "Use your own command, for example:",
                 "  env: command:./environment.sh {sha} {env}",
             ),

@@ -51,9 +51,9 @@ def test_eight_devices(smi: Smis) -> None:
 READINGS = [
     ("eight", 0, {"used": 4, "total": 143771, "reasons": ("idle",)}),
     ("eight", 2, {"used": 129842, "clock": 1980, "top_clock": 1980, "temperature": 61, "reasons": ()}),
-    ("eight", 2, {"power": 588.21, "utilization": 98}),
+    ("eight", 2, {"power": 588.21, "power_limit": 700, "utilization": 98}),
     ("container", 0, {"used": 61312, "reasons": ("software power cap",)}),
-    ("laptop", 0, {"power": 11.87}),
+    ("laptop", 0, {"power": 11.87, "power_limit": None}),
     # An older driver has its own name for the reasons.
     ("throttled", 0, {"clock": 585, "top_clock": 1590, "temperature": 87}),
     (

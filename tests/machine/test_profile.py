@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from perfbisect.commands.wiring import load_profile
 from perfbisect.errors import LocatedError, MachineError
 from perfbisect.machine import devices, profile
 from perfbisect.machine.devices import Gpu
@@ -52,7 +53,7 @@ def written(folder: Path, text: str) -> str:
 
 
 def test_those_that_are_shipped_are_right() -> None:
-    assert machine_names() == ("ascend", "cpu", "cuda")
+    assert machine_names() == ("ascend", "cpu", "cuda", "rocm", "spyre")
     for name in machine_names():
         assert load_machine(name).name == name
         assert machine_path(name).is_file()
@@ -97,6 +98,62 @@ def ascend() -> Profile:
     return load_machine("ascend")
 
 
+ROCM = """
+============================ ROCm System Management Interface ============================
+====================================== Product Info ======================================
+GPU[0]\t\t: Card Series: \t\tAMD Instinct MI300X
+GPU[0]\t\t: Card Model: \t\t0x74a1
+GPU[0]\t\t: GFX Version: \t\tgfx942
+GPU[1]\t\t: Card series:          AMD Instinct MI300X
+==========================================================================================
+Driver version: 6.10.5
+GPU[0]\t\t: VRAM Total Memory (B): 206141652992
+GPU[0]\t\t: VRAM Total Used Memory (B): 297795584
+GPU[1]\t\t: VRAM Total Memory (B): 206141652992
+GPU[1]\t\t: VRAM Total Used Memory (B): 61234741248
+================================== End of ROCm SMI Log ===================================
+"""
+SPYRE = """0000:1a:00.0 Processing accelerators: IBM Spyre Accelerator (rev 02)
+0000:3c:00.0 Processing accelerators: IBM Spyre Accelerator (rev 02)
+0000:5e:00.0 Bridge: IBM Device 1234
+"""
+
+
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, output: str) -> None:
+    """A command that prints a text, whatever it is asked."""
+    command = folder / name
+    command.write_text(f"#!/bin/sh\ncat <<'EOF'\n{output}EOF\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_devices_of_amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(tmp_path, monkeypatch, "rocm-smi", ROCM)
+    rocm = load_profile("")
+    first, second = rocm.list_devices()
+    assert (first.name, first.memory, first.driver, first.index) == (
+        "AMD Instinct MI300X",
+        196592,
+        "6.10.5",
+        0,
+    )
+    assert [reading.used for reading in devices.readings(rocm.smi())] == [284, 58398]
+    assert rocm.mask((second, first)) == {"HIP_VISIBLE_DEVICES": "1,0"}
+    assert [gpu.index for gpu in machine({"HIP_VISIBLE_DEVICES": "1"}, rocm).gpus] == [1]
+
+
+def test_devices_of_ibm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(tmp_path, monkeypatch, "lspci", SPYRE)
+    spyre = load_machine("spyre")
+    found = spyre.list_devices()
+    assert [(gpu.index, gpu.uuid, gpu.name) for gpu in found] == [
+        (0, "0000:1a:00.0", "IBM Spyre Accelerator"),
+        (1, "0000:3c:00.0", "IBM Spyre Accelerator"),
+    ]
+    assert spyre.mask(found) == {"SPYRE_DEVICES": "0,1", "AIU_WORLD_SIZE": "2"}
+    assert spyre.env == {"VLLM_PLUGINS": "sendnn_inference"}
+
+
 def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: int = 0) -> None:
     """A command ``npu-smi`` that prints a file."""
     command = folder / "npu-smi"
@@ -112,7 +169,7 @@ def test_devices_of_another_maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (first.uuid, first.index, first.label) == ("ascend-4.0", 0, "gpu0")
     assert (second.uuid, second.index) == ("ascend-5.0", 1)
     here = machine({}, ascend)
-    assert here.kind == "910B3 x 2, driver 24.1.rc3, ascend VLLM_PLUGINS=ascend"
+    assert here.kind == f"910B3 x 2, driver 24.1.rc3, cpu {here.cpu}, ascend VLLM_PLUGINS=ascend"
     assert [gpu.uuid for gpu in machine({"ASCEND_RT_VISIBLE_DEVICES": "1"}, ascend).gpus] == ["ascend-5.0"]
 
 
@@ -203,8 +260,8 @@ def test_class_tells_machines_apart() -> None:
         return Machine("h", "cpu", 8, 1, "6.1", gpus).kind
 
     assert kind() == "cpu x 8"
-    assert kind(H200, OTHER) == kind(OTHER, H200) == "NVIDIA H200 x 2, driver 570.86.15"
-    assert kind(L4, H200) == "NVIDIA H200 x 1 + NVIDIA L4 x 1, driver 570.86.15"
+    assert kind(H200, OTHER) == kind(OTHER, H200) == "NVIDIA H200 x 2, driver 570.86.15, cpu cpu"
+    assert kind(L4, H200) == "NVIDIA H200 x 1 + NVIDIA L4 x 1, driver 570.86.15, cpu cpu"
     assert kind(Gpu(H200.name, 1, "580.1", "x")) != kind(H200)
 
 

@@ -124,7 +124,7 @@ def test_engine_sees_what_is_leased(tmp_path: Path, box: Box) -> None:
     assert made.failure is None, made.failure
     facts = made.provenance.facts
     assert facts["server"]["env"]["CUDA_VISIBLE_DEVICES"] == "0"
-    assert made.provenance.machine_class == "NVIDIA H200 x 1, driver 570.133.20"
+    assert made.provenance.machine_class.startswith("NVIDIA H200 x 1, driver 570.133.20, cpu ")
     assert facts["torch"]["version"] == "2.13.0" and len(facts["torch"]["devices"]) == 1
     (device,) = made.runs[0].facts["sampled"]["devices"]
     assert device["uuid"] == ZERO and device["foreign"] == {}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from perfbisect.model.attempt import Attempt, Provenance, RunResult, provenance_differences
+from perfbisect.model.attempt import Attempt, Provenance, RunResult, is_same_class, provenance_differences
 from perfbisect.model.metric import parse_metric
 
 PROVENANCE = Provenance(cell_digest="d", machine_class="m", client_digest="c")
@@ -61,3 +62,20 @@ def test_a_field_that_differs_forbids_the_comparison(field: str) -> None:
     other = Provenance(**{**same, field: "x"})
     assert provenance_differences(PROVENANCE, other) == ((field, same[field], "x"),)
     assert provenance_differences(other, PROVENANCE) == ((field, "x", same[field]),)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "same"),
+    [
+        ("H200 x 1, driver 5", "H200 x 1, driver 5, cpu A", True),
+        ("H200 x 1, driver 5, x A=1", "H200 x 1, driver 5, cpu A, x A=1", True),
+        ("H200 x 1, driver 5, cpu A", "H200 x 1, driver 5, cpu B", False),
+        ("H200 x 1, driver 5", "H200 x 1, driver 6, cpu A", False),
+        ("A x 8", "B x 8", False),
+        ("A x 8", "A x 8", True),
+    ],
+)
+def test_a_class_without_its_processors_is_that_with_them(a: str, b: str, same: bool) -> None:
+    assert is_same_class(a, b) == is_same_class(b, a) == same
+    there, here = replace(PROVENANCE, machine_class=a), replace(PROVENANCE, machine_class=b)
+    assert (provenance_differences(there, here) == ()) == same

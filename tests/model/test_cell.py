@@ -298,6 +298,8 @@ class TestDeployYaml:
         ({"env": ["A=1"]}, "expected a mapping of variables"),
         ({"serve_args": "--enforce-eager"}, "not one text"),
         ({"serve_args": ["eager"]}, "not a long option"),
+        ({"serve_args": {"nnodes": 2}}, "serve_args.nnodes: a server over several machines"),
+        ({"serve_args": ["--headless", "-dpa", "h"]}, "serve_args.headless: a server over several machines"),
         ({"serve_args": {"max_model_len": 1, "max-model-len": 2}}, "given twice"),
         ({"headline": "tpott"}, "nearest: tpot"),
         ({"guards": ["failed", "speed"]}, "unknown metric"),

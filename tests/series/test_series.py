@@ -255,6 +255,7 @@ OLD = "NVIDIA H200 x 1, driver 550.54"
     ("kind", "what"),
     [
         ("NVIDIA H200 x 1, driver 560.28", "driver 550.54 -> driver 560.28"),
+        ("NVIDIA H200 x 1, driver 560.28, cpu A", "driver 550.54 -> driver 560.28, cpu A"),
         ("NVIDIA H200 x 2, driver 550.54", "NVIDIA H200 x 1 -> NVIDIA H200 x 2"),
         ("AMD MI300X x 1", f"{OLD} -> AMD MI300X x 1"),
     ],
@@ -264,6 +265,13 @@ def test_a_series_on_another_machine_starts_with_what_differs(kind: str, what: s
     (start,) = machine_series_starts(points[::-1])
     assert (start.first, start.before, start.what) == (points[3], points[1], what)
     assert start.name == list(dict(machine_series(points)))[1]
+
+
+def test_a_class_that_comes_to_name_its_processors_goes_on() -> None:
+    points = points_on(OLD, f"{OLD}, cpu A", OLD, f"{OLD}, cpu A", f"{OLD}, cpu B", f"{OLD}, cpu B")
+    (start,) = machine_series_starts(points)
+    assert (start.first, start.what) == (points[4], "cpu A -> cpu B")
+    assert [own for _, own in machine_series(points)] == [points[:4], points[4:]]
 
 
 def test_one_kind_of_machine_starts_nothing() -> None:
