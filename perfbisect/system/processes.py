@@ -201,6 +201,18 @@ def list_segments() -> frozenset[Segment]:
     return frozenset()
 
 
+def _segments_before(created: float) -> frozenset[Segment]:
+    """The shared memory that is older than a process: weights that a user keeps there, for example."""
+    boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    older: set[Segment] = set()
+    for path, inode in list_segments():
+        with suppress(OSError):
+            status = Path(path).stat(follow_symlinks=False)
+            if min(status.st_mtime, status.st_ctime) < boot + created:
+                older.add((path, inode))
+    return frozenset(older)
+
+
 def _held_segments(pids: Iterable[int]) -> frozenset[Segment]:
     """The segments that these processes opened or mapped."""
     prefix = f"{SHARED_MEMORY}/"
@@ -375,8 +387,9 @@ def stop_leftovers(
         ServerError: a process survived.
     """
     left = ProcessTree(pid, created, token, log)
-    found = left.observe()
+    found = left.living()
     if found:
+        left._before = _segments_before(created or min(row.created for row in found))
         stop(left, grace)
     if token:
         shutil.rmtree(scratch_folder(token), ignore_errors=True)

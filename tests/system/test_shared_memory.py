@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import secrets
 import signal
 from collections.abc import Iterator
@@ -21,6 +22,13 @@ for path in sys.argv[1:]:
     memory = mmap.mmap(descriptor, 4096)
     globals()[path] = memory
     os.close(descriptor)
+print("mapped", flush=True)
+time.sleep(60)
+"""
+
+READS = """
+import mmap, os, sys, time
+memory = mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 4096, prot=mmap.PROT_READ)
 print("mapped", flush=True)
 time.sleep(60)
 """
@@ -90,3 +98,15 @@ def test_leftovers_of_a_dead_owner_lose_theirs_too(tmp_path: Path, name: str) ->
     processes.stop_leftovers(owned.token, owned.pid, owned.created, grace=0.0)
     until(lambda: owned.exited() is not None)
     assert not path.exists()
+
+
+def test_leftovers_of_a_dead_owner_keep_what_is_older_than_they_are(tmp_path: Path, name: str) -> None:
+    """A model's weights, copied there by the user and read by the engine."""
+    path = processes.SHARED_MEMORY / name
+    path.write_bytes(bytes(4096))
+    os.utime(path, (1e9, 1e9))
+    owned = start(tmp_path, READS, str(path))
+    told(tmp_path / "out.log", "mapped")
+    assert processes.stop_leftovers(owned.token, owned.pid, owned.created, grace=0.0)
+    until(lambda: owned.exited() is not None)
+    assert path.exists()
