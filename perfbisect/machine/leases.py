@@ -32,6 +32,8 @@ _MACHINE = "machine"
 _SUFFIX = ".lock"
 _TICK_S = 0.25
 _ADVICE = f"set {FOLDER_VARIABLE} to a folder that all users of this host can write"
+_SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Every user can put a link or a pipe in the place of a lock file: neither is followed or waited for."""
 _TRIES = 4
 """Before a lock counts as held: listing holders takes it for an instant."""
 
@@ -276,13 +278,19 @@ def _open(path: Path) -> int:
         time.sleep(0.01 * attempt)  # whoever makes the folder opens it to others a moment later
         for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL):
             try:
-                descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+                descriptor = os.open(path, flags | _SAFE, 0o666)
             except OSError as raised:
                 if error is None or not isinstance(raised, (FileExistsError, FileNotFoundError)):
                     error = raised
                 continue
             if flags & os.O_CREAT:
                 os.fchmod(descriptor, 0o666)
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                os.close(descriptor)
+                raise MachineError(
+                    f"{path} is no file of its own: it is not used as a lock", next_step=_ADVICE
+                )
             return descriptor
     raise MachineError(
         f"the lock file {path} cannot be opened: {error.strerror if error else 'unknown'}",
@@ -324,7 +332,7 @@ def _write(descriptor: int, holder: LeaseHolder, slots: tuple[Slot, ...]) -> Non
 def _owner(path: Path) -> LeaseHolder | None:
     """The owner of an exclusive lock; None if it is free."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | _SAFE)
     except OSError:
         return None
     try:

@@ -231,6 +231,21 @@ def test_link_in_place_of_a_lock_is_not_followed(folder: Path, tmp_path: Path) -
     assert precious.read_text() == "kept"
 
 
+@pytest.mark.parametrize("plant", ["pipe", "second name"])
+def test_what_is_no_file_of_its_own_is_no_lock(folder: Path, tmp_path: Path, plant: str) -> None:
+    """Opening a pipe would wait for a writer; writing the owner would overwrite the other name's file."""
+    path, precious = folder / "device-GPU-a.lock", tmp_path / "precious"
+    precious.write_text("kept")
+    folder.mkdir()
+    if plant == "pipe":
+        os.mkfifo(path)
+    else:
+        path.hardlink_to(precious)
+    leases.holders(folder)
+    assert "is no file of its own" in refused(folder, A)
+    assert precious.read_text() == "kept"
+
+
 def test_stop_while_waiting(folder: Path) -> None:
     mine = lease(A, folder=folder, holder=LeaseHolder("two"), wait=60, stop_requested=lambda: True)
     with (
