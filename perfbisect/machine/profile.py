@@ -83,6 +83,12 @@ class DeviceQuery(CommandQuery):
 
     count: Literal["index", "position"] = "index"
 
+    @model_validator(mode="after")
+    def _check_count(self) -> DeviceQuery:
+        if self.count == "index" and "index" not in re.compile(self.each).groupindex:
+            raise ValueError("no group (?P<index>...) to select a device by; or: count: position")
+        return self
+
 
 class MemoryQuery(CommandQuery):
     """Memory of each device, if the list does not have it; ``unit``: of the command."""
@@ -359,15 +365,21 @@ def _cpu_model() -> str:
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
         for label in ("model name", "Model", "Hardware"):
-            if match := re.search(rf"^{label}\s*:\s*(.+)$", text, re.MULTILINE):
+            if match := re.search(rf"^{label}[ \t]*:[ \t]*(\S.*)$", text, re.MULTILINE):
                 return " ".join(match[1].split())
     return platform.machine() or "unknown CPU"
 
 
-def oom_kills() -> int:
-    """Number of processes killed for memory since boot; 0 if unknown."""
+def oom_kills(root: Path = Path("/")) -> int:
+    """Number of processes killed for memory, in our control group if that is known, else since boot.
+
+    The host's number is also raised by other containers.
+    """
     with suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text("ascii").splitlines():
+        own = re.search(r"^0::/(.*)$", (root / "proc/self/cgroup").read_text("utf-8"), re.MULTILINE)
+        group = root / "sys/fs/cgroup" / (own[1] if own else "") / "memory.events"
+        counts = group if group.is_file() else root / "proc/vmstat"
+        for line in counts.read_text("ascii").splitlines():
             name, _, value = line.partition(" ")
             if name == "oom_kill":
                 return int(value)

@@ -59,11 +59,14 @@ class _DeviceSampler:
         self._uuids = tuple(dict.fromkeys(parents.get(uuid, uuid) for uuid in uuids))
         self._values = {uuid: _Values() for uuid in self._uuids}
         self._reasons: dict[str, Counter[str]] = {uuid: Counter() for uuid in self._uuids}
+        self._readings: Counter[str] = Counter()
         self._foreign: dict[str, dict[str, float | None]] = {uuid: {} for uuid in self._leased}
         self.strayed: dict[str, None] = {}
         """Our processes on devices outside the slot."""
         self.samples = 0
         self.hidden = False
+        """The driver listed processes or none, and never one of ours."""
+        self._identified = False
 
     def take(self, own_pids: Callable[[], Collection[int]]) -> None:
         for reading in devices.readings(self._smi, self._uuids):
@@ -73,12 +76,15 @@ class _DeviceSampler:
             for name in ("temperature", "power", "power_limit", "used", "utilization"):
                 values.add(name, getattr(reading, name))
             self._reasons[reading.uuid].update(reading.reasons)
+            self._readings[reading.uuid] += 1
         self.samples += 1
         tenants = devices.tenants(self._smi)
         # Our processes are read after the driver's list, so that they contain every process in it.
         own = own_pids() if tenants else ()
-        self.hidden = not any(tenant.pid in own for tenant in tenants)
-        if not self.hidden:
+        is_identified = any(tenant.pid in own for tenant in tenants)
+        self._identified = self._identified or is_identified
+        self.hidden = not self._identified
+        if is_identified:
             for tenant in tenants:
                 self._attribute(tenant, tenant.pid in own)
 
@@ -99,7 +105,10 @@ class _DeviceSampler:
             DeviceSamples(
                 values.series(),
                 uuid=uuid,
-                reasons={name: round(n / self.samples, 4) for name, n in self._reasons[uuid].items()},
+                reasons={
+                    name: round(count / self._readings[uuid], 4)
+                    for name, count in self._reasons[uuid].items()
+                },
                 foreign=dict(self._foreign.get(uuid, {})),
             )
             for uuid, values in self._values.items()

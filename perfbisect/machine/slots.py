@@ -125,13 +125,16 @@ def parse_cpus(text: str) -> tuple[int, ...]:
 def bus_folder(bus: str) -> str:
     """The kernel's name of a PCI address: ``00000000:9D:00.0`` -> ``0000:9d:00.0``."""
     domain, _, rest = bus.lower().partition(":")
-    return f"{domain[-4:] if domain.startswith('0000') else domain}:{rest}"
+    return f"{domain.lstrip('0'):0>4}:{rest}"
 
 
 def parse_matrix(text: str) -> dict[int, tuple[int, ...]]:
-    """Parse ``nvidia-smi topo -m``: processors local to each device, by index (column ``CPU Affinity``)."""
+    """Parse ``nvidia-smi topo -m``: processors local to each device, by index (column ``CPU Affinity``).
+
+    The header is underlined by escape sequences, which touch its first word.
+    """
     head = next((line for line in text.splitlines() if "CPU Affinity" in line), "")
-    before = len(re.findall(r"\b(?:GPU|NIC|mlx5_|CPU)\d+\b", head.partition("CPU Affinity")[0]))
+    before = len(re.findall(r"(?:GPU|NIC|mlx5_|CPU)\d+\b", head.partition("CPU Affinity")[0]))
     local = {}
     for line in text.splitlines():
         row = _NEAR.match(line)

@@ -19,6 +19,21 @@ def install(folder: Path, machine: Path) -> str:
     return str(command)
 
 
+def _computing(gpus: str) -> str:
+    """As ``processes.csv``: every process that is restricted to the first device, as if it computed there."""
+    header, first, *_ = csv.reader(gpus.splitlines(), skipinitialspace=True)
+    uuid = dict(zip(header, first, strict=True))["uuid"]
+    rows = ["pid, gpu_uuid, used_memory"]
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            variables = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"CUDA_VISIBLE_DEVICES=0" in variables:
+            rows.append(f"{path.parent.name}, {uuid}, 620")
+    return "\n".join(rows)
+
+
 def main(machine: Path, arguments: list[str]) -> int:
     error = machine / "error.txt"
     if error.exists():
@@ -34,7 +49,8 @@ def main(machine: Path, arguments: list[str]) -> int:
     if arguments[1:2] != ["--format=csv,noheader,nounits"] or option not in names:
         return 1
     wanted = arguments[2].removeprefix("--id=").split(",") if arguments[2:] else None
-    text = (machine / names[option]).read_text("utf-8")
+    path = machine / names[option]
+    text = path.read_text("utf-8") if path.exists() else _computing((machine / "gpu.csv").read_text("utf-8"))
     header, *lines = csv.reader(text.splitlines(), skipinitialspace=True)
     rows = [dict(zip(header, line, strict=True)) for line in lines]
     for name in fields.split(","):

@@ -64,6 +64,7 @@ def test_those_that_are_shipped_are_right() -> None:
     ("old", "new", "line", "said"),
     [
         ("name: spyre\n", "", 1, "name: is missing"),
+        ("(?P<index>", "(?P<uuid>", 2, "no group (?P<index>...) to select a device by"),
         (r"(?P<name>\S+)'", r"\S+'", 2, "no group (?P<name>...)"),
         (r"'^(?P<index>\d+) (?P<name>\S+)'", r"'(?P<name>\S+)'", 2, "no group says which device"),
         (r"(?P<name>\S+)'", r"(?P<nam>\S+)'", 2, "unknown group 'nam'; known: uuid, index, chip, name"),
@@ -253,6 +254,34 @@ def test_machine_without_devices_is_named_by_its_processor(monkeypatch: pytest.M
     facts = here.facts()
     assert facts["machine_class"] == here.kind
     assert facts["kernel"] == os.uname().release
+
+
+def test_processor_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty name is not that of the next line."""
+    said = "processor\t: 0\nmodel name\t:\nstepping\t: 3\nHardware\t: QEMU  virt\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_: said)
+    assert profile._cpu_model() == "QEMU virt"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "events", "count"),
+    [
+        ("0::/pod/one\n", "low 0\noom 9\noom_kill 2\n", 2),
+        ("4:memory:/one\n0::/\n", None, 7),
+        ("", None, 7),
+    ],
+)
+def test_processes_killed_for_memory_are_those_of_our_group(
+    tmp_path: Path, cgroup: str, events: str | None, count: int
+) -> None:
+    group = tmp_path / "sys/fs/cgroup/pod/one"
+    group.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(cgroup)
+    (tmp_path / "proc/vmstat").write_text("nr_free_pages 1\noom_kill 7\n")
+    if events is not None:
+        (group / "memory.events").write_text(events)
+    assert profile.oom_kills(tmp_path) == count
 
 
 def test_class_tells_machines_apart() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from perfbisect.machine.devices import Smi
 from perfbisect.machine.interference import UNJUDGED, InterferenceLimits, interference_reason
-from perfbisect.machine.sampler import Sampler
+from perfbisect.machine.sampler import Sampler, _DeviceSampler
 from perfbisect.machine.slots import Slot
 from perfbisect.system import processes
 from perfbisect.system.processes import OwnedProcess, Process, process
@@ -217,3 +217,17 @@ def test_engine_that_begins_during_the_look_is_ours(tmp_path: Path) -> None:
         with Sampler(living, slot=Slot("gpu2", (uuid(2),)), smi=smi) as sampler:
             pass
     assert interference_reason(sampler.summary(), DEVICES) is None
+
+
+def test_driver_that_fails_now_and_then_says_what_it_said_before(tmp_path: Path) -> None:
+    """A look without an answer is no sample without a cause, and our processes stay identified."""
+    rows = f"{os.getpid()}, {uuid(2)}, 500\n4242424, {uuid(2)}, 70000\n"
+    smi = machine(tmp_path, processes=rows)
+    table = tmp_path / "machine" / "gpu.csv"
+    table.write_text(table.read_text().replace("0x0000000000000000", "0x0000000000000008"))
+    device = _DeviceSampler(smi, (), (uuid(2),))
+    device.take(lambda: {os.getpid()})
+    (tmp_path / "machine" / "error.txt").write_text("9\nno driver")
+    device.take(lambda: {os.getpid()})
+    assert device.samples == 2 and not device.hidden
+    assert device.sampled()[0].reasons == {"hardware slowdown": 1.0}

@@ -123,7 +123,8 @@ def test_parts_are_disjoint_and_equal(cores: int, count: int) -> None:
     [
         ("00000000:9D:00.0", "0000:9d:00.0"),
         ("0000000F:01:00.0", "000f:01:00.0"),
-        ("00010000:01:00.0", "00010000:01:00.0"),
+        ("00010000:01:00.0", "10000:01:00.0"),
+        ("00000012:00:00.0", "0012:00:00.0"),
     ],
 )
 def test_name_of_a_device_on_the_bus(bus: str, folder: str) -> None:
