@@ -93,7 +93,7 @@ def lint(
 
 
 @cells.command("import", short_help="Make cell files of nightly performance specifications.")
-@click.argument("specs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="SPEC.json...")
+@click.argument("specs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="SPEC...")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder for the cells.")
 @click.option(
     "--at", "at", metavar="REV", help="Read the SPECs as they are at this commit of the repository."
@@ -103,11 +103,11 @@ def lint(
 def import_verb(specs: tuple[Path, ...], output: Path, at: str | None, repo: Path | None) -> CommandResult:
     """Make cell files of a nightly's performance SPECs, one a workload, in a folder.
 
-    Reads vLLM-Omni's lists of servers and vLLM's serving and nightly tests, recognized by content. Paired
-    lists stay a ladder in one file; crossed lists become one ladder; disabled workloads are counted;
-    unsupported ones and what is not understood are listed with their line; audio and text twins of one name
-    become two files. Headline and guards suit the outputs. Baselines are kept as known values. Existing
-    files are replaced by cells that load.
+    Reads vLLM-Omni's lists of servers, vLLM's serving and nightly tests and the recipes of its perf-eval
+    (YAML), recognized by content. Paired lists stay a ladder in one file; crossed lists become one ladder;
+    disabled workloads are counted; unsupported ones and what is not understood are listed with their line;
+    audio and text twins of one name become two files. Headline and guards suit the outputs. Baselines are
+    kept as known values. Existing files are replaced by cells that load.
 
     Variables that a pipeline sets and the machine are not part of a SPEC, and not of the cells.
 
@@ -115,6 +115,7 @@ def import_verb(specs: tuple[Path, ...], output: Path, at: str | None, repo: Pat
     Examples:
       perfbisect cells import vllm-omni/tests/dfx/perf/tests/test_tts.json -o cells
       perfbisect cells import .buildkite/performance-benchmarks/tests/serving-tests.json -o cells --at v0.14.0
+      perfbisect cells import perf-eval/workloads/*_h200.yaml -o cells
 
     Exit code: 0 all was understood, 2 something was not; the cells of the rest are written.
     """

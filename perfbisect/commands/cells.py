@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +29,7 @@ from perfbisect.commands.output import CommandResult
 from perfbisect.common.digests import canonical_json
 from perfbisect.common.text import line
 from perfbisect.environments.spec import pinned_client
-from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_USAGE, LocatedError, UsageError
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_USAGE, LocatedError, RevisionError, UsageError
 from perfbisect.jobs.documents import CellDocument, Document, cell_document
 from perfbisect.model.cell import Cell, apply_variant, cell_difference
 from perfbisect.report.console import error_lines
@@ -412,12 +413,20 @@ def _source_at(repository: Repository, revision: str, spec: Path) -> Specificati
     commit = repository.resolve(revision)
     full = spec.absolute()
     path = full.relative_to(repository.path) if full.is_relative_to(repository.path) else spec
+    path = Path(os.path.normpath(path))
 
     try:
         text = repository.read(commit.id, path.as_posix()).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} at {commit.short} cannot be read: {error}") from None
-    return SpecificationFile(path, text, commit)
+
+    def read_beside(name: str) -> str | None:
+        try:
+            return _source_at(repository, revision, path.parent / name).text
+        except RevisionError:
+            return None
+
+    return SpecificationFile(path, text, commit, read_beside)
 
 
 def _with_distinct_names(

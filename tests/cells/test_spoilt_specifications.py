@@ -75,6 +75,26 @@ TESTS: dict[str, Any] = {
     ],
 }
 
+RECIPE: dict[str, Any] = {
+    "name": "talk-h200",
+    "gpu": "H200",
+    "vllm": {"model": "org/model", "env": {"A": 1}, "serve_args": "--max-model-len 8 --trust-remote-code"},
+    "lm_eval": {"tasks": [{"name": "gsm8k"}]},
+    "vllm_bench": {
+        "configs": [
+            {
+                "name": "1k-in-1k-out",
+                "input_len": 1024,
+                "output_len": 1024,
+                "num_prompts": [10, 20],
+                "max_concurrency": [1, 2],
+                "repetitions": 3,
+                "args": {"num_warmups": 2, "request_rate": 4},
+            }
+        ]
+    },
+}
+
 VALUES: tuple[Any, ...] = (None, True, -3, "x", "'", "", [], [1], ["x"], {}, {"a": 1}, [{}])
 
 
@@ -95,7 +115,7 @@ def spoilt(document: Any, place: tuple[Any, ...], value: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("document", [SERVERS, TESTS], ids=["servers", "tests"])
+@pytest.mark.parametrize("document", [SERVERS, TESTS, RECIPE], ids=["servers", "tests", "recipe"])
 def test_cells_or_an_error_that_says_where(document: Any, tmp_path: Path) -> None:
     path = tmp_path / "spec.json"
     refused = read = 0

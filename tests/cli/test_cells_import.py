@@ -148,3 +148,34 @@ def test_a_specification_as_it_was_at_a_commit(home: Path, capsys: pytest.Captur
     git(repo, "rm", "--quiet", "-r", "tests")
     git(repo, "commit", "--quiet", "-m", "gone")
     assert "has no file" in told(capsys, *asked, "--at", "HEAD", code=2)
+
+
+RECIPE = """\
+name: talker-h200
+gpu: H200
+vllm: {model: org/talker}
+vllm_bench:
+  configs:
+    - {name: short, input_len: 8, output_len: 8, num_prompts: 4, max_concurrency: 1}
+"""
+
+
+def test_a_recipe_at_a_commit_has_the_variables_of_its_gpu(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo = home / "perf-eval"
+    for name, text in (("workloads/talker.yaml", RECIPE), ("lib/gpu_profiles.yaml", "H200: {env: {A: b}}")):
+        (repo / name).parent.mkdir(parents=True)
+        (repo / name).write_text(text)
+    git(home, "init", "--quiet", str(repo))
+    git(repo, "add", ".")
+    git(repo, "commit", "--quiet", "-m", "first")
+    first = git(repo, "rev-parse", "HEAD")
+    git(repo, "rm", "--quiet", "lib/gpu_profiles.yaml")
+    git(repo, "commit", "--quiet", "-m", "gone")
+    asked = ("cells", "import", str(repo / "workloads/talker.yaml"), "--repo", str(repo), "-o", "out")
+    assert "left out" not in told(capsys, *asked, "--at", first)
+    (cell,) = load_cells(home / "out" / "talker-h200-short.yaml")
+    assert cell.env["A"] == "b"
+    assert "talker.yaml at " in cell.description
+    assert ":2: gpu: lib/gpu_profiles.yaml" in told(capsys, *asked, "--at", "HEAD")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,11 +28,13 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class SpecificationFile:
-    """A specification; ``commit``: of the text."""
+    """A specification; ``commit``: of the text. ``read_beside``: a file by its path from this one's folder;
+    None: there is none."""
 
     path: Path
     text: str
     commit: Change | None = None
+    read_beside: Callable[[str], str | None] = lambda _: None
 
     @property
     def name(self) -> str:
@@ -78,8 +80,12 @@ class SpecificationFile:
 def read_file(path: Path) -> SpecificationFile:
     """A specification of the file system. :raises LocatedError: it cannot be read."""
 
+    def read_beside(name: str) -> str | None:
+        other = path.parent / name
+        return read_file(other).text if other.is_file() else None
+
     try:
-        return SpecificationFile(path, path.read_text(encoding="utf-8"))
+        return SpecificationFile(path, path.read_text(encoding="utf-8"), read_beside=read_beside)
     except (OSError, UnicodeDecodeError) as error:
         raise LocatedError(f"cannot be read: {error}", file=path) from None
 

@@ -171,8 +171,8 @@ def _cell(
         "description": f"{name} of {source.name}",
         "model": model,
         "task": "generate",
-        **_server_fields(variables, server),
-        **_client_fields(given),
+        **server_fields(variables, server),
+        **client_fields(given),
         **_load_fields(source, place, given, lists),
         "headline": FAMILIES["text"].headline,
         "guards": [*FAMILIES["text"].guards, *speculation],
@@ -184,7 +184,7 @@ def _cell(
     return ImportedCell(file_stem(name), document, place, needs=needs)
 
 
-def _server_fields(variables: Mapping[str, object], server: Mapping[str, object]) -> dict[str, object]:
+def server_fields(variables: Mapping[str, object], server: Mapping[str, object]) -> dict[str, object]:
     """Tokenizer, revisions, serve arguments, environment and devices."""
     options = {key: value for key, value in server.items() if key not in _ADDRESS}
     tokenizer = options.pop("tokenizer", None)
@@ -202,7 +202,7 @@ def _server_fields(variables: Mapping[str, object], server: Mapping[str, object]
     }
 
 
-def _client_fields(given: Mapping[str, object]) -> dict[str, object]:
+def client_fields(given: Mapping[str, object]) -> dict[str, object]:
     """Data set, requests and sampling; other options of the client are dataset arguments."""
     fields = {name.replace("-", "_"): given[name] for name in _OWN if name in given}
     if "dataset-path" in given:

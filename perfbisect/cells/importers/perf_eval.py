@@ -1,0 +1,189 @@
+"""Recipes of vLLM's perf-eval (``workloads/*.yaml``) -> cell documents.
+
+A recipe is a server on one kind of GPU with its benchmarks (``vllm_bench``) and accuracy tasks, which are no
+cells. Serve arguments are split at white space, as its scripts do: quotes are part of a value. Variables of
+the kind of GPU are in ``lib/gpu_profiles.yaml`` beside the recipes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from perfbisect.cells.importers.base import (
+    ImportedCell,
+    SkippedWorkload,
+    Specification,
+    SpecificationFile,
+    collecting,
+    describe_value,
+    file_stem,
+    kebab,
+    number_duplicates,
+)
+from perfbisect.cells.importers.vllm_ci import client_fields, server_fields
+from perfbisect.common.arguments import parse_options
+from perfbisect.common.yaml_source import parse
+from perfbisect.errors import LocatedError
+from perfbisect.serving.families import FAMILIES
+
+_KEYS = (
+    *("name", "gpu", "num_gpus", "nightly", "timeout_in_minutes", "bench_only"),
+    *("vllm", "vllm_bench", "lm_eval", "bfcl"),
+)
+_SERVER_KEYS = ("model", "image", "env", "serve_args")
+_CONFIG_KEYS = (
+    *("name", "backend", "dataset", "input_len", "output_len", "num_prompts", "max_concurrency"),
+    *("repetitions", "args", "speed_bench_dataset_subset", "speed_bench_category"),
+)
+_SPEED_BENCH = ("speed_bench_dataset_subset", "speed_bench_category")
+_REPORTING = ("disable-tqdm", "save-detailed", "append-result", "result-dir", "metadata")
+"""Options about the result file, which an attempt sets itself."""
+
+_PROFILES = "../lib/gpu_profiles.yaml"
+
+_ENDPOINTS = {"openai-chat": "/v1/chat/completions"}
+_READY_S = 3600.0
+"""For how long its scripts wait for a server, and tell vLLM to wait for its engine."""
+
+
+def read_recipe(source: SpecificationFile, recipe: Mapping[str, Any]) -> Specification:
+    """The cells of a recipe, one of each benchmark. :raises LocatedError: what they share is invalid."""
+    source.check_keys("", recipe, _KEYS)
+    vllm, bench = (_mapping(source, "", recipe, name) for name in ("vllm", "vllm_bench"))
+    source.check_keys("vllm", vllm, _SERVER_KEYS)
+    source.check_keys("vllm_bench", bench, ("configs", "metadata"))
+    left_out = [
+        SkippedWorkload(name, "measures accuracy, no speed")
+        for name in ("lm_eval", "bfcl")
+        if recipe.get(name)
+    ]
+    configs = bench.get("configs") or []
+    source.check_type("vllm_bench.configs", configs, list, "a list of benchmarks")
+    if not configs:
+        return Specification(left_out=tuple(left_out))
+    name, model, arguments = recipe.get("name"), vllm.get("model"), vllm.get("serve_args") or ""
+    source.check_type("name", name, str, "a name")
+    source.check_type("vllm.model", model, str, "the model's name")
+    source.check_type("vllm.serve_args", arguments, str, "the options of vllm serve, as one text")
+    try:
+        options = parse_options(arguments.split(), negatable=True)
+    except ValueError as error:
+        raise source.wrong("vllm.serve_args", str(error)) from None
+    variables, missing = _variables(source, recipe, vllm)
+    if vllm.get("image"):
+        missing.append(SkippedWorkload("vllm.image", "the environment of a change decides it, not a cell"))
+    server: dict[str, object] = {
+        "family": "text",
+        "description": f"{name} of {source.name}",
+        "model": model,
+        "task": "generate",
+        **server_fields(variables, options),
+        "ready_timeout": _READY_S,
+    }
+    cells: list[ImportedCell] = []
+    errors: list[LocatedError] = []
+    for i, config in enumerate(configs):
+        place = f"vllm_bench.configs[{i}]"
+        with collecting(errors):
+            source.check_type(place, config, Mapping, "a mapping with name, input_len and output_len")
+            source.check_keys(place, config, _CONFIG_KEYS)
+            dataset = config.get("dataset", "random")
+            if dataset != "random":
+                why = f"its data set {dataset} is prepared by perf-eval's own scripts"
+                left_out.append(SkippedWorkload(place, why))
+                continue
+            cells.append(_cell(source, place, str(name), config, server, options))
+            left_out += _unused(place, config)
+    return Specification(number_duplicates(cells), left_out=(*left_out, *missing), errors=tuple(errors))
+
+
+def _unused(place: str, config: Mapping[str, Any]) -> Iterator[SkippedWorkload]:
+    """Keys that its scripts do not use for this data set, and those that an attempt or its command sets."""
+    for name in _SPEED_BENCH:
+        if name in config:
+            yield SkippedWorkload(f"{place}.{name}", "only the data set speed_bench has a use for it")
+    for name in config.get("args") or {}:
+        if _option(name) in _REPORTING:
+            yield SkippedWorkload(f"{place}.args.{name}", "an attempt sets it")
+    if config.get("repetitions", 1) != 1:
+        why = f"no part of a cell: perfbisect run --runs {config['repetitions']}"
+        yield SkippedWorkload(f"{place}.repetitions", why)
+
+
+def _variables(
+    source: SpecificationFile, recipe: Mapping[str, Any], vllm: Mapping[str, Any]
+) -> tuple[dict[str, str], list[SkippedWorkload]]:
+    """Variables of the kind of GPU, then those of the recipe; what is not known of them."""
+    gpu, own = str(recipe.get("gpu")), _mapping(source, "vllm", vllm, "env")
+    text = source.read_beside(_PROFILES)
+    profiles = parse(text, source.path.parent / _PROFILES).mapping() if text is not None else {}
+    profile = profiles.get(gpu)
+    common = profile.get("env") or {} if isinstance(profile, Mapping) else {}
+    missing = []
+    if not isinstance(profile, Mapping) or not isinstance(common, Mapping):
+        why = f"lib/gpu_profiles.yaml beside the recipes has no {gpu}: its variables are not in the cells"
+        missing.append(SkippedWorkload("gpu", why))
+        common = {}
+    waiting = {"VLLM_ENGINE_READY_TIMEOUT_S": f"{_READY_S:g}"}
+    for name, value in own.items():
+        source.check_type(f"vllm.env.{name}", value, (str, int, float), "text or a number")
+    return {**waiting, **{name: str(value) for name, value in {**common, **own}.items()}}, missing
+
+
+def _cell(
+    source: SpecificationFile,
+    place: str,
+    name: str,
+    config: Mapping[str, Any],
+    server: Mapping[str, object],
+    options: Mapping[str, object],
+) -> ImportedCell:
+    source.check_type(f"{place}.name", config.get("name"), str, "a name")
+    for key in ("input_len", "output_len"):
+        source.check_type(f"{place}.{key}", config.get(key), int, "a whole number")
+    for key in ("num_prompts", "max_concurrency"):
+        source.check_type(f"{place}.{key}", config.get(key), (int, list), "a whole number, or a list of them")
+    backend = str(config.get("backend") or "openai")
+    given: dict[str, object] = {
+        "backend": backend,
+        "endpoint": _ENDPOINTS.get(backend, "/v1/completions"),
+        "dataset-name": "random",
+        "random-input-len": config["input_len"],
+        "random-output-len": config["output_len"],
+        "ignore-eos": True,
+        "num-prompts": config["num_prompts"],
+    }
+    for key, value in _mapping(source, place, config, "args").items():
+        option = _option(key)
+        if option in given or option == "max-concurrency":
+            raise source.wrong(f"{place}.args.{key}", "is set by a key of the benchmark", "other options")
+        source.check_type(f"{place}.args.{key}", value, (int, float, str, type(None)), "one value")
+        if value is not False and value is not None and option not in _REPORTING:
+            given[option] = value
+    load = {"max_concurrency": config["max_concurrency"]}
+    if "request-rate" in given:
+        load["request_rate"] = given.pop("request-rate")
+    client = {"client": {"args": {"trust-remote-code": True}}} if options.get("trust-remote-code") else {}
+    is_speculative = any(option.startswith("speculative-config") for option in options)
+    document = {
+        **server,
+        **client_fields(given),
+        **load,
+        **client,
+        "headline": FAMILIES["text"].headline,
+        "guards": [*FAMILIES["text"].guards, *(["spec_decode_acceptance_rate"] if is_speculative else [])],
+    }
+    return ImportedCell(file_stem(f"{name}-{config['name']}"), document, place)
+
+
+def _option(name: str) -> str:
+    """An option as its scripts read it: with or without dashes, or with underscores."""
+    return kebab(name).lstrip("-")
+
+
+def _mapping(source: SpecificationFile, place: str, above: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = above.get(name) or {}
+    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+        raise source.wrong(f"{place}.{name}".lstrip("."), f"is {describe_value(found)}", "a mapping")
+    return found
