@@ -19,7 +19,6 @@ from perfbisect.bisect.documents import (
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.revert import MAX_BLOCKS
 from perfbisect.common.quantities import minutes, percent
-from perfbisect.common.text import line
 from perfbisect.environments.base import Builder
 from perfbisect.errors import MachineError
 from perfbisect.jobs.commands import commands_document
@@ -233,13 +232,3 @@ def _plan_rows(plan: PlanDocument) -> Iterator[tuple[str, Inline]]:
     yield "resolves", ", ".join(steps)
     yield "", expected.noise
     yield from (("note", note) for note in plan.notes)
-
-
-def command_lines(plan: PlanDocument) -> list[str]:
-    """The exact commands of an attempt, for a dry run."""
-    return [
-        "Commands",
-        f"  serve  {line(plan.commands.serve, 4000)}",
-        f"  bench  {line(plan.commands.bench, 4000)}",
-        f"  ({line(plan.commands.note)})",
-    ]

@@ -15,6 +15,7 @@ from typing import Literal
 
 from perfbisect.changes.git import Repository
 from perfbisect.model.cell import Cell
+from perfbisect.serving.families import FAMILIES
 
 ENGINES = {"vllm_omni": "vLLM-Omni", "vllm": "vLLM"}
 """Import name and display name; the first package in a checkout is its engine."""
@@ -56,6 +57,13 @@ class Checkout:
         """Its package, or the repository's folder name if it is unknown."""
         package = next((name for name in ENGINES if self.repository.tree_id(self.sha, name)), None)
         return package or self.repository.path.name
+
+    def of_another_engine(self, cell: Cell) -> str:
+        """Why a cell cannot be checked here: its family is of the other engine; empty if it can."""
+        own = FAMILIES[cell.family].module.partition(".")[0]
+        if self.engine not in ENGINES or own == self.engine:
+            return ""
+        return f"their engine is {ENGINES[own]}, give its repository: --repo"
 
     @cached_property
     def benchmark_words(self) -> frozenset[str]:

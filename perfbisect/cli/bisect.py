@@ -62,16 +62,16 @@ def bisect(measuring: MeasureOptions, **typed: Any) -> CommandResult:
 
     Exit code: 3 a change is named, 0 not reproduced, 4 too small or out of budget.
     """
-    from perfbisect.bisect.forecast import command_lines
     from perfbisect.bisect.job import BISECT
     from perfbisect.commands import wiring
     from perfbisect.commands.bisect_request import BisectRequest, build_plan
     from perfbisect.commands.session import job_result, measure
     from perfbisect.commands.workspace import workspace_of
+    from perfbisect.report.sections import command_lines
 
     request = BisectRequest(measuring=measuring, **typed)
     workspace = workspace_of(measuring)
     planned = build_plan(workspace, request)
     if request.dry_run:
-        return planned.show(*command_lines(planned.shown))
+        return planned.show(*command_lines(planned.shown.commands))
     return job_result(BISECT, measure(workspace, wiring.new_job(workspace), BISECT, planned, measuring))

@@ -66,7 +66,8 @@ def lint(
     client: str | None,
     repo: Path | None,
 ) -> CommandResult:
-    """Check CELLs, by default all, against the checkout of an engine at a commit; nothing is imported.
+    """Check CELLs, by default all, against the checkout of their engine at a commit; nothing is imported.
+    Cells of the other engine are skipped, which is said.
 
     Reports data sets and backends that the client does not support, missing deploy YAMLs (and the commit that
     adds them), endpoints that refuse the kind of model, unknown server options, downloads during the
@@ -77,7 +78,7 @@ def lint(
     Example:
       perfbisect cells lint tts_default_voice_high_c --repo vllm-omni --at v0.24.0
 
-    Exit code: 0 nothing or only warnings, 2 an error was found.
+    Exit code: 0 nothing or only warnings, 2 an error was found or no cell could be checked.
     """
     from perfbisect.commands.cells import lint_cells
     from perfbisect.commands.workspace import open_workspace

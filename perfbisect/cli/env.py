@@ -68,11 +68,12 @@ def list_verb() -> CommandResult:
     """
     from perfbisect.commands.documents import EnvironmentDocument, EnvListDocument
     from perfbisect.commands.workspace import open_workspace
-    from perfbisect.environments.gc import list_environments
+    from perfbisect.environments.gc import list_environments, total_bytes
 
     cache = open_workspace().cache
     rows = []
-    for entry in list_environments(cache):
+    entries = list_environments(cache)
+    for entry in entries:
         stamp = entry.stamp
         rows.append(
             EnvironmentDocument(
@@ -90,7 +91,10 @@ def list_verb() -> CommandResult:
         f"{row.builder or 'unfinished':<10} {row.change[:24]:<24} {row.megabytes:8.1f} MB  {row.folder}"
         for row in rows
     ]
-    document = EnvListDocument(cache=str(cache), environments=tuple(rows))
+    total = round(total_bytes(entries) / 1e6, 1)
+    document = EnvListDocument(cache=str(cache), environments=tuple(rows), megabytes=total)
+    if len(rows) > 1:
+        lines.append(f"{total:.1f} MB together: a file that environments share counts once")
     return CommandResult(document, lines or [f"no environments in {cache}"])
 
 

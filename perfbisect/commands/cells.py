@@ -255,10 +255,11 @@ def _match_lines(document: CellsMatchDocument) -> list[str]:
 
 
 class CellLintDocument(Document):
-    """A cell and its problems."""
+    """A cell and its problems; ``skipped``: why it was not checked."""
 
     cell: str
     findings: tuple[LintFinding, ...]
+    skipped: str = ""
 
 
 class CellsLintDocument(Document):
@@ -291,10 +292,14 @@ def lint_cells(
         client=pinned,
         warnings=warnings,
         cells=tuple(
-            CellLintDocument(cell=cell.name, findings=lint(cell, checkout, own_client=not pinned))
+            CellLintDocument(cell=cell.name, findings=(), skipped=reason)
+            if (reason := checkout.of_another_engine(cell))
+            else CellLintDocument(cell=cell.name, findings=lint(cell, checkout, own_client=not pinned))
             for cell in cells
         ),
     )
+    checked = [cell for cell in document.cells if not cell.skipped]
+    skipped = Counter(cell.skipped for cell in document.cells if cell.skipped)
     findings = [(cell.cell, finding) for cell in document.cells for finding in cell.findings]
     lines = [
         f"{name}: {finding.level}: {finding.field}: {line(finding.message, _LONGEST_MESSAGE)}"
@@ -303,8 +308,9 @@ def lint_cells(
     lines += _warning_lines(warnings)
     if pinned:
         lines.append(f"data set and backend are not checked: {line(pinned)} is the client")
-    lines.append(f"{len(document.cells)} cells checked against {checkout.engine} at {commit.short}")
-    has_errors = any(finding.level == "error" for _, finding in findings)
+    lines += [f"{count} cells skipped: {reason}" for reason, count in skipped.items()]
+    lines.append(f"{len(checked)} cells checked against {checkout.engine} at {commit.short}")
+    has_errors = any(finding.level == "error" for _, finding in findings) or not checked
     return CommandResult(document, lines, EXIT_USAGE if has_errors else EXIT_OK)
 
 

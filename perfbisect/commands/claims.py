@@ -42,15 +42,16 @@ def find_claim(name: str) -> tuple[Path, Claim]:
     return path, load_claim(path)
 
 
-def claim_cells(workspace: Workspace, path: Path, claim: Claim) -> tuple[str, ...]:
-    """The cells of a claim by name, every load of a ladder."""
+def claim_cells(workspace: Workspace, path: Path, claim: Claim, *, dry_run: bool = False) -> tuple[str, ...]:
+    """The cells of a claim by name, every load of a ladder; ``dry_run``: also those that cannot run here."""
     names: list[str] = []
     devices = len(machine(dict(os.environ), wiring.load_profile(wiring.machine_name(workspace))).gpus)
     for name in claim.cells_beside(path):
         cells = load_cells(name)
         for cell in cells:
             _check_reported(path, claim, cell)
-            _check_here(path, claim, cell, devices)
+            if not dry_run:
+                _check_here(path, claim, cell, devices)
         bare = name.partition("@")[0]
         suffixes = [cell.name.partition("@")[2] for cell in cells]
         names += [f"{bare}@{suffix}" if suffix else bare for suffix in suffixes]
@@ -105,7 +106,7 @@ def verify_claim(workspace: Workspace, name: str, request: CompareRequest) -> Co
         document = verify_document(claim, comparisons)
         return CommandResult(document, report_lines(verify_report(document)), exit_code(document))
 
-    cells = claim_cells(workspace, path, claim)
+    cells = claim_cells(workspace, path, claim, dry_run=request.dry_run)
     return run_comparisons(workspace, [replace(request, cell=cell) for cell in cells], conclude)
 
 

@@ -21,6 +21,7 @@ from perfbisect.commands.session import (
     recording_error,
 )
 from perfbisect.commands.workspace import Workspace
+from perfbisect.common.quantities import minutes
 from perfbisect.compare.documents import (
     CompareDocument,
     ComparePlanDocument,
@@ -38,7 +39,7 @@ from perfbisect.compare.plan import (
     forecast_blocks,
     served_cells,
 )
-from perfbisect.compare.report import plan_lines, sweep_report
+from perfbisect.compare.report import plan_commands, plan_lines, sweep_report
 from perfbisect.errors import UsageError
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import cell_document, metric_document
@@ -197,11 +198,16 @@ def run_comparisons(
 
 
 def _show_plans(planned: Sequence[PlannedComparison], heading: str = "") -> CommandResult:
-    first, *others = (comparison.shown for comparison in planned)
+    plans = [comparison.shown for comparison in planned]
     lines = [heading] if heading else []
     for comparison in planned:
         lines += ["", *comparison.lines] if lines else comparison.lines
-    return CommandResult(first.model_copy(update={"others": tuple(others)}), [*lines, UNDONE])
+        lines += plan_commands(comparison.shown)
+    low, high = sum(plan.minutes_low for plan in plans), sum(plan.minutes_high for plan in plans)
+    if len(plans) > 1:
+        lines += ["", f"All {len(plans)} comparisons: {minutes(low)} to {minutes(high)}"]
+    document = plans[0].model_copy(update={"others": tuple(plans[1:]), "all_minutes": (low, high)})
+    return CommandResult(document, [*lines, UNDONE])
 
 
 def measure_comparisons(

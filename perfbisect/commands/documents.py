@@ -43,11 +43,12 @@ class EnvironmentDocument(Document):
 
 
 class EnvListDocument(Document):
-    """``perfbisect env list``."""
+    """``perfbisect env list``; ``megabytes``: of all together, where a file that they share counts once."""
 
     schema_: Literal["perfbisect.env-list/1"] = Field(default="perfbisect.env-list/1", alias="schema")
     cache: str
     environments: tuple[EnvironmentDocument, ...]
+    megabytes: float = 0.0
 
 
 class EnvBuildDocument(Document):

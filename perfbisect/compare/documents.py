@@ -142,7 +142,8 @@ class LaunchPlanDocument(Document):
 class ComparePlanDocument(LaunchPlanDocument):
     """What will be measured: ``perfbisect compare --dry-run``.
 
-    ``others``: the comparisons beside the first, of a sweep or of a claim with several cells.
+    ``others``: the comparisons beside the first, of a sweep or a claim with several cells; ``all_minutes``:
+    the fewest and most of all together.
     """
 
     schema_: Literal["perfbisect.compare-plan/2"] = Field(default="perfbisect.compare-plan/2", alias="schema")
@@ -154,6 +155,7 @@ class ComparePlanDocument(LaunchPlanDocument):
     forecast_from: str
     commands: tuple[CommandsDocument, ...]
     others: tuple[ComparePlanDocument, ...] = ()
+    all_minutes: tuple[float, float] | None = None
 
 
 class ComparisonsDocument(Document):

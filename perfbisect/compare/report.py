@@ -40,6 +40,7 @@ from perfbisect.report.plots import LaunchGroup, Limit, launches_plot
 from perfbisect.report.sections import (
     cell_section,
     change_text,
+    command_lines,
     launch_section,
     minutes_section,
     reproduce_section,
@@ -315,6 +316,14 @@ def plan_lines(plan: ComparePlanDocument | CheckPlanDocument) -> list[str]:
     rows += [("note", note) for note in plan.notes]
     sections = (workload_section(plan.cell), Section("Plan", (KeyValues(tuple(rows)),)))
     return [text for section in sections for text in section_lines(section)]
+
+
+def plan_commands(plan: ComparePlanDocument) -> list[str]:
+    """The exact commands of both sides, once where they are the same."""
+    a, b = plan.commands
+    if (a.serve, a.bench) == (b.serve, b.bench):
+        return command_lines(a)
+    return command_lines(a, " of a") + command_lines(b, " of b")
 
 
 def _compare_plan_rows(plan: ComparePlanDocument) -> list[tuple[str, Inline]]:

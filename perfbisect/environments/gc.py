@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +27,8 @@ from perfbisect.environments.cache import (
 class CacheEntry:
     """A folder of the cache: ``environment``, ``build folder`` or ``unfinished``.
 
-    ``bytes``: on disk; shared files count in equal parts. ``used_at``: Unix time of the last use.
+    ``bytes``: on disk, each file once; of :func:`collect` without what a later entry holds as well, so that
+    they add up to the cache. ``used_at``: Unix time of the last use.
     """
 
     key: str
@@ -35,7 +36,7 @@ class CacheEntry:
     kind: str
     stamp: Stamp | None
     used_at: float
-    bytes: int
+    bytes: int = 0
     reason: str = ""
 
     @property
@@ -54,7 +55,8 @@ class GcResult:
 
 def list_environments(path: Path) -> tuple[CacheEntry, ...]:
     """Every environment in a cache folder: newest first, unfinished ones last."""
-    entries = [_entry(folder) for folder in _folders(EnvironmentCache(path).root)]
+    found = [_entry(folder) for folder in _folders(EnvironmentCache(path).root)]
+    entries = [replace(entry, bytes=disk_bytes(entry.folder)) for entry in found]
     return tuple(sorted(entries, key=lambda entry: -entry.stamp.built_at if entry.stamp else 0.0))
 
 
@@ -91,17 +93,40 @@ def collect(
     return GcResult(tuple(removed), tuple(in_use), tuple(kept))
 
 
-def disk_bytes(folder: Path) -> int:
-    """Bytes on disk; a file with n hard links counts 1/n, so that folders add up to their total."""
-    return sum(status.st_blocks * 512 // status.st_nlink for status in file_stats(folder) if status.st_nlink)
+def disk_bytes(folder: Path, counted: set[tuple[int, int]] | None = None) -> int:
+    """Bytes on disk, each file once, however many hard links it has.
+
+    ``counted``: files (device, inode) with several links that do not count; those of the folder are added.
+    """
+    counted = set() if counted is None else counted
+    total = 0
+    for status in file_stats(folder):
+        file = (status.st_dev, status.st_ino)
+        if file not in counted:
+            total += status.st_blocks * 512
+        if status.st_nlink > 1:
+            counted.add(file)
+    return total
+
+
+def total_bytes(entries: Iterable[CacheEntry]) -> int:
+    """Bytes on disk of entries together: a file that they share counts once."""
+    counted: set[tuple[int, int]] = set()
+    return sum(disk_bytes(entry.folder, counted) for entry in entries)
 
 
 def _entries(cache: EnvironmentCache) -> list[CacheEntry]:
-    """The folders of a cache in the order of removal: unfinished ones, then the longest unused first."""
+    """The folders of a cache in the order of removal: unfinished ones, then the longest unused first.
+
+    A file that several hold counts with the last one, whose removal frees it.
+    """
     entries = [_entry(folder) for folder in _folders(cache.root)]
     entries += [_entry(folder, "unfinished") for folder in _folders(cache.root / ".staging")]
     entries += [_entry(folder, "build folder", "built") for folder in _folders(cache.path / "builds")]
-    return sorted(entries, key=lambda entry: (entry.kind != "unfinished", entry.used_at))
+    entries.sort(key=lambda entry: (entry.kind != "unfinished", entry.used_at))
+    counted: set[tuple[int, int]] = set()
+    freed = [disk_bytes(entry.folder, counted) for entry in reversed(entries)]
+    return [replace(entry, bytes=size) for entry, size in zip(entries, reversed(freed), strict=True)]
 
 
 def _entry(folder: Path, kind: str = "", mark: str = USED) -> CacheEntry:
@@ -109,7 +134,7 @@ def _entry(folder: Path, kind: str = "", mark: str = USED) -> CacheEntry:
     stamp = read_stamp(folder)
     kind = kind or ("environment" if stamp else "unfinished")
     used_at = _modified_at(folder / mark) or (stamp.built_at if stamp else _modified_at(folder))
-    return CacheEntry(folder.name.partition(".")[0], folder, kind, stamp, used_at, disk_bytes(folder))
+    return CacheEntry(folder.name.partition(".")[0], folder, kind, stamp, used_at)
 
 
 def _folders(root: Path) -> list[Path]:

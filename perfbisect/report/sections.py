@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from perfbisect.common.quantities import minutes, number, percent, with_unit
+from perfbisect.common.text import line
 from perfbisect.jobs.documents import (
     CellDocument,
     ChangeDocument,
@@ -76,6 +77,16 @@ def minutes_section(spent: MinutesDocument, figures: Iterable[Figure] = ()) -> S
         rows.append(("saved, since work overlapped", minutes(spent.saved), ""))
     table = make_table(("phase", "time*", "share*"), rows)
     return Section("Where the minutes went", (*figures, table), detail=True)
+
+
+def command_lines(commands: CommandsDocument, of: str = "") -> list[str]:
+    """The exact commands of a launch, for a dry run; ``of``: the side."""
+    return [
+        f"Commands{of}",
+        f"  serve  {line(commands.serve, 4000)}",
+        f"  bench  {line(commands.bench, 4000)}",
+        f"  ({line(commands.note)})",
+    ]
 
 
 def reproduce_section(commands: Iterable[CommandsDocument]) -> Section:

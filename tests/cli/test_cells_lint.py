@@ -63,3 +63,20 @@ def test_a_broken_file_is_a_warning_where_all_are_checked(
     assert len(told["cells"]) > 3
     assert "broken.yaml:1" in told["warnings"][0]
     assert run(["cells", "lint", "broken", "--repo", str(repo)]) == 2
+
+
+def test_cells_of_the_other_engine_are_skipped_and_said(
+    repo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repo.parent / "speech.yaml").write_text(
+        "family: tts\nmodel: acme/voice\nclient: omni_bench\nbackend: openai-audio-speech\n"
+        "endpoint: /v1/audio/speech\ndataset_name: seed-tts\nnum_prompts: 8\nmax_concurrency: 1\n"
+        "percentile_metrics: [audio_ttfp, audio_duration]\n"
+    )
+    (repo.parent / "cell.yaml").write_text(CELL.replace("new-set", "random"))
+    files = [str(repo.parent / name) for name in ("cell.yaml", "speech.yaml")]
+    assert run(["cells", "lint", *files, "--repo", str(repo)]) == 0
+    shown = capsys.readouterr().out
+    assert "1 cells skipped: their engine is vLLM-Omni, give its repository: --repo" in shown
+    assert "1 cells checked against vllm at " in shown
+    assert run(["cells", "lint", files[1], "--repo", str(repo)]) == 2, "nothing was checked"

@@ -83,6 +83,14 @@ def test_the_wrong_cell_is_refused_before_a_server_starts(
 CELL = "tts_default_voice_high_c"
 """A shipped cell of two devices."""
 
+CLAIM = f"""claim: it is faster
+source: a pull request
+cells: [{CELL}, tts_voice_clone_nightly]
+a: v0.21.0rc1
+b: main
+expect: {{metric: audio_ttfp, change: ">= 5 %", guards: [failed]}}
+"""
+
 
 @pytest.fixture
 def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -107,3 +115,26 @@ def test_a_dry_run_needs_no_devices(
     assert run(words) == 2
     assert "--dry-run needs none" in capsys.readouterr().err
     assert not list((tmp_path / "state").glob("jobs/*"))
+
+
+def test_a_dry_run_of_a_claim_has_the_commands_of_each_cell_and_what_all_of_them_take(
+    repo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "claim.yaml").write_text(CLAIM)
+    words = ["verify", str(tmp_path / "claim.yaml"), "--repo", repo, "--machine", "cpu", "--budget", "2h"]
+    assert run([*words, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    for command in (
+        "-m vllm_omni.entrypoints.cli.main serve",
+        "-m vllm_omni.entrypoints.cli.main bench serve",
+    ):
+        assert shown.count(command) == 5, "once a cell, since both sides are served alike"
+    assert "All 5 comparisons: " in shown
+    assert run([*words, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    all_of_them = [plan, *plan["others"]]
+    assert plan["all_minutes"] == [
+        sum(one["minutes_low"] for one in all_of_them),
+        sum(one["minutes_high"] for one in all_of_them),
+    ]
+    assert run(words) == 5, "this machine cannot run it"

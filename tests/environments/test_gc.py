@@ -19,7 +19,7 @@ from perfbisect.environments.cache import (
     EnvironmentCache,
     own_bytes,
 )
-from perfbisect.environments.gc import CacheEntry, collect, disk_bytes, list_environments
+from perfbisect.environments.gc import CacheEntry, collect, disk_bytes, list_environments, total_bytes
 from perfbisect.errors import MachineError
 from tests.environments.conftest import World
 
@@ -194,7 +194,7 @@ def test_newest_first_and_unfinished_last(world: World) -> None:
     assert (second.change, second.spec, second.builder) == (world.history.slow, builder.spec, "overlay")
 
 
-def test_linked_files_are_not_its_own_and_count_in_equal_parts(tmp_path: Path) -> None:
+def test_linked_files_are_not_its_own_and_count_once(tmp_path: Path) -> None:
     inside, beside = tmp_path / "inside", tmp_path / "beside"
     inside.mkdir()
     beside.mkdir()
@@ -203,5 +203,25 @@ def test_linked_files_are_not_its_own_and_count_in_equal_parts(tmp_path: Path) -
     (inside / "own").write_bytes(b"x" * 8192)
     assert 8192 <= own_bytes(inside) < 100_000
     assert own_bytes(beside) == 0
-    assert disk_bytes(inside) + disk_bytes(beside) >= 108_192
-    assert disk_bytes(beside) < 100_000
+    (beside / "again").hardlink_to(beside / "linked")
+    assert 100_000 <= disk_bytes(beside) < 108_192 <= disk_bytes(inside) < 120_000
+    counted: set[tuple[int, int]] = set()
+    assert disk_bytes(inside, counted) + disk_bytes(beside, counted) == disk_bytes(inside)
+
+
+def test_what_environments_share_is_freed_with_the_last_of_them(tmp_path: Path) -> None:
+    for key, days in (("old", 3.0), ("young", 1.0)):
+        folder = built(tmp_path, key, kilobytes=100, days=days)
+        if key == "old":
+            (tmp_path / "uv").hardlink_to(folder / "engine")
+        else:
+            (folder / "engine").unlink()
+            (folder / "engine").hardlink_to(tmp_path / "uv")
+    listed = list_environments(tmp_path)
+    assert all(entry.bytes >= 102_400 for entry in listed), "an environment's own size"
+    assert 102_400 <= total_bytes(listed) < 150_000
+    found = collect(tmp_path, older_than=timedelta(0), dry_run=True, now=NOW)
+    old, young = found.removed
+    assert (old.key, young.key) == ("old", "young")
+    assert old.bytes < 50_000 < 102_400 <= young.bytes
+    assert size(found.removed) == total_bytes(listed)

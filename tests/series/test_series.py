@@ -271,7 +271,7 @@ def test_a_class_that_comes_to_name_its_processors_goes_on() -> None:
     points = points_on(OLD, f"{OLD}, cpu A", OLD, f"{OLD}, cpu A", f"{OLD}, cpu B", f"{OLD}, cpu B")
     (start,) = machine_series_starts(points)
     assert (start.first, start.what) == (points[4], "cpu A -> cpu B")
-    assert [own for _, own in machine_series(points)] == [points[:4], points[4:]]
+    assert [list(own) for _, own in machine_series(points)] == [list(points[:4]), list(points[4:])]
 
 
 def test_one_kind_of_machine_starts_nothing() -> None:
