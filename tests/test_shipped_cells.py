@@ -31,6 +31,7 @@ SERVE_FLAGS = {
     ),
     *("--load-format", "--enforce-eager", "--max-model-len", "--max-num-seqs", "--speculative-config"),
     *("--enable-prefix-caching", "--no-enable-prefix-caching", "--async-scheduling", "--no-async-scheduling"),
+    "--max-num-batched-tokens",
 }
 """Server options of the shipped cells, each looked up in vLLM 0.32's engine/arg_utils.py."""
 
@@ -79,7 +80,7 @@ OMNI_BENCH_FLAGS = {"--omni", "--extra-body", "--seed-tts-locale"}
 DIFFUSION_FLAGS = {
     *("--backend", "--endpoint", "--base-url", "--model", "--dataset", "--task", "--num-prompts", "--seed"),
     *("--max-concurrency", "--request-rate", "--warmup-requests", "--output-file", "--disable-tqdm"),
-    *("--width", "--height", "--num-inference-steps", "--enable-negative-prompt"),
+    *("--width", "--height", "--num-inference-steps", "--enable-negative-prompt", "--num-input-images"),
 }
 """Options of vLLM-Omni's diffusion benchmark, of which it has ``--backend`` or ``--endpoint``."""
 

@@ -260,7 +260,7 @@ def _local_path(value: str, file: Path, *, bare: bool) -> Path | None:
 
 def _with_reference(cell: Cell, document: Located) -> Cell:
     reference = cell.reference
-    if reference is None:
+    if reference is None or reference.image is None:
         return cell
     path = (document.file.parent / Path(reference.image).expanduser()).resolve()
     if not path.is_file():
@@ -412,7 +412,7 @@ MEANING = {
     "env": "environment variables of the server",
     "headline": "the judged metric: tpot, ttft:p99, output_throughput, ...",
     "guards": "metrics that must not get worse",
-    "reference": "an image to generate again, for image_distance: image (a file), prompt, body",
+    "reference": "an image to generate again: image (a file) or pixels of it, prompt, input, body",
     "client": "the load generator: its name, or name, args and env",
     "gpus": "devices to reserve; 0 for none",
     "ready_timeout": "seconds that a start may take",

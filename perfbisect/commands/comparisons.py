@@ -121,7 +121,15 @@ def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedCom
     cell = wiring.resolve_cell(workspace, request.cell, None)
     wiring.require_workload(cell, measuring.expect_workload)
     a, b = resolve_sides(workspace, cell, request)
-    setup = build_setup(workspace, cell, b.typed, (a.change, b.change), measuring, dry_run=request.dry_run)
+    setup = build_setup(
+        workspace,
+        cell,
+        b.typed,
+        (a.change, b.change),
+        measuring,
+        dry_run=request.dry_run,
+        claimed=bool(request.expect),
+    )
     plan = build_compare_plan(
         setup,
         a=a,

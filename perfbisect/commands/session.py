@@ -176,9 +176,10 @@ def build_setup(
     *,
     workers: int = 1,
     dry_run: bool = False,
+    claimed: bool = False,
 ) -> MeasurementSetup:
     """What changes of a cell are measured with; ``newest``: the newest of them as it was typed."""
-    metric = resolve_metric(cell, workspace.setting("metric", measuring.metric))
+    metric = resolve_metric(cell, workspace.setting("metric", measuring.metric), claimed=claimed)
     setting = wiring.build_config(
         workspace,
         environment=changes.environment_spec(workspace, measuring.env, newest),

@@ -311,7 +311,8 @@ class ComparePlan(MeasurementPlan):
         return f"side {SIDES[position]} ({self.sides[position].typed})"
 
     def guards(self, cell: Cell) -> tuple[MetricRef, ...]:
-        return tuple(dict.fromkeys((*guard_metrics(cell), *map(parse_metric, self.watch))))
+        found = dict.fromkeys((*guard_metrics(cell), *map(parse_metric, self.watch)))
+        return tuple(guard for guard in found if guard != self.ref)
 
     def judge(self, measured: Sequence[MeasuredLaunch], metric: MetricRef | None = None) -> MetricVerdict:
         ref = metric or self.ref

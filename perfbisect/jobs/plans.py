@@ -151,11 +151,14 @@ def require_plan(
     return plan
 
 
-def resolve_metric(cell: Cell, name: str | None) -> MetricRef:
-    """The named metric, or the cell's headline; UsageError if it is unknown, a guard or not reported."""
+def resolve_metric(cell: Cell, name: str | None, *, claimed: bool = False) -> MetricRef:
+    """The named metric, or the cell's headline; UsageError if it is unknown, a guard or not reported.
+
+    ``claimed``: of a claim, which may speak of a guard that has a better side: acceptance, image distance.
+    """
     metric = parse_metric(name or cell.headline)
     CLIENTS[cell.client.name].check_metric(cell, metric)
-    if metric.metric.guard:
+    if metric.metric.guard and not (claimed and not metric.metric.neutral):
         raise UsageError(
             f"{metric.name} is a guard and cannot be the metric under test",
             next_step="name another metric with --metric",

@@ -262,16 +262,22 @@ def measure_runs(bench: BenchRuns, sink: Sink) -> None:
 DISTANCE = "image_distance:median"
 
 COMPARE = """
-import sys
+import json, sys
 from PIL import Image, ImageChops, ImageStat
-image, reference = (Image.open(name).convert("RGB") for name in sys.argv[1:])
-if image.size != reference.size:
-    sizes = ["{} x {}".format(*one.size) for one in (image, reference)]
-    sys.exit(f"the image has {sizes[0]} pixels, the reference {sizes[1]}")
-means = ImageStat.Stat(ImageChops.difference(image, reference)).mean
+image = Image.open(sys.argv[1]).convert("RGB")
+if sys.argv[2].startswith("["):
+    pixels = json.loads(sys.argv[2])
+    means = [abs(a - b) for p in pixels for a, b in zip(image.getpixel(tuple(p["at"])), p["rgb"])]
+else:
+    reference = Image.open(sys.argv[2]).convert("RGB")
+    if image.size != reference.size:
+        sizes = ["{} x {}".format(*one.size) for one in (image, reference)]
+        sys.exit(f"the image has {sizes[0]} pixels, the reference {sizes[1]}")
+    means = ImageStat.Stat(ImageChops.difference(image, reference)).mean
 print(sum(means) / len(means) / 255)
 """
-"""Mean absolute pixel difference as a share of the full range, with the engine's Pillow."""
+"""Mean absolute difference of all pixels, or of those given in JSON, as a share of the full range, with the
+engine's Pillow."""
 
 _IMAGE_LIMIT_S = 60.0
 
@@ -293,13 +299,14 @@ def check_image(
     try:
         answer = server.value(request, record.request.limits.first_request, stop_requested)
         image.write_bytes(_decode_image(str(answer)))
-        distance = _distance(record, image, Path(reference.image), env, stop_requested)
+        pixels = json.dumps([pixel.model_dump() for pixel in reference.pixels])
+        distance = _distance(record, image, reference.image or pixels, env, stop_requested)
     except (ServerError, MachineError, OSError, ValueError) as error:
         reason = logs.neutral(str(error), 400)
-        record.facts["reference"] = {"image": reference.image, "why_not": reason}
+        record.facts["reference"] = {"image": reference.described, "why_not": reason}
         sink("warning", {"text": f"the image was not compared with its reference: {reason}"})
         return
-    record.facts["reference"] = {"image": reference.image, "made": image.name, "distance": distance}
+    record.facts["reference"] = {"image": reference.described, "made": image.name, "distance": distance}
     record.runs[:] = [replace(run, values={DISTANCE: distance, **run.values}) for run in record.runs]
 
 
@@ -312,16 +319,16 @@ def _decode_image(text: str) -> bytes:
 
 
 def _distance(
-    record: AttemptRecord, image: Path, reference: Path, env: Mapping[str, str], stop_requested: StopRequested
+    record: AttemptRecord, image: Path, reference: str, env: Mapping[str, str], stop_requested: StopRequested
 ) -> float:
-    """Compare two images; ValueError if there is no distance."""
+    """Compare an image with a file or pixels; ValueError if there is no distance."""
     if record.environment is None:
         raise ValueError("there is no environment")
     log = image.with_suffix(".log")
     ended = processes.run_script(
         COMPARE,
         str(image),
-        str(reference),
+        reference,
         interpreter=record.environment.interpreter,
         env=env,
         log=log,

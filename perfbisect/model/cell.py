@@ -198,21 +198,43 @@ class DeployYaml(_Frozen):
         )
 
 
+class Pixel(_Frozen):
+    """A pixel of an expected image: its place from the upper left corner, and its colour of 0 to 255."""
+
+    at: Annotated[tuple[Whole, Whole], BeforeValidator(_split)]
+    rgb: Annotated[tuple[Whole, Whole, Whole], BeforeValidator(_split)]
+
+
 class Reference(_Frozen):
     """An image that the server generates again after the runs, with its request.
 
-    ``body``: fields of the request beside the prompt (``seed``, ``num_inference_steps``). ``content``: the
-    image's digest, set once the file has been read.
+    ``image``: the expected image, or ``pixels`` of it. ``input``: the address of the image to edit; without
+    it a picture of our own. ``body``: fields of the request beside the prompt (``seed``,
+    ``num_inference_steps``). ``content``: the image's digest, set once the file has been read.
     """
 
-    image: str = Field(min_length=1)
+    image: str | None = Field(default=None, min_length=1)
+    pixels: Annotated[tuple[Pixel, ...], BeforeValidator(_split)] = ()
     prompt: str = Field(min_length=1)
+    input: str | None = Field(default=None, pattern="^(https?|data):")
     body: JsonMapping = Field(default_factory=dict)
     content: str | None = None
 
+    @model_validator(mode="after")
+    def _one_expectation(self) -> Reference:
+        if (self.image is None) == (not self.pixels):
+            raise ValueError("say what is expected: image, or pixels of it, and not both")
+        return self
+
     def workload(self) -> dict[str, object]:
         """What enters the digest: the image by its content."""
-        return {"image": self.content or self.image, "prompt": self.prompt, "body": self.body}
+        expected = {"image": self.content or self.image, "pixels": [p.model_dump() for p in self.pixels]}
+        asked = {"prompt": self.prompt, "input": self.input}
+        return {**{k: v for k, v in (expected | asked).items() if v}, "body": self.body}
+
+    @property
+    def described(self) -> str:
+        return _pinned(self.image, self.content) if self.image else f"{len(self.pixels)} pixels"
 
 
 class ClientSpec(_Frozen):
@@ -534,7 +556,7 @@ def describe_cell(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str
         ("digest", cell.digest),
         ("metric", f"{judged} ({row.display}), {row.unit}, {row.direction} is better"),
         ("guards", ", ".join(cell.guards)),
-        ("reference", _pinned(reference.image, reference.content) if reference else ""),
+        ("reference", reference.described if reference else ""),
     )
     return [(label, value) for label, value in rows if value]
 

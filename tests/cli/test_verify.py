@@ -142,7 +142,7 @@ def test_every_shipped_claim_can_be_asked(
     )
     claim = find_claim(path.stem)[1]
     assert claim.source and claim_cells(here, path, claim)
-    assert not parse_metric(claim.expect.metric).metric.guard
+    assert not parse_metric(claim.expect.metric).metric.neutral
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +200,9 @@ def test_a_claim_holds_where_it_holds_in_every_cell(
 def test_a_headline_is_never_a_guard() -> None:
     with pytest.raises(UsageError, match="is a guard and cannot be the metric under test"):
         resolve_metric(cell(), "failed")
+    with pytest.raises(UsageError, match="is a guard and cannot be the metric under test"):
+        resolve_metric(cell(), "output_tokens", claimed=True)
+
+
+def test_a_claim_may_speak_of_a_guard_that_has_a_better_side() -> None:
+    assert resolve_metric(cell(), "failed", claimed=True) == parse_metric("failed")

@@ -84,19 +84,50 @@ def compared(tmp_path: Path) -> Iterator[Compared]:
         processes.stop(one, 0.0)
 
 
-@pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/images/generations"])
+@pytest.mark.parametrize(
+    ("task", "endpoint"),
+    [
+        ("t2i", "/v1/chat/completions"),
+        ("t2i", "/v1/images/generations"),
+        ("i2i", "/v1/chat/completions"),
+        ("i2i", "/v1/images/edits"),
+    ],
+)
 @pytest.mark.parametrize(("more", "distance"), [(0, 0.0), (16, 16 / 255)])
 def test_the_distance_is_the_mean_difference_of_the_pixels(
-    compared: Compared, endpoint: str, more: int, distance: float
+    compared: Compared, task: str, endpoint: str, more: int, distance: float
 ) -> None:
     red, green, blue = PAINTED
     record, sent = compared(
-        (red + more, green - more, blue + more), cell={"backend": "openai", "endpoint": endpoint}
+        (red + more, green - more, blue + more),
+        cell={"backend": "openai", "endpoint": endpoint, "task": task},
     )
     assert [run.values["image_distance:median"] for run in record.runs] == pytest.approx([distance] * 2)
     assert record.facts["reference"]["distance"] == pytest.approx(distance)
     assert (record.request.folder / "reference-made.png").is_file()
     assert sent == []
+
+
+def test_some_pixels_are_enough(compared: Compared) -> None:
+    red, green, blue = PAINTED
+    pixels = [{"at": [1, 2], "rgb": [red, green, blue]}, {"at": [7, 0], "rgb": [red + 16, green, blue]}]
+    record, _ = compared(cell={"reference": {"pixels": pixels, "prompt": "A lighthouse"}})
+    assert record.facts["reference"]["distance"] == pytest.approx(16 / 6 / 255)
+    outside = [{"at": [8, 8], "rgb": [0, 0, 0]}]
+    record, sent = compared(cell={"reference": {"pixels": outside, "prompt": "A lighthouse"}})
+    assert "why_not" in record.facts["reference"] and sent
+
+
+def test_an_image_to_edit_is_the_references_own() -> None:
+    address = "https://example.invalid/x.jpg"
+    pixels = [{"at": [0, 0], "rgb": [0, 0, 0]}]
+    reference = {"pixels": pixels, "prompt": "Redder", "input": address}
+    cell = Cell.model_validate({"name": "one", **CELL, "task": "i2i", "reference": reference})
+    check = FAMILIES["diffusion"].server(cell, Endpoint(1, "ours")).image_check
+    assert check is not None
+    content = check.body["messages"][0]["content"]  # type: ignore[index]
+    assert [part["type"] for part in content] == ["text", "image_url"]
+    assert content[1]["image_url"]["url"] == address
 
 
 @pytest.mark.parametrize(
@@ -144,7 +175,12 @@ def test_the_digest_has_the_image_by_its_content(tmp_path: Path) -> None:
         ({}, "there is no .*r.png"),
         ({"guards": ["failed"]}, "image_distance among its guards"),
         ({"reference": {"image": __file__, "prompt": "x", "content": "sha256:0"}}, "holds sha256:"),
-        ({"task": "i2i", "reference": {"image": __file__, "prompt": "x"}}, "task t2i"),
+        ({"task": "t2v", "reference": {"image": __file__, "prompt": "x"}}, "this is t2v at"),
+        (
+            {"reference": {"image": __file__, "prompt": "x", "input": "https://example.invalid/"}},
+            "this is t2i at /v1/chat/completions with an input",
+        ),
+        ({"reference": {"prompt": "x"}}, "image, or pixels of it, and not both"),
         (
             {"family": "text", "client": "vllm_bench", "reference": {"image": __file__, "prompt": "x"}},
             "makes no images|does not report",

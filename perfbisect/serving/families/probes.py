@@ -104,12 +104,17 @@ def chat(cell: Cell, model: str) -> ProbeRequest:
 
 
 def chat_image(
-    cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] = _SHORT
+    cell: Cell,
+    model: str,
+    text: str = _TEXT,
+    more: Mapping[str, object] = _SHORT,
+    source_url: str | None = None,
 ) -> ProbeRequest:
     """An image from the chat API, with an input image if the task needs one."""
     prompt: object = text
     if cell.task in _FROM_IMAGE:
-        source = {"type": "image_url", "image_url": {"url": data_url("image/png", picture())}}
+        url = source_url or data_url("image/png", picture())
+        source = {"type": "image_url", "image_url": {"url": url}}
         prompt = [{"type": "text", "text": text}, source]
     body = {
         "model": model,
@@ -125,10 +130,10 @@ def image(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] 
     return ProbeRequest(IMAGES, {**body, **_size(cell), **more}, "data.0.b64_json")
 
 
-def edit(cell: Cell, model: str) -> ProbeRequest:
+def edit(cell: Cell, model: str, text: str = _TEXT, more: Mapping[str, object] = _SHORT) -> ProbeRequest:
     """An edited image (multipart form)."""
-    body = {"model": model, "prompt": _TEXT, "response_format": "b64_json", **_form_fields(cell)}
-    body |= {**_size(cell), **_SHORT, "image": picture()}
+    body = {"model": model, "prompt": text, "response_format": "b64_json", **_form_fields(cell)}
+    body |= {**_size(cell), **more, "image": picture()}
     return ProbeRequest(EDITS, body, "data.0.b64_json", form=True)
 
 

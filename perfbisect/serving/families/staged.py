@@ -176,14 +176,20 @@ class DiffusionFamily(StagedFamily):
         return _KINDS[diffusion_endpoint(cell)](cell, model)
 
     def image_check(self, cell: Cell, model: str) -> ProbeRequest | None:
-        """The request of the reference's image. :raises UsageError: not a text-to-image endpoint."""
-        if cell.reference is None:
+        """The request of the reference's image. :raises UsageError: no request of this cell makes one."""
+        reference = cell.reference
+        if reference is None:
             return None
-        endpoint, made = diffusion_endpoint(cell), {CHAT: chat_image, IMAGES: image}
-        if endpoint not in made or cell.task != "t2i":
+        endpoint = diffusion_endpoint(cell)
+        by_task = {"t2i": (CHAT, IMAGES), "i2i": (CHAT, EDITS), "ti2i": (CHAT, EDITS)}
+        made = by_task.get(cell.task, ())
+        if endpoint not in made or (reference.input and (endpoint != CHAT or cell.task == "t2i")):
+            of = f"{cell.task or 'no task'} at {endpoint}{' with an input' if reference.input else ''}"
             raise UsageError(
-                f"cell {cell.name}: reference: compared are images made from text (task t2i, at "
-                f"{', '.join(made)}), and this is {cell.task or 'no task'} at {endpoint}",
+                f"cell {cell.name}: reference: compared are images of the tasks {', '.join(by_task)}, "
+                f"at {CHAT}, {IMAGES} or {EDITS}, with an input where {CHAT} edits; this is {of}",
                 field="reference",
             )
-        return made[endpoint](cell, model, cell.reference.prompt, cell.reference.body)
+        if endpoint == CHAT:
+            return chat_image(cell, model, reference.prompt, reference.body, reference.input)
+        return {IMAGES: image, EDITS: edit}[endpoint](cell, model, reference.prompt, reference.body)
