@@ -31,7 +31,7 @@ SERVE_FLAGS = {
     ),
     *("--load-format", "--enforce-eager", "--max-model-len", "--max-num-seqs", "--speculative-config"),
     *("--enable-prefix-caching", "--no-enable-prefix-caching", "--async-scheduling", "--no-async-scheduling"),
-    "--max-num-batched-tokens",
+    *("--max-num-batched-tokens", "--gpu-memory-utilization", "--tensor-parallel-size"),
 }
 """Server options of the shipped cells, each looked up in vLLM 0.32's engine/arg_utils.py."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
+from itertools import groupby, islice, takewhile
 from typing import Literal
 
 from perfbisect.common.arguments import parse_options
@@ -31,6 +33,8 @@ _MOST_LINES = 40
 _CALL = re.compile(r"\bserve\b|benchmark_serving\.py|\bapi_server\b|vllm-openai")
 _PROGRAM = re.compile(r"(?:\S*/)?vllm(?:-omni)?|\S*\bcli\.main")
 _SCRIPT = re.compile(r"(?:\S*/)?benchmark_serving\.py")
+_LLM = re.compile(r"\bLLM\(")
+_CLOSED = re.compile(r"\)")
 _API_SERVER = re.compile(r"vllm(?:_omni)?\.entrypoints\.openai\.api_server|(?:\S*/)?vllm-openai(?:[:@]\S+)?")
 """The server's module, or the image that runs it."""
 _SEPARATOR = re.compile(r"[;&|]+")
@@ -211,6 +215,8 @@ def parse_result_name(name: str) -> ReportedWorkload:
 def parse_command(text: str) -> ReportedWorkload:
     """Read the first bench command and the first server's command of a text that can be read; one is enough.
 
+    Without a server's command the first ``LLM(...)`` in Python says what the engine is.
+
     Raises:
         UsageError: there is none, or none can be read.
     """
@@ -228,12 +234,13 @@ def parse_command(text: str) -> ReportedWorkload:
                 client = client or _client_fields(words, _DEFAULTS if verb == "bench" else _SCRIPT_DEFAULTS)
         except ValueError as error:
             unreadable.append(error)
-    if client is None and (server is None or unreadable):
-        if unreadable:
-            raise UsageError(
-                f"the command cannot be read: {unreadable[0]}",
-                next_step="write each command on a line of its own, as it was typed",
-            )
+    if client is None and unreadable:
+        raise UsageError(
+            f"the command cannot be read: {unreadable[0]}",
+            next_step="write each command on a line of its own, as it was typed",
+        )
+    server = server or _offline_engine(text)
+    if client is None and server is None:
         raise UsageError(
             f"no `vllm serve`, no `vllm bench serve` and no name of a result file: {text[:80]!r}",
             next_step="perfbisect cells list",
@@ -272,6 +279,34 @@ def _client_fields(
         known["request_rate"] = math.inf
     known["backend"] = _BACKENDS.get(str(known["backend"]), known["backend"])
     return _without_variables(known), _without_variables(arguments)
+
+
+def _offline_engine(text: str) -> tuple[dict[str, object], dict[str, object]] | None:
+    """Fields and serve arguments of the first ``LLM(...)`` in Python, but values that it computes."""
+    for found in _LLM.finditer(text):
+        for end in islice(_CLOSED.finditer(text, found.end()), _MOST_LINES):
+            try:
+                call = ast.parse(text[found.start() : end.end()], mode="eval").body
+            except (SyntaxError, ValueError):
+                continue
+            if isinstance(call, ast.Call):
+                given = [(word.arg, word.value) for word in call.keywords if word.arg]
+                given += [("model", value) for value in call.args[:1]]
+                options = {
+                    name.replace("_", "-"): literal for name, value in given for literal in _literals(value)
+                }
+                if options:
+                    model = options.pop("model", None)
+                    fields = {"model": model} if model else {}
+                    return {**fields, "deploy_yaml": None, "stage_overrides": None}, options
+            break
+    return None
+
+
+def _literals(value: ast.expr) -> Iterator[object]:
+    """The value of an option if it stands there; nothing where it is computed."""
+    with suppress(ValueError, TypeError):
+        yield from parse_options({"x": ast.literal_eval(value)}, negatable=True).values()
 
 
 def _without_variables(options: Mapping[str, object]) -> dict[str, object]:

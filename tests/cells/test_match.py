@@ -280,6 +280,36 @@ def test_the_commands_of_a_pull_requests_text_are_read_and_the_rest_is_not(
     assert ("load" in seen.missing) == (text == MODULE) == (not seen.closed)
 
 
+OFFLINE = """The test (it isn't a server):
+```python
+llm = LLM(
+    model="org/m",
+    max_model_len=2048,
+    tensor_parallel_size=size,
+    async_scheduling=True,
+    speculative_config={
+        "model": "org/draft",  # (an EAGLE draft)
+        "num_speculative_tokens": 2,
+    },
+)
+```
+"""
+
+
+def test_an_engine_in_python_is_read_where_there_is_no_server() -> None:
+    seen = parse_report(OFFLINE)
+    assert (seen.fields["model"], seen.closed) == ("org/m", False)
+    assert seen.serve_args == {
+        "max-model-len": 2048,
+        "async-scheduling": True,
+        "speculative-config": {"model": "org/draft", "num_speculative_tokens": 2},
+    }
+    assert parse_report(f"{OFFLINE}\nvllm serve org/other").fields["model"] == "org/other"
+    for text in ("an LLM() of ours", "LLM(", "LLM(a b)", "LLM(b'x')"):
+        with pytest.raises(UsageError, match="no `vllm serve`"):
+            parse_report(text)
+
+
 def test_a_servers_command_alone_finds_its_cells() -> None:
     cell = FIRST.model_copy(update={"serve_args": {"tensor-parallel-size": 2}})
     (match,) = nearest_cells(parse_report("vllm serve org/model -tp 2"), [cell])
