@@ -132,6 +132,7 @@ def build(
         client=None,
         constraints=constraints,
         exclude_newer=exclude_newer,
+        changes=(change,),
         needs_repository=change.kind == "commit",
     )
     builder = wiring.build_builder(workspace, setting)

@@ -112,6 +112,7 @@ def doctor(
             client=None,
             constraints=None,
             exclude_newer=None,
+            changes=(change,) if change else (),
             needs_repository=False,
         )
         return wiring.build_builder(workspace, setting)

@@ -127,7 +127,9 @@ constraints = click.option(
     "--constraints", type=click.Path(path_type=Path), help="File that pins versions of dependencies."
 )
 exclude_newer = click.option(
-    "--exclude-newer", metavar="DAY", help="Resolve dependencies as of this day, e.g. 2026-11-01."
+    "--exclude-newer",
+    metavar="DAY",
+    help="Resolve dependencies as of this day, or none: of any.  [default: the newest change's]",
 )
 machine = click.option(
     "--machine",

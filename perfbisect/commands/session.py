@@ -22,6 +22,7 @@ from perfbisect.commands.output import UNDONE, CommandResult, print_progress, pr
 from perfbisect.commands.workspace import Workspace, with_objects
 from perfbisect.compare.plan import MeasurementSetup
 from perfbisect.environments.base import Builder
+from perfbisect.environments.dependency_day import dependency_notes
 from perfbisect.errors import (
     EXIT_INTERRUPTED,
     EXIT_OURS,
@@ -186,6 +187,7 @@ def build_setup(
         client=measuring.client,
         constraints=measuring.constraints,
         exclude_newer=measuring.exclude_newer,
+        changes=measured,
         needs_repository=any(change.kind == "commit" for change in measured),
     )
     slots, slot_notes = forecast_slots(cell, workers, setting.machine, dry=dry_run)
@@ -195,7 +197,11 @@ def build_setup(
         setting=setting,
         builder=wiring.build_builder(workspace, setting),
         slots=slots,
-        notes=(*wiring.repository_notes(workspace, setting), *slot_notes),
+        notes=(
+            *wiring.repository_notes(workspace, setting),
+            *dependency_notes(setting.environment, setting.exclude_newer),
+            *slot_notes,
+        ),
     )
 
 

@@ -6,7 +6,7 @@ import secrets
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perfbisect.cells.loading import load_cell
@@ -17,8 +17,9 @@ from perfbisect.commands.output import report_text
 from perfbisect.commands.workspace import Workspace, with_objects
 from perfbisect.common.quantities import parse_minutes
 from perfbisect.environments.base import Builder, Environment
+from perfbisect.environments.dependency_day import client_changes, newest_day, require_day
 from perfbisect.environments.factory import make_builder
-from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec
+from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec, pinned_client
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import MeasurementConfig
@@ -74,20 +75,30 @@ def build_config(
     client: str | None,
     constraints: Path | None,
     exclude_newer: str | None,
+    changes: Sequence[Change],
     needs_repository: bool = True,
 ) -> MeasurementConfig:
-    """Build a job's measurement configuration.
+    """Build the measurement configuration of a job that measures ``changes``.
 
-    Dependencies are resolved as of one day (``exclude_newer``, by default today) unless a constraints file
-    pins them, so that changes built on different days differ in nothing else.
+    Dependencies are resolved as of one day (``exclude_newer``, by default that of the newest change) unless a
+    constraints file pins them: all changes get the same, and the same again later.
     """
     pins = place.path("constraints", constraints)
-    day = place.setting("exclude_newer", exclude_newer) or ("" if pins else now().date().isoformat())
+    client = place.setting("client", client) or ""
+    day = place.setting("exclude_newer", exclude_newer) or ""
+    if day:
+        require_day(day)
+    elif not pins:
+        pinned = pinned_client(environment, client)
+        day = (
+            newest_day((*changes, *client_changes(pinned, place.repository)), place.repository)
+            or now().date().isoformat()
+        )
     return MeasurementConfig(
         repository=str(place.needed_repository().path) if needs_repository else "",
         cache=str(place.cache),
         environment=absolute_spec(environment),
-        client=absolute_spec(place.setting("client", client) or ""),
+        client=absolute_spec(client),
         exclude_newer=day,
         constraints=str(pins.absolute()) if pins else "",
         machine=machine_name(place),
@@ -121,7 +132,7 @@ def build_builder(place: Workspace, setting: MeasurementConfig, spec: str | None
         spec or setting.environment,
         repository=repository,
         cache=cache,
-        exclude_newer=setting.exclude_newer or None,
+        exclude_newer=setting.exclude_newer,
         constraints=Path(setting.constraints) if setting.constraints else None,
     )
 

@@ -14,6 +14,7 @@ from perfbisect.errors import BuildError, MachineError, ServerError
 from perfbisect.system import environ, processes
 from perfbisect.system.logs import neutral
 
+_ANY_DAY = "2999-12-31"
 _REGISTRY_PREFIXES = ("UV_", "NETRC", "KEYRING", "CC", "CXX")
 
 
@@ -31,15 +32,23 @@ def registry_environment() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class DependencyLimits:
-    """Allowed dependencies: published before a day (``YYYY-MM-DD``), or pinned in a constraints file."""
+    """Allowed dependencies: published until a day (``YYYY-MM-DD``), or pinned in a constraints file."""
 
     exclude_newer: str | None = None
     constraints: Path | None = None
 
-    def arguments(self) -> tuple[str, ...]:
-        day = ("--exclude-newer", self.exclude_newer) if self.exclude_newer else ()
+    def arguments(self, engine: str) -> tuple[str, ...]:
+        """uv's arguments. ``engine``: the package under test, whose version is fixed: no day limits it."""
         pins = ("--constraint", str(self.constraints)) if self.constraints else ()
-        return (*day, *pins)
+        if not self.exclude_newer:
+            return pins
+        return (
+            "--exclude-newer",
+            self.exclude_newer,
+            "--exclude-newer-package",
+            f"{engine}={_ANY_DAY}",
+            *pins,
+        )
 
     def key_parts(self) -> tuple[str, str]:
         return self.exclude_newer or "", self.constraints.read_text() if self.constraints else ""

@@ -20,6 +20,7 @@ from perfbisect.environments.builders.release import ReleaseBuilder
 from perfbisect.environments.builders.source import SourceBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.cache import EnvironmentCache
+from perfbisect.environments.dependency_day import NO_DAY
 from perfbisect.environments.spec import Spec, parse_chain
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.model.change import Change
@@ -131,7 +132,7 @@ def make_builder(
 ) -> Builder:
     """The builder of a specification, which also overrides packages (``REV+pip:NAME==V``).
 
-    ``exclude_newer`` (a day) and ``constraints`` (a file) limit the versions of dependencies.
+    ``exclude_newer`` (a day, or ``none``) and ``constraints`` (a file) limit the versions of dependencies.
 
     :raises UsageError: the specification is wrong, a file it names is missing, or it needs a repository.
     :raises RevisionError: its base commit does not exist.
@@ -139,7 +140,8 @@ def make_builder(
     specs = parse_chain(spec)
     if constraints is not None and not constraints.is_file():
         raise UsageError(f"no such constraints file: {constraints}")
-    limits = DependencyLimits(exclude_newer, constraints.absolute() if constraints else None)
+    day = None if exclude_newer == NO_DAY else exclude_newer
+    limits = DependencyLimits(day or None, constraints.absolute() if constraints else None)
     context = BuildContext(EnvironmentCache(cache.expanduser().absolute()), limits, repository)
     builders = [BUILDERS[spec.name](spec, context) for spec in specs]
     inner = builders[0] if len(builders) == 1 else ChainBuilder(builders, context.cache)

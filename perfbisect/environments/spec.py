@@ -114,6 +114,11 @@ class Spec:
     def error(self, problem: str, next_step: str) -> UsageError:
         return UsageError(f"environment {self.text!r}: {problem}", next_step=next_step)
 
+    @property
+    def installs(self) -> bool:
+        """Whether it installs packages: an interpreter that is there brings its own."""
+        return self.name != "existing" and (self.name != "overlay" or "==" in self.argument)
+
     def words(self, key: str) -> tuple[str, ...]:
         """An option's words, split as a shell does."""
         try:

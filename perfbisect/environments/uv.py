@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import os
 import platform
 import re
@@ -13,10 +14,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import requests
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import Version
+
 from perfbisect.environments.build import BuildRun, Output, registry_environment
 from perfbisect.environments.packages import EnginePackage, torch_backend_of
-from perfbisect.errors import BuildError, MachineError
+from perfbisect.errors import BuildError, MachineError, UsageError
 from perfbisect.system import processes
+from perfbisect.system.http import open_session, send_request
 from perfbisect.system.logs import neutral
 
 _PACKAGES = "packages.txt"
@@ -38,6 +50,13 @@ _UNSOLVED = re.compile(
     r"|failed to extract|hash mismatch",
     re.IGNORECASE,
 )
+
+
+_UNDATED = re.compile(r"`([^`]+)` is missing an upload date")
+_FILTERED = re.compile(r"`([^`]+)` was filtered by `exclude-newer")
+_INDEX_TYPE = "application/vnd.pypi.simple.v1+json"
+_INDEX_TIMEOUT_S = (5.0, 20.0)
+_INDEX_BYTES = 64 * 1024 * 1024
 
 
 def find_uv() -> Path:
@@ -86,7 +105,7 @@ def install(
         dropped.write_text("".join(f'{name} ; python_version < "3"\n' for name in package.drop))
         overrides = ("--override", str(dropped))
     sources = _source_arguments(torch_backend or package.torch_backend)
-    options = ("--compile-bytecode", *build.limits.arguments(), *overrides, *sources)
+    options = ("--compile-bytecode", *build.limits.arguments(package.distribution), *overrides, *sources)
     _pip(build, "install", interpreter, *options, *requirements,
          action=f"install {' '.join(requirements)}", cwd=folder)  # fmt: skip
 
@@ -112,10 +131,9 @@ def read_packages(folder: Path) -> list[str]:
 
 
 def install_layer(build: BuildRun, target: Path, pip: str, python: str, *, dry_run: bool = False) -> None:
-    """Install ``NAME==VERSION`` without dependencies into a folder of its own; constraints do not apply."""
-    day = ("--exclude-newer", build.limits.exclude_newer) if build.limits.exclude_newer else ()
+    """Install ``NAME==VERSION`` without dependencies into a folder of its own; no limits apply."""
     mode = "--dry-run" if dry_run else "--compile-bytecode"
-    options = ("--target", str(target), "--no-deps", mode, *day, *_source_arguments(torch_backend_of(pip)))
+    options = ("--target", str(target), "--no-deps", mode, *_source_arguments(torch_backend_of(pip)))
     _pip(build, "install", python, *options, pip,
          action=f"{'find' if dry_run else 'install'} {pip}", cwd=target.parent)  # fmt: skip
 
@@ -153,6 +171,52 @@ def find_package(build: BuildRun, name: str, *, folder: Path) -> str:
     return f"{where} answered in {output.seconds:.1f} s"
 
 
+def upload_day(package: str, version: Version) -> str:
+    """Day (UTC) on which the first file of a release was uploaded; empty if the registry does not say."""
+    if _is_without_index():
+        return ""
+    environment = _environment()
+    index = environment.get("UV_DEFAULT_INDEX") or environment.get("UV_INDEX_URL") or _default_index()
+    if not index:
+        return ""
+    url = f"{index.rstrip('/')}/{canonicalize_name(package)}/"
+    try:
+        reply = send_request(
+            open_session(url),
+            "GET",
+            url,
+            _INDEX_BYTES,
+            timeout=_INDEX_TIMEOUT_S,
+            headers={"Accept": _INDEX_TYPE},
+        )
+    except requests.RequestException:
+        return ""
+    document = reply.json() if reply.status == 200 else None
+    files = document.get("files") if isinstance(document, dict) else None
+    days = [
+        day[:10]
+        for file in files or ()
+        if (day := file.get("upload-time")) and _version_of(file.get("filename", "")) == version
+    ]
+    return min(days, default="")
+
+
+def _default_index() -> str:
+    """The registry that pip asks where none is configured; empty without pip."""
+    try:
+        return str(importlib.import_module("pip._internal.models.index").PyPI.simple_url)
+    except (ImportError, AttributeError):
+        return ""
+
+
+def _version_of(file: str) -> Version | None:
+    """The version in the name of a wheel or source archive."""
+    try:
+        return parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1]
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return None
+
+
 def list_packages(build: BuildRun, interpreter: Path, *, with_origin: bool = False) -> str:
     """Installed packages, one a line, sorted; ``with_origin``: editable and local ones by their path."""
     verb, *options = ("freeze",) if with_origin else ("list", "--format", "freeze")
@@ -174,7 +238,7 @@ def _uv(
     build: BuildRun, arguments: Sequence[str], *, action: str, cwd: Path, timeout: float | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Output:  # fmt: skip
-    """Run uv. Raises BuildError or MachineError if it fails, by whose fault it is."""
+    """Run uv. Raises BuildError, MachineError or UsageError if it fails, by whose fault it is."""
     argv = (str(find_uv()), *arguments)
     output = build.run(argv, env={**_environment(), **(variables or {})}, cwd=cwd, timeout=timeout)
     if output.code != 0 or output.timed_out:
@@ -233,7 +297,13 @@ def _has_local_torch(environment: Mapping[str, str]) -> bool:
     return any(any(folder.glob("torch-*.whl")) for folder in folders if folder.is_dir())
 
 
-def _failure(output: Output, action: str, log: Path) -> BuildError | MachineError:
+def _undated_packages(text: str) -> list[str]:
+    """Packages that uv needed and left out, because the index does not date them."""
+    undated = {canonicalize_name(file.partition("-")[0]) for file in _UNDATED.findall(text)}
+    return sorted(undated & set(map(canonicalize_name, _FILTERED.findall(text))))
+
+
+def _failure(output: Output, action: str, log: Path) -> BuildError | MachineError | UsageError:
     problem = f"cannot {action}"
     if output.code != 0 and _NO_MEMORY.search(output.text):
         next_step = "set MAX_JOBS lower"
@@ -246,6 +316,13 @@ def _failure(output: Output, action: str, log: Path) -> BuildError | MachineErro
     if output.code < 0:
         code = processes.signal_code(-output.code)
         return MachineError(f"{problem}: uv ended by {output.ending}", where=log, code=code)
+    if undated := _undated_packages(output.text):
+        return UsageError(
+            f"{problem}: only packages uploaded until the day of --exclude-newer are taken, and the index "
+            f"does not say when {', '.join(undated)} was uploaded",
+            where=log,
+            next_step="--exclude-newer none (--constraints pins versions), or an index with upload dates",
+        )
     errors = [line for line in output.lines if line.startswith(("error", "cause", "×", "╰", "├"))]
     reason = neutral(" ".join((errors or output.lines[-1:])[:3])) or output.ending
     if _REGISTRY.search(output.text) and not _UNSOLVED.search(output.text):

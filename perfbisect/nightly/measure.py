@@ -211,19 +211,21 @@ def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False)
     def read_at(sha: str, path: str) -> str:
         return repository.read(sha, path).decode("utf-8")
 
+    commit = repository.resolve(rules.branch)
     setting = wiring.build_config(
         workspace,
         environment=_environment(workspace, file),
         client=_resolve_spec(file, rules.client),
         constraints=file.path(rules.constraints),
         exclude_newer=rules.exclude_newer,
+        changes=(commit,),
     )
     say, costs = progress_printer(working), wiring.costs(setting.environment)
     return NightlyContext(
         file=file,
         state=workspace.state,
         repository=repository,
-        commit=repository.resolve(rules.branch),
+        commit=commit,
         cells=find_cells(file, read_at=read_at),
         setting=setting,
         table=load_suspect_table(),

@@ -23,7 +23,6 @@ from perfbisect.errors import LocatedError, RevisionError, UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.series.detection.model import FEWEST
 from perfbisect.setup.checkout import DetectedCheckout, detect_checkout
-from perfbisect.system.clock import now
 from perfbisect.system.files import write_atomic
 
 INDEX = "https://wheels.vllm.ai/{sha}"
@@ -43,7 +42,7 @@ _MORE = (
     ("cell: text_throughput", "the default cell"),
     ("budget: 3h", "measuring time of a bisection"),
     ("metric: ttft:p99", "the metric to judge instead of the cell's headline"),
-    ("exclude_newer: 2026-11-01", "date of the dependencies, instead of today"),
+    ("exclude_newer: 2026-11-01", "day of the dependencies, instead of that of the newest change"),
     ("state: ../perfbisect", "folder of journals and reports"),
 )
 """Further settings with their meaning."""
@@ -292,8 +291,9 @@ fetch: false        # true: fetch the branch's remote first, as in origin/main
 
 # How a commit gets an environment, the load generator, the machine kind.
 {settings}
-# Dependencies as of this date: otherwise a change between two nights may be theirs.
-exclude_newer: "{date}"
+# Dependencies are those of the head's day. A fixed day, or constraints, keeps them the same every night, so
+# that no change between two nights is theirs; main may soon need newer ones.
+# exclude_newer: "{date}"
 
 budget: 6h          # of a night, bisections included; shortest cells first
 launches: 2         # server launches a cell, at least two
@@ -361,7 +361,7 @@ def write_nightly(config: Path | None, folder: Path) -> NightlyInitDocument:
         branch=_quote(branch),
         cells=f"cells: [{initial.cell}]" if initial.cell else _NO_CELL,
         settings=_nightly_settings(missing),
-        date=now().date().isoformat(),
+        date=repository.resolve(branch).date[:10],
     )
     write_atomic(file, content)
     return NightlyInitDocument(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.changes.git import Repository
 from perfbisect.cli.app import run
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
@@ -127,10 +128,19 @@ def test_what_init_writes_is_read(checkout: Path, capsys: pytest.CaptureFixture[
     assert file.path(file.nightly.repository) == checkout.resolve()
     assert find_cells(file)
     assert file.nightly.environment
+    assert file.nightly.exclude_newer is None
     before = (checkout / "nightly.yaml").read_text()
     assert run(["nightly", "--init"]) == 2
     assert "exists and is kept" in capsys.readouterr().err
     assert (checkout / "nightly.yaml").read_text() == before
+
+
+def test_dependencies_are_those_of_the_heads_day(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    day = Repository.open(checkout).head().date[:10]
+    (checkout / "perfbisect.yaml").write_text("env: command:true,package=vllm\nmachine: cpu\n")
+    assert run(["nightly", "--init"]) == 0
+    assert run(["nightly", "nightly.yaml", "--dry-run"]) == 0
+    assert f"dependencies are resolved as of {day}:" in capsys.readouterr().out
 
 
 def test_every_key_that_init_comments_out_is_one(checkout: Path) -> None:

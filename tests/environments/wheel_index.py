@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,18 @@ class Index:
         self.files[page] = f"<!DOCTYPE html><html><body>{link}<br/></body></html>".encode()
         return page
 
+    def add_release(self, wheel: Path, uploaded: str = "") -> None:
+        """Serve a wheel as a registry does; without ``uploaded`` as a mirror that has no dates."""
+        name = wheel.name.partition("-")[0].replace("_", "-")
+        self.files[f"/files/{wheel.name}"] = wheel.read_bytes()
+        file = {"filename": wheel.name, "url": f"/files/{wheel.name}", "hashes": {}}
+        if uploaded:
+            file["upload-time"] = f"{uploaded}T12:00:00Z"
+        page = self.files.get(f"/{name}/")
+        listed = [*(json.loads(page)["files"] if page else ()), file]
+        document = {"meta": {"api-version": "1.1"}, "name": name, "files": listed}
+        self.files[f"/{name}/"] = json.dumps(document).encode()
+
 
 @contextmanager
 def serving() -> Iterator[Index]:
@@ -62,7 +75,8 @@ def serving() -> Iterator[Index]:
 
         def _answer(self, code: int, body: bytes) -> None:
             self.send_response(code)
-            kind = "text/html" if self.path.endswith("/") else "application/octet-stream"
+            page = "application/vnd.pypi.simple.v1+json" if body.startswith(b"{") else "text/html"
+            kind = page if self.path.endswith("/") else "application/octet-stream"
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -1,0 +1,72 @@
+"""The day as of which dependencies are resolved, by default that of the newest change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from packaging.version import InvalidVersion, Version
+
+from perfbisect.changes.git import Repository
+from perfbisect.environments import uv
+from perfbisect.environments.packages import package
+from perfbisect.environments.spec import parse_chain
+from perfbisect.errors import RevisionError, UsageError
+from perfbisect.model.change import Change
+
+NO_DAY = "none"
+"""Value of ``--exclude-newer`` for dependencies of any day."""
+
+
+def require_day(typed: str) -> None:
+    """:raises UsageError: neither a date nor :data:`NO_DAY`."""
+    if typed != NO_DAY and not re.match(r"\d{4}-\d\d-\d\d(T|$)", typed):
+        raise UsageError(f"--exclude-newer {typed!r} is not a day", next_step="2026-11-01, or none")
+
+
+def newest_day(changes: Iterable[Change], repository: Repository | None = None) -> str:
+    """The last day on which one of the changes was made; empty if no day is known.
+
+    A commit's day is that of its committer, in UTC. A release's is that of its tag in its repository, else of
+    its upload, which the registry is asked for.
+    """
+    days = [""]
+    releases: dict[str, Version] = {}
+    for change in changes:
+        if change.kind == "commit":
+            days.append(change.date[:10])
+            continue
+        name, _, text = change.source.partition("==")
+        with suppress(InvalidVersion):
+            version = Version(text)
+            releases[name] = max(version, releases.get(name, version))
+    return max(*days, *(_release_day(name, version, repository) for name, version in releases.items()), "")
+
+
+def _release_day(name: str, version: Version, repository: Repository | None) -> str:
+    if repository is not None:
+        with suppress(RevisionError):
+            tag = repository.resolve(f"refs/tags/v{version}")
+            if repository.tree_id(tag.id, package(name).folder) is not None:
+                return tag.date[:10]
+    return uv.upload_day(name, version)
+
+
+def client_changes(specification: str, repository: Repository | None) -> Iterator[Change]:
+    """What a pinned client is built from, as far as the specification of its environment says."""
+    for spec in parse_chain(specification) if specification else ():
+        revision = spec.option("base" if spec.name == "overlay" else "client")
+        if spec.name == "release" and revision:
+            yield Change(f"{spec.argument}=={revision}", "release")
+        elif revision and revision != "any" and repository is not None:
+            yield repository.resolve(revision)
+
+
+def dependency_notes(environment: str, day: str) -> tuple[str, ...]:
+    """A plan's note on the day, if the environment installs anything."""
+    if not day or not any(spec.installs for spec in parse_chain(environment)):
+        return ()
+    if day == NO_DAY:
+        return ("dependencies are the newest ones at the time of each build (--exclude-newer)",)
+    return (f"dependencies are those of {day} (--exclude-newer)",)
