@@ -82,6 +82,10 @@ class BisectPlan(JobPlan):
         return next((i for i, position in enumerate(self.positions) if position.change.id == fork), None)
 
     @property
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(change for position in self.positions for change in position.changes)
+
+    @property
     def last(self) -> int:
         return len(self.positions) - 1
 

@@ -41,6 +41,15 @@ def git_environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class FileChange:
+    """A file that differs between two commits, with its object names; zeros where it does not exist."""
+
+    path: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
 class TreeEntry:
     """A file of a commit. ``mode``: ``100755`` executable, ``120000`` symbolic link, ``160000`` submodule."""
 
@@ -143,26 +152,27 @@ class Repository:
             sha: None if line.endswith(" missing") else line for sha, line in zip(wanted, lines, strict=True)
         }
 
-    def differing(
-        self, base: str, shas: Iterable[str], pathspecs: Sequence[str]
-    ) -> dict[str, tuple[str, ...]]:
-        """Files that match git pathspecs and differ from ``base``, per commit, by one git process."""
-        wanted = tuple(dict.fromkeys(shas))
-        found: dict[str, list[str]] = {sha: [] for sha in wanted}
-        if wanted:
-            words = self.text(
-                "diff-tree", "--stdin", "-r", "-z", "--name-only", "--no-renames", "--always",
-                "--", *pathspecs,
-                stdin="".join(f"{sha} {base}\n" for sha in wanted).encode(),
-            ).split("\0")  # fmt: skip
-            upcoming = iter((*wanted, ""))
-            header, current = next(upcoming), ""
-            for word in words:
-                if word == header and word:
-                    current, header = word, next(upcoming)
-                elif word:
-                    found[current].append(word)
-        return {sha: tuple(files) for sha, files in found.items()}
+    def file_changes(
+        self, pairs: Iterable[tuple[str, str]], pathspecs: Sequence[str]
+    ) -> list[tuple[FileChange, ...]]:
+        """Files that match pathspecs and differ between two commits, for each pair, by one git process."""
+        asked = "".join(f"{after} {before}\n" for before, after in pairs).encode()
+        if not asked:
+            return []
+        words = self.text(
+            "diff-tree", "--stdin", "-r", "-z", "--no-renames", "--always", "--", *pathspecs, stdin=asked
+        ).split("\0")
+        found: list[list[FileChange]] = []
+        at = 0
+        while at < len(words) - 1:
+            if words[at].startswith(":"):
+                _, _, before, after, _ = words[at].split()
+                found[-1].append(FileChange(words[at + 1], before, after))
+                at += 2
+            else:
+                found.append([])
+                at += 1
+        return [tuple(changes) for changes in found]
 
     def files_of(self, shas: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Files that differ from the first parent, per commit, by one git process."""

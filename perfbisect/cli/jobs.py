@@ -57,6 +57,7 @@ def resume(
     slots = slots_for(cell, workers or kind.workers(plan), plan.setting.machine)
     require_same_machine(job.id, launches(events), slots, plan.setting.machine)
     builder = wiring.build_builder(workspace, plan.setting)
+    builder.prepare(plan.changes)
     with open_session(job, slots, working) as session:
         if budget is not None or metric is not None or confirm_revert:
             if kind.amend is None:

@@ -115,6 +115,10 @@ class MeasurementPlan(JobPlan):
     def sides(self) -> tuple[SidePlan, ...]: ...
 
     @property
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(side.change for side in self.sides)
+
+    @property
     @abstractmethod
     def max_launches(self) -> int: ...
 

@@ -56,7 +56,7 @@ def _release_day(name: str, version: Version, repository: Repository | None) -> 
 def client_changes(specification: str, repository: Repository | None) -> Iterator[Change]:
     """What a pinned client is built from, as far as the specification of its environment says."""
     for spec in parse_chain(specification) if specification else ():
-        revision = spec.option("base" if spec.name == "overlay" else "client")
+        revision = spec.option("client") or spec.option("base")
         if spec.name == "release" and revision:
             yield Change(f"{spec.argument}=={revision}", "release")
         elif revision and revision != "any" and repository is not None:

