@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 _COMPILED = (
     ":(glob)csrc/**",
@@ -36,10 +37,12 @@ class EnginePackage:
 
     ``alias``: name and local version under which the engine looks up its own metadata. ``drop``: dependencies
     to leave out. ``build_inputs``: pathspecs of what decides compiled files or dependencies. ``generated``:
-    files that a build writes. ``precompiled``: variables of the build: the switch to compiled files from
-    elsewhere, the commit they are of, and alternatives to the latter. ``platform``: of its releases.
+    files that a build writes. ``precompiled``: variables of the build: how switches to compiled files from
+    elsewhere begin, the commit they are of, and alternatives to the latter. ``platform``: of its releases.
     ``platform_inputs``: pattern of build inputs -> the platforms that use them; all use others. ``optional``:
     pattern of the sources of compiled files without which the engine runs, and patterns of their names.
+    ``release_index``: where variants of releases are. ``release_cuda``: first release -> CUDA of its wheel in
+    the registry, newest first; ``cuda_pattern``: file and pattern that name it at a commit.
     """
 
     name: str
@@ -53,6 +56,9 @@ class EnginePackage:
     platform: str = ""
     platform_inputs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     optional: tuple[str, tuple[str, ...]] | None = None
+    release_index: str = ""
+    release_cuda: tuple[tuple[str, int], ...] = ()
+    cuda_pattern: tuple[str, str] | None = None
 
     @property
     def distribution(self) -> str:
@@ -74,6 +80,11 @@ class EnginePackage:
         """Whether a build for a platform uses a build input; empty: any platform."""
         users = (names for pattern, names in self.platform_inputs if re.match(pattern, path))
         return not platform or platform in next(users, (platform,))
+
+    def cuda_of(self, version: str) -> int | None:
+        """The major CUDA version of a release's wheel in the registry; None if unknown."""
+        number = Version(version)
+        return next((cuda for first, cuda in self.release_cuda if number >= Version(first)), None)
 
     def is_optional(self, path: str) -> bool:
         """Whether a build input decides nothing but ``optional`` files."""
@@ -118,6 +129,9 @@ _ROWS = (
         platform="cuda",
         platform_inputs=_PLATFORM_INPUTS,
         optional=_RUST,
+        release_index="https://wheels.vllm.ai/{version}",
+        release_cuda=(("0.20.0", 13), ("0.5.0", 12)),
+        cuda_pattern=("vllm/envs.py", r'VLLM_MAIN_CUDA_VERSION: str = "(\d+)'),
     ),
     EnginePackage("vllm-omni", "vllm_omni", torch_backend="auto"),
     # vLLM for CPUs. Its code asks for the metadata of "vllm", and takes its platform from "+cpu" there.

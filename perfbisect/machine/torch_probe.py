@@ -79,16 +79,26 @@ def torch_facts(
 ) -> Mapping[str, Any]:
     """Facts of torch in the environment under test and of the slot's devices.
 
-    A torch that fails to import or finds no device is left to the engine: the change may be the cause.
+    A torch that fails to import, or is built for none of these devices, is left to the engine: the change may
+    be the cause.
 
     Raises:
-        MachineError: torch sees other devices than the slot's.
+        MachineError: torch sees other devices than the slot's, or none.
         Interrupted: ``stop_requested`` returned true.
     """
     try:
         torch = probe(interpreter, env, folder, stop_requested=stop_requested)
     except MachineError as error:
         return {"problem": error.message}
+    built_for = (
+        f"CUDA {torch['cuda']}" if torch.get("cuda") else f"HIP {torch['hip']}" if torch.get("hip") else ""
+    )
+    if slot.devices and built_for and not torch.get("available"):
+        raise MachineError(
+            f"torch {torch['version']}, built for {built_for}, sees no device of slot {slot.name}",
+            next_step="nvidia-smi shows the CUDA version of the driver; an older variant= in --env may run",
+            code="device_failed",
+        )
     problem = disagreement(torch, slot)
     if problem:
         raise MachineError(problem, next_step="nvidia-smi -L shows the devices; see CUDA_VISIBLE_DEVICES")

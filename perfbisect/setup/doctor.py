@@ -22,6 +22,7 @@ from perfbisect.cells.settings import FILE
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
 from perfbisect.environments.build import BuildRun
+from perfbisect.environments.builders import wheel
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.factory import ChainBuilder
@@ -132,6 +133,8 @@ def device_checks(shell: Mapping[str, str], profile: Profile) -> Iterator[Check]
         smi = profile.smi()
         yield "devices", partial(check_devices, shell, smi, profile)
         yield "select", partial(check_selection, shell, smi, profile)
+        if profile.devices == "nvidia-smi":
+            yield "cuda", partial(check_cuda, shell, smi)
         queries = (
             ("driver", "driver", profile.driver),
             ("device memory", "memory", profile.memory),
@@ -198,6 +201,20 @@ def check_selection(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Fin
     use = "is not set here: all are used" if mask is None else "is set here: only these are used"
     given = " ".join(f"{name}={value}" for name, value in sorted(profile.mask(visible[:1]).items()))
     return Finding("good", f"{profile.variable} {use}; the engine on the first gets {given}")
+
+
+def check_cuda(shell: Mapping[str, str], smi: Smi) -> Finding:
+    """What the driver can run, and whether CUDA's compiler is there, on which kernels depend."""
+    driver = wheel.driver_cuda(smi)
+    if driver is None:
+        return Finding("warning", "the driver does not say which CUDA it is for", "name variant= in --env")
+    found = f"driver for CUDA {driver[0]}.{driver[1]}, runs {' '.join(wheel.variants(driver))}"
+    nvcc = shutil.which("nvcc", path=shell.get("PATH"))
+    if nvcc is None:
+        return Finding(
+            "good", f"{found}; no nvcc: vLLM uses FlashInfer only where flashinfer-cubin is installed"
+        )
+    return Finding("good", f"{found}; {nvcc}: FlashInfer may compile kernels")
 
 
 def check_query(key: str, query: CommandQuery) -> Finding:

@@ -36,7 +36,8 @@ class Index:
         self.files[f"/{sha}/{file}"] = wheel.read_bytes() if data is None else data
         up = "../../" if variant else "../"
         link = f'<a href="{up}{quote(file)}">{file}</a>'
-        page = f"/{sha}/{variant}/tiny-engine/" if variant else f"/{sha}/tiny-engine/"
+        project = wheel.name.partition("-")[0].replace("_", "-")
+        page = f"/{sha}/{variant}/{project}/" if variant else f"/{sha}/{project}/"
         self.files[page] = f"<!DOCTYPE html><html><body>{link}<br/></body></html>".encode()
         return page
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -292,6 +293,19 @@ def test_class_tells_machines_apart() -> None:
     assert kind(H200, OTHER) == kind(OTHER, H200) == "NVIDIA H200 x 2, driver 570.86.15, cpu cpu"
     assert kind(L4, H200) == "NVIDIA H200 x 1 + NVIDIA L4 x 1, driver 570.86.15, cpu cpu"
     assert kind(Gpu(H200.name, 1, "580.1", "x")) != kind(H200)
+
+
+def test_the_class_says_whether_kernels_can_be_compiled(tmp_path: Path) -> None:
+    for name in ("nvidia-smi", "nvcc"):
+        (tmp_path / name).touch(0o755)
+    compiling = machine({"PATH": str(tmp_path)})
+    assert compiling.nvcc == str(tmp_path / "nvcc")
+    assert (
+        machine({"PATH": "/nowhere"}).nvcc,
+        machine({"PATH": str(tmp_path)}, load_machine("cpu")).nvcc,
+    ) == ("", "")
+    classes = [replace(compiling, cpu="cpu", gpus=(H200,), nvcc=nvcc).kind for nvcc in ("", "/usr/bin/nvcc")]
+    assert classes == [f"NVIDIA H200 x 1, driver 570.86.15{nvcc}, cpu cpu" for nvcc in ("", ", nvcc")]
 
 
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

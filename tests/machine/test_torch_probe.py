@@ -107,6 +107,25 @@ def test_torch_that_gives_no_result(tmp_path: Path, torch: str, limit: float, sa
     assert raised.value.where == str(tmp_path / "torch-probe.log")
 
 
+def test_a_torch_that_sees_no_device_is_the_machines_fault(tmp_path: Path) -> None:
+    """As with a driver that is too old for it; a torch for other devices is what the change brought."""
+    blind = CUDA.replace(
+        "is_available = staticmethod(lambda: True)", "is_available = staticmethod(lambda: False)"
+    )
+    (tmp_path / "torch.py").write_text(blind)
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
+    slot = Slot("gpu0", ("GPU-1",))
+    with pytest.raises(
+        MachineError, match=r"torch 2\.9\.0\+cu130, built for CUDA 13\.0, sees no device"
+    ) as raised:
+        torch_probe.torch_facts(Path(sys.executable), env, slot, tmp_path)
+    assert raised.value.code == "device_failed"
+    assert "variant=" in raised.value.next
+    assert torch_probe.torch_facts(Path(sys.executable), env, Slot("cpu"), tmp_path)["available"] is False
+    (tmp_path / "torch.py").write_text(CPU)
+    assert torch_probe.torch_facts(Path(sys.executable), env, slot, tmp_path)["cuda"] == ""
+
+
 @pytest.mark.parametrize("text", ["", "hello\n", "perfbisect-torch: {", "perfbisect-torch: []"])
 def test_text_that_is_no_answer(text: str) -> None:
     assert torch_probe.parse(text) is None

@@ -230,6 +230,36 @@ def test_commands_that_are_not_there(toy: Toy) -> None:
     assert "toy-queue" in found["lease command"].found and "lease.command" in found["lease command"].advice
 
 
+@pytest.mark.parametrize(
+    ("report", "has_nvcc", "state", "found"),
+    [
+        (
+            "CUDA Version : 12.8",
+            True,
+            "good",
+            "driver for CUDA 12.8, runs cu129 cu128 cu126 cu124 cu121; {nvcc}:",
+        ),
+        (
+            "CUDA Version : 13.0",
+            False,
+            "good",
+            "driver for CUDA 13.0, runs cu130 cu129 cu128 cu126; no nvcc:",
+        ),
+        ("no driver", False, "warning", "the driver does not say which CUDA it is for"),
+    ],
+)
+def test_what_the_driver_runs(tmp_path: Path, report: str, has_nvcc: bool, state: str, found: str) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\necho '{report}'\n")
+    command.chmod(0o755)
+    if has_nvcc:
+        (tmp_path / "nvcc").touch(0o755)
+    check = doctor.check_cuda({"PATH": str(tmp_path)}, Smi(str(command)))
+    assert check.state == state
+    assert check.found.startswith(found.format(nvcc=tmp_path / "nvcc"))
+    assert "cuda" in [name for name, _ in device_checks({}, CUDA)]
+
+
 def test_nvidia_where_its_command_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     found = doctor.check_device_command(CUDA)

@@ -66,6 +66,7 @@ class CachedBuilder(Builder):
         self.cache = context.cache
         self.limits = context.limits
         self.python = spec.option("python")
+        self.extra = spec.words("with")
 
     @abstractmethod
     def key_parts(self, change: Change) -> tuple[object, ...]:
@@ -83,7 +84,9 @@ class CachedBuilder(Builder):
         """The part of a key that decides what an installation of a package gives."""
         package = self.package
         python = self.python or uv.base_python_version()
-        return (package.name, package.module, package.alias, package.drop, python, *self.limits.key_parts())
+        beside = (self.extra,) if self.extra else ()
+        names = (package.name, package.module, package.alias, package.drop, python)
+        return (*names, *self.limits.key_parts(), *beside)
 
     def key(self, change: Change) -> str:
         if self.refuses(change) is not None:  # never built: equal to no other key

@@ -204,6 +204,8 @@ class FixedBaseOverlay(OverlayBuilder):
             self._platform = self.package.platform_of(spec.option("variant"))
         else:
             super().__init__(spec, context)
+            if unused := {"variant", "wheel", "with"} & set(spec.options):
+                raise spec.error(f"{min(unused)}= does not apply to an interpreter", "leave it out")
             self._base = InterpreterBase(spec, context)
             self._below = Change(str(self._base.interpreter), "release")
         revision = spec.option("base")
@@ -251,7 +253,10 @@ class FixedBaseOverlay(OverlayBuilder):
                 f"needs compiling or other packages than {self._below.id} (built from {self.commit.short}): "
                 f"{count}: {', '.join(files[:3])}{more}"
             )
-        return None
+        return self._base.refuses(self._below) if isinstance(self._base, ReleaseBuilder) else None
+
+    def notes(self) -> tuple[str, ...]:
+        return self._base.notes()
 
     def client(self) -> Environment | None:
         return super().client() or self._base.client()
@@ -330,7 +335,8 @@ def _release_base(spec: Spec, context: BuildContext) -> tuple[ReleaseBuilder, Ch
     if len(pins) != 1 or pins[0].operator != "==" or "*" in pins[0].version or requirement.marker:
         raise spec.error(f"the base {spec.argument!r} is not one version", "write NAME==VERSION")
     name = package(requirement.name, spec.option("package")).name
-    options = {key: spec.options[key] for key in ("package", "python") if key in spec.options}
+    kept = ("package", "python", "variant", "wheel", "with")
+    options = {key: spec.options[key] for key in kept if key in spec.options}
     builder = ReleaseBuilder(Spec(f"release:{name}", "release", name, options), context)
     builder.client_change = builder.change(pins[0].version)
     return builder, builder.client_change

@@ -26,7 +26,12 @@ from perfbisect.environments.builders.cached import (
     compile_files,
 )
 from perfbisect.environments.builders.release import add_alias, site_packages, write_metadata
-from perfbisect.environments.builders.wheel import allowed_variants, driver_cuda, torch_backend
+from perfbisect.environments.builders.wheel import (
+    ReleaseWheels,
+    allowed_variants,
+    driver_cuda,
+    torch_backend,
+)
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
 from perfbisect.environments.cache import CheckedEnvironment, variables
 from perfbisect.environments.health import check_version, locate_engine
@@ -47,6 +52,7 @@ class PinnedBaseBuilder(CachedBuilder):
         template = spec.index_url(spec.options["wheel"]) if "wheel" in spec.options else ""
         self.index = WheelIndex(template, self.package.distribution, self.python)
         self.variants = allowed_variants(template, spec.option("variant")) if template else ("",)
+        self.releases = ReleaseWheels(self.package, spec.option("variant"), self.python)
         self.declared: dict[str, DeclaredBase] = {}
 
     def refuses(self, change: Change) -> Refusal | None:
@@ -56,7 +62,7 @@ class PinnedBaseBuilder(CachedBuilder):
         if pins.kind == "unknown":
             return Refusal(f"its {DOCKERFILE} names no {name} of a known form")
         if not pins.commit:
-            return None
+            return self.releases.refusal(pins.release)
         short = pins.commit[:12]
         if not self.index.template:
             reason = f"it needs the wheel of {name} commit {short}: add wheel=URL with {{sha}} in it"
@@ -66,7 +72,7 @@ class PinnedBaseBuilder(CachedBuilder):
 
     def key_parts(self, change: Change) -> tuple[object, ...]:
         declared, pins = self.declared[change.id], self._pins(change)
-        source: tuple[str, ...] = ("release", pins.release)
+        source: tuple[str, ...] = ("release", pins.release, *self.releases.key_parts(pins.release))
         if pins.commit:
             source = (self.index.template, pins.commit, self._wheel(pins.commit)[0])
         replaced = [(package.name, package.version) for package in pins.packages]
@@ -80,14 +86,16 @@ class PinnedBaseBuilder(CachedBuilder):
         return environment  # its engine is not the change
 
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
-        pins, engine, variant = self._pins(change), self.package, ""
-        requirement = f"{engine.name}=={pins.release}"
+        pins, engine = self._pins(change), self.package
         if pins.commit:
             variant, lookup = self._wheel(pins.commit)
             requirement = f"{engine.name} @ {lookup.url}"
+        else:
+            requirement, variant = self.releases.requirement(pins.release)
         interpreter = uv.create_venv(
-            build, staging, [requirement], engine, python=self.python, torch_backend=torch_backend(variant)
-        )
+            build, staging, [requirement, *self.extra], engine,
+            python=self.python, torch_backend=torch_backend(variant),
+        )  # fmt: skip
         if requirements := self.declared[change.id].requirements:
             file = staging / "requirements.txt"
             file.write_text("".join(f"{line}\n" for line in requirements))
@@ -208,7 +216,7 @@ class PinnedBuilder(LayerBuilder, CommitBuilder):
                 )
         shares = ", ".join(f"{group} under {count} commits" for group, count in groups.items())
         pinned = f"{self.bases.package.name} as {DOCKERFILE} of each commit pins it: {shares}"
-        return (pinned, *images.values())
+        return (pinned, *images.values(), *self.bases.releases.notes())
 
 
 def _version_file(version: str) -> str:

@@ -14,6 +14,7 @@ from perfbisect.environments import uv
 from perfbisect.environments.base import Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import BuildContext, CachedBuilder
+from perfbisect.environments.builders.wheel import DEFAULT, ReleaseWheels, torch_backend
 from perfbisect.environments.cache import CheckedEnvironment
 from perfbisect.environments.health import check_version
 from perfbisect.environments.packages import package
@@ -35,6 +36,10 @@ class ReleaseBuilder(CachedBuilder):
                 f"write release:{requirement.name}, and the versions as --good and --bad",
             )
         super().__init__(spec, context, package(requirement.name, spec.option("package")))
+        self.wheels = ReleaseWheels(self.package, spec.option("variant"), self.python, spec.option("wheel"))
+        if self.wheels.variant not in ("", DEFAULT) and not self.wheels.index.template:
+            problem = f"variant= of {self.package.name} needs the index of its releases"
+            raise spec.error(problem, "add wheel=URL with {version} in it")
         if client := spec.option("client"):
             try:
                 self.client_change = self.change(str(Version(client)))
@@ -49,22 +54,28 @@ class ReleaseBuilder(CachedBuilder):
     def refuses(self, change: Change) -> Refusal | None:
         if change.kind != "release":
             return Refusal(f"{self.spec} builds releases; {change.short} is a commit", error=True)
-        if self._version(change) is None:
+        version = self._version(change)
+        if version is None:
             reason = f"{change.id!r} is not a release {self.package.name}==VERSION"
             return Refusal(reason, error=True)
-        return None
+        return self.wheels.refusal(version)
 
     def key_parts(self, change: Change) -> tuple[object, ...]:
-        return (self._version(change), *self.install_parts())
+        version = self._version(change)
+        assert version is not None  # else it is refused
+        return (version, *self.install_parts(), *self.wheels.key_parts(version))
 
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         version = self._version(change)
-        requirement = f"{self.package.name}=={version}"
-        interpreter = uv.create_venv(build, staging, [requirement], self.package, python=self.python)
+        requirement, variant = self.wheels.requirement(str(version))
+        interpreter = uv.create_venv(
+            build, staging, [requirement, *self.extra], self.package,
+            python=self.python, torch_backend=torch_backend(variant),
+        )  # fmt: skip
         if self.package.alias is not None:
             add_alias(site_packages(staging / "venv"), *self.package.alias, str(version))
             uv.write_packages(build, staging, interpreter)
-        return self.limits.facts()
+        return {"variant": variant or DEFAULT, **self.limits.facts()}
 
     def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
         version = self._version(change)
@@ -72,6 +83,9 @@ class ReleaseBuilder(CachedBuilder):
         found = self.import_venv(build, folder, what)
         check_version(build, found, str(version), what)
         return found.checked(found.commit, uv.read_packages(folder), {})
+
+    def notes(self) -> tuple[str, ...]:
+        return self.wheels.notes()
 
     def _version(self, change: Change) -> str | None:
         """The version of a release; None if it is not a release of this package."""

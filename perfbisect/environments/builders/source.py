@@ -37,10 +37,13 @@ _NAMES = frozenset({
     "CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "C_INCLUDE_PATH",
     "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "PKG_CONFIG_PATH", "CUDAHOSTCXX", "CUDAARCHS", "RUSTFLAGS",
     "TORCH_CUDA_ARCH_LIST", "PYTORCH_ROCM_ARCH", "PYTORCH_NVCC", "FORCE_CUDA", "USE_CUDA", "ROCM_PATH",
-    "VLLM_TARGET_DEVICE", "VLLM_MAIN_CUDA_VERSION", "VLLM_USE_PRECOMPILED", "VLLM_VERSION_OVERRIDE",
-    "VLLM_SKIP_PRECOMPILED_VERSION_SUFFIX", "VLLM_CUTLASS_SRC_DIR", "VLLM_FLASH_ATTN_SRC_DIR",
+    "VLLM_TARGET_DEVICE", "VLLM_MAIN_CUDA_VERSION", "VLLM_USE_PRECOMPILED", "VLLM_USE_PRECOMPILED_RUST",
+    "VLLM_REQUIRE_RUST_FRONTEND", "VLLM_VERSION_OVERRIDE", "VLLM_SKIP_PRECOMPILED_VERSION_SUFFIX",
+    "VLLM_CUTLASS_SRC_DIR", "VLLM_FLASH_ATTN_SRC_DIR", "DEEPGEMM_SRC_DIR", "FLASH_KDA_SRC_DIR",
+    "FLASH_MLA_SRC_DIR", "FMHA_SM100_SRC_DIR", "QUTLASS_SRC_DIR", "TML_FA4_SRC_DIR", "TRITON_KERNELS_SRC_DIR",
     "VLLM_PYTHON_EXECUTABLE", "VLLM_CPU_DISABLE_AVX512", "VLLM_CPU_AVX512BF16", "VLLM_CPU_AVX512VNNI",
-    "VLLM_CPU_AMXBF16", "VLLM_OMNI_TARGET_DEVICE", "VLLM_OMNI_VERSION_OVERRIDE",
+    "VLLM_CPU_AMXBF16", "VLLM_CPU_ARM_BF16", "VLLM_CPU_ARM_I8MM", "VLLM_CPU_RVV_BF16", "VLLM_CPU_X86",
+    "VLLM_OMNI_TARGET_DEVICE", "VLLM_OMNI_VERSION_OVERRIDE",
 })  # fmt: skip
 _PREFIXES = ("CMAKE_", "SETUPTOOLS_SCM_PRETEND_VERSION", "VLLM_PRECOMPILED_", "CARGO_BUILD_", "FETCHCONTENT_")
 _SPEED = frozenset({"MAX_JOBS", "NVCC_THREADS", "MAKEFLAGS", "NINJAFLAGS", "VERBOSE", "CARGO_HOME"})
@@ -76,7 +79,8 @@ def with_precompiled_commit(variables: Mapping[str, str], package: EnginePackage
     if package.precompiled is None:
         return dict(variables)
     switch, commit, *alternatives = package.precompiled
-    is_on = variables.get(switch, "").lower() not in ("", "0", "false", "no")
+    switches = (value.lower() for name, value in variables.items() if name.startswith(switch))
+    is_on = any(value not in ("", "0", "false", "no") for value in switches)
     if not is_on or any(name in variables for name in (commit, *alternatives)):
         return dict(variables)
     return {**variables, commit: sha}
@@ -259,7 +263,6 @@ class SourceBuilder(CommitBuilder):
         whole = spec.flag("whole")
         super().__init__(spec, context, folder=folder.removeprefix("./").strip("."), whole=whole)
         self.variables = build_variables(os.environ, spec.words("env"))
-        self.extra = spec.words("with")
         self._compilers = compiler_versions(self.variables)
         self._ccache = shutil.which("ccache", path=os.environ.get("PATH"))
         name = environment_key(
@@ -277,7 +280,6 @@ class SourceBuilder(CommitBuilder):
             self.trees[change.id],
             relevant_variables(self.variables),
             self._compilers,
-            self.extra,
             *self.install_parts(),
         )
 

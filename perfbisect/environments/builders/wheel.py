@@ -5,10 +5,7 @@ A wheel is installed by its own address, so ``--exclude-newer`` does not apply t
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +17,11 @@ from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import BuildContext, CommitBuilder
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
 from perfbisect.environments.cache import CheckedEnvironment
-from perfbisect.environments.packages import TORCH_BACKEND
+from perfbisect.environments.packages import TORCH_BACKEND, EnginePackage
+from perfbisect.environments.source_tree import declared_numbers
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
+from perfbisect.machine.devices import Smi
 from perfbisect.model.change import Change
 from perfbisect.system.files import replace_file
 
@@ -48,20 +47,79 @@ def variants(cuda: tuple[int, int] | None) -> tuple[str, ...]:
     return next((names for least, names in _TABLE if cuda >= least), (CPU,))
 
 
-def driver_cuda() -> tuple[int, int] | None:
+def driver_cuda(smi: Smi | None = None) -> tuple[int, int] | None:
     """CUDA version of this machine's driver; None without a working driver."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return None
-    try:
-        done = subprocess.run(
-            [command, "-q"], capture_output=True, text=True, timeout=60, check=False,
-            stdin=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"},
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    version = re.search(r"^CUDA[\w ]*Version\s*:\s*(\d+)\.(\d+)", done.stdout, re.MULTILINE)
-    return (int(version[1]), int(version[2])) if version and done.returncode == 0 else None
+    report = (smi or Smi(timeout_s=60.0)).text("-q")
+    version = re.search(r"^CUDA[\w ]*Version\s*:\s*(\d+)\.(\d+)", report, re.MULTILINE)
+    return (int(version[1]), int(version[2])) if version else None
+
+
+def cuda_refusal(needed: int | None, driver: tuple[int, int] | None) -> str:
+    """Why a build for a major CUDA version does not run with a driver; empty if it does or may."""
+    if needed is None or driver is None or needed <= driver[0]:
+        return ""
+    return f"built for CUDA {needed}, and the driver is for CUDA {driver[0]}.{driver[1]}"
+
+
+class ReleaseWheels:
+    """Wheels of releases of a variant, for machines on which the registry's do not run.
+
+    ``template``: address of the index, with ``{version}``.
+    """
+
+    def __init__(self, package: EnginePackage, variant: str, python: str, template: str = "") -> None:
+        self.package = package
+        self.variant = variant
+        template = template or package.release_index
+        self.index = WheelIndex(template.replace("{version}", "{sha}"), package.distribution, python)
+        self.driver = None if variant or not package.release_cuda else driver_cuda()
+        self.used: set[str] = set()
+        """Variants other than the registry's that were chosen."""
+
+    def find(self, version: str) -> tuple[str, WheelLookup] | None:
+        """The variant of a release's wheel, and that wheel; None: the registry's own."""
+        wanted: tuple[str, ...] = (self.variant,)
+        if not self.variant:
+            if not cuda_refusal(self.package.cuda_of(version), self.driver):
+                return None
+            wanted = variants(self.driver)
+        elif self.variant == DEFAULT:
+            return None
+        variant, is_there = self.index.choose_variant(wanted, (version,))
+        if is_there:
+            self.used.add(variant)
+        return variant, self.index.find((version,), variant)[version]
+
+    def refusal(self, version: str) -> Refusal | None:
+        """Why there is no wheel of a release that runs here."""
+        found = self.find(version)
+        if found is None or found[1].state != "hole":
+            return None
+        name = f"{self.package.name} {version}"
+        why = cuda_refusal(self.package.cuda_of(version), self.driver)
+        if why:
+            return Refusal(f"the registry's wheel of {name} is {why}; no other: {found[1].reason}")
+        return Refusal(f"no wheel of {name} of the variant {self.variant}: {found[1].reason}")
+
+    def requirement(self, version: str) -> tuple[str, str]:
+        """What to install of a release, and its variant; empty: the registry's own."""
+        found = self.find(version)
+        if found is None:
+            return f"{self.package.name}=={version}", ""
+        variant, wheel = found
+        if wheel.state == "hole":
+            raise BuildError(f"{self.package.name} {version}: no wheel: {wheel.reason}")
+        return f"{self.package.name} @ {wheel.url}", variant
+
+    def key_parts(self, version: str) -> tuple[str, ...]:
+        found = self.find(version)
+        return () if found is None else (self.index.template, found[0])
+
+    def notes(self) -> tuple[str, ...]:
+        why = "" if self.driver is None else f", for the driver's CUDA {self.driver[0]}.{self.driver[1]}"
+        return tuple(
+            f"releases of {self.package.name} are of the variant {name}{why}" for name in sorted(self.used)
+        )
 
 
 def allowed_variants(template: str, variant: str) -> tuple[str, ...]:
@@ -90,6 +148,9 @@ class WheelBuilder(CommitBuilder):
         self.index = WheelIndex(spec.index_url(spec.argument), self.package.distribution, self.python)
         self.variants = allowed_variants(self.index.template, spec.option("variant"))
         self.variant: str | None = None
+        is_default = spec.option("variant") == DEFAULT
+        self._driver = None if is_default or self.package.cuda_pattern is None else driver_cuda()
+        self._cuda: dict[str, int] = {}
         self._lookups: dict[str, WheelLookup] = {}
 
     def look_up(self, shas: Collection[str]) -> None:
@@ -98,6 +159,8 @@ class WheelBuilder(CommitBuilder):
             ends = list(dict.fromkeys((next(iter(shas)), list(shas)[-1])))
             self.variant = self._choose_variant(ends)
         self._lookups |= self.index.find(shas, self.variant)
+        if not self.variant and self._driver is not None and self.package.cuda_pattern is not None:
+            self._cuda |= declared_numbers(self.repository, shas, *self.package.cuda_pattern)
         super().look_up(shas)
 
     def refuses(self, change: Change) -> Refusal | None:
@@ -105,7 +168,10 @@ class WheelBuilder(CommitBuilder):
         if refusal is not None:
             return refusal
         lookup = self._lookups[change.id]
-        return Refusal(f"no wheel: {lookup.reason}") if lookup.state == "hole" else None
+        if lookup.state == "hole":
+            return Refusal(f"no wheel: {lookup.reason}")
+        why = cuda_refusal(self._cuda.get(change.id), self._driver)
+        return Refusal(f"the wheel at its address is {why}") if why else None
 
     def key_parts(self, change: Change) -> tuple[object, ...]:
         return (self.index.template, self.variant, self.trees[change.id], *self.install_parts())
@@ -113,7 +179,7 @@ class WheelBuilder(CommitBuilder):
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         wheel, variant = self._wheel(change), self.variant or ""
         uv.create_venv(
-            build, staging, [f"{self.package.name} @ {wheel.url}"], self.package,
+            build, staging, [f"{self.package.name} @ {wheel.url}", *self.extra], self.package,
             python=self.python, torch_backend=torch_backend(variant),
         )  # fmt: skip
         return {"wheel": wheel.url, "variant": variant or DEFAULT, **self.limits.facts()}

@@ -211,7 +211,8 @@ def test_a_project_in_a_folder_and_a_commit_without_it(tmp_path: Path, wheels: P
 def test_precompiled_files_are_those_of_the_commit() -> None:
     row, sha = engine("vllm"), "a" * 40
     asked = {"VLLM_USE_PRECOMPILED": "1"}
-    assert with_precompiled_commit(asked, row, sha)["VLLM_PRECOMPILED_WHEEL_COMMIT"] == sha
+    for switches in (asked, {"VLLM_USE_PRECOMPILED_RUST": "1"}):
+        assert with_precompiled_commit(switches, row, sha)["VLLM_PRECOMPILED_WHEEL_COMMIT"] == sha
     for said in ({}, {"VLLM_USE_PRECOMPILED": "0"}, {**asked, "VLLM_PRECOMPILED_WHEEL_COMMIT": "b" * 40},
                  {**asked, "VLLM_PRECOMPILED_WHEEL_LOCATION": "/x.whl"}):  # fmt: skip
         assert with_precompiled_commit(said, row, sha) == said
