@@ -23,6 +23,7 @@ from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders import wheel
+from perfbisect.environments.builders.overlay import NearestWheelOverlay
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.factory import ChainBuilder
@@ -383,6 +384,7 @@ def index_checks(make_builder: Callable[[], Builder] | None, change: Change | No
     builder = builder.inner if isinstance(builder, OverrideBuilder) else builder
     builders = builder.builders if isinstance(builder, ChainBuilder) else (builder,)
     for part in builders:
+        part = part.wheels if isinstance(part, NearestWheelOverlay) else part
         if change is not None and isinstance(part, WheelBuilder):
             yield "index", partial(check_wheel_index, part, change)
 

@@ -182,8 +182,8 @@ def _overlay_environment(checkout: DetectedCheckout) -> SettingChoice:
         why.append(
             "- there is no release tag up to HEAD: git fetch --tags, then init --force, saves much time;"
         )
-    specs.append(f"wheel:{INDEX}")
-    why.append("- the wheel of the commit in vLLM's index, for its main branch;")
+    specs.append(f"overlay:{INDEX}")
+    why.append("- its Python over the nearest wheel in vLLM's index of main with equal compiled files;")
     if not checkout.upstream:
         specs.append("source")
         why.append("- from source: commits of a fork have no wheels. Minutes to an hour for each.")

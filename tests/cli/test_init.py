@@ -102,7 +102,7 @@ def test_no_tags_and_no_upstream(tmp_path: Path, capsys: pytest.CaptureFixture[s
     code, document = asked(capsys, "--repo", "fork")
     assert (code, document["settings"]) == (
         0,
-        {"env": "wheel:https://wheels.vllm.ai/{sha},source", "machine": "cpu"},
+        {"env": "overlay:https://wheels.vllm.ai/{sha},source", "machine": "cpu"},
     )
     assert "git fetch --tags" in str(document["content"])
 
@@ -116,7 +116,7 @@ def test_the_remote_of_the_engine_itself_needs_no_compiler(
         file.write('[remote "origin"]\n\turl = git@github.com:vllm-project/vllm.git\n')
     settings = asked(capsys, "--repo", "vllm")[1]["settings"]
     assert isinstance(settings, dict)
-    assert settings["env"].endswith(",wheel:https://wheels.vllm.ai/{sha}")
+    assert settings["env"].endswith(",overlay:https://wheels.vllm.ai/{sha}")
 
 
 @pytest.mark.parametrize(

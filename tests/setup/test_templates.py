@@ -28,7 +28,7 @@ SEEN = DetectedCheckout(
 )
 CPU = replace(SEEN, machine="cpu", hardware="no devices, A processor x 2", devices=0)
 OMNI = replace(SEEN, engine="vllm_omni", evidence="vllm_omni/", pins=parse_pins(DOCKERFILES["tag"]))
-INDEX = "wheel:https://wheels.vllm.ai/{sha}"
+INDEX = "overlay:https://wheels.vllm.ai/{sha}"
 
 
 @pytest.mark.parametrize(

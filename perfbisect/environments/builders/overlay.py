@@ -319,6 +319,8 @@ class NearestWheelOverlay(OverlayBuilder):
     def notes(self) -> tuple[str, ...]:
         used = {state.needed for state in self._of.values()} & set(self._bases)
         covered = sum(state.needed in self._bases for state in self._of.values())
+        if not used:
+            return self.wheels.notes()
         note = f"{covered} commits lie over the wheels of {len(used)}: one for all with equal build inputs"
         return (note, *self.wheels.notes())
 

@@ -5,6 +5,7 @@ A wheel is installed by its own address, so ``--exclude-newer`` does not apply t
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -49,7 +50,13 @@ def variants(cuda: tuple[int, int] | None) -> tuple[str, ...]:
 
 def driver_cuda(smi: Smi | None = None) -> tuple[int, int] | None:
     """CUDA version of this machine's driver; None without a working driver."""
-    report = (smi or Smi(timeout_s=60.0)).text("-q")
+    command = (smi or Smi()).command
+    return None if command is None else _reported_cuda(command)
+
+
+@functools.cache
+def _reported_cuda(command: str) -> tuple[int, int] | None:
+    report = Smi(command, timeout_s=60.0).text("-q")
     version = re.search(r"^CUDA[\w ]*Version\s*:\s*(\d+)\.(\d+)", report, re.MULTILINE)
     return (int(version[1]), int(version[2])) if version else None
 
