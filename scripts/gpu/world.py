@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tarfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -129,25 +130,22 @@ class World(ABC):
         """What the driver's command prints now, in the form of the folders in tests/machine/smi."""
         folder = self.work / "driver" / name
         folder.mkdir(parents=True, exist_ok=True)
-        columns = {field: self._column("--query-gpu", field) for field in DEVICE_FIELDS.values()}
-        _write_table(folder / "gpu.csv", {field: rows for field, rows in columns.items() if rows})
-        tenants = {field: self._column("--query-compute-apps", field) for field in _TENANT_FIELDS}
-        _write_table(folder / "processes.csv", tenants)
+        fields = list(DEVICE_FIELDS.values())
+        # A driver has one of these names, and refuses a query with the other.
+        newer, older = DEVICE_FIELDS["reasons"], DEVICE_FIELDS["reasons_before_535"]
+        self._record(folder / "gpu.csv", "--query-gpu", [name for name in fields if name != older])
+        if not (folder / "gpu.csv").exists():
+            self._record(folder / "gpu.csv", "--query-gpu", [name for name in fields if name != newer])
+        self._record(folder / "processes.csv", "--query-compute-apps", ["pid", "gpu_uuid", "used_memory"])
         (folder / "list.txt").write_text(self.run("nvidia-smi", "-L", check=False) + "\n")
         (folder / "topo.txt").write_text(self.run("nvidia-smi", "topo", "-m", check=False) + "\n")
 
-    def _column(self, query: str, name: str) -> list[str]:
-        """The values of a field; none if this driver does not have it."""
-        printed = self.run("nvidia-smi", f"{query}={name}", "--format=csv,noheader,nounits", check=False)
-        return printed.splitlines()
-
-
-_TENANT_FIELDS = ("pid", "gpu_uuid", "used_memory")
-
-
-def _write_table(path: Path, columns: Mapping[str, list[str]]) -> None:
-    rows = [list(columns), *map(list, zip(*columns.values(), strict=False))]
-    path.write_text("".join(", ".join(row) + "\n" for row in rows))
+    def _record(self, path: Path, query: str, fields: Sequence[str]) -> None:
+        """Write a query's rows below the names of its fields; no file where the driver refuses it."""
+        query = f"{query}={','.join(fields)}"
+        with suppress(StepFailedError):
+            printed = self.run("nvidia-smi", query, "--format=csv,noheader,nounits")
+            path.write_text(f"{', '.join(fields)}\n{printed}\n".rstrip("\n") + "\n")
 
 
 @dataclass
@@ -260,6 +258,7 @@ class Pretend(World):
     def environment(self) -> dict[str, str]:
         return {
             **super().environment,
+            "CUDA_PRETEND_MACHINE": str(self.work),
             "PERFBISECT_LOCKS": str(self.work / "locks"),
             "PERFBISECT_LIMITS": "foreign_cpu=off,steal=off,available=off,memory_pressure=off",
         }
@@ -284,9 +283,9 @@ class Pretend(World):
 
     def history(self, folder: Path) -> dict[str, str]:
         slow = self.commits // 2
-        made = make_history(folder, commits=self.commits, slow=slow, broken=slow + 2)
+        made = make_history(folder, commits=self.commits, slow=slow, broken=1)
         ends = {"repo": str(folder), "good": made.good, "bad": made.bad}
-        return {**ends, "planted": made.commits[slow], "equal": made.commits[1]}
+        return {**ends, "planted": made.commits[slow], "equal": made.commits[2]}
 
     def options(self, good: str) -> tuple[str, ...]:
         del good

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import os
 import shlex
 import sys
 from pathlib import Path
 
 MACHINES = Path(__file__).parent / "smi"
+HERE = "CUDA_PRETEND_MACHINE"
+"""Environment variable that tells the processes of pretend machines apart."""
 
 
 def install(folder: Path, machine: Path) -> str:
@@ -20,16 +23,17 @@ def install(folder: Path, machine: Path) -> str:
 
 
 def _computing(gpus: str) -> str:
-    """As ``processes.csv``: every process that is restricted to the first device, as if it computed there."""
+    """As ``processes.csv``: every process of this pretend machine that is restricted to its first device."""
     header, first, *_ = csv.reader(gpus.splitlines(), skipinitialspace=True)
     uuid = dict(zip(header, first, strict=True))["uuid"]
     rows = ["pid, gpu_uuid, used_memory"]
+    wanted = {b"CUDA_VISIBLE_DEVICES=0", f"{HERE}={os.environ.get(HERE, '')}".encode()}
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             variables = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"CUDA_VISIBLE_DEVICES=0" in variables:
+        if wanted <= set(variables):
             rows.append(f"{path.parent.name}, {uuid}, 620")
     return "\n".join(rows)
 

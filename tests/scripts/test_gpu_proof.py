@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -25,12 +26,13 @@ SCRIPT = world.ROOT / "scripts" / "gpu_proof.sh"
 def play(work: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
     """Exit code, output and ``proof.json`` of the script over the pretend engine."""
     command = [str(SCRIPT), *arguments, "--pretend", "--commits", "6", "--work", str(work)]
-    environment = {"PATH": world.os.environ["PATH"], "PYTHON": sys.executable, "OUT": str(work / "home")}
+    environment = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "OUT": str(work / "home")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     document = json.loads((work / "home" / "proof.json").read_text())
     return done.returncode, done.stdout + done.stderr, document
 
 
+@pytest.mark.timeout(900)
 def test_first_visit_names_what_was_planted(tmp_path: Path) -> None:
     """Cut off in the bisection, it goes on where it was."""
     steps = ("install", "smoke", "history", "bisect")
@@ -49,6 +51,7 @@ def test_first_visit_names_what_was_planted(tmp_path: Path) -> None:
     assert list_devices(recorded) == list_devices(live) != ()
 
 
+@pytest.mark.timeout(900)
 def test_second_visit(tmp_path: Path) -> None:
     code, said, document = play(tmp_path, "second")
     assert code == HOLDS, said
@@ -59,6 +62,7 @@ def test_second_visit(tmp_path: Path) -> None:
     assert steps["kill"]["state"] == "unfinished" and steps["kill"]["server_ended"]
 
 
+@pytest.mark.timeout(900)
 def test_every_command_has_a_plan(tmp_path: Path) -> None:
     code, said, document = play(tmp_path, "first", "same", "second", "--dry-run")
     assert code == HOLDS, said
