@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,15 @@ from scripts.gpu.world import Kit, Pretend, StepFailedError
 from tests.machine import fake_smi
 
 SCRIPT = world.ROOT / "scripts" / "gpu_proof.sh"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Path]:
+    """The work folder; jobs that a failing test left in the background are stopped."""
+    yield tmp_path
+    for holder in tmp_path.glob("state/jobs/*/holder.json"):
+        with suppress(OSError, ValueError):
+            os.kill(json.loads(holder.read_text())["pid"], signal.SIGTERM)
 
 
 _MOST_CALLS = 40
@@ -40,24 +51,24 @@ def play(work: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
 
 
 @pytest.mark.timeout(900)
-def test_first_visit_names_what_was_planted(tmp_path: Path) -> None:
+def test_first_visit_names_what_was_planted(work: Path) -> None:
     """In calls of half a minute, each of which goes on where the one before was cut off."""
-    code, said, document = play(tmp_path, "install", "smoke", "history", "bisect", "--limit", "30")
+    code, said, document = play(work, "install", "smoke", "history", "bisect", "--limit", "30")
     assert code == HOLDS, said
     found = document["steps"]["bisect"]
-    assert found["culprit"] == json.loads((tmp_path / "home" / "repo.json").read_text())["planted"]
-    with tarfile.open(tmp_path / "home" / "state.tar.gz") as archive:
+    assert found["culprit"] == json.loads((work / "home" / "repo.json").read_text())["planted"]
+    with tarfile.open(work / "home" / "state.tar.gz") as archive:
         names = archive.getnames()
     assert f"state/jobs/{document['jobs']['bisect']}/journal.jsonl" in names
     assert "driver/idle/gpu.csv" in names
-    recorded = Smi(fake_smi.install(tmp_path, tmp_path / "driver" / "idle"))
-    live = Smi(fake_smi.install(tmp_path / "home", fake_smi.MACHINES / "live"))
+    recorded = Smi(fake_smi.install(work, work / "driver" / "idle"))
+    live = Smi(fake_smi.install(work / "home", fake_smi.MACHINES / "live"))
     assert list_devices(recorded) == list_devices(live) != ()
 
 
 @pytest.mark.timeout(900)
-def test_second_visit(tmp_path: Path) -> None:
-    code, said, document = play(tmp_path, "second")
+def test_second_visit(work: Path) -> None:
+    code, said, document = play(work, "second")
     assert code == HOLDS, said
     steps = document["steps"]
     assert tuple(steps) == VISITS["second"]
@@ -67,8 +78,8 @@ def test_second_visit(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_every_command_has_a_plan(tmp_path: Path) -> None:
-    code, said, document = play(tmp_path, "first", "same", "second", "--dry-run")
+def test_every_command_has_a_plan(work: Path) -> None:
+    code, said, document = play(work, "first", "same", "second", "--dry-run")
     assert code == HOLDS, said
     plans = {step: facts["plan"]["schema"] for step, facts in document["steps"].items() if facts.get("plan")}
     assert plans.keys() == {"bisect", "same", "claim"}
