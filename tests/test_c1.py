@@ -164,7 +164,7 @@ def doubtful(draw: random.Random) -> SuspectTable:
         return odds / (1 + odds) if share else value * factor
 
     table = yaml.safe_load(SHIPPED.read_text())
-    fixed = ("size", "votes", "attribute")
+    fixed = ("size", "spread", "titles", "votes", "attribute")
     weights = {k: v if k in fixed else off(v, k in ("hit", "leak")) for k, v in table["weights"].items()}
     kinds = [kind | {"weight": off(kind["weight"], False)} for kind in table["kinds"]]
     parts = [part | {"sure": off(part["sure"], True)} for part in table["parts"]]

@@ -123,8 +123,7 @@ def commits_between(repository: Repository, after: str, upto: str) -> tuple[Comm
             next_step=f"git -C {repository.path} fetch --unshallow",
         )
     bodies = _bodies(repository, selected)
-    rows = repository.file_rows("--numstat", *selected, "--")
-    files = {sha: tuple(map(_changed_file, found)) for sha, found in rows.items()}
+    files = _changed_files(repository, [record.change.id for record in records])
     return tuple(
         Commit(
             sha=record.change.id,
@@ -144,6 +143,21 @@ def _bodies(repository: Repository, selected: tuple[str, ...]) -> dict[str, str]
     )
     words = text.split("\0")
     return {words[i].strip(): words[i + 1].strip() for i in range(0, len(words) - 1, 2)}
+
+
+def _changed_files(repository: Repository, shas: Sequence[str]) -> dict[str, tuple[ChangedFile, ...]]:
+    """The files of each commit; without lines where a clone lacks a file's content, as a partial one may."""
+    wanted = "".join(f"{sha}\n" for sha in shas).encode()
+    try:
+        rows = (
+            repository.file_rows("--numstat", "--stdin", "--no-walk=unsorted", stdin=wanted) if shas else {}
+        )
+    except RevisionError:
+        if len(shas) == 1:
+            return {sha: tuple(map(ChangedFile, found)) for sha, found in repository.files_of(shas).items()}
+        half = len(shas) // 2
+        return _changed_files(repository, shas[:half]) | _changed_files(repository, shas[half:])
+    return {sha: tuple(map(_changed_file, found)) for sha, found in rows.items()}
 
 
 def _changed_file(row: str) -> ChangedFile:

@@ -75,9 +75,9 @@ class MeasuredCell:
     """A cell that was measured on both sides of the change.
 
     ``hit``: it moved as the change did. ``start``: the server start that served it: cells of one start are
-    one vote. ``traits``: its family, and the knobs that choose what code runs (``async_chunk``); ``model``:
-    as it is served. ``shift``: log of after / before, above 0 worse. ``control``: little but the machine
-    moves it.
+    one vote. ``traits``: its family, and the knobs that choose what code runs (``async_chunk``);
+    ``features``: what its model and device imply (``moe``, ``rocm``); ``model``: as it is served. ``shift``:
+    log of after / before, above 0 worse. ``control``: little but the machine moves it.
     """
 
     cell: str
@@ -87,6 +87,7 @@ class MeasuredCell:
     model: str = ""
     shift: float = 0.0
     control: bool = False
+    features: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -306,10 +306,19 @@ def _shared_trait(votes: Sequence[ServerVote]) -> tuple[Evidence, ...]:
 
 
 class SeriesIndex:
-    """The series of all cells by cell and metric. ``traits``: the name of a cell -> what it runs."""
+    """The series of all cells by cell and metric.
 
-    def __init__(self, series: Sequence[CellSeries], traits: Callable[[str], frozenset[str]]) -> None:
-        self._traits = traits
+    ``traits``: the name of a cell -> what it runs; ``features``: its name, model and device -> what these
+    imply.
+    """
+
+    def __init__(
+        self,
+        series: Sequence[CellSeries],
+        traits: Callable[[str], frozenset[str]],
+        features: Callable[[str, str, str], frozenset[str]] = lambda *_: frozenset(),
+    ) -> None:
+        self._traits, self._features = traits, features
         self._by_cell: dict[str, dict[str, CellSeries]] = {}
         for item in series:
             self._by_cell.setdefault(item.cell, {})[item.metric] = item
@@ -347,13 +356,15 @@ class SeriesIndex:
             load, (size, noise) = series.points[-1].workload, moved
             low = load.concurrency == 1 or (load.concurrency is None and load.rate <= _LOW_RATE)
             newest = (item.points[-1].workload.model for item in metrics.values())
+            model = next(filter(None, newest), "")
             cells.append(
                 MeasuredCell(
                     cell=series.cell,
                     hit=abs(size) > 3 * noise and size * change.shift > 0,
                     start=series.group,
                     traits=self._traits(series.cell),
-                    model=next(filter(None, newest), ""),
+                    model=model,
+                    features=self._features(series.cell, model, series.points[-1].hardware),
                     shift=size,
                     control=low or series.metric.startswith(STAGE),
                 )

@@ -175,7 +175,7 @@ def analyze_series(store: SeriesStore, table: SuspectTable, fdr: float = FDR) ->
     if not 0 < fdr < 1:
         raise UsageError(f"--fdr {fdr:g} is no share of false alarms: a number between 0 and 1")
     series, away = series_of_main(store)
-    index = SeriesIndex(series, table.traits_of)
+    index = SeriesIndex(series, table.traits_of, table.features_of)
     medians = select_alerts([item for item in series if item.part == "typical"], fdr)
     tails = select_alerts([item for item in series if item.part != "typical"], fdr)
     tails = drop_duplicate_tails(tails, medians)

@@ -95,3 +95,18 @@ def test_a_shallow_clone_is_refused_where_it_ends_too_early(
     with pytest.raises(RevisionError, match="shallow clone"):
         commits_between(Repository.open(shallow), "old", "main")
     assert len(commits_between(Repository.open(shallow), "main~1", "main")) == 1
+
+
+def test_a_file_that_the_clone_lacks_costs_the_lines_of_its_commit_alone(tmp_path: Path) -> None:
+    """A partial clone that is offline: git log stops at the first file that it cannot read."""
+    path = tmp_path / "repo"
+    git(tmp_path, "init", "--quiet", "--initial-branch=main", "repo")
+    base = commit(path, "base", file="0")
+    for number in range(1, 6):
+        commit(path, f"commit {number}", file="x" * number, **{f"other{number}": str(number)})
+    blob = git(path, "rev-parse", "HEAD~2:other3")
+    (path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    found = commits_between(Repository.open(path), base, "main")
+    assert [len(c.files) for c in found] == [2] * 5
+    assert [all(file.lines is not None for file in c.files) for c in found] == [True, True, False, True, True]
+    assert {file.path for file in found[2].files} == {"file", "other3"}

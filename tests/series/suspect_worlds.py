@@ -26,6 +26,8 @@ TABLE = SuspectTable.model_validate(
             "leak": 0.1,
             "votes": 6,
             "size": [[10, 0.5], [100, 1.0], [1000, 2.0]],
+            "spread": [[2, 1.0], [99, 1.5]],
+            "titles": {"hardware": [4, 0.1], "feature": [3, 0.5]},
             "pins": 3,
             "revert_recovered": 100,
             "fix_recovered": 20,
@@ -45,6 +47,18 @@ TABLE = SuspectTable.model_validate(
             {"part": "streams", "of": ["stream"], "sure": 0.5, "paths": ["src/stream/**"]},
             {"part": "pictures", "of": ["image"], "sure": 0.9, "paths": ["src/image/**"]},
             {"part": "a model", "sure": 0.9, "paths": ["src/models/{model}/**", "deploy/{model}.yaml"]},
+        ],
+        "features": [
+            {"feature": "rocm", "words": "mi300"},
+            {"feature": "moe", "words": "a3b"},
+            {"feature": "mla", "words": "deepseek"},
+        ],
+        "titles": [
+            {"title": "speed", "weight": 2, "words": "perf"},
+            {"title": "ROCm", "about": "hardware", "of": ["rocm"], "words": "rocm"},
+            {"title": "TPU", "about": "hardware", "of": ["tpu"], "words": "tpu"},
+            {"title": "experts", "about": "feature", "of": ["moe"], "words": "moe"},
+            {"title": "latent attention", "about": "feature", "of": ["mla"], "words": "mla"},
         ],
         "causes": {"instrument": {"benchmark": 100, "code": 0.2}, "night": {"outside_window": 50}},
         "cells": [

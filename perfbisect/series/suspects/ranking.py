@@ -2,9 +2,9 @@
 
 Every commit starts alike. Each factor is a likelihood ratio against a commit of which nothing is known: the
 night that the series points to, what kind of files it touches, how large it is, whether the cells that were
-hit are those that run them, whether it moves what the engine is built on, and what became of it later. One
-more candidate, ``outside_window``, stands for everything that is no commit of the window. No factor is 0.
-The wording of a title counts nothing.
+hit are those that run them, what its title says, whether it moves what the engine is built on, and what
+became of it later. One more candidate, ``outside_window``, stands for everything that is no commit of the
+window. No factor is 0.
 """
 
 from __future__ import annotations
@@ -43,16 +43,22 @@ _UNKNOWN = 0.5  # probability that a server is hit if nothing is known of the co
 class CommitText:
     """A commit with what its message refers to.
 
-    ``product``: its files of the product, with added and removed lines; a revert may change other tests.
+    ``pull``: its number as text, empty without one. ``product``: its files of the product, with added and
+    removed lines; a revert may change other tests.
     """
 
     commit: Commit
     title: str
+    pull: str
     reverts: bool
     hashes: frozenset[str]
     numbers: frozenset[str]
     quotes: tuple[str, ...]
     product: Mapping[str, tuple[int | None, int | None]]
+
+    @property
+    def refers(self) -> bool:
+        return bool(self.hashes or self.numbers or self.quotes)
 
 
 def parse_commit(commit: Commit, is_code: Callable[[str], bool]) -> CommitText:
@@ -61,6 +67,7 @@ def parse_commit(commit: Commit, is_code: Callable[[str], bool]) -> CommitText:
     return CommitText(
         commit=commit,
         title=_normalize(commit.subject),
+        pull="" if commit.pull is None else str(commit.pull),
         reverts=_REVERTS.search(text) is not None,
         hashes=frozenset(_HASH.findall(text)),
         numbers=frozenset(_NUMBERS.findall(text)),
@@ -71,12 +78,15 @@ def parse_commit(commit: Commit, is_code: Callable[[str], bool]) -> CommitText:
 
 def find_answer(later: CommitText, earlier: CommitText) -> tuple[Answer, str] | None:
     """How a later commit answers an earlier one, and the sign of it; None if it does not."""
+    is_of_same_files = bool(later.product) and later.product.keys() == earlier.product.keys()
+    if not later.refers and not is_of_same_files:
+        return None  # Nearly all pairs of a window of hundreds of commits.
     reference = _reference(later, earlier)
     # Lines that were edited in place are as many added as removed: they look alike in both directions.
     undone = {path: (removed, added) for path, (added, removed) in later.product.items()}
     net = sum(abs(a - r) for a, r in undone.values() if a is not None and r is not None)
     is_mirrored = net > 3 and undone == earlier.product
-    same_files = len(later.product) > 1 and later.product.keys() == earlier.product.keys()
+    same_files = len(later.product) > 1 and is_of_same_files
     if reference and (is_mirrored or same_files or later.reverts):
         return "revert", reference
     if is_mirrored:
@@ -87,11 +97,11 @@ def find_answer(later: CommitText, earlier: CommitText) -> tuple[Answer, str] | 
 
 
 def _reference(later: CommitText, earlier: CommitText) -> str:
-    sha, pull = earlier.commit.sha, earlier.commit.pull
+    sha = earlier.commit.sha
     if any(sha.startswith(word) for word in later.hashes):
         return f"names it by its hash {sha[:12]}"
-    if pull is not None and str(pull) in later.numbers:
-        return f"names it by its number #{pull}"
+    if earlier.pull in later.numbers:
+        return f"names it by its number #{earlier.pull}"
     return "quotes its title" if any(_quotes(text, earlier.title) for text in later.quotes) else ""
 
 
@@ -166,6 +176,11 @@ class ServerVote:
     def traits(self) -> frozenset[str]:
         return frozenset().union(*(cell.traits for cell in self.cells))
 
+    @property
+    def runs(self) -> frozenset[str]:
+        """The traits of its cells, and what their models and devices imply."""
+        return self.traits.union(*(cell.features for cell in self.cells))
+
 
 def server_votes(cells: Iterable[MeasuredCell]) -> tuple[ServerVote, ...]:
     """The votes; of a start that was hit, the cells that were."""
@@ -239,7 +254,7 @@ def _runs(part: EnginePart, path: str, vote: ServerVote) -> bool | None:
     if name is not None:
         models = [cell.model for cell in vote.cells if cell.model]
         return any(_serves(model, name) for model in models) if models else None
-    return not part.of or bool(vote.traits & set(part.of))
+    return not part.of or bool(vote.runs & set(part.of))
 
 
 def _serves(model: str, name: str) -> bool:
@@ -275,6 +290,7 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
             nights[commit.sha],
             _kind_factor(commit, causes, table),
             _size_factor(commit, table),
+            title_factor(commit, votes, table),
             cells_factor(commit, votes, table),
             later_evidence(text, since, weights),
         ]
@@ -343,11 +359,33 @@ def _kind_factor(commit: Commit, changed: Mapping[str, float], table: SuspectTab
 
 
 def _size_factor(commit: Commit, table: SuspectTable) -> Factor | None:
-    """By the lines of code; None where they are not known, or there is no code."""
+    """By the lines and files of code; None where they are not known, or there is no code."""
     counts = [file.lines for file in commit.files if table.is_code(file.path)]
     known = [count for count in counts if count is not None]
     if not known or len(known) < len(counts):
         return None
-    lines, rows = sum(known), table.weights.size
-    weight = next((weight for most, weight in rows if lines <= most), rows[-1][1] if rows else 1.0)
-    return Factor("size", weight, f"{lines} lines of code")
+    weight = _step(table.weights.size, sum(known)) * _step(table.weights.spread, len(known))
+    return Factor("size", weight, f"{sum(known)} lines of code in {len(known)} files")
+
+
+def _step(rows: Sequence[tuple[float, float]], number: int) -> float:
+    return next((weight for most, weight in rows if number <= most), rows[-1][1] if rows else 1.0)
+
+
+def title_factor(commit: Commit, votes: Sequence[ServerVote], table: SuspectTable) -> Factor | None:
+    """What the title says: the kind of change, and whether the servers that were hit run what it names.
+
+    Of several things of one kind that it names, one that they run counts. None where it says nothing.
+    """
+    runs = [vote.runs for vote in votes if vote.hit]
+    rows = [row for row in table.titles if row.pattern.search(commit.subject)]
+    weights = {row.title: row.weight for row in rows if row.weight is not None}
+    for about, (with_it, without) in table.weights.titles.items() if runs else ():
+        named = {row.title: any(run & set(row.of) for run in runs) for row in rows if row.about == about}
+        if named:
+            title = next((title for title, is_run in named.items() if is_run), next(iter(named)))
+            weights[title if named[title] else f"{title}, which no server that was hit runs"] = (
+                with_it if named[title] else without
+            )
+    words = f"the title is about {' and '.join(weights)}"
+    return Factor("title", math.prod(weights.values()), words) if weights else None

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from perfbisect.common.text import MODEL, glob_pattern
 from perfbisect.common.yaml_source import load, validate
@@ -16,9 +16,14 @@ from perfbisect.model.cell import Words
 from perfbisect.model.commit_details import CauseWord
 from perfbisect.series.series import cell_of_series
 
+About = Literal["hardware", "device", "model", "feature"]
+"""What a title may name: a kind of processor, a generation of devices, a model, a part of the engine."""
+
 _SHARE = Field(gt=0, lt=1)
 _FACTOR = Field(gt=0, le=1e6)
 _ROWS = Field(strict=False)  # YAML has lists where the table has tuples
+_Steps = Annotated[tuple[Annotated[tuple[float, float], _ROWS], ...], _ROWS]
+_Factor = Annotated[float, _FACTOR]
 
 
 class _Row(BaseModel):
@@ -68,6 +73,54 @@ class FileKind(_Paths):
     code: bool = False
 
 
+def _compiled(words: str) -> re.Pattern[str]:
+    """A pattern of words in titles and names. :raises ValueError: it is none."""
+    try:
+        return re.compile(words, re.IGNORECASE)
+    except re.error as error:
+        raise ValueError(f"{words!r} is no regular expression: {error}") from None
+
+
+class _Words(_Row):
+    """``words``: a regular expression, ignoring case."""
+
+    words: str = Field(min_length=1)
+
+    @field_validator("words")
+    @classmethod
+    def _check_words(cls, value: str) -> str:
+        _compiled(value)
+        return value
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return _compiled(self.words)
+
+
+class CellFeature(_Words):
+    """What a cell runs if its name, model, device or options have these words."""
+
+    feature: str = Field(min_length=1)
+
+
+class TitleWords(_Words):
+    """Words of a commit's title: what they say of it, or which cells run what they name.
+
+    With ``of``, the features of cells, the weights are those of its ``about``; else it has one of its own.
+    """
+
+    title: str = Field(min_length=1)
+    of: Words = ()
+    about: About | None = None
+    weight: float | None = Field(default=None, gt=0, le=1e6)
+
+    @model_validator(mode="after")
+    def _check_weight(self) -> TitleWords:
+        if (self.weight is None) != bool(self.of) or bool(self.of) != (self.about is not None):
+            raise ValueError("expected a weight, or of and about")
+        return self
+
+
 class CellTraits(_Row):
     """What cells of nightlies run, by patterns of their names."""
 
@@ -80,7 +133,9 @@ class EvidenceWeights(_Row):
 
     ``hit``, ``leak``: how often a server that runs the changed code is hit, and one that does not; ``votes``:
     as how many independent servers all of them count at most. ``outside_window``: that it is none of the
-    commits, against one commit of which nothing is known. ``size``: up to so many lines -> factor, ascending.
+    commits, against one commit of which nothing is known. ``size``, ``spread``: up to so many lines of code,
+    and files of code -> factor, ascending. ``titles``: a title names what the affected cell runs, or what it
+    does not run.
     """
 
     outside_window: float = _FACTOR
@@ -88,7 +143,9 @@ class EvidenceWeights(_Row):
     hit: float = _SHARE
     leak: float = _SHARE
     votes: float = Field(ge=1)
-    size: Annotated[tuple[Annotated[tuple[float, float], _ROWS], ...], _ROWS]
+    size: _Steps
+    spread: _Steps = ()
+    titles: Mapping[About, Annotated[tuple[_Factor, _Factor], _ROWS]] = Field(default_factory=dict)
     pins: float = _FACTOR
     revert_recovered: float = _FACTOR
     fix_recovered: float = _FACTOR
@@ -98,11 +155,11 @@ class EvidenceWeights(_Row):
     undone_in_window: float = _FACTOR
     attribute: float = _SHARE
 
-    @field_validator("size")
+    @field_validator("size", "spread")
     @classmethod
     def _check_order(cls, value: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
         if list(value) != sorted(value) or any(factor <= 0 for _, factor in value):
-            raise ValueError("expected pairs of lines and a factor above 0, ascending")
+            raise ValueError("expected pairs of a number and a factor above 0, ascending")
         return value
 
 
@@ -116,11 +173,15 @@ class SuspectTable(_Row):
     kinds: Annotated[tuple[FileKind, ...], _ROWS]
     parts: Annotated[tuple[EnginePart, ...], _ROWS]
     cells: Annotated[tuple[CellTraits, ...], _ROWS] = ()
+    features: Annotated[tuple[CellFeature, ...], _ROWS] = ()
+    titles: Annotated[tuple[TitleWords, ...], _ROWS] = ()
     causes: Mapping[CauseWord, Mapping[str, float]] = Field(default_factory=dict)
 
     def kind_of(self, path: str) -> FileKind | None:
         """What a file is; None for code like any other."""
-        return next((kind for kind in reversed(self.kinds) if kind.match(path)), None)
+        if path not in self._kinds:
+            self._kinds[path] = next((kind for kind in reversed(self.kinds) if kind.match(path)), None)
+        return self._kinds[path]
 
     def is_code(self, path: str) -> bool:
         """Whether a file is of the product."""
@@ -128,13 +189,29 @@ class SuspectTable(_Row):
         return kind is None or kind.code
 
     def part_of(self, path: str) -> EnginePart | None:
-        return next((part for part in reversed(self.parts) if part.match(path)), None)
+        if path not in self._parts:
+            self._parts[path] = next((part for part in reversed(self.parts) if part.match(path)), None)
+        return self._parts[path]
+
+    @cached_property
+    def _kinds(self) -> dict[str, FileKind | None]:
+        """The kinds of the paths so far: a window of hundreds of commits touches its files often."""
+        return {}
+
+    @cached_property
+    def _parts(self) -> dict[str, EnginePart | None]:
+        return {}
 
     def traits_of(self, name: str) -> frozenset[str]:
         """What a cell of a nightly runs, by its name or a machine series': of every row that covers it."""
         cell = cell_of_series(name)
         rows = (row for row in self.cells if any(re.fullmatch(_pattern(x), cell) for x in row.cells))
         return frozenset(trait for row in rows for trait in row.traits)
+
+    def features_of(self, *texts: str) -> frozenset[str]:
+        """What a cell runs, by its name, model, device and options."""
+        text = " | ".join(texts)
+        return frozenset(row.feature for row in self.features if row.pattern.search(text))
 
 
 def _pattern(cells: str) -> str:

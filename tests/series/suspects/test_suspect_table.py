@@ -12,13 +12,24 @@ from perfbisect.series.suspects.table import SHIPPED, load_suspect_table
 from tests.shared import data
 
 TABLE = load_suspect_table()
+NO_CODE = ("tests", "benchmark", "documentation", "dependencies", "image", "CI and tools")
 
 
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("vllm_omni/engine/orchestrator.py", None),
-        ("vllm/v1/core/sched/scheduler.py", None),
+        ("vllm_omni/diffusion/models/bagel/pipeline.py", None),
+        ("vllm/model_executor/models/llama.py", None),
+        ("vllm_omni/engine/orchestrator.py", "engine loop"),
+        ("vllm/v1/core/sched/scheduler.py", "engine loop"),
+        ("python/sglang/srt/managers/scheduler.py", "engine loop"),
+        ("vllm/v1/attention/backends/mla/common.py", "attention"),
+        ("vllm/lora/layers.py", "parts that few cells use"),
+        ("vllm/tool_parsers/abstract.py", "code beside the requests"),
+        ("vllm/model_executor/layers/fused_moe/configs/E=8,N=16.json", "tuned kernel configurations"),
+        ("requirements/cuda.txt", "dependencies"),
+        ("requirements/test.in", "CI and tools"),
+        ("python/sglang/test/runners.py", "tests"),
         ("vllm_omni/engine/arg_utils.py", "code that runs before the first request"),
         ("tests/engine/test_x.py", "tests"),
         ("tests/dfx/perf/tests/test.json", "benchmark"),
@@ -26,14 +37,15 @@ TABLE = load_suspect_table()
         ("docs/user_guide/a.md", "documentation"),
         ("benchmarks/build_dataset/download.md", "documentation"),
         ("vllm_omni/deploy/README_x.md", "documentation"),
-        ("docker/Dockerfile.ci", "image and dependencies"),
+        ("docker/Dockerfile.ci", "dependencies"),
+        ("docker/Dockerfile.rocm", "image"),
         (".buildkite/test-ready.yml", "CI and tools"),
     ],
 )
 def test_what_files_are(path: str, kind: str | None) -> None:
     found = TABLE.kind_of(path)
     assert (found.kind if found else None) == kind
-    assert TABLE.is_code(path) == (kind is None or kind.startswith("code"))
+    assert TABLE.is_code(path) == (kind not in NO_CODE)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +65,17 @@ def test_what_files_are(path: str, kind: str | None) -> None:
         ("vllm_omni/platforms/npu/worker/x.py", "Ascend"),
         ("vllm/v1/spec_decode/eagle.py", "speculative decoding"),
         ("vllm/v1/engine/core.py", "vLLM's engine"),
+        ("vllm/model_executor/layers/fused_moe/layer.py", "mixture of experts"),
+        ("vllm/model_executor/layers/quantization/utils/fp8_utils.py", "FP8"),
+        ("vllm/v1/attention/backends/rocm_attn.py", "ROCm"),
+        ("vllm/v1/worker/gpu_model_runner.py", "vLLM's engine"),
+        ("vllm/v1/worker/tpu_model_runner.py", "TPU"),
+        ("python/sglang/srt/layers/attention/nsa_backend.py", "sparse attention"),
+        (
+            "python/sglang/srt/distributed/device_communicators/triton_symm_mem_ag.py",
+            "communication between devices",
+        ),
+        ("python/sglang/multimodal_gen/runtime/server.py", "diffusion in SGLang"),
         ("Makefile", None),
     ],
 )
@@ -89,10 +112,13 @@ def written(tmp_path: Path, change: str, replaced: str) -> Path:
         ("  outside_window: 0.5 ", "  outside_window: 0 ", "weights.outside_window"),
         ("  hit: 0.8 ", "  hit: 1.5 ", "weights.hit"),
         ("  leak: 0.03 ", "  leaks: 0.03 ", "weights.leak"),
-        ("size: [[5, 0.6]", "size: [[500, 0.6]", "ascending"),
+        ("size: [[5, 0.7]", "size: [[500, 0.7]", "ascending"),
         ("paths: [tests/**", "path: [tests/**", "paths"),
         ("paths: [vllm_omni/**]", 'paths: ["{model}/{model}"]', "twice"),
         ("  instrument: {benchmark: 100", "  instruments: {benchmark: 100", "causes"),
+        ("{feature: qwen, words: qwen}", "{feature: qwen, words: 'qwen('}", "no regular expression"),
+        ("about: model, of: [qwen]", "about: model", "a weight, or of and about"),
+        ("    model: [2.5, 0.45]", "    models: [2.5, 0.45]", "weights.titles"),
     ],
 )
 def test_a_wrong_table_says_where(tmp_path: Path, change: str, replaced: str, said: str) -> None:
@@ -117,3 +143,26 @@ def test_a_wrong_table_says_where(tmp_path: Path, change: str, replaced: str, sa
 )
 def test_the_cells_of_nightlies_by_their_names(name: str, traits: set[str]) -> None:
     assert TABLE.traits_of(name) == traits
+
+
+@pytest.mark.parametrize(
+    ("texts", "runs", "lacks"),
+    [
+        (("nvidia/DeepSeek-R1-0528-FP4-v2", "B200"), {"moe", "mla", "fp4", "blackwell"}, {"fp8", "rocm"}),
+        (("deepseek-ai/DeepSeek-R1-0528", "8xH200"), {"fp8", "hopper", "flash_attention"}, {"fp4"}),
+        (("meta-llama/Llama-3.1-8B-Instruct", "MI300X", "tp 8"), {"rocm", "distributed"}, {"moe", "hopper"}),
+        (("Qwen/Qwen3-Next-80B-A3B-Thinking", ""), {"moe", "mamba", "qwen"}, {"mla", "multimodal"}),
+        (("zai-org/GLM-5", "RTX PRO 6000"), {"deepseek", "sparse_attention", "blackwell"}, {"kimi"}),
+    ],
+)
+def test_what_models_and_devices_imply(texts: tuple[str, ...], runs: set[str], lacks: set[str]) -> None:
+    found = TABLE.features_of(*texts)
+    assert runs <= found and not lacks & found
+
+
+def test_every_title_is_about_what_a_cell_can_have() -> None:
+    """Rows that no cell of today has are named: their commits are unlikely for all cells."""
+    known = {row.feature for row in TABLE.features}
+    unknown = {feature for row in TABLE.titles for feature in row.of} - known
+    assert unknown == {"musa", "mps", "tools", "training", "gateway", "batch_invariance", "another_model"}
+    assert {row.about for row in TABLE.titles} - {None} == set(TABLE.weights.titles)

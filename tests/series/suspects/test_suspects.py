@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.model.commit_details import ChangedFile, LaterCommit, OnsetNight, SuspectQuestion
-from tests.series.suspect_worlds import STREAMS, commit, later, p_of, ranked, sha, weight_of
+from perfbisect.model.commit_details import (
+    ChangedFile,
+    LaterCommit,
+    MeasuredCell,
+    OnsetNight,
+    SuspectQuestion,
+)
+from perfbisect.series.suspects.ranking import (
+    cells_factor,
+    distinguishing_traits,
+    server_votes,
+    title_factor,
+)
+from tests.series.suspect_worlds import STREAMS, TABLE, commit, later, p_of, ranked, sha, weight_of
 
 
 def test_commits_of_which_nothing_is_known_are_alike() -> None:
@@ -47,6 +61,50 @@ def test_lines_of_code_count_and_those_of_documents_do_not() -> None:
     unknown = commit("c", files=(ChangedFile("src/z.py", 3, 2), ChangedFile("src/w.so")))
     found = ranked(small, large, unknown)
     assert [weight_of(found, letter, "size") for letter in "abc"] == [0.5, 2.0, 1.0]
+
+
+def test_files_of_code_count() -> None:
+    wide = commit("a", files=tuple(ChangedFile(f"src/{n}.py", 10, 10) for n in range(3)))
+    narrow = commit("b", files=(ChangedFile("src/x.py", 30, 30), ChangedFile("docs/x.md", 1, 1)))
+    found = ranked(wide, narrow)
+    assert [weight_of(found, letter, "size") for letter in "ab"] == [1.5, 1.0]
+
+
+HIT = MeasuredCell("c", True, "A", model="org/Some-A3B", features=frozenset({"rocm", "moe"}))
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected", "said"),
+    [
+        ("[Perf] Faster loop", 2, "speed"),
+        ("[ROCm] Tune", 4, "ROCm"),
+        ("[ROCm][TPU] Tune", 4, "ROCm"),
+        ("[TPU] Tune", 0.1, "TPU, which no server that was hit runs"),
+        ("[Perf][ROCm] MoE for MLA", 2 * 4 * 3, "speed and ROCm and experts"),
+        ("MLA", 0.5, "latent attention, which no"),
+        ("Tidy", 1, ""),
+    ],
+)
+def test_the_title_against_what_the_cell_runs(subject: str, expected: float, said: str) -> None:
+    found = title_factor(commit("a", subject=subject), server_votes((HIT,)), TABLE)
+    assert (found.weight if found else 1) == pytest.approx(expected)
+    assert said in (found.words if found else "")
+
+
+def test_a_title_names_nothing_where_no_server_was_hit() -> None:
+    spared = replace(HIT, hit=False)
+    assert title_factor(commit("a", subject="[TPU] Tune"), server_votes((spared,)), TABLE) is None
+    found = title_factor(commit("a", subject="[Perf][TPU] Tune"), (), TABLE)
+    assert found is not None and found.weight == 2, "what a change is about holds for all cells"
+
+
+def test_features_choose_the_parts_that_a_server_runs_and_name_no_cause() -> None:
+    cell = replace(STREAMS[0], traits=frozenset(), features=frozenset({"stream"}))
+    other = replace(STREAMS[2], hit=False, traits=frozenset(), features=frozenset({"image"}))
+    votes = server_votes((cell, other))
+    found = cells_factor(commit("a", "src/stream/x.py"), votes, TABLE)
+    assert found is not None and found.weight > 1
+    assert distinguishing_traits(votes) == frozenset()
 
 
 def test_a_commit_that_moves_the_engine_below() -> None:

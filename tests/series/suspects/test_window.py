@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfbisect.changes.git import Repository
 from perfbisect.common.quantities import stamp
 from perfbisect.errors import RevisionError
 from perfbisect.model.change import Change
 from perfbisect.series.points import Build
 from perfbisect.series.suspects.window import LinePosition, MainLine, commit_window, locate_build
+from tests.changes.repositories import commit, git
 
 BEGAN = datetime(2026, 4, 1, tzinfo=timezone.utc)
 
@@ -94,3 +97,19 @@ def test_the_guilty_commit_is_in_the_window(
 
 def test_a_branch_of_its_own_is_placed_by_time() -> None:
     assert locate_build(line(0, 10), build(commit="f" * 40, branch="fix"), at(20)) == LinePosition(1, 1)
+
+
+def test_the_line_is_of_first_parents_by_the_day_of_the_merge(tmp_path: Path) -> None:
+    """Squashed commits keep the day on which they were written: a night has them from the day they landed."""
+    path = tmp_path / "repo"
+    git(tmp_path, "init", "--quiet", "--initial-branch=main", "repo")
+    commit(path, "base", file="0")
+    git(path, "checkout", "--quiet", "-b", "side")
+    commit(path, "written elsewhere", side="1")
+    git(path, "checkout", "--quiet", "main")
+    git(path, "merge", "--quiet", "--no-ff", "-m", "merge", "side")
+    git(path, "commit", "--quiet", "--allow-empty", "-m", "late", "--date", "2020-01-01T00:00:00+08:00")
+    found = MainLine.of(Repository.open(path))
+    assert [change.subject for change in found.commits] == ["base", "merge", "late"]
+    landed = int(git(path, "log", "-1", "--format=%ct"))
+    assert found.commits[-1].date == stamp(datetime.fromtimestamp(landed, timezone.utc))
