@@ -139,7 +139,7 @@ def test_inline_data_sets_of_one_name_are_two_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("document", "told"),
     [
-        ({"test_name": "x"}, "vLLM-Omni's list of servers .*, vLLM's serving tests .*, or its nightly"),
+        ({"test_name": "x"}, "vLLM-Omni's list of servers .*, vLLM's serving tests .*, its nightly"),
         ([3], "of no form that is known"),
         ([{"test_name": "x", "parameter": {}}], "of no form that is known"),
         ([server(SPEECH), 3], r"\[1\]: is 3"),
