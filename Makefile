@@ -12,6 +12,7 @@
 #   make check           lint, types, order of imports, rules of the repository
 #   make test            all tests that need neither vLLM nor a browser             (minutes)
 #   make test-vllm       the tests with the real vLLM on CPU                        (30 minutes)
+#   make test-images     servers in images, with podman; installs it if missing     (minutes)
 #   make test-browser    the dashboard in Chromium; installs it if missing          (minutes)
 #   make bench           measure the overhead of perfbisect against its limits      (1 minute)
 #   make bars            check the published error rates with fresh seeds           (10 minutes)
@@ -31,7 +32,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly test test-browser test-vllm check bench bars docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly test test-images test-browser test-vllm check bench bars docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -73,7 +74,7 @@ demo-nightly: $(STAMP)
 # Compile once: the tests start perfbisect over a hundred times, and PYTHONDONTWRITEBYTECODE may be set.
 test: $(STAMP)
 	$(PY) -m compileall -q perfbisect
-	$(PY) -m pytest -m "not vllm and not browser" -n $(WORKERS) --dist worksteal --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
+	$(PY) -m pytest -m "not vllm and not browser and not images" -n $(WORKERS) --dist worksteal --cov=perfbisect --cov-report=term:skip-covered $(ARGS)
 	$(PY) -m coverage report --include="perfbisect/model/*,perfbisect/stats/*,perfbisect/bisect/decision/*,perfbisect/series/detection/*,perfbisect/series/suspects/*" --fail-under=95
 
 test-browser: $(STAMP)
@@ -81,6 +82,12 @@ test-browser: $(STAMP)
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } || \
 	  { echo "no browser: install Chromium (Debian, Ubuntu: apt install chromium)" >&2; exit 1; }
 	$(PY) -m pytest -m browser tests/browser $(ARGS)
+
+test-images: $(STAMP)
+	@command -v podman || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman catatonit runc; } || \
+	  { echo "no podman: install it (Debian, Ubuntu: apt install podman catatonit runc)" >&2; exit 1; }
+	$(PY) -m pytest -m images tests/images $(ARGS)
 
 test-vllm: $(STAMP)
 	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.common.digests import environment_key
-from perfbisect.errors import BuildError
+from perfbisect.errors import BuildError, FaultCode
 from perfbisect.model.change import Change
 
 
@@ -41,11 +41,12 @@ class Environment:
 class Refusal:
     """Why a builder cannot build a change, known before anything is built.
 
-    ``error``: the request is wrong (an unknown base commit), not this one change.
+    ``error``: the request is wrong (an unknown base commit), not this one change. ``code``: of the failure.
     """
 
     reason: str
     error: bool = False
+    code: FaultCode | None = None
 
 
 class Builder(ABC):

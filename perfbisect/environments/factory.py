@@ -13,6 +13,7 @@ from perfbisect.environments.build import BuildRun, DependencyLimits
 from perfbisect.environments.builders.cached import BuildContext
 from perfbisect.environments.builders.command import CommandBuilder
 from perfbisect.environments.builders.existing import ExistingBuilder
+from perfbisect.environments.builders.image import ImageBuilder
 from perfbisect.environments.builders.overlay import overlay_builder
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.pinned import PinnedBuilder
@@ -116,6 +117,7 @@ BUILDERS: dict[str, Callable[[Spec, BuildContext], Builder]] = {
     "wheel": WheelBuilder,
     "source": SourceBuilder,
     "pinned": PinnedBuilder,
+    "image": ImageBuilder,
     "command": CommandBuilder,
     "existing": ExistingBuilder,
 }

@@ -95,6 +95,16 @@ FORMS: dict[str, SpecForm] = {
             "client": _CLIENT,
         },
     ),
+    "image": SpecForm(
+        "image:docker.io/vllm/vllm-openai:nightly-{sha}",
+        {
+            "package": _MODULE,
+            "tool": "podman, docker, enroot or pyxis; default: the first on PATH",
+            "python": "interpreter in the image, default python3",
+            "run": "more arguments of the tool's run command, separated by spaces",
+            "client": "commit or version whose image the pinned client comes from",
+        },
+    ),
     "command": SpecForm(
         "command:./environment.sh {sha} {env}",
         {

@@ -104,6 +104,15 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         ),
     ),
     FaultRow(
+        "container_failed",
+        "the container could not be started",
+        "machine",
+        pattern=(
+            r"OCI runtime|OCI permission denied|Error response from daemon|unresolvable CDI devices"
+            r"|[Ee]rror creating container|: image not known"
+        ),
+    ),
+    FaultRow(
         "device_out_of_memory",
         "out of memory, where the same change has measured before",
         "machine",
@@ -151,6 +160,7 @@ FAULT_TABLE: tuple[FaultRow, ...] = (
         ),
     ),
     FaultRow("machine_failed", "the machine failed", "machine", event="machine"),
+    FaultRow("image_missing", "there is no image of the change", "change"),
     FaultRow("build_failed", "the environment is not built, or is not the change", "change", event="build"),
     FaultRow("server_hung", "the server hung", "change"),
     FaultRow(

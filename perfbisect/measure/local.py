@@ -200,7 +200,8 @@ class LocalExecutor:
         date = request.change.date if self.client_environment is None else ""
         record.client = replace(self._versions[known], date=date)
         modules = client.preload(env)
-        plain = self._plain.get(known, "" if self.overlap else "asked for") if modules else ""
+        reason = "in a container" if "image" in environment.facts else "" if self.overlap else "asked for"
+        plain = self._plain.get(known, reason) if modules else ""
         return Runner(
             environment.interpreter,
             env,

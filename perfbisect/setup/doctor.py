@@ -23,6 +23,7 @@ from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders import wheel
+from perfbisect.environments.builders.image import ImageBuilder
 from perfbisect.environments.builders.overlay import NearestWheelOverlay
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
@@ -374,7 +375,7 @@ def _check_clock() -> Finding:
 
 
 def index_checks(make_builder: Callable[[], Builder] | None, change: Change | None) -> Iterator[Check]:
-    """The package registry with uv's settings, and each wheel index of a builder, queried for ``change``."""
+    """The package registry with uv's settings, and each source of a builder, queried for ``change``."""
     try:
         builder = make_builder() if make_builder is not None else None
     except PerfbisectError as error:
@@ -387,6 +388,8 @@ def index_checks(make_builder: Callable[[], Builder] | None, change: Change | No
         part = part.wheels if isinstance(part, NearestWheelOverlay) else part
         if change is not None and isinstance(part, WheelBuilder):
             yield "index", partial(check_wheel_index, part, change)
+        if change is not None and isinstance(part, ImageBuilder):
+            yield "images", partial(check_images, part, change)
 
 
 def check_registry() -> Finding:
@@ -411,6 +414,18 @@ def check_wheel_index(builder: WheelBuilder, change: Change) -> Finding:
     if refusal is not None:
         return Finding("good", f"{what}: answers, but for {change.short}: {refusal.reason}")
     return Finding("good", f"{what}: has a wheel for {change.short}")
+
+
+def check_images(builder: ImageBuilder, change: Change) -> Finding:
+    """Whether the tool works for this user, and finds the image of a change."""
+    try:
+        what = f"images {builder.template} by {builder.store.version()}"
+        refusal = builder.refuses(change)
+    except PerfbisectError as error:
+        return _unreachable(f"images {builder.template}", error)
+    if refusal is not None:
+        return Finding("good", f"{what}: works, but for {change.short}: {refusal.reason}")
+    return Finding("good", f"{what}: has one for {change.short}")
 
 
 def _unreachable(what: str, error: PerfbisectError) -> Finding:

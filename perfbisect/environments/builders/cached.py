@@ -114,7 +114,7 @@ class CachedBuilder(Builder):
     def require_buildable(self, change: Change) -> None:
         """Raise BuildError if the change is refused and not cached."""
         if not self.cached(change) and (refusal := self.refuses(change)) is not None:
-            raise BuildError(f"{change.short}: {refusal.reason}")
+            raise BuildError(f"{change.short}: {refusal.reason}", code=refusal.code)
 
     def label(self, change: Change) -> str:
         """What the stamp says was built."""

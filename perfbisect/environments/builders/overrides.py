@@ -93,6 +93,8 @@ class PackageLayerBuilder(LayerBuilder):
 
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         base, layer = self.base_environment(build, change), staging / LAYER
+        if "image" in base.facts:
+            raise BuildError(f"{change.short}: +pip: cannot change an image", where=build.log)
         for pip in change.pips:
             uv.install_layer(build, layer, pip, str(base.interpreter))
         _check_libraries(build, layer, change)

@@ -1,0 +1,95 @@
+"""A container registry on the loopback; images as ``podman save --format docker-dir`` writes them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+
+
+@dataclass
+class Registry:
+    """``manifests``: ``NAME:TAG`` or ``NAME@DIGEST`` -> media type and content. ``failing``: answer 500."""
+
+    address: str = ""
+    manifests: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    blobs: dict[str, Path] = field(default_factory=dict)
+    failing: bool = False
+    asked: list[str] = field(default_factory=list)
+
+    def add(self, name: str, tag: str, folder: Path, *, listed: bool = False) -> None:
+        """Serve an image under a tag; ``listed``: as one platform of a list."""
+        data = (folder / "manifest.json").read_bytes()
+        digest = self._serve(name, tag, _MANIFEST, data)
+        self.blobs |= {f"sha256:{file.name}": file for file in folder.iterdir()}
+        if listed:
+            platforms = [
+                {"mediaType": _MANIFEST, "digest": f"sha256:{'0' * 64}", "size": 1,
+                 "platform": {"architecture": "s390x", "os": "linux"}},
+                {"mediaType": _MANIFEST, "digest": digest, "size": len(data),
+                 "platform": {"architecture": "amd64", "os": "linux"}},
+            ]  # fmt: skip
+            document = {"schemaVersion": 2, "mediaType": _LIST, "manifests": platforms}
+            self._serve(name, tag, _LIST, json.dumps(document).encode())
+
+    def _serve(self, name: str, tag: str, kind: str, data: bytes) -> str:
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        self.manifests |= {f"{name}:{tag}": (kind, data), f"{name}@{digest}": (kind, data)}
+        return digest
+
+
+@contextmanager
+def serving() -> Iterator[Registry]:
+    """An empty registry that answers until the block ends."""
+    registry = Registry()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            registry.asked.append(self.path)
+            name, _, reference = self.path.removeprefix("/v2/").rpartition("/manifests/")
+            blob = registry.blobs.get(self.path.rpartition("/blobs/")[2])
+            mark = "@" if ":" in reference else ":"
+            if registry.failing:
+                self._answer(500, "text/plain", b"")
+            elif self.path == "/v2/":
+                self._answer(200, "application/json", b"{}")
+            elif blob is not None:
+                self._answer(200, "application/octet-stream", blob.read_bytes())
+            elif f"{name}{mark}{reference}" in registry.manifests:
+                self._answer(200, *registry.manifests[f"{name}{mark}{reference}"])
+            else:
+                error = {"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}
+                self._answer(404, "application/json", json.dumps({"errors": [error]}).encode())
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def _answer(self, code: int, kind: str, body: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Not on the terminal."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    registry.address = f"127.0.0.1:{server.server_address[1]}"
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
