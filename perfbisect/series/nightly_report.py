@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean, median, pstdev
 from typing import Literal, get_args
 
@@ -224,24 +224,31 @@ def _level_rows(
     refused = {name: why for family in analysis.families for name, why in family.not_judged.items()}
     for family in analysis.families:
         refused |= {entry.series: entry.why for entry in family.coverage.series if entry.why}
+    beside = {
+        change.series.key: f"reported by {change.duplicate_of}"
+        for family in analysis.families
+        for change in family.suppressed
+        if change.duplicate_of and not change.is_over
+    }
     for metric in dict.fromkeys(str(parse_metric(metric)) for metric in metrics):
         found = sorted((s for s in analysis.series if s.metric == metric), key=lambda s: s.cell)
         if not found:
             raise UsageError(f"no series of {metric}", next_step="perfbisect track show lists the metrics")
-        yield from (_level_row(series, moved.get(series.key), refused, analysis.until) for series in found)
+        for series in found:
+            why = refused.get(f"{series.cell} {metric}")
+            quiet = f"not judged: {why}" if why else beside.get(series.key, "no change")
+            yield _level_row(series, moved.get(series.key), quiet, analysis.until)
 
 
-def _level_row(
-    series: CellSeries, moved: ReportRow | None, refused: Mapping[str, str], until: str
-) -> LevelRow:
+def _level_row(series: CellSeries, moved: ReportRow | None, quiet: str, until: str) -> LevelRow:
+    """``quiet``: the verdict on a series without an alert."""
     last, value = series.nights[-1], series.values[-1]
     since = max((mark.index for mark in series.boundaries), default=0)
     nights = zip(series.nights[since:-1], series.values[since:-1], strict=True)
     before = [value for night, value in nights if night >= last - _LEVEL_NIGHTS]
     mean = fmean(before) if before else None
     change = None if not mean else value - mean if series.row.absolute else value / mean - 1
-    why = refused.get(f"{series.cell} {series.metric}", "")
-    verdict = moved.status if moved else f"not judged: {why}" if why else "no change"
+    verdict = moved.status if moved else quiet
     if night_of(last) != until:
         verdict += f"; not measured since {night_of(last)}"
     return LevelRow(

@@ -122,6 +122,10 @@ def test_every_cell_stands_beside_its_seven_nights(store: SeriesStore) -> None:
     assert (rows["new"].mean, rows["new"].change) == (None, None)
     assert rows["new"].verdict.startswith("not judged: ")
     assert rows["other"].mean == pytest.approx(sum(values["other"][37:39]) / 2), "nights of another model"
+    tails = {"e2el:median": step(noise(7, 40), 20, 1.3), "e2el:p99": step(noise(8, 40), 20, 1.3)}
+    keep(store, *cell(tails, test="tail")[0].points)
+    both = build_nightly_report(analyze_series(store, TABLE), fdr=0.05, metrics=["e2el:p99"])
+    assert [row.verdict for row in both.levels] == ["reported by e2el"]
     text = report_markdown(nightly_report(document))
     assert "e2el in ms, lower is better" in text
     assert "| cell | last | 7-night mean | sd | change | verdict |" in text

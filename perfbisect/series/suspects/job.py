@@ -132,17 +132,22 @@ def _aftermath(
 def cell_of_ours(finding: SeriesChange) -> str:
     """The name of the one known cell that agrees with the newest result; empty without one.
 
-    By the cell's digest, else by the name of the result file.
+    By the cell's digest, else by the name of an imported cell, else by the name of the result file.
     """
     newest = finding.series.points[-1]
     cells, _ = known_cells()
-    if newest.workload.digest:
-        return next((cell.name for cell in cells if cell.digest == newest.workload.digest), "")
+    workload = newest.workload
+    if workload.digest:
+        return next((cell.name for cell in cells if cell.digest == workload.digest), "")
+    load = (workload.test, workload.concurrency, workload.prompts)
+    for cell in cells:
+        if (cell.name.partition("@")[0], cell.max_concurrency, cell.num_prompts) == load:
+            return cell.name
     try:
-        workload = parse_result_name(newest.raw.rsplit("/", 1)[-1])
+        reported = parse_result_name(newest.raw.rsplit("/", 1)[-1])
     except UsageError:
         return ""
-    exact = [match.cell.name for match in nearest_cells(workload, cells) if match.exact]
+    exact = [match.cell.name for match in nearest_cells(reported, cells) if match.exact]
     return exact[0] if len(exact) == 1 else ""
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
 from perfbisect.changes.git import Repository
 from perfbisect.errors import RevisionError
 from perfbisect.model.commit_details import MeasuredCell, OnsetNight, SuspectQuestion
+from perfbisect.series.findings import select_alerts
 from perfbisect.series.points import Build
+from perfbisect.series.suspects.job import cell_of_ours
 from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.table import load_suspect_table
 from perfbisect.series.suspects.window import (
@@ -21,6 +24,7 @@ from perfbisect.series.suspects.window import (
 )
 from tests.fakes.gitwriter import HistoryWriter
 from tests.history_repo import HistoryRepository, history_repository
+from tests.series.made_series import cell, noise, step
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +127,25 @@ def test_a_window_without_commits_is_no_question(line: tuple[Repository, MainLin
     repository, commits = line
     with pytest.raises(RevisionError, match="not in this repository"):
         build_question(repository, commits, [onset("n1", 1.0, between(commits, 3, 3))], LinePosition(3, 3))
+
+
+IMPORTED = """\
+family: text
+model: org/talker
+num_prompts: [10, 40]
+max_concurrency: [1, 4]
+dataset_args: {random-input-len: 8, random-output-len: 8}
+"""
+
+
+def test_an_imported_cell_is_known_by_its_name_and_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result of perf-eval says nothing else of its cell."""
+    monkeypatch.chdir(tmp_path)
+    series = cell({"tpot:median": step(noise(7, 40), 20, 1.3)}, test="talker-h200-8k-in-1k-out")
+    (change,) = select_alerts(series, 0.05).alerts
+    assert cell_of_ours(change) == ""
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / "talker-h200-8k-in-1k-out.yaml").write_text(IMPORTED)
+    assert cell_of_ours(change) == "talker-h200-8k-in-1k-out@c4-n40"
