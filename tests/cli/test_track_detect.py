@@ -105,8 +105,11 @@ def test_the_report_and_the_site(made: Nightlies, home: Path, capsys: pytest.Cap
     assert {row["days"] for row in rows} == {NIGHTS - AT}
     assert typed("track", "report") == 0
     assert "| Source | Model | Hardware | Type | Config | Test | Metric |" in capsys.readouterr().out
-    assert typed("track", "report", "--metric", "ttft:p99") == 2
-    assert "no series of ttft:p99" in capsys.readouterr().err
+    levels = document(capsys, "track", "report", "--metric", "ttft:p99")["levels"]
+    assert isinstance(levels, list)
+    assert len(levels) == 3
+    assert typed("track", "report", "--metric", "tput_per_gpu") == 2
+    assert "no series of tput_per_gpu" in capsys.readouterr().err
     assert typed("track", "report", "--format", "html") == 0
     page = capsys.readouterr().out
     assert page.startswith("<!doctype html>") and "<script" not in page
