@@ -21,7 +21,8 @@
 #   make lock            update requirements/*.txt to the newest versions
 #   make clean           remove build/, dist/ and .venv/
 #
-# SEED=N plants the slow commit of a demo elsewhere or repeats `make bars`; ARGS='...' is passed to pytest or to the script.
+# SEED=N plants the slow commit of a demo elsewhere or repeats `make bars`, SHARE=0.15 plants a smaller one; ARGS='...' is passed to
+#   pytest or to the script.
 
 PYTHON ?= python3
 VENV := .venv
@@ -54,10 +55,10 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	$(PY) -m scripts.demo $(if $(SEED),--seed $(SEED))
+	$(PY) -m scripts.demo $(if $(SEED),--seed $(SEED)) $(if $(SHARE),--share $(SHARE))
 
 demo-fast: $(STAMP)
-	$(PY) -m scripts.demo --fast $(if $(SEED),--seed $(SEED))
+	$(PY) -m scripts.demo --fast $(if $(SEED),--seed $(SEED)) $(if $(SHARE),--share $(SHARE))
 
 demo-compare: $(STAMP)
 	$(PY) -m scripts.demo_compare $(ARGS)

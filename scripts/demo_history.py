@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.fakes.gitwriter import HistoryWriter
 
 SHARE = 0.58
-"""The planted commit spends this share of each step once more: +50 to 70 % time per output token."""
+"""The planted commit spends this share of each measured step once more: +50 to 70 % time per output token."""
 
 SCHEDULER = "vllm/v1/core/sched/scheduler.py"
 BROKEN = "vllm/env_override.py"
@@ -102,11 +102,11 @@ def package_files(site_packages: Path) -> dict[str, bytes]:
 def draw_places(commits: int, seed: int) -> Places:
     """Where the planted, the broken and the documentation commit stand among ``commits`` after the release.
 
-    The culprit can be told from its neighbours: it does not mend the broken commit, nor come before the
-    documentation.
+    The planted one may be any, the first and the last too. The culprit can be told from its neighbours: it
+    does not mend the broken commit, nor come before the documentation.
     """
     draw = random.Random(seed)
-    planted = draw.randrange(commits // 4, commits - commits // 6)
+    planted = draw.randrange(1, commits + 1)
     others = [p for p in range(2, commits - 1) if abs(p - planted) > 1]
     broken = draw.choice(others)
     docs = draw.choice([p for p in others if abs(p - broken) > 1])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import demo, demo_history
+from scripts import demo, demo_compare, demo_history
 from scripts.demo_history import BROKEN, SCHEDULER, TARGETS, Places, draw_places, make, slow
 
 STUB = '''"""A module."""
@@ -112,11 +112,13 @@ class Clock:
 def test_the_culprit_can_be_told_from_its_neighbours(commits: int) -> None:
     for seed in range(200):
         places = draw_places(commits, seed)
-        assert 1 < places.planted < commits
+        assert 1 <= places.planted <= commits
         assert {places.broken, places.docs} <= set(range(2, commits - 1))
         assert min(abs(places.planted - places.broken), abs(places.planted - places.docs)) > 1
         assert abs(places.broken - places.docs) > 1
-    assert len({draw_places(commits, seed).planted for seed in range(200)}) > commits // 3
+    drawn = {draw_places(commits, seed).planted for seed in range(400)}
+    assert {1, commits} <= drawn
+    assert len(drawn) > 0.9 * commits
 
 
 def test_a_tree_that_is_not_known_is_refused(site_packages: Path, tmp_path: Path) -> None:
@@ -135,4 +137,16 @@ def test_the_verdict_beside_what_was_planted(text: str, culprit: str | None, tmp
     result.write_text(text)
     prepared = demo.Prepared(tmp_path, "g", "b", "abc", ())
     verdict = demo.judge(prepared, 3, result, 1.5)
+    assert verdict["effect"] is None
     assert (verdict["culprit"], verdict["planted"], verdict["minutes"]) == (culprit, "abc", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("word", "result", "code"),
+    [("same", "as it must be", 0), ("inconclusive", "open", 4), ("regression", "wrong", 1)],
+)
+def test_equal_commits_that_are_undecided_are_no_pass(word: str, result: str, code: int) -> None:
+    first, *_ = demo_compare.cases(("a", "b", "c"), 5)
+    judged = demo_compare.judge(first, {"verdict": word, "low": -0.01, "high": 0.01, "metrics": []})
+    assert judged["result"] == result
+    assert demo_compare.exit_code(["as it must be", result]) == code
