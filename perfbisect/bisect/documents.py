@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -20,29 +21,34 @@ from perfbisect.jobs.documents import (
     ChangeDocument,
     CommandsDocument,
     Document,
-    GuardDocument,
     LaunchDocument,
     LongDocument,
     MetricDocument,
     MinutesDocument,
     cell_document,
     change_document,
-    compare_guards,
     launch_document,
     metric_document,
     minutes_document,
+    reported_value,
     versions,
 )
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import guard_metrics, plan_cell
 from perfbisect.jobs.replay import minutes_saved
+from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.serving.log_facts import combine_launches, fact_differences
 from perfbisect.stats.ab_test import AbVerdict
+from perfbisect.stats.two_sample import Scale, differ
 
 BisectOutcome = Literal["found", "not reproduced", "too small", "out of budget", "inconclusive", "unfinished"]
+
+
+GUARD_ERROR = 0.01
+"""Probability that any guard of a bisection is said to have moved where none did."""
 
 
 class PositionDocument(Document):
@@ -50,6 +56,21 @@ class PositionDocument(Document):
 
     index: int
     changes: tuple[ChangeDocument, ...]
+
+
+class GuardDocument(Document):
+    """A metric that must not move, in the confirming A/B: medians over launches.
+
+    ``moved``: the sides differ; one of all guards does so falsely with at most :data:`GUARD_ERROR`.
+    """
+
+    name: str
+    display: str
+    unit: str
+    left: float | None
+    right: float | None
+    moved: bool
+    note: str = ""
 
 
 class SkipDocument(Document):
@@ -326,12 +347,48 @@ def _effect(left: Change, right: Change, effect: Comparison | AbVerdict, launche
 
 
 def _guards(result: BisectResult) -> tuple[GuardDocument, ...]:
-    """Compared in the A/B, or without one over all launches."""
-    attempts = []
-    for side in result.sides:
-        confirming = [attempt for launch, attempt in side if launch.purpose == "confirm"]
-        attempts.append(confirming or [attempt for _, attempt in side])
-    return compare_guards(guard_metrics(plan_cell(result.plan)), *attempts)
+    """Judged once, when the job has ended: in the A/B, or without one over all launches of the sides."""
+    attempts: dict[tuple[int, bool], list[Attempt]] = {}
+    for launch in result.measured:
+        if launch.purpose in SEARCHING and launch.attempt is not None:
+            attempts.setdefault((launch.position, launch.purpose == "confirm"), []).append(launch.attempt)
+    sides = [attempts.pop((x, True), []) or attempts.pop((x, False), []) for x in result.compared]
+    guards = guard_metrics(plan_cell(result.plan))
+    error, has_ended = GUARD_ERROR / max(1, len(guards)), result.outcome is not None
+    return tuple(_judge_guard(guard, [*sides, *attempts.values()], error, has_ended) for guard in guards)
+
+
+def _judge_guard(
+    metric: MetricRef, groups: Sequence[Sequence[Attempt]], error: float, has_ended: bool
+) -> GuardDocument:
+    """``groups``: the sides, then other launches of one change each, which show the noise."""
+    row, scale = metric.metric, Scale.of(metric.metric)
+    reported = [
+        [value for attempt in group if (value := reported_value(attempt, metric)) is not None]
+        for group in groups
+    ]
+    a, b, *others = reported
+    moved, note = False, ""
+    if not a or not b:
+        note = "not reported"
+    elif min(len(a), len(b)) < 2:
+        note = "one launch a side only"
+    elif not has_ended:
+        note = "judged when the bisection has ended"
+    elif not row.absolute and min(value for group in reported for value in group) <= 0:
+        note = "not judged: a value is zero"
+    else:
+        levels = [[scale.level((value,)) for value in group] for group in (a, b, *filter(None, others))]
+        moved = differ(levels, scale.room(row.smallest_effect), error)
+    return GuardDocument(
+        name=str(metric),
+        display=row.display,
+        unit=row.unit,
+        left=median(a) if a and b else None,
+        right=median(b) if a and b else None,
+        moved=moved,
+        note=note,
+    )
 
 
 def _log_differences(result: BisectResult) -> tuple[tuple[str, str, str], ...]:

@@ -48,7 +48,14 @@ from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
 from perfbisect.jobs.loop import Failures
 from perfbisect.jobs.plans import plan_cell, require_plan
-from perfbisect.jobs.replay import JournalReplay, LaunchRecord, launches, require_comparable, retry_due
+from perfbisect.jobs.replay import (
+    JournalReplay,
+    LaunchRecord,
+    launches,
+    lost_minutes,
+    require_comparable,
+    retry_due,
+)
 from perfbisect.jobs.runner import JobContext, LaunchRequest, SpareCores, launch_started, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
@@ -261,7 +268,7 @@ def _report_launch(
     """Send an ended launch, and the candidates once both ends were measured."""
     positions, used = plan.positions, sum(x.minutes for x in records)
     document = launch_document(ended, positions[ended.position].change, plan.ref)
-    launch = LaunchEnded(document, plan.ref.metric.unit, used, plan.budget)
+    launch = LaunchEnded(document, plan.ref.metric.unit, used, plan.budget, lost_minutes(records))
     both_ends = {0, plan.last} <= {x.position for x in records if x.end == "finished"}
     beliefs = beliefs_after(plan, records) if both_ends else None
     if beliefs is None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from perfbisect.bisect.documents import EffectDocument, PositionDocument, ReportDocument
 from perfbisect.bisect.figures import effect_rows, plots
-from perfbisect.common.quantities import minutes, percent, probability, with_unit
+from perfbisect.common.quantities import minutes, percent, probability, spent_text, with_unit
 from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.report.document import (
     Block,
@@ -141,7 +141,7 @@ def _summary(document: ReportDocument) -> Iterator[Block]:
         yield _items(position.changes[0] for position in document.culprits)
     yield from (Paragraph(text) for text in document.summary)
     yield Paragraph(
-        f"{len(document.launches)} launches, {minutes(document.minutes.total)}"
+        f"{len(document.launches)} launches, {spent_text(document.minutes.total, 0.0, document.minutes.lost)}"
         f"{_saved(document, ', ')}; {_untested(document)}"
     )
     yield Paragraph(("report: ", code(f"{document.folder}/report.md"), ", report.html"))

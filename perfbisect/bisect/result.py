@@ -73,10 +73,15 @@ class BisectResult:
         return sum(launch.minutes for launch in measured) / len(measured) if measured else 0.0
 
     @property
-    def sides(self) -> tuple[list[tuple[LaunchRecord, Attempt]], list[tuple[LaunchRecord, Attempt]]]:
-        """The launches of parent and culprit, or without an A/B those of the two ends."""
+    def compared(self) -> tuple[int, int]:
+        """The positions of parent and culprit, or without an A/B of the two ends."""
         confirmed = self.outcome.confirmed if self.outcome else None
-        left, right = (confirmed.parent, confirmed.culprit) if confirmed else (0, self.plan.last)
+        return (confirmed.parent, confirmed.culprit) if confirmed else (0, self.plan.last)
+
+    @property
+    def sides(self) -> tuple[list[tuple[LaunchRecord, Attempt]], list[tuple[LaunchRecord, Attempt]]]:
+        """The launches at both."""
+        left, right = self.compared
         return search_launches(self.records, left), search_launches(self.records, right)
 
     @property

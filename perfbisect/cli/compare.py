@@ -74,12 +74,13 @@ def verify(claim: str, measuring: MeasureOptions, **typed: Any) -> CommandResult
 @options.seed
 @click.option("--sweep", is_flag=True, help="Every load of the cell's ladder, one comparison each.")
 @options.dry_run
-@options.measuring
+@options.measuring_metrics
 def compare(sweep: bool, measuring: MeasureOptions, **typed: Any) -> CommandResult:
     """Compare two changes, or two variants of one: A and B launched in turn until the verdict is clear.
 
     Blocks of four fresh launches (A B B A), judged after each; the verdict may be looked at after every
     block and keeps its error over all of them. Guards decide too: shorter answers are no improvement.
+    Several --metric are judged together: they share the error, and launches go on until all are decided.
 
     \b
     Examples:
@@ -115,7 +116,7 @@ def compare(sweep: bool, measuring: MeasureOptions, **typed: Any) -> CommandResu
 @options.budget
 @options.seed
 @options.dry_run
-@options.measuring
+@options.measuring_metrics
 def check(measuring: MeasureOptions, **typed: Any) -> CommandResult:
     """Is a commit worse than a revision, or than what was measured before, by more than a limit?
 

@@ -52,7 +52,7 @@ def reproduce(
             f"no cell of ours is known to be {ours.cell}",
             next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
         )
-    measuring = replace(measuring, metric=measuring.metric or ours.metric)
+    measuring = replace(measuring, metrics=measuring.metrics or (ours.metric,))
     request = CompareRequest(measuring=measuring, cell=chosen, a=found.good, b=found.bad, **typed)
     direction = "worse" if ours.worse else "better"
     question = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"

@@ -18,7 +18,7 @@ from perfbisect.commands.comparisons import (
 )
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import CommandResult
-from perfbisect.commands.session import PlannedJob, job_result, measure
+from perfbisect.commands.session import PlannedJob, job_result, measure, resolve_metrics
 from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.baseline import RecordedLevel, read_baseline, write_baseline
 from perfbisect.compare.documents import (
@@ -55,7 +55,7 @@ from perfbisect.jobs.documents import MinutesDocument, cell_document, change_doc
 from perfbisect.jobs.estimates import earlier_attempts
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.plans import find_plan, resolve_metric, runs_per_launch
+from perfbisect.jobs.plans import find_plan, runs_per_launch
 from perfbisect.jobs.replay import launches
 from perfbisect.machine.profile import machine
 from perfbisect.report.terminal import report_lines
@@ -121,6 +121,11 @@ class CheckRequest:
             )
         if how == "values" and (self.good_value is None or self.bad_value is None):
             raise UsageError("--good-value and --bad-value require each other")
+        if how in ("values", "ends") and len(self.measuring.metrics) > 1:
+            raise UsageError(
+                "two ends or two values are the threshold of one metric",
+                next_step="one --metric; or --against REV --max-regression 5%",
+            )
         if self.git_bisect and self.at is not None:
             raise UsageError("--git-bisect cannot be combined with --at: git chooses the commit")
         return how
@@ -203,7 +208,7 @@ def _plan_check(
         plan,
         how=plan.how,
         limit=plan.max_regression,
-        line=Scale.of(plan.ref.metric).value(plan.threshold().at),
+        line=Scale.of(plan.ref.metric).value(plan.threshold(plan.ref).at),
         recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
     )
     return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
@@ -315,7 +320,7 @@ def _nothing_differs(
 ) -> CheckDocument:
     """The check of a commit that changes nothing that runs: there is nothing to measure."""
     cell = wiring.resolve_cell(workspace, request.cell, request.measuring.variant)
-    metric = resolve_metric(cell, workspace.setting("metric", request.measuring.metric))
+    metrics = resolve_metrics(workspace, cell, request.measuring)
     change = changes.resolve_change(workspace, at)
     return CheckDocument(
         job="",
@@ -331,8 +336,8 @@ def _nothing_differs(
         value=None,
         line=None,
         change=change_document(change),
-        metric=metric_document(metric),
-        cell=cell_document(cell, metric),
+        metric=metric_document(metrics[0]),
+        cell=cell_document(cell, metrics[0]),
         minutes=MinutesDocument(total=0.0, budget=0.0, lost=0.0, by_phase={}),
         folder="",
     )

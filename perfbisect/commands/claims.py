@@ -97,7 +97,7 @@ def verify_claim(workspace: Workspace, name: str, request: CompareRequest) -> Co
         request,
         a=request.a or claim.a,
         b=request.b or claim.b,
-        measuring=replace(request.measuring, metric=claim.expect.metric),
+        measuring=replace(request.measuring, metrics=(claim.expect.metric,)),
         expect=claim.expect.change,
         watch=claim.expect.guards,
     )

@@ -69,6 +69,7 @@ def plan_fields(plan: MeasurementPlan, cell: Cell, earlier: Sequence[Attempt]) -
     return {
         "cell": cell_document(cell, plan.ref),
         "metric": metric_document(plan.ref, plan.smallest_effect),
+        "metrics": tuple(metric_document(ref, plan.smallest_effect_of(ref)) for ref in plan.refs),
         "environment": plan.setting.environment,
         "client": plan.setting.instrument,
         "runs_per_launch": plan.runs,

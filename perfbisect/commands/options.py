@@ -37,7 +37,7 @@ class MeasureOptions(JobOptions):
 
     env: str | None = None
     client: str | None = None
-    metric: str | None = None
+    metrics: tuple[str, ...] = ()
     variant: str | None = None
     expect_workload: str | None = None
     constraints: Path | None = None
@@ -120,7 +120,18 @@ client = click.option(
     help="Environment of the load generator on all sides, or 'change' for each change's own.",
 )
 metric = click.option(
-    "--metric", metavar="M", help="Metric to judge, e.g. ttft:p99.  [default: the cell's headline]"
+    "--metric",
+    "metrics",
+    metavar="M",
+    callback=lambda _context, _param, value: () if value is None else (value,),
+    help="Metric to judge, e.g. ttft:p99.  [default: the cell's headline]",
+)
+metrics = click.option(
+    "--metric",
+    "metrics",
+    metavar="M",
+    multiple=True,
+    help="Metric to judge, e.g. ttft:p99; may be repeated.  [default: the cell's headline]",
 )
 variant = click.option("--variant", metavar="NAME", help="Variant of the cell, on all sides.")
 constraints = click.option(
@@ -177,6 +188,13 @@ def measuring(function: _Function) -> _Function:
     """Options of commands that measure, passed as ``measuring``."""
     return _bundled(
         function, "measuring", MeasureOptions, (*_ENVIRONMENT, metric, variant, expect_workload, *_MACHINE)
+    )
+
+
+def measuring_metrics(function: _Function) -> _Function:
+    """The options of :func:`measuring`, with as many metrics as are named."""
+    return _bundled(
+        function, "measuring", MeasureOptions, (*_ENVIRONMENT, metrics, variant, expect_workload, *_MACHINE)
     )
 
 

@@ -47,6 +47,7 @@ from perfbisect.measure.serving import check_stages
 from perfbisect.model.attempt import is_same_class
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
+from perfbisect.model.metric import MetricRef
 from perfbisect.report.console import Console as Lines
 from perfbisect.report.html import report_html
 from perfbisect.report.kind import DocumentT, JobKind
@@ -168,6 +169,14 @@ def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
     return slots
 
 
+def resolve_metrics(
+    workspace: Workspace, cell: Cell, measuring: MeasureOptions, *, claimed: bool = False
+) -> tuple[MetricRef, ...]:
+    """The metrics to judge, each once: as typed, of the settings, or the cell's headline."""
+    names = measuring.metrics or (workspace.setting("metric", None),)
+    return tuple(dict.fromkeys(resolve_metric(cell, name, claimed=claimed) for name in names))
+
+
 def build_setup(
     workspace: Workspace,
     cell: Cell,
@@ -180,7 +189,7 @@ def build_setup(
     claimed: bool = False,
 ) -> MeasurementSetup:
     """What changes of a cell are measured with; ``newest``: the newest of them as it was typed."""
-    metric = resolve_metric(cell, workspace.setting("metric", measuring.metric), claimed=claimed)
+    metric, *further = resolve_metrics(workspace, cell, measuring, claimed=claimed)
     setting = wiring.build_config(
         workspace,
         environment=changes.environment_spec(workspace, measuring.env, newest),
@@ -194,6 +203,7 @@ def build_setup(
     return MeasurementSetup(
         cell=cell,
         metric=metric,
+        further=tuple(further),
         setting=setting,
         builder=wiring.build_builder(workspace, setting),
         slots=slots,

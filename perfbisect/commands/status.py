@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from perfbisect.common.quantities import minutes, probability, with_unit
+from perfbisect.common.quantities import minutes, probability, spent_text, with_unit
 from perfbisect.common.text import line
 from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.documents import Document, ErrorDocument, LaunchDocument
@@ -63,8 +63,8 @@ class ExpectedEventDocument(Document):
 class StatusDocument(Document):
     """A job's progress, its process, its candidates and the next step. Times are ISO 8601 in UTC.
 
-    ``minutes`` were measured of ``budget`` (0: unlimited), in ``launched`` launches; ``last`` are the newest
-    that ended.
+    ``minutes`` were spent of ``budget`` (0: unlimited), in ``launched`` launches; ``lost`` of them by those
+    that are no evidence, such as discarded ones. ``last`` are the newest that ended.
     """
 
     schema_: Literal["perfbisect.status/2"] = Field(default="perfbisect.status/2", alias="schema")
@@ -87,6 +87,7 @@ class StatusDocument(Document):
     now: str
     minutes: float
     budget: float
+    lost: float
     launched: int
     last: tuple[EndedLaunchDocument, ...]
     running: tuple[RunningLaunchDocument, ...]
@@ -194,6 +195,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
         now=now.isoformat(timespec="seconds"),
         minutes=document.minutes.total,
         budget=document.minutes.budget,
+        lost=document.minutes.lost,
         launched=len(launches),
         last=_ended(launches)[-_SHOWN_LAUNCHES:],
         running=tuple(_running(job, launch) for launch in running),
@@ -273,7 +275,7 @@ def status_lines(document: StatusDocument) -> list[str]:
     """Format a status for the terminal."""
     process = f" by process {document.pid}" if document.pid else ""
     verdict = f": {line(document.verdict)}" if document.verdict else ""
-    spent = minutes(document.minutes) + (f" of {minutes(document.budget)}" if document.budget else "")
+    spent = spent_text(document.minutes, document.budget, document.lost)
     facts = [
         ("command", f"{document.verb} of {document.cell}, {document.metric}"),
         ("launches", f"{document.launched} in {spent}"),

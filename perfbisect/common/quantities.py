@@ -100,3 +100,12 @@ def minutes(value: float) -> str:
         return f"{value:.1f} min"
     hours, rest = divmod(round(value), 60)
     return f"{hours} h {rest:02d} min"
+
+
+def spent_text(used: float, budget: float, lost: float) -> str:
+    """``12.3 min of 3 h 00 min, 4.1 min (2.3 % of the budget) discarded or failed``; 0: no budget."""
+    text = minutes(used) + (f" of {minutes(budget)}" if budget else "")
+    if not lost:
+        return text
+    share = percent(lost / (budget or used), False)
+    return f"{text}, {minutes(lost)} ({share}{' of the budget' if budget else ''}) discarded or failed"

@@ -74,8 +74,8 @@ def record_level(
     )
 
 
-def require_same_workload(level: RecordedLevel, cell: Cell, metric: MetricRef) -> None:
-    """Require that a level is of this workload, was served alike, and has the metric; else a UsageError."""
+def require_same_workload(level: RecordedLevel, cell: Cell, metrics: Sequence[MetricRef]) -> None:
+    """Require that a level is of this workload, was served alike, and has the metrics; else a UsageError."""
     recorded = Cell.model_validate_json(json.dumps(level.cell))
     digest = level.attempts[0].provenance.cell_digest
     differences = list(cell_difference(recorded, cell))
@@ -92,8 +92,9 @@ def require_same_workload(level: RecordedLevel, cell: Cell, metric: MetricRef) -
             next_step="perfbisect check CELL --save-baseline FILE measures one of this cell",
         )
     try:
-        for values in level.values(metric):
-            require_ratio(values, metric, where=level.job)
+        for metric in metrics:
+            for values in level.values(metric):
+                require_ratio(values, metric, where=level.job)
     except KeyError:
         known = sorted({name for attempt in level.attempts for run in attempt.runs for name in run.values})
         raise UsageError(

@@ -11,7 +11,15 @@ from pydantic import Field
 
 from perfbisect.compare.baseline import RecordedLevel
 from perfbisect.compare.claims import Settled
-from perfbisect.compare.plan import CheckPlan, ComparePlan, MetricVerdict, RunPlan, SidePlan, attempts_of
+from perfbisect.compare.plan import (
+    CheckPlan,
+    ComparePlan,
+    MetricVerdict,
+    RunPlan,
+    SidePlan,
+    attempts_of,
+    combine_words,
+)
 from perfbisect.compare.result import JobResult, MeasurementPlanT, read_result
 from perfbisect.compare.summary import check_summary, compare_summary, next_command, recorded_value
 from perfbisect.errors import UsageError
@@ -80,17 +88,20 @@ class SideDocument(Document):
 class MetricComparisonDocument(Document):
     """One metric: the levels of both sides, and B / A - 1 of them (of shares B - A) with its interval.
 
-    ``verdict`` of a metric that was not asked for is one of many: a hint. ``note``: why it is ``same`` where
-    no run of either side differed from another.
+    ``judged``: named with --metric, or the headline; the verdict of any other is one of many: a hint.
+    ``claim``: of a judged one whether it is within a limit or as was claimed. ``note``: why it is ``same``
+    where no run of either side differed from another.
     """
 
     name: str
     display: str
     unit: str
     headline: bool
+    judged: bool
     guard: bool
     absolute: bool
     verdict: Word
+    claim: Settled | None
     left: float
     right: float
     effect: float
@@ -100,12 +111,12 @@ class MetricComparisonDocument(Document):
 
 
 class CompareDocument(VerdictDocument):
-    """How a comparison ended, or how far it is."""
+    """How a comparison ended, or how far it is: all judged metrics together, and the first (``metric``)."""
 
     schema_: Literal["perfbisect.compare/2"] = Field(default="perfbisect.compare/2", alias="schema")
     verdict: Word
     headline: Word
-    """The headline's own verdict; ``verdict`` is ``regression`` too where a guard failed."""
+    """The verdict on ``metric`` alone; ``verdict`` is that on all judged metrics and guards."""
     expected: str = ""
     claim: Settled | None = None
     """Whether what was claimed (``expected``) holds; a guard that failed refutes it."""
@@ -122,6 +133,11 @@ class CompareDocument(VerdictDocument):
     client: str
     reproduce: tuple[CommandsDocument, ...]
 
+    @property
+    def by_guard(self) -> bool:
+        """Whether a guard made the verdict what it is."""
+        return self.verdict != combine_words(row.verdict for row in self.metrics if row.judged)
+
 
 class LaunchPlanDocument(Document):
     """What a plan of launches will measure, and how long that takes."""
@@ -129,6 +145,8 @@ class LaunchPlanDocument(Document):
     schema_: str = Field(alias="schema")
     cell: CellDocument
     metric: MetricDocument
+    metrics: tuple[MetricDocument, ...]
+    """All that are judged."""
     environment: str
     client: str
     runs_per_launch: int
@@ -209,6 +227,20 @@ class GuardLevelDocument(Document):
     value: float | None
 
 
+class MetricCheckDocument(Document):
+    """A metric of a check, as the check has it of its first."""
+
+    name: str
+    display: str
+    unit: str
+    verdict: CheckWord
+    value: float | None
+    line: float | None
+    effect: float | None
+    low: float | None
+    high: float | None
+
+
 class CheckDocument(VerdictDocument):
     """How a check ended, or how far it is.
 
@@ -225,6 +257,8 @@ class CheckDocument(VerdictDocument):
     """The level of the change, in the metric's unit."""
     line: float | None
     """The level from which on it is too bad."""
+    metrics: tuple[MetricCheckDocument, ...] = ()
+    """All that are judged; empty before the first verdict."""
     change: ChangeDocument
     recorded: tuple[RecordedDocument, ...] = ()
     guards: tuple[GuardLevelDocument, ...] = ()
@@ -327,14 +361,15 @@ def compare_document(job: Job, events: Sequence[JournalEvent]) -> CompareDocumen
     """How a comparison ended, or how far it is; a UsageError says why the journal holds none."""
     result = read_result(job, events, ComparePlan)
     plan, verdict = result.plan, result.verdict
-    guards = {str(guard) for guard in result.guards}
+    combined = combine_words(row.word for row in result.verdicts)
+    is_claimed = plan.expected(plan.ref) is not None
     return CompareDocument(
         **_job_fields(result),
         **_effect_fields(result),
-        verdict="regression" if result.guard_failed else verdict.word,
+        verdict="regression" if result.guard_failed else combined,
         headline=verdict.word,
         expected=plan.expect,
-        claim=result.claim if plan.expected else None,
+        claim=result.claim if is_claimed else None,
         limit=plan.max_regression,
         summary=tuple(compare_summary(result)),
         smallest_effect=plan.smallest_effect,
@@ -343,7 +378,13 @@ def compare_document(job: Job, events: Sequence[JournalEvent]) -> CompareDocumen
         a=side_document(plan.a),
         b=side_document(plan.b),
         metrics=tuple(
-            _comparison_row(row, headline=row is verdict, guard=str(row.metric) in guards)
+            _comparison_row(
+                row,
+                headline=row is verdict,
+                judged=row in result.verdicts,
+                guard=row.metric in result.guards,
+                claim=plan.claim(row) if is_claimed and row in result.verdicts else None,
+            )
             for row in result.metrics
         ),
         repository=plan.setting.repository,
@@ -370,6 +411,9 @@ def check_document(job: Job, events: Sequence[JournalEvent]) -> CheckDocument:
         summary=tuple(check_summary(result)),
         value=_number(verdict.b),
         line=verdict.a,
+        metrics=tuple(
+            _check_row(row, _CHECK_WORDS.get(plan.claim(row), "inconclusive")) for row in result.verdicts
+        ),
         change=change_document(plan.change),
         recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
         guards=tuple(_guard_level(guard) for guard in result.guards.values() if guard is not None),
@@ -379,19 +423,18 @@ def check_document(job: Job, events: Sequence[JournalEvent]) -> CheckDocument:
 
 def check_of_comparison(document: CompareDocument) -> CheckDocument:
     """A comparison under a limit as the check that asked for it."""
-    limit, row = document.limit or 0.0, next((x for x in document.metrics if x.headline), None)
-    line = None
-    if row is not None:
-        worse = limit if document.metric.direction == "lower" else -limit
-        line = row.left + worse if row.absolute else row.left * (1 + worse)
+    limit = document.limit or 0.0
+    metrics = tuple(_check_row_of_comparison(row, limit) for row in document.metrics if row.judged)
+    first = metrics[0] if metrics else None
     shared = VerdictDocument.model_fields.keys() - {"schema_", "left_out", "launches", "versions"}
     return CheckDocument(
         **{name: getattr(document, name) for name in shared},
         verdict=_CHECK_WORDS.get(document.claim, "inconclusive"),
         how="rev",
         limit=limit,
-        value=row.right if row else None,
-        line=line,
+        value=first.value if first else None,
+        line=first.line if first else None,
+        metrics=metrics,
         change=document.b.change,
         comparison=document,
     )
@@ -456,11 +499,10 @@ def _run_metric(attempts: Sequence[Attempt], name: str) -> RunMetricDocument | N
     )
 
 
-def _comparison_row(row: MetricVerdict, *, headline: bool, guard: bool) -> MetricComparisonDocument:
+def _comparison_row(row: MetricVerdict, **roles: Any) -> MetricComparisonDocument:
     return MetricComparisonDocument(
         **_metric_fields(row.metric),
-        headline=headline,
-        guard=guard,
+        **roles,
         absolute=row.metric.metric.absolute,
         verdict=row.word,
         left=row.a,
@@ -469,6 +511,28 @@ def _comparison_row(row: MetricVerdict, *, headline: bool, guard: bool) -> Metri
         low=row.low,
         high=row.high,
         note=row.note,
+    )
+
+
+def _check_row(row: MetricVerdict, verdict: CheckWord) -> MetricCheckDocument:
+    return MetricCheckDocument(
+        **_metric_fields(row.metric),
+        verdict=verdict,
+        value=_number(row.b),
+        line=_number(row.a),
+        effect=_number(row.effect),
+        low=_number(row.low),
+        high=_number(row.high),
+    )
+
+
+def _check_row_of_comparison(row: MetricComparisonDocument, limit: float) -> MetricCheckDocument:
+    worse = limit * parse_metric(row.name).metric.sign
+    return MetricCheckDocument(
+        **{name: getattr(row, name) for name in ("name", "display", "unit", "effect", "low", "high")},
+        verdict=_CHECK_WORDS.get(row.claim, "inconclusive"),
+        value=row.right,
+        line=row.left + worse if row.absolute else row.left * (1 + worse),
     )
 
 

@@ -11,6 +11,7 @@ from perfbisect.compare.baseline import RecordedLevel, record_level, require_eno
 from perfbisect.compare.documents import (
     CheckDocument,
     CompareDocument,
+    MetricCheckDocument,
     RunDocument,
     VerifyDocument,
     check_document,
@@ -24,6 +25,7 @@ from perfbisect.compare.plan import (
     MeasurementPlan,
     RunPlan,
     attempts_of,
+    combine_words,
     measured_launches,
     served_cells,
 )
@@ -60,10 +62,10 @@ def _next_launch(
     if count >= (until or plan.max_launches):
         return ""
     if count and count % plan.launches_per_look == 0:
-        claim = plan.claim(plan.judge(measured))
+        claims = set(map(plan.claim, plan.judge_all(measured)))
         is_last = count + plan.launches_per_look > plan.max_launches
-        for_guards = claim == "holds" and not is_last and has_open_guard(plan, measured, cells[0])
-        if is_last or (claim != "inconclusive" and not for_guards):
+        for_guards = claims == {"holds"} and not is_last and has_open_guard(plan, measured, cells[0])
+        if is_last or ("inconclusive" not in claims and not for_guards):
             return ""
     if plan.budget is not None and not fits_budget(records, plan.budget):
         return ""
@@ -101,8 +103,9 @@ def measure_launches(
 def _conclusion(plan: MeasurementPlan, records: Sequence[LaunchRecord]) -> dict[str, object]:
     if isinstance(plan, RunPlan):
         return {"verdict": "measured"}
-    verdict = plan.judge(measured_launches(records))
-    return {"verdict": verdict.word, "launches": verdict.launches}
+    verdicts = plan.judge_all(measured_launches(records))
+    word = combine_words(verdict.word for verdict in verdicts)
+    return {"verdict": word, "launches": verdicts[0].launches}
 
 
 def run(job: Job, tools: JobContext, *, until: int = 0) -> RunDocument:
@@ -174,12 +177,14 @@ def _status(document: RunDocument | CheckDocument | CompareDocument) -> JobStatu
         verdict = f"{metric.name} {with_unit(values[0].median, metric.unit)}" if values else ""
     else:
         metric, outcome, next_command = document.metric, document.verdict, document.next
-        verdict = "" if document.effect is None else f"{metric.name} {percent(document.effect)}"
+        rows = [row for row in document.metrics if isinstance(row, MetricCheckDocument) or row.judged]
+        effects = ((row.name, row.effect) for row in rows if row.effect is not None)
+        verdict = ", ".join(f"{name} {percent(effect)}" for name, effect in effects)
     if isinstance(document, CompareDocument):
         outcome = document.claim or outcome
         if document.limit is not None:
             outcome = check_of_comparison(document).verdict
-        if document.verdict != document.headline:
+        if document.by_guard:
             verdict = f"by a guard, {verdict}"
     return JobStatus(
         outcome=outcome if document.finished else "unfinished",

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from perfbisect.cells.deploy import DeployText, deploy_changes
 from perfbisect.compare.baseline import RecordedLevel, require_same_machine, require_same_workload
@@ -67,6 +67,14 @@ def shared_metrics(measured: Sequence[MeasuredLaunch]) -> tuple[str, ...]:
     return tuple(name for name in runs[0] if all(name in run for run in runs)) if runs else ()
 
 
+VerdictWord = Literal["regression", "beyond", "inconclusive", "improvement", "same", "within"]
+
+
+def combine_words(words: Iterable[VerdictWord]) -> VerdictWord:
+    """The verdict on several metrics: the worst; no good one stands while a metric is open."""
+    return min(words, key=get_args(VerdictWord).index, default="inconclusive")
+
+
 @dataclass(frozen=True)
 class MetricVerdict:
     """A metric of B against A, or of a change (b) against a threshold (a); nan before the first verdict.
@@ -76,7 +84,7 @@ class MetricVerdict:
     """
 
     metric: MetricRef
-    word: Literal["regression", "improvement", "same", "beyond", "within", "inconclusive"]
+    word: VerdictWord
     effect: float
     low: float
     high: float
@@ -109,6 +117,13 @@ class MeasurementPlan(JobPlan):
     runs: int
     notes: tuple[str, ...] = ()
     budget: float | None = None
+    further: tuple[str, ...] = ()
+    """Metrics that are judged too, besides ``metric``."""
+
+    @property
+    def refs(self) -> tuple[MetricRef, ...]:
+        """All metrics that are judged."""
+        return self.ref, *map(parse_metric, self.further)
 
     @property
     @abstractmethod
@@ -142,15 +157,21 @@ class MeasurementPlan(JobPlan):
     def require_admissible(self, attempt: Attempt, launches: Sequence[LaunchRecord]) -> None:
         """Raise an error if a launch cannot be compared with the others."""
 
-    def judge(self, measured: Sequence[MeasuredLaunch], metric: MetricRef | None = None) -> MetricVerdict:
-        """The verdict on the metric that is judged, or on another one.
+    def judge_all(self, measured: Sequence[MeasuredLaunch]) -> tuple[MetricVerdict, ...]:
+        """The verdict on each metric that is judged; raises what :meth:`judge` raises."""
+        refs = self.refs
+        return tuple(self.judge(measured, ref, len(refs)) for ref in refs)
+
+    def judge(self, measured: Sequence[MeasuredLaunch], metric: MetricRef, tests: int) -> MetricVerdict:
+        """The verdict on a metric; ``tests`` share its error.
 
         Raises:
             KeyError: the metric was not reported.
             ValueError: a value has no level.
         """
+        del tests
         nan = math.nan
-        return MetricVerdict(metric or self.ref, "inconclusive", nan, nan, nan, nan, nan, len(measured))
+        return MetricVerdict(metric, "inconclusive", nan, nan, nan, nan, nan, len(measured))
 
     def claim(self, verdict: MetricVerdict) -> Settled:
         """Whether nothing got worse, or what was claimed holds."""
@@ -201,30 +222,33 @@ class CheckPlan(ChangePlan):
     def guards(self, cell: Cell) -> tuple[MetricRef, ...]:
         return guard_metrics(cell) if self.how == "baseline" else ()
 
-    def threshold(self, guard: MetricRef | None = None) -> threshold.Threshold:
-        """The level that the change must not exceed, or a guard: its smallest effect above the baseline.
+    def threshold(self, metric: MetricRef) -> threshold.Threshold:
+        """The level that the change must not exceed; of a guard its smallest effect above the baseline.
 
         Raises:
-            KeyError: the baseline lacks the guard.
+            KeyError: the baseline lacks the metric.
             ValueError: the recorded levels are none, or the bad one is not the worse.
         """
-        scale = Scale.of((guard or self.ref).metric)
+        scale = Scale.of(metric.metric)
         if self.values is not None:
             good, bad = (scale.level((value,)) for value in self.values)
             if bad <= good:
                 raise ValueError("the bad value is not the worse one")
             return threshold.Threshold(0.5 * (good + bad))
-        levels = [[scale.level(v) for v in level.values(guard or self.ref)] for level in self.recorded]
+        levels = [[scale.level(v) for v in level.values(metric)] for level in self.recorded]
         if self.how == "ends":
             return threshold.threshold_between(levels[0], levels[1])
-        return threshold.threshold_above(levels[0], scale.worse_by(self._limit(guard)))
+        return threshold.threshold_above(levels[0], scale.worse_by(self._limit(metric)))
 
-    def judge(self, measured: Sequence[MeasuredLaunch], metric: MetricRef | None = None) -> MetricVerdict:
-        guard, metric = metric, metric or self.ref
-        scale, limit = Scale.of(metric.metric), self.threshold(guard)
+    def judge(self, measured: Sequence[MeasuredLaunch], metric: MetricRef, tests: int) -> MetricVerdict:
+        scale, limit = Scale.of(metric.metric), self.threshold(metric)
         levels = [scale.level(launch.attempt.values(metric)) for launch in measured]
-        judged = threshold.judge_threshold(limit, levels, self.launches)
-        room = scale.worse_by(self._limit(guard))
+        if metric in self.refs:
+            judged = threshold.judge_threshold(limit, levels, self.launches, error=threshold.ERROR / tests)
+        else:
+            beyond = ab_test.DIFFERENT / tests
+            judged = threshold.judge_threshold(limit, levels, self.launches, beyond_error=beyond)
+        room = scale.worse_by(self._limit(metric))
         effect, *ends = (scale.effect(over + room) for over in (judged.over, judged.low, judged.high))
         if not math.isnan(judged.over):
             value = scale.value(limit.at + judged.over)
@@ -236,11 +260,12 @@ class CheckPlan(ChangePlan):
             judged.needed,
         )  # fmt: skip
 
-    def _limit(self, guard: MetricRef | None) -> float:
-        return guard.metric.smallest_effect if guard else self.max_regression
+    def _limit(self, metric: MetricRef) -> float:
+        return self.max_regression if metric in self.refs else metric.metric.smallest_effect
 
     def require_admissible(self, attempt: Attempt, launches: Sequence[LaunchRecord]) -> None:
-        require_comparable(attempt, launches, self.ref, "measure all of a check")
+        for ref in self.refs:
+            require_comparable(attempt, launches, ref, "measure all of a check")
         here = attempt.provenance
         for level in self.recorded:
             client = (here.client_digest, here.client_era)
@@ -256,6 +281,12 @@ CLAIMS: dict[str, Settled] = {
     "inconclusive": "inconclusive",
 }
 """What a verdict means for the claim that nothing got worse."""
+
+
+def combine_claims(claims: Iterable[Settled]) -> Settled:
+    """Refuted if one is, and holds only if all hold."""
+    words = set(claims)
+    return "refuted" if "refuted" in words else "holds" if words == {"holds"} else "inconclusive"
 
 
 class ComparePlan(MeasurementPlan):
@@ -278,11 +309,10 @@ class ComparePlan(MeasurementPlan):
     max_regression: float | None = None
     """Of a check: the share by which B may be worse than A."""
 
-    @property
-    def expected(self) -> EffectRange | None:
-        """The effects that the claim or the check allows; None where nothing was claimed."""
+    def expected(self, metric: MetricRef) -> EffectRange | None:
+        """The effects of a metric that the claim or the check allows; None where nothing was claimed."""
         if self.max_regression is not None:
-            return no_worse(self.max_regression, self.ref.metric.sign)
+            return no_worse(self.max_regression, metric.metric.sign)
         return parse_change(self.expect) if self.expect else None
 
     @property
@@ -293,20 +323,26 @@ class ComparePlan(MeasurementPlan):
     def max_launches(self) -> int:
         return ab_test.BLOCK_SIZE * self.blocks
 
-    def question(self, metric: MetricRef | None = None) -> ab_test.AbTest:
-        """The test of a metric, by default of the one that is judged."""
-        ref = metric or self.ref
-        row = ref.metric
+    def question(self, metric: MetricRef, tests: int) -> ab_test.AbTest:
+        """The test of a metric, as one of so many.
+
+        Of several metrics all must be the same, which needs no correction, or one of them different. Under a
+        limit both verdicts rest on the interval, so that the intervals hold together.
+        """
+        row, is_judged = metric.metric, metric in self.refs
+        limited = is_judged and self.max_regression is not None
         return ab_test.AbTest(
             sign=row.sign,
-            min_effect=self.smallest_effect if ref == self.ref else row.smallest_effect,
+            min_effect=self.smallest_effect_of(metric) if is_judged else row.smallest_effect,
             blocks=self.blocks,
             seed=self.seed,
             absolute=row.absolute,
+            tests=tests,
+            missed=ab_test.MISSED / tests if limited else ab_test.MISSED,
         )
 
     def position(self, count: int) -> int:
-        return SIDES.index(ab_test.side_of_launch(self.question(), count))
+        return SIDES.index(ab_test.side_of_launch(self.question(self.ref, 1), count))
 
     def reason(self, count: int) -> str:
         return f"{SIDES[self.position(count)].upper()}, block {count // ab_test.BLOCK_SIZE + 1}"
@@ -318,20 +354,20 @@ class ComparePlan(MeasurementPlan):
         found = dict.fromkeys((*guard_metrics(cell), *map(parse_metric, self.watch)))
         return tuple(guard for guard in found if guard != self.ref)
 
-    def judge(self, measured: Sequence[MeasuredLaunch], metric: MetricRef | None = None) -> MetricVerdict:
-        ref = metric or self.ref
-        launches = [ab_test.AbLaunch(SIDES[x.position], x.attempt.values(ref)) for x in measured]
-        judged = ab_test.judge_blocks(self.question(ref), launches)
+    def judge(self, measured: Sequence[MeasuredLaunch], metric: MetricRef, tests: int) -> MetricVerdict:
+        launches = [ab_test.AbLaunch(SIDES[x.position], x.attempt.values(metric)) for x in measured]
+        judged = ab_test.judge_blocks(self.question(metric, tests), launches)
         return MetricVerdict(
-            ref, judged.word, judged.effect, judged.low, judged.high, judged.a, judged.b, judged.launches,
+            metric, judged.word, judged.effect, judged.low, judged.high, judged.a, judged.b, judged.launches,
             judged.needed * ab_test.BLOCK_SIZE,
         )  # fmt: skip
 
     def require_admissible(self, attempt: Attempt, launches: Sequence[LaunchRecord]) -> None:
-        require_comparable(attempt, launches, self.ref, "measure both sides")
+        for ref in self.refs:
+            require_comparable(attempt, launches, ref, "measure both sides")
 
     def claim(self, verdict: MetricVerdict) -> Settled:
-        expected = self.expected
+        expected = self.expected(verdict.metric)
         return expected.settles(verdict.low, verdict.high) if expected else super().claim(verdict)
 
 
@@ -363,6 +399,7 @@ class MeasurementSetup:
     builder: Builder
     slots: tuple[Slot, ...] = ()
     notes: tuple[str, ...] = ()
+    further: tuple[MetricRef, ...] = ()
 
     def fields(self) -> dict[str, Any]:
         """The fields of a plan."""
@@ -371,6 +408,7 @@ class MeasurementSetup:
             "digest": self.cell.digest,
             "setting": self.setting,
             "metric": str(self.metric),
+            "further": tuple(map(str, self.further)),
             "notes": self.notes,
         }
 
@@ -413,7 +451,7 @@ def build_check_plan(
     setup.builder.prepare([change])
     setup.require_buildable(change, change.short, next_step="choose another --env or --at")
     for level in recorded:
-        require_same_workload(level, setup.cell, setup.metric)
+        require_same_workload(level, setup.cell, (setup.metric, *setup.further))
         require_same_machine(level, machine_class=machine_class)
     # The second run of a launch has a bias of its own, so launches are as long as the recorded ones.
     recorded_runs = [len(attempt.runs) for level in recorded for attempt in level.attempts]
@@ -431,7 +469,8 @@ def build_check_plan(
     if launches < threshold.STEP:
         raise UsageError(f"--launches {launches} is too few for a verdict: at least {threshold.STEP}")
     try:
-        plan.threshold()
+        for metric in plan.refs:
+            plan.threshold(metric)
     except ValueError as error:
         raise UsageError(f"there is no threshold to check {change.short} against: {error}") from None
     return plan
@@ -470,8 +509,13 @@ def forecast_blocks(plan: ComparePlan, earlier: Sequence[Attempt]) -> tuple[int 
 
     The noise is that of earlier launches; no verdict uses it.
     """
-    learnt = learnt_noise(earlier, plan.ref)
-    noise = math.hypot(learnt.launches, learnt.runs / math.sqrt(plan.runs))
+    blocks: list[int | None] = []
+    for metric in plan.refs:
+        learnt = learnt_noise(earlier, metric)
+        noise = math.hypot(learnt.launches, learnt.runs / math.sqrt(plan.runs))
+        blocks.append(ab_test.forecast_blocks(plan.question(metric, len(plan.refs)), noise))
     bounds = " (a claim's own bounds may take more)" if plan.expect else ""
-    assumed = f"if nothing changed{bounds}; noise: {learnt.source}"
-    return ab_test.forecast_blocks(plan.question(), noise), assumed
+    known = [count for count in blocks if count is not None]
+    return max(known) if len(known) == len(
+        blocks
+    ) else None, f"if nothing changed{bounds}; noise: {learnt.source}"

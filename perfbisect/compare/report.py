@@ -11,6 +11,7 @@ from perfbisect.compare.documents import (
     CompareDocument,
     ComparePlanDocument,
     MeasuredDocument,
+    MetricCheckDocument,
     MetricComparisonDocument,
     RecordedDocument,
     RunDocument,
@@ -69,7 +70,7 @@ def compare_report(document: CompareDocument, check: CheckDocument | None = None
         check = check_of_comparison(document)
     sides = f"{document.b.name} against {document.a.name} on {document.cell.name}"
     verdict: str = check.verdict if check else document.claim or document.verdict
-    by_guard = document.verdict != document.headline and verdict in ("regression", "refuted", "failed")
+    by_guard = document.by_guard and verdict in ("regression", "refuted", "failed")
     word = verdict if check else _CLAIMS.get(verdict, verdict)
     blocks: list[Block] = [*map(Paragraph, (check or document).summary)]
     if document.metrics:
@@ -129,7 +130,11 @@ def check_report(document: CheckDocument) -> Report:
         document,
         title=f"Check of {document.change.short} on {document.cell.name}",
         verdict=Verdict(document.verdict, _TONES[document.verdict]),
-        blocks=(*map(Paragraph, document.summary), Command(document.next)),
+        blocks=(
+            *map(Paragraph, document.summary),
+            *([_checks_table(document.metrics)] if len(document.metrics) > 1 else []),
+            Command(document.next),
+        ),
         metric=document.metric,
         groups=[LaunchGroup(document.change.short, "@search", "square", document.launches, document.value)],
         limits=limits,
@@ -206,7 +211,7 @@ def _job_report(
     highlights: tuple[tuple[str, str], ...] = ()
     if not isinstance(document, RunDocument) and document.effect is not None:
         highlights = (
-            (percent(document.effect), "effect"),
+            (percent(document.effect), f"effect on {document.metric.name}"),
             (_interval_text(document), "95 % interval"),
             (str(_count_measured(document)), "launches"),
             (minutes(document.minutes.total), "measured"),
@@ -221,7 +226,9 @@ def _count_measured(document: MeasuredDocument) -> int:
     return sum(launch.outcome == "measured" for launch in document.launches)
 
 
-def _interval_text(document: CheckDocument | CompareDocument | MetricComparisonDocument) -> str:
+def _interval_text(
+    document: CheckDocument | CompareDocument | MetricCheckDocument | MetricComparisonDocument,
+) -> str:
     """``-1.9 % to +2.8 %``; empty before the first verdict."""
     if document.low is None or document.high is None:
         return ""
@@ -239,7 +246,7 @@ def _metrics_table(metrics: Sequence[MetricComparisonDocument]) -> Table:
     )
     rows: list[tuple[Inline, ...]] = [
         (
-            ("* " if row.headline else "! " if row.guard else "  ", code(row.name)),
+            ("* " if row.judged else "! " if row.guard else "  ", code(row.name)),
             with_unit(row.left, row.unit),
             with_unit(row.right, row.unit),
             percent(row.effect),
@@ -248,8 +255,31 @@ def _metrics_table(metrics: Sequence[MetricComparisonDocument]) -> Table:
         )
         for row in metrics
     ]
-    highlighted = frozenset(index for index, row in enumerate(metrics) if row.headline)
+    highlighted = frozenset(index for index, row in enumerate(metrics) if row.judged)
     return Table(columns, tuple(rows), highlighted)
+
+
+def _checks_table(metrics: Sequence[MetricCheckDocument]) -> Table:
+    columns = (
+        Column("metric"),
+        Column("value", numeric=True),
+        Column("threshold", numeric=True),
+        Column("effect", numeric=True),
+        Column("interval"),
+        Column("verdict"),
+    )
+    rows: list[tuple[Inline, ...]] = [
+        (
+            code(row.name),
+            with_unit(row.value, row.unit),
+            with_unit(row.line, row.unit),
+            "-" if row.effect is None else percent(row.effect),
+            _interval_text(row),
+            row.verdict,
+        )
+        for row in metrics
+    ]
+    return Table(columns, tuple(rows))
 
 
 def verify_report(document: VerifyDocument) -> Report:

@@ -16,6 +16,7 @@ from perfbisect.compare.plan import (
     MeasurementPlan,
     MetricVerdict,
     attempts_of,
+    combine_claims,
     measured_launches,
     served_cells,
     shared_metrics,
@@ -47,8 +48,9 @@ MeasurementPlanT = TypeVar("MeasurementPlanT", bound=MeasurementPlan)
 class JobResult(Generic[MeasurementPlanT]):
     """A run, a check or a comparison, finished or not.
 
-    ``metrics``: of a comparison the headline, the guards, then every other metric that both sides report.
-    ``guards``: None for one that was not reported, or has no ratio.
+    ``verdicts``: of the metrics that are judged, the headline first. ``metrics``: of a comparison these, the
+    guards, then every other metric that both sides report. ``guards``: None for one that was not reported, or
+    has no ratio.
     """
 
     job: Job
@@ -58,9 +60,14 @@ class JobResult(Generic[MeasurementPlanT]):
     launches: tuple[LaunchRecord, ...]
     measured: tuple[MeasuredLaunch, ...]
     minutes_saved: float
-    verdict: MetricVerdict
+    verdicts: tuple[MetricVerdict, ...]
     metrics: tuple[MetricVerdict, ...]
     guards: Mapping[MetricRef, MetricVerdict | None]
+
+    @property
+    def verdict(self) -> MetricVerdict:
+        """That of the headline."""
+        return self.verdicts[0]
 
     @property
     def guard_failed(self) -> bool:
@@ -72,7 +79,8 @@ class JobResult(Generic[MeasurementPlanT]):
         """Whether what was claimed holds; a guard that failed refutes it, one without values holds it up."""
         if self.guard_failed:
             return "refuted"
-        claim, plan = self.plan.claim(self.verdict), self.plan
+        plan = self.plan
+        claim = combine_claims(map(plan.claim, self.verdicts))
         unguarded = isinstance(plan, ComparePlan) and plan.expect and None in self.guards.values()
         return "inconclusive" if claim == "holds" and unguarded else claim
 
@@ -84,13 +92,13 @@ def read_result(
     plan = require_plan(job, events, plan_type)
     cells, records = served_cells(plan), launches(events)
     measured = measured_launches(records)
-    verdict, guards = plan.judge(measured), plan.guards(cells[0])
+    verdicts, guards = plan.judge_all(measured), plan.guards(cells[0])
     if isinstance(plan, ComparePlan):
-        metrics = _judge_all(plan, measured, verdict, guards)
+        metrics = _judge_beside_all(plan, measured, verdicts, guards)
         by_name = {str(row.metric): row for row in metrics}
         judged = {guard: by_name.get(str(guard)) for guard in guards}
     else:
-        metrics, judged = (), {guard: _judge_beside(plan, measured, guard) for guard in guards}
+        metrics, judged = (), {guard: _judge_beside(plan, measured, guard, len(guards)) for guard in guards}
     return JobResult(
         job=job,
         plan=plan,
@@ -99,7 +107,7 @@ def read_result(
         launches=records,
         measured=measured,
         minutes_saved=minutes_saved(events, records),
-        verdict=verdict,
+        verdicts=verdicts,
         metrics=metrics,
         guards=judged,
     )
@@ -107,7 +115,8 @@ def read_result(
 
 def has_open_guard(plan: MeasurementPlan, measured: Sequence[MeasuredLaunch], cell: Cell) -> bool:
     """True if a guard that was reported needs more launches for a verdict."""
-    verdicts = (_judge_beside(plan, measured, guard) for guard in plan.guards(cell))
+    guards = plan.guards(cell)
+    verdicts = (_judge_beside(plan, measured, guard, len(guards)) for guard in guards)
     return any(verdict is not None and verdict.word == "inconclusive" for verdict in verdicts)
 
 
@@ -118,14 +127,14 @@ def has_equal_medians(measured: Sequence[MeasuredLaunch], metric: MetricRef) -> 
     return bool(left and right) and median(left) == median(right)
 
 
-def _judge_all(
+def _judge_beside_all(
     plan: ComparePlan,
     measured: Sequence[MeasuredLaunch],
-    headline: MetricVerdict,
+    verdicts: tuple[MetricVerdict, ...],
     guards: Sequence[MetricRef],
 ) -> tuple[MetricVerdict, ...]:
     """Every metric that both sides report and that has a ratio; none before the first verdict."""
-    if math.isnan(headline.effect):
+    if math.isnan(verdicts[0].effect):
         return ()
     names, metrics = shared_metrics(measured), list[MetricRef]()
     for name in names:
@@ -133,23 +142,27 @@ def _judge_all(
             metric = parse_metric(name)
         except UsageError:
             continue
-        if not name.endswith(_LEFT_OUT) and metric not in (plan.ref, *metrics) and key(metric) in names:
+        if not name.endswith(_LEFT_OUT) and metric not in (*plan.refs, *metrics) and key(metric) in names:
             metrics.append(metric)
     metrics.sort(key=lambda metric: metric not in guards)
-    beside = (_judge_beside(plan, measured, metric) for metric in metrics)
-    return (headline, *(verdict for verdict in beside if verdict is not None))
+    beside = (
+        _judge_beside(plan, measured, metric, len(guards) if metric in guards else 1) for metric in metrics
+    )
+    return (*verdicts, *(verdict for verdict in beside if verdict is not None))
 
 
 def _judge_beside(
-    plan: MeasurementPlan, measured: Sequence[MeasuredLaunch], metric: MetricRef
+    plan: MeasurementPlan, measured: Sequence[MeasuredLaunch], metric: MetricRef, tests: int
 ) -> MetricVerdict | None:
     """The verdict on a metric beside the headline; None where it was not reported or has no ratio.
+
+    ``tests``: how many share its error, of a guard all guards.
 
     One that was the same in every run did not move, however few they are: the model would give it the least
     noise that it knows. For a share of which nothing was hit the interval is that of counting.
     """
     try:
-        verdict = plan.judge(measured, metric)
+        verdict = plan.judge(measured, metric, tests)
     except (KeyError, ValueError):
         return None
     values = {value for launch in measured for value in launch.attempt.values(metric)}

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 import perfbisect
 from perfbisect.jobs.plans import MeasurementConfig
-from perfbisect.jobs.replay import LaunchRecord
+from perfbisect.jobs.replay import LaunchRecord, lost_minutes
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.cell import Cell, describe_cell
 from perfbisect.model.change import Change
@@ -131,20 +131,8 @@ class LaunchDocument(Document):
     """Minutes from the beginning of the job's first launch to that of this one; None: not known."""
 
 
-class GuardDocument(Document):
-    """A metric that must not move, in the confirming A/B: medians over launches."""
-
-    name: str
-    display: str
-    unit: str
-    left: float | None
-    right: float | None
-    moved: bool
-    note: str = ""
-
-
 class MinutesDocument(Document):
-    """Where the minutes went."""
+    """Where the minutes went; ``lost``: those of launches that are no evidence, such as discarded ones."""
 
     total: float
     budget: float
@@ -234,9 +222,10 @@ def minutes_document(records: Sequence[LaunchRecord], budget: float, saved: floa
     for launch in records:
         for phase, seconds in (launch.attempt.seconds if launch.attempt else {}).items():
             phases[phase] = phases.get(phase, 0.0) + seconds / 60
-    lost = sum(x.minutes for x in records if x.end != "finished" and not x.refused)
     total = sum(x.minutes for x in records)
-    return MinutesDocument(total=total, budget=budget, lost=lost, by_phase=phases, saved=saved)
+    return MinutesDocument(
+        total=total, budget=budget, lost=lost_minutes(records), by_phase=phases, saved=saved
+    )
 
 
 def versions(setting: MeasurementConfig, records: Iterable[LaunchRecord]) -> dict[str, Any]:
@@ -261,44 +250,3 @@ def reported_value(attempt: Attempt, metric: MetricRef) -> float | None:
         return attempt.value(metric)
     except (KeyError, ValueError):
         return None
-
-
-def compare_guards(
-    metrics: Sequence[MetricRef], left: Sequence[Attempt], right: Sequence[Attempt]
-) -> tuple[GuardDocument, ...]:
-    """Each guard on both sides: the medians over launches, and whether it moved.
-
-    It moved if the medians differ by more than the metric's smallest effect and no launch of one side lies
-    among those of the other: two launches agree, where there are two.
-    """
-    return tuple(_compare_guard(metric, left, right) for metric in metrics)
-
-
-def _compare_guard(metric: MetricRef, left: Sequence[Attempt], right: Sequence[Attempt]) -> GuardDocument:
-    row = metric.metric
-    lefts, rights = (
-        [value for attempt in side if (value := reported_value(attempt, metric)) is not None]
-        for side in (left, right)
-    )
-    if not lefts or not rights:
-        return GuardDocument(
-            name=str(metric),
-            display=row.display,
-            unit=row.unit,
-            left=None,
-            right=None,
-            moved=False,
-            note="not reported",
-        )
-    a, b = median(lefts), median(rights)
-    size = abs(b - a) if row.absolute else abs(b - a) / abs(a) if a else float(b != a)
-    apart = max(lefts) < min(rights) or max(rights) < min(lefts)
-    return GuardDocument(
-        name=str(metric),
-        display=row.display,
-        unit=row.unit,
-        left=a,
-        right=b,
-        moved=size > row.smallest_effect and apart,
-        note="one launch a side only" if min(len(lefts), len(rights)) < 2 else "",
-    )

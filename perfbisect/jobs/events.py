@@ -47,12 +47,13 @@ class PhaseStarted(JobEvent):
 
 @dataclass(frozen=True)
 class LaunchEnded(JobEvent):
-    """A launch ended. ``used``, ``budget``: minutes of the job; ``detail``: what is known since, in words."""
+    """A launch ended. ``used``, ``budget``, ``lost``: minutes of the job; ``detail``: what is known since."""
 
     launch: LaunchDocument
     unit: str
     used: float
     budget: float
+    lost: float
     detail: str = ""
 
 

@@ -11,7 +11,7 @@ from perfbisect.jobs.documents import launch_document
 from perfbisect.jobs.events import JobNote, LaunchEnded, MachineBackoff
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.replay import JournalReplay, LaunchRecord, retry_due
+from perfbisect.jobs.replay import JournalReplay, LaunchRecord, lost_minutes, retry_due
 from perfbisect.jobs.runner import JobContext, LaunchRequest, launch_started
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
@@ -178,7 +178,8 @@ class PolicyLaunches:
                 raise
         document = launch_document(ended, order.change, policy.metric)
         used = sum(launch.minutes for launch in records)
-        self._tools.sink(LaunchEnded(document, policy.metric.metric.unit, used, policy.budget))
+        unit, lost = policy.metric.metric.unit, lost_minutes(records)
+        self._tools.sink(LaunchEnded(document, unit, used, policy.budget, lost))
         if ended.refused and (not ended.built or self._retried is not None):
             raise self._failures.broken(ended, order.side or order.change.short, policy.advice)
         self._failures.after(ended)

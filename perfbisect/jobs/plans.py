@@ -82,7 +82,11 @@ class JobPlan(PlanPart):
     @property
     def smallest_effect(self) -> float:
         """The smallest relevant effect: relative, of shares a difference."""
-        return self.min_effect or self.ref.metric.smallest_effect
+        return self.smallest_effect_of(self.ref)
+
+    def smallest_effect_of(self, metric: MetricRef) -> float:
+        """The smallest relevant effect of a metric that is judged."""
+        return self.min_effect or metric.metric.smallest_effect
 
 
 PlanT = TypeVar("PlanT", bound=JobPlan)

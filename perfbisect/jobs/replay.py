@@ -204,6 +204,11 @@ def require_ratio(values: Sequence[float], metric: MetricRef, *, where: str | No
         )
 
 
+def lost_minutes(records: Iterable[LaunchRecord]) -> float:
+    """Minutes of ended launches that are no evidence: discarded, abandoned, or not the change's failure."""
+    return sum(x.minutes for x in records if x.end != "finished" and not x.refused)
+
+
 class Timeline:
     """Minutes since a job's first launch, continued over interruptions.
 

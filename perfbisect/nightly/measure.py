@@ -106,7 +106,7 @@ class LocalMachine:
         setting = night.setting
         measuring = replace(
             self.measuring,
-            metric=window.metric,
+            metrics=(window.metric,),
             env=setting.environment,
             client=setting.client or None,
             constraints=Path(setting.constraints) if setting.constraints else None,

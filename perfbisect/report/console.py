@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from perfbisect.common.quantities import minutes, percent, with_unit
+from perfbisect.common.quantities import minutes, percent, spent_text, with_unit
 from perfbisect.common.text import line, lines
 from perfbisect.jobs.documents import LaunchDocument
 from perfbisect.jobs.events import (
@@ -75,8 +75,7 @@ def _launched_line(notice: LaunchEnded) -> str:
     launch = notice.launch
     whose = f"#{launch.number} " if launch.slot else ""
     parts = [whose + _value(launch, notice.unit), *([notice.detail] if notice.detail else [])]
-    spent = minutes(notice.used) + (f" of {minutes(notice.budget)}" if notice.budget else "")
-    return "   " + "  |  ".join([*parts, spent])
+    return "   " + "  |  ".join([*parts, spent_text(notice.used, notice.budget, notice.lost)])
 
 
 def error_lines(message: str, where: str | None, next_step: str | None) -> list[str]:

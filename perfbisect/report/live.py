@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live as RichLive
 from rich.text import Text
 
-from perfbisect.common.quantities import minutes, probability, with_unit
+from perfbisect.common.quantities import minutes, percent, probability, with_unit
 from perfbisect.common.text import line
 from perfbisect.jobs.events import JobEvent, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
 from perfbisect.report.console import CandidatesUpdated, notice_lines
@@ -260,14 +260,17 @@ def _attempt(slot: str, attempt: Running, now: float, width: int) -> Iterator[Te
 
 def _budget(view: View, now: float, width: int, ramp: str) -> Iterator[Text]:
     spent, began = used(view, now), now if view.began is None else view.began
-    budget = view.ended[0].budget if view.ended else 0.0
+    budget, lost = (view.ended[0].budget, view.ended[0].lost) if view.ended else (0.0, 0.0)
     passed = f", {minutes((now - began) / 60)} by the clock"
     if not budget:
         yield _row("used", [(minutes(spent) + passed, "")])
-        return
-    left = f" {minutes(spent)} of {minutes(budget)}, {minutes(max(0.0, budget - spent))} left"
-    bar = _bar(min(1.0, spent / budget), width, ramp)
-    yield _row("budget", [(bar, "yellow"), (left, ""), (passed if width >= 80 else "", "dim")])
+    else:
+        left = f" {minutes(spent)} of {minutes(budget)}, {minutes(max(0.0, budget - spent))} left"
+        bar = _bar(min(1.0, spent / budget), width, ramp)
+        yield _row("budget", [(bar, "yellow"), (left, ""), (passed if width >= 80 else "", "dim")])
+    if lost:
+        share = f"{percent(lost / budget, False)} of the budget" if budget else percent(lost / spent, False)
+        yield _row("lost", [(f"{minutes(lost)}, {share}: discarded or failed", "")])
 
 
 def _value(ended: LaunchEnded) -> str:

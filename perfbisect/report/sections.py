@@ -70,7 +70,8 @@ def minutes_section(spent: MinutesDocument, figures: Iterable[Figure] = ()) -> S
         for phase, taken in spent.by_phase.items()
     ]
     if spent.lost:
-        rows.append(("lost to failures that are no evidence", minutes(spent.lost), ""))
+        share = percent(spent.lost / spent.total, False) if spent.total else ""
+        rows.append(("discarded or failed, no evidence", minutes(spent.lost), share))
     budget = f", of a budget of {minutes(spent.budget)}" if spent.budget else ""
     rows.append((f"all{budget}", minutes(spent.total), ""))
     if spent.saved:

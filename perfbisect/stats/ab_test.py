@@ -26,11 +26,11 @@ Word = Literal["regression", "improvement", "same", "inconclusive"]
 
 BLOCK_SIZE = 4
 DIFFERENT = 0.003
-"""Probability over the whole budget that equal sides are called different; below the promised 1 %, since
-launches may deviate from the model."""
+"""Probability over the whole budget, and over all tests of one family, that equal sides are called different;
+below the promised 1 %, since launches may deviate from the model."""
 
-COVERED = 0.95
-"""Coverage of the interval over all looks."""
+MISSED = 0.05
+"""Probability that the interval misses the effect at any look."""
 
 _HALF = 0.674
 """Normal quantile of 75 %: half of all estimates lie within so many standard errors."""
@@ -41,7 +41,8 @@ class AbTest:
     """Settings of a test: ``sign`` is +1 if larger is worse, ``min_effect`` the smallest relevant effect.
 
     ``blocks``: the maximum; ``seed`` draws the side that begins each block. ``absolute``: the metric is a
-    share, its effect is B - A and ``min_effect`` a difference of shares.
+    share, its effect is B - A and ``min_effect`` a difference of shares. ``tests``: how many tests share
+    :data:`DIFFERENT`, by Bonferroni's inequality; ``missed``: 1 - coverage of this test's interval.
     """
 
     sign: int = 1
@@ -49,6 +50,8 @@ class AbTest:
     blocks: int = 10
     seed: int = 0
     absolute: bool = False
+    tests: int = 1
+    missed: float = MISSED
 
     @property
     def scale(self) -> Scale:
@@ -59,8 +62,8 @@ class AbTest:
             raise ValueError(f"sign must be +1 (larger is worse) or -1, not {self.sign}")
         if not 0 < self.min_effect < 1:
             raise ValueError(f"min_effect must be between 0 and 1, not {self.min_effect}")
-        if self.blocks < 1:
-            raise ValueError(f"blocks must be at least 1, not {self.blocks}")
+        if self.blocks < 1 or self.tests < 1:
+            raise ValueError(f"blocks and tests must be at least 1, not {self.blocks} and {self.tests}")
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def judge_blocks(test: AbTest, launches: Sequence[AbLaunch]) -> AbVerdict:
     """The verdict after all complete blocks.
 
     ``same``: the interval lies within ``min_effect``. ``regression`` or ``improvement``: it does not, and a
-    wider interval, with error :data:`DIFFERENT`, excludes zero.
+    wider interval, with this test's part of :data:`DIFFERENT`, excludes zero.
 
     Raises:
         ValueError: a value is not positive and finite, or the launches are out of order.
@@ -123,7 +126,7 @@ def judge_blocks(test: AbTest, launches: Sequence[AbLaunch]) -> AbVerdict:
     if not block:
         return AbVerdict("inconclusive", math.nan, math.nan, math.nan, len(launches), False)
     looks = max(test.blocks, block)
-    wide, wider = (tail_mass(looks, block, alpha) for alpha in (1 - COVERED, DIFFERENT))
+    wide, wider = (tail_mass(looks, block, alpha) for alpha in (test.missed, DIFFERENT / test.tests))
     is_b = np.array([launch.side == "b" for launch in launches[: len(used)]]).reshape(-1, BLOCK_SIZE)
     levels = np.array(used, float).reshape(-1, BLOCK_SIZE)
     delta, mass = difference_posterior(levels, is_b)
@@ -162,7 +165,7 @@ def forecast_blocks(test: AbTest, noise: float) -> int | None:
     ``noise``: standard deviation of a launch on the model's scale. Assumes normal launches without outliers.
     """
     smallest = test.scale.room(test.min_effect)
-    for block, wide in enumerate(stopping_boundaries(test.blocks, 1 - COVERED), 1):
+    for block, wide in enumerate(stopping_boundaries(test.blocks, test.missed), 1):
         # The difference of two means of two has the standard error of one launch.
         if (wide + _HALF) * (noise / math.sqrt(block)) < smallest:
             return block

@@ -80,8 +80,21 @@ class ThresholdVerdict:
     needed: int | None = 0
 
 
-def judge_threshold(threshold: Threshold, launches: Sequence[float], most: int) -> ThresholdVerdict:
-    """Verdict on the launches so far, of at most ``most``. :raises ValueError: less than one look."""
+def judge_threshold(
+    threshold: Threshold,
+    launches: Sequence[float],
+    most: int,
+    *,
+    error: float = ERROR,
+    beyond_error: float | None = None,
+) -> ThresholdVerdict:
+    """Verdict on the launches so far, of at most ``most``.
+
+    ``error``: of the interval, as :data:`ERROR`; ``beyond_error``: the same for ``beyond`` alone.
+
+    Raises:
+        ValueError: less than one look.
+    """
     if most < STEP:
         raise ValueError(f"need at least {STEP} launches, not {most}")
     look, looks = len(launches) // STEP, max(most, len(launches)) // STEP
@@ -95,9 +108,9 @@ def judge_threshold(threshold: Threshold, launches: Sequence[float], most: int) 
         posterior = difference_posterior(row[None, :], is_new[None, :])
     else:
         posterior = level_posterior(over)
-    tail = tail_mass(looks, look, ERROR) / 2
-    low, middle, high = quantiles(*posterior, (tail, 0.5, 1 - tail))
-    word: Word = "beyond" if low > 0 else "within" if high < 0 else "inconclusive"
+    tail, strict = (tail_mass(looks, look, alpha) / 2 for alpha in (error, beyond_error or error))
+    lowest, low, middle, high = quantiles(*posterior, (strict, tail, 0.5, 1 - tail))
+    word: Word = "beyond" if lowest > 0 else "within" if high < 0 else "inconclusive"
     is_open = word == "inconclusive"
     settled = not is_open or len(launches) + STEP > most
     half = max(high - middle, middle - low)

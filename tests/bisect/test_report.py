@@ -214,7 +214,7 @@ def test_the_lines_of_a_launch(told: tuple[ReportDocument, Watch]) -> None:
     began = LaunchStarted(7, "abc", 3, 9, "search", 2, "so", slot="gpu1", subject="x")
     assert notice_lines(began) == ["#7 abc position 3/9 on gpu1, 2 runs: so"]
     launch = told[0].launches[0].model_copy(update={"slot": "gpu1", "number": 7})
-    assert notice_lines(LaunchEnded(launch, "ms", 1.0, 0.0))[0].startswith("   #7 ")
+    assert notice_lines(LaunchEnded(launch, "ms", 1.0, 0.0, 0.0))[0].startswith("   #7 ")
     assert notice_lines(PhaseStarted("launch", {})) == [], "phases are for --verbose"
     warning = PhaseStarted("warning", {"text": "attempt.json is not written"})
     assert notice_lines(warning) == ["   warning: attempt.json is not written"]

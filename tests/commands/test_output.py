@@ -86,7 +86,7 @@ def test_options_are_handed_over_as_one_value() -> None:
     assert CliRunner().invoke(verb, typed, catch_exceptions=False).exit_code == 0
     assert CliRunner().invoke(other, ["--repo", "r", "-v"], catch_exceptions=False).exit_code == 0
     assert seen == [
-        ("x", MeasureOptions(env="release:y", wait=90.0, quiet=True, as_json=True, metric="ttft")),
+        ("x", MeasureOptions(env="release:y", wait=90.0, quiet=True, as_json=True, metrics=("ttft",))),
         ("", JobOptions(repo=Path("r"), verbose=True)),
     ]
 

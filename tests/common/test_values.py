@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.common.digests import canonical, canonical_json, digest
-from perfbisect.common.quantities import minutes, number, percent, probability, with_unit
+from perfbisect.common.quantities import minutes, number, percent, probability, spent_text, with_unit
 from perfbisect.common.text import hint, nearest
 
 PLAIN = st.recursive(
@@ -114,3 +114,10 @@ def test_only_known_names_are_named_and_few(typed: str, known: list[str]) -> Non
 @given(st.sampled_from(KNOWN))
 def test_a_known_name_is_nearest_to_itself(name: str) -> None:
     assert nearest(name, KNOWN)[0] == name
+
+
+def test_discarded_minutes_have_their_share_of_the_budget() -> None:
+    assert spent_text(12.0, 0.0, 0.0) == "12.0 min"
+    of_budget = "12.0 min of 60.0 min, 3.0 min (5.0 % of the budget) discarded or failed"
+    assert spent_text(12.0, 60.0, 3.0) == of_budget
+    assert spent_text(12.0, 0.0, 3.0) == "12.0 min, 3.0 min (25.0 %) discarded or failed"

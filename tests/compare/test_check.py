@@ -55,6 +55,7 @@ def plan_of(*recorded: RecordedLevel, **changed: Any) -> CheckPlan:
     setup = {
         "cell": cell(variants=VARIANTS),
         "metric": parse_metric("tpot"),
+        "further": (),
         "setting": SETTING,
         "builder": FakeBuilder(),
     }
@@ -143,6 +144,22 @@ def test_noise_and_budget_end_without_a_verdict(
     assert document.next == next_step
 
 
+def test_several_metrics_against_a_baseline(new_job: MakeJob, baseline: MakeLevel) -> None:
+    """Throughput falls with a slower token: both fail, and the errors of both together are those of one."""
+    world = World(CHANGES, 1, factor=1.2, tau=0.01)
+    further = (parse_metric("output_throughput"),)
+    document = checked(new_job(), world, baseline(), max_regression=0.03, further=further)
+    assert document.verdict == "failed"
+    assert [(row.name, row.verdict) for row in document.metrics] == [
+        ("tpot", "failed"),
+        ("output_throughput", "failed"),
+    ]
+    first = document.metrics[0]
+    assert (first.value, first.line, first.effect) == (document.value, document.line, document.effect)
+    assert "hold together" in " ".join(document.summary)
+    assert CheckDocument.model_validate_json(document.text()) == document
+
+
 @pytest.mark.parametrize(("factor", "verdict"), [(1.02, "passed"), (1.45, "failed")])
 def test_two_values_are_a_threshold(factor: float, verdict: str, new_job: MakeJob) -> None:
     world = World(CHANGES, 1, factor=factor, tau=0.01)
@@ -185,6 +202,7 @@ def test_the_ends_of_a_comparison_are_a_threshold(new_job: MakeJob) -> None:
         ({"machine_class": "another"}, r"machine_class was 'toy' there and is 'another' here"),
         ({"metric": parse_metric("ttft")}, r"does not have ttft; it has: failed, output_throughput"),
         ({"launches": 1}, "at least 2"),
+        ({"further": (parse_metric("ttft"),)}, r"does not have ttft; it has: failed, output_throughput"),
     ],
 )
 def test_a_baseline_that_cannot_be_compared(baseline: MakeLevel, changed: dict[str, Any], why: str) -> None:

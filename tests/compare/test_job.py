@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,9 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.compare.documents import CompareDocument, MetricComparisonDocument, compare_document
-from perfbisect.compare.job import compare
-from perfbisect.compare.plan import ComparePlan, MeasurementSetup, SidePlan, build_compare_plan
+from perfbisect.compare.documents import (
+    CompareDocument,
+    MetricComparisonDocument,
+    check_of_comparison,
+    compare_document,
+)
+from perfbisect.compare.job import compare, exit_code
+from perfbisect.compare.plan import (
+    ComparePlan,
+    MeasurementSetup,
+    SidePlan,
+    build_compare_plan,
+    combine_words,
+)
 from perfbisect.compare.report import compare_report
 from perfbisect.errors import Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.folders import Job, Jobs
@@ -43,6 +55,7 @@ def plan_of(**changed: Any) -> ComparePlan:
     setup = {
         "cell": cell(variants=VARIANTS),
         "metric": parse_metric("tpot"),
+        "further": (),
         "setting": SETTING,
         "builder": FakeBuilder(),
     }
@@ -115,6 +128,8 @@ def test_a_failure_of_the_machine_is_no_evidence(job: Job) -> None:
     document = measured(job, World(CHANGES, 1, factor=1.3, tau=0.02, fault=full), watch)
     assert document.verdict == "regression"
     assert [launch.fault for launch in document.launches].count("machine") == 2
+    assert document.minutes.lost > 0
+    assert document.summary[-1].endswith("discarded or failed.")
     assert watch.waits
 
 
@@ -161,13 +176,14 @@ def test_sides_that_are_the_same_are_refused(changed: dict[str, Any], why: str) 
 
 @dataclass
 class Reporting(World):
-    """Each launch reports further metrics, by its position, each off by 0.2 %."""
+    """Each launch reports further metrics, by its position, each off by ``wide``."""
 
     more: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    wide: float = 0.002
 
     def _runs(self, request: AttemptRequest, position: int, rng: np.random.Generator):  # type: ignore[no-untyped-def]
         runs = super()._runs(request, position, rng)
-        noise = 1 + 0.002 * rng.normal()
+        noise = 1 + self.wide * rng.normal()
         more = {name: value * noise for name, value in self.more.get(position, {}).items()}
         return tuple(replace(run, values={**run.values, **more}) for run in runs)
 
@@ -338,6 +354,83 @@ class Counting(World):
             facts = {"completed": REQUESTS - lost, "failed": lost}
             runs.append(replace(run, values=values, facts=facts))
         return tuple(runs)
+
+
+LATENCIES = (parse_metric("ttft"),)
+
+
+def reporting_ttft(effect: float, **changed: Any) -> Reporting:
+    """TTFT of B is ``effect`` slower; TPOT of both is as the world says."""
+    more = {0: {"ttft:median": 50.0}, 1: {"ttft:median": 50.0 * (1 + effect)}}
+    return Reporting(CHANGES, 1, **{"tau": 0.005, "factor": 1.0, "more": more} | changed)
+
+
+@pytest.mark.parametrize(
+    ("tpot", "ttft", "verdict", "claim"),
+    [
+        (1.0, 0.0, "same", "holds"),
+        (1.0, 0.3, "regression", "refuted"),
+        (0.7, 0.3, "regression", "refuted"),
+        (0.7, 0.0, "improvement", "holds"),
+        (1.3, -0.3, "regression", "refuted"),
+    ],
+)
+def test_several_metrics_have_one_verdict(
+    tpot: float, ttft: float, verdict: str, claim: str, job: Job
+) -> None:
+    document = measured(job, reporting_ttft(ttft, factor=tpot), further=LATENCIES)
+    assert (document.verdict, document.metric.name) == (verdict, "tpot")
+    assert [row.name for row in document.metrics if row.judged] == ["tpot", "ttft"]
+    assert [row.name for row in document.metrics if row.headline] == ["tpot"]
+    assert exit_code(document) == (3 if verdict == "regression" else 0)
+    assert not document.by_guard
+    lines = report_lines(compare_report(document))
+    assert [line.split()[1] for line in lines if line.strip().startswith("* ")][:2] == ["tpot", "ttft"]
+    assert any("ttft" in line or "time to first token" in line for line in document.summary)
+    assert ("--metric ttft" in document.next) == (ttft > 0), "the metric that got worse is bisected"
+    other = Jobs(job.path.parents[1]).new(Clock()(), "efgh")
+    limited = measured(other, reporting_ttft(ttft, factor=tpot), further=LATENCIES, max_regression=0.1)
+    assert limited.claim == claim
+    checked = check_of_comparison(limited)
+    assert [row.name for row in checked.metrics] == ["tpot", "ttft"]
+    words = {"passed", "failed"} if claim == "refuted" else {"passed"}
+    assert {row.verdict for row in checked.metrics} == words
+
+
+def test_launches_go_on_until_every_metric_is_decided(job: Job) -> None:
+    noisy = reporting_ttft(0.0, factor=1.5, tau=0.002)
+    noisy.wide = 0.05
+    document = measured(job, noisy, further=LATENCIES, blocks=3)
+    rows = {row.name: row.verdict for row in document.metrics if row.judged}
+    assert (document.verdict, rows["tpot"]) == ("regression", "regression")
+    alone = Jobs(job.path.parents[1]).new(Clock()(), "efgh")
+    assert len(measured(alone, reporting_ttft(0.0, factor=1.5, tau=0.002)).launches) < len(document.launches)
+
+
+def test_good_news_does_not_stand_while_a_metric_is_open() -> None:
+    assert combine_words(["improvement", "inconclusive"]) == "inconclusive"
+    assert combine_words(["same", "improvement"]) == "improvement"
+    assert combine_words(["inconclusive", "regression", "same"]) == "regression"
+    assert combine_words(["same", "same"]) == "same"
+    assert combine_words([]) == "inconclusive"
+
+
+def test_a_plan_of_before_has_one_metric() -> None:
+    plan = plan_of()
+    data = plan.model_dump(mode="json")
+    del data["further"]
+    assert ComparePlan.model_validate_json(json.dumps(data)) == plan
+    assert plan.refs == (parse_metric("tpot"),)
+
+
+@pytest.mark.parametrize(("limit", "missed"), [(None, 0.05), (0.05, 0.025)])
+def test_metrics_and_guards_share_their_errors(limit: float | None, missed: float) -> None:
+    """Two metrics share one error, all guards another; under a limit the intervals hold together."""
+    plan = plan_of(further=LATENCIES, max_regression=limit)
+    each = [plan.question(metric, len(plan.refs)) for metric in plan.refs]
+    assert [(test.tests, test.missed) for test in each] == [(2, missed)] * 2
+    guard = plan.question(parse_metric("output_tokens"), 3)
+    assert (guard.tests, guard.missed) == (3, 0.05)
 
 
 def row_of(document: CompareDocument, name: str) -> MetricComparisonDocument:

@@ -39,7 +39,7 @@ def launched(number: int, position: int, slot: str, *, failed: bool = False) -> 
         reason="launch: died" if failed else "", fault="change" if failed else "", warnings=(), minutes=1.0,
         seconds={}, started_at="", cold=False, folder="", log="", slot=slot,
     )  # fmt: skip
-    return LaunchEnded(launch, "ms", float(number), 60.0)
+    return LaunchEnded(launch, "ms", float(number), 60.0, 0.0)
 
 
 def notices() -> Iterator[JobEvent]:

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from scipy.stats import binom
 
-from scripts.comparison import SKIPS, WORLDS, Comparison, main, session
+from scripts.comparison import (
+    SKIPS,
+    WORLDS,
+    Comparison,
+    guards_of_bisection,
+    main,
+    session,
+    several_metrics,
+)
 
 
 def test_a_session_ends_with_a_verdict() -> None:
@@ -37,3 +46,17 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert last.startswith("| 40 % slower, noise 0.7 % | 100.0 | 0.0 | 0.0 | 0.0 |")
     with pytest.raises(SystemExit, match="no such world"):
         main(["--world", "nowhere"])
+
+
+def test_guards_whose_ranges_are_apart_have_seldom_moved() -> None:
+    rows = [guards_of_bisection(2, 0.2, 0.0, seed) for seed in range(100)]
+    by_ranks, by_rule = (sum(column) for column in zip(*rows, strict=True))
+    assert by_ranks > 50
+    assert by_rule <= binom.ppf(0.999, 100, 0.01)
+
+
+def test_several_metrics_of_equal_sides() -> None:
+    alone, together, same, launches = several_metrics(2, 0.8, 1)
+    assert alone >= together
+    assert not (together and same)
+    assert launches % 4 == 0

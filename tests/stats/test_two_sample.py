@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import lognorm, t
+from scipy.stats import binom, lognorm, t
 
 from perfbisect.stats.robust import quantiles
-from perfbisect.stats.two_sample import difference_posterior, level_posterior
+from perfbisect.stats.two_sample import differ, difference_posterior, level_posterior
 
 LEVELS = (0.01, 0.25, 0.5, 0.75, 0.99)
 
@@ -74,3 +74,28 @@ def test_who_is_held_against_whom_turns_the_sign(known: list[float], new: list[f
     is_new = np.array([[False] * len(known) + [True] * len(new)])
     here, there = (quantiles(*difference_posterior(row, side), (0.1, 0.5, 0.9)) for side in (is_new, ~is_new))
     assert [-x for x in reversed(there)] == pytest.approx(here, abs=0.01)
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.2])
+@pytest.mark.parametrize("pairs", [2, 3])
+def test_one_of_three_equal_groups_differs_no_more_often_than_stated(pairs: int, noise: float) -> None:
+    """The guards of a bisection with a stated error of 1 %; two pairs whose ranges are apart: a third."""
+    rng, jobs, error = np.random.default_rng([pairs, round(100 * noise)]), 300, 0.01
+    wrong = sum(
+        any(differ(noise * rng.normal(size=(2, pairs)), 0.01, error / 3) for _ in range(3))
+        for _ in range(jobs)
+    )
+    assert wrong <= binom.ppf(0.999, jobs, error)
+
+
+def test_launches_that_agree_by_chance_are_not_free_of_noise() -> None:
+    """One of 32 requests failed in each launch of B; then answers of 28 tokens for 32, a step of 13 %."""
+    assert not differ([[0.0, 0.0], [1 / 32, 1 / 32]], 0.005, 0.01 / 3)
+    assert differ([[0.0, 0.0], [0.1335, 0.1335]], 0.01, 0.01 / 3)
+    assert not differ([[0.0, 0.0], [0.1335, 0.1335], [0.1, -0.1]], 0.01, 0.01 / 3)
+
+
+def test_a_difference_within_the_smallest_effect_is_none() -> None:
+    groups = [0.0001 * np.arange(6), 0.004 + 0.0001 * np.arange(6)]
+    assert differ(groups, 0.003, 0.01)
+    assert not differ(groups, 0.02, 0.01)
