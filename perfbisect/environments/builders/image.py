@@ -108,9 +108,17 @@ class ImageBuilder(CachedBuilder):
         return Refusal(reason, code="image_missing") if lookup.state == "hole" else None
 
     def key_parts(self, change: Change) -> tuple[object, ...]:
-        """The digest names the content; without an answer from the registry nothing is cached."""
-        content = self.lookup(change).digest or f"unknown {change.id}"
-        return (content, self.tool, self.words, self._python, self.package.module, str(uv.base_python()))
+        """The digest names the content; each change is checked to be in it, so its id is part too."""
+        content = self.lookup(change).digest
+        return (
+            content,
+            change.source,
+            self.tool,
+            self.words,
+            self._python,
+            self.package.module,
+            str(uv.base_python()),
+        )
 
     @property
     def _python(self) -> str:
