@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import requests
@@ -79,6 +81,8 @@ def test_without_settings_the_registry_is_pips_own(monkeypatch: pytest.MonkeyPat
     for name in ("PIP_NO_INDEX", "UV_FIND_LINKS"):
         monkeypatch.delenv(name)
     monkeypatch.setattr(uv, "_pip_files", dict)
+    settings = SimpleNamespace(PyPI=SimpleNamespace(simple_url="https://index.invalid/simple"))
+    monkeypatch.setitem(sys.modules, "pip._internal.models.index", settings)
 
     def refuse(url: str) -> requests.Session:
         asked.append(url)
@@ -86,9 +90,7 @@ def test_without_settings_the_registry_is_pips_own(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(uv, "open_session", refuse)
     assert uv.upload_day("tiny_engine", Version("1.0")) == ""
-    (url,) = asked
-    assert url.startswith("https://")
-    assert url.endswith("/simple/tiny-engine/")
+    assert asked == ["https://index.invalid/simple/tiny-engine/"]
 
 
 def test_a_tag_of_the_release_is_as_good_as_the_registry(tmp_path: Path) -> None:
