@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from glob import glob
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.machine import devices
+from tests.cells.importers.test_perf_eval import PROFILES, RECIPE
 from tests.cells.importers.test_perf_specs import SPEECH, server
 from tests.command_line import type_command
 from tests.docs.commands import ROOT, Document, commands_of, documents, leaf_of
@@ -25,6 +27,8 @@ from tests.fakes import checkouts
 from tests.fakes.gitwriter import run_git
 from tests.machine import fake_smi
 from tests.nightlies import make_nightlies
+from tests.series.made import write
+from tests.series.sources.test_dashboards import perf_row
 
 INDEX = "https://wheels.vllm.ai"
 FIT = {0, 3, 4}
@@ -61,6 +65,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     made = make_nightlies(folder / "made")
     made.repo.rename(folder / "nights")
     made.all.rename(folder / "nightly-results")
+    write(folder / "perf-eval" / "workloads" / "talker_h200.yaml", RECIPE)
+    write(folder / "perf-eval" / "lib" / "gpu_profiles.yaml", PROFILES)
+    write(folder / "perf.json", json.dumps({"rows": [perf_row()]}))
+    with zipfile.ZipFile(folder / "results_bmk.zip", "w") as archive:
+        archive.writestr("perf.json", json.dumps({"rows": [perf_row(conc="64")]}))
     (folder / "cells").mkdir()
     shipped = (ROOT / "cells" / "text_latency_c1.yaml").read_text()
     (folder / "cells" / "own.yaml").write_text(shipped)
@@ -122,8 +131,8 @@ def test_what_a_document_types_does_what_it_says(document: Document, world: Worl
     wanted = [(command, verb, way_of(command, verb or command.words[0])) for command, verb in tried]
     asks = [(command, verb, way) for command, verb, way in wanted if way.words]
     if any(verb.startswith(("track", "dashboard")) for _, verb, _ in asks):
-        for words in (("track", "ingest", "nightly-results", "--zone", "UTC"), ("track", "detect")):
-            assert typed(words, world)[0] == 0
+        for words in (("ingest", "nightly-results", "--zone", "UTC"), ("ingest", "perf.json"), ("detect",)):
+            assert typed(("track", *words), world)[0] == 0
     wrong = []
     for command, verb, way in asks:
         code, told = typed(way.words, world)
