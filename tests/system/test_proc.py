@@ -385,7 +385,7 @@ def _start_threads(begun: threading.Event) -> None:
 
 def test_an_interruption_reaches_the_thread_that_is_meant() -> None:
     """One that does nothing but start threads: without the lock, some rounds hit a thread that it starts."""
-    for _ in range(300):
+    for _ in range(100):
         begun = threading.Event()
         strays: list[threading.ExceptHookArgs] = []
         thread = threading.Thread(target=_start_threads, args=(begun,), daemon=True)
