@@ -41,6 +41,7 @@ from perfbisect.bisect.decision.model import (  # noqa: E402
     Plan,
     SearchEnd,
     SearchOutcome,
+    Skipped,
     Wait,
 )
 from perfbisect.model.attempt import Costs  # noqa: E402
@@ -58,6 +59,16 @@ class World:
     tau: float = 0.015
     environment: float = 0.0
     """Standard deviation of what the one build of each change adds to all its launches (log)."""
+    build_modes: tuple[float, float] = (0.0, 0.0)
+    """How much slower builds in the slower of two modes are, and the share of builds in it ..."""
+    launch_modes: tuple[float, float] = (0.0, 0.0)
+    """... and the same of launches."""
+    slow_share: float = 1.0
+    """Share of the launches from the culprit on that the step slows."""
+    slope: float = 0.0
+    """Change over the whole range, a little at every position."""
+    fails: float = 0.0
+    """Share of tries of a launch that fail; a change that fails twice in turn is skipped."""
     place: tuple[float, ...] = ()
     """What the second, third, ... run of every launch adds; the last also to later ones."""
     lost: float = 0.0
@@ -79,6 +90,19 @@ WORLDS: dict[str, World] = {
     "environment 0.5 %, no change": World(step=0.0, environment=0.005),
     "environment 1 %": World(environment=0.01),
     "environment 1 %, no change": World(step=0.0, environment=0.01),
+    "builds, sd 1 %, step 5 %": World(step=0.05, environment=0.01),
+    "builds in modes 3 % apart, p 0.2, step 5 %": World(step=0.05, build_modes=(0.03, 0.2)),
+    "builds in modes 3 % apart, p 0.2, no change": World(step=0.0, build_modes=(0.03, 0.2)),
+    "builds in modes 3 % apart, p 0.5, step 5 %": World(step=0.05, build_modes=(0.03, 0.5)),
+    "builds in modes 3 % apart, p 0.5, no change": World(step=0.0, build_modes=(0.03, 0.5)),
+    "slow in half of the launches, step 20 %": World(step=0.2, slow_share=0.5),
+    "slow in a fifth of the launches, step 50 %": World(step=0.5, slow_share=0.2),
+    "launches in modes 8 % apart, p 0.5, step 5 %": World(step=0.05, launch_modes=(0.08, 0.5)),
+    "launches in modes 8 % apart, p 0.5, no change": World(step=0.0, launch_modes=(0.08, 0.5)),
+    "tries fail in 30 %, step 5 %": World(step=0.05, fails=0.3),
+    "tries fail in 50 %, step 5 %": World(step=0.05, fails=0.5),
+    "slope of 5 %": World(step=0.0, slope=0.05),
+    "slope of 10 %": World(step=0.0, slope=0.10),
     "place +5 %": World(step=0.05, place=(0.05,)),
     "place -10 %, -12 %, no change": World(step=0.0, place=(-0.10, -0.12)),
     "a third of launches lost": World(lost=0.33),
@@ -125,6 +149,8 @@ class Bench:
     drawn: np.ndarray
     costs: Costs
     built: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    """Changes whose last try failed."""
 
     def level(self, index: int, slot: int) -> float:
         world = self.world
@@ -139,7 +165,19 @@ class Bench:
         if rng.random() < world.lost:
             return Lost(minutes * rng.random())
         self.built.add(action.index)
+        if world.fails and rng.random() < world.fails:
+            if action.index in self.failed:
+                self.failed.remove(action.index)
+                minutes = build + self.costs.launch / 2
+                return Skipped(action.index, action.purpose, minutes, _name(slot, world))
+            self.failed.add(action.index)
+            return Lost(build + self.costs.launch / 2)
+        self.failed.discard(action.index)
         level = self.level(action.index, slot) + rng.normal(0, world.tau)
+        if action.index >= self.culprit and world.slow_share < 1 and rng.random() >= world.slow_share:
+            level -= math.log1p(world.step)
+        if world.launch_modes[1] and rng.random() < world.launch_modes[1]:
+            level += math.log1p(world.launch_modes[0])
         if rng.random() < world.outliers:
             level += math.log1p(rng.uniform(0.05, 0.4))
         places = [
@@ -173,6 +211,9 @@ def play(world: World, seed: int) -> Session:
     rng = np.random.default_rng([seed, 104_729])
     culprit = int(rng.integers(1, world.n + 1))
     drawn = rng.normal(0, world.environment, world.n + 1)
+    if world.build_modes[1]:
+        drawn += math.log1p(world.build_modes[0]) * (rng.random(world.n + 1) < world.build_modes[1])
+    drawn += math.log1p(world.slope) * np.linspace(0, 1, world.n + 1)
     bench = Bench(world, rng, culprit, drawn, Costs())
     plan = Plan(n=world.n, costs=bench.costs)
     session = Session("", False)
@@ -230,6 +271,8 @@ def _judge(session: Session, bench: Bench, outcome: SearchOutcome) -> Session:
     session.word = outcome.verdict
     found = outcome.verdict == "found"
     session.right = culprit in outcome.culprits and found if world.step else not found
+    if world.slope:
+        session.right = outcome.verdict == "gradual"
     if outcome.whole is not None and world.elsewhere is None:
         session.whole = _covers(outcome.whole, bench.level(world.n, 0) - bench.level(0, 0))
     if found and session.right and outcome.confirmed is not None and world.elsewhere is None:
