@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfbisect.bisect.decision.beliefs import Posterior
+from perfbisect.bisect.decision.drift import DRIFT_MINUTES
 from perfbisect.bisect.decision.model import Comparison
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_scale
 from perfbisect.bisect.decision.state import Prices
-from perfbisect.stats.robust import Array, adaptive_grid, grid_cells, log_heavy_tailed, log_sum_exp, quantiles
+from perfbisect.stats.robust import Array, log_heavy_tailed, log_sum_exp, quantiles
 
 DECIDED = math.log(20.0)
 """A likelihood ratio of twenty to one decides ..."""
@@ -27,8 +28,8 @@ LEAST_PAIRS = 2
 _ENOUGH = 9.0
 """Squared step in units of the variance of a pair's difference at which a t4 ratio passes twenty to one."""
 
-DRIFT_MINUTES = 120.0
-"""Correlation time that a drift is taken to have within an A/B."""
+_MOST_NODES = 800
+"""Levels and steps that an A/B is integrated over, at most."""
 
 PAIRS = 12
 """Pairs after which an A/B that has decided nothing counts as failed."""
@@ -78,52 +79,50 @@ def expected(posterior: Posterior) -> EffectPrior:
     )
 
 
-def _levels(data: list[LaunchEstimate], look: EffectPrior, nodes: Array) -> Array:
-    """log likelihood [noise, node] of launches that share one level."""
+def log_ratio(parent: list[LaunchEstimate], culprit: list[LaunchEstimate], look: EffectPrior) -> float:
+    """ln of P(launches | step) / P(launches | no step). :raises ValueError: a side is empty."""
+    if not parent or not culprit:
+        raise ValueError("an A/B needs a launch on each side")
+    totals = np.interp([0.0, *look.steps], *_of_steps(parent, culprit, look))
+    return float(log_sum_exp(totals[1:] + np.log(look.step_weight)) - totals[0])
+
+
+def _of_steps(
+    parent: list[LaunchEstimate], culprit: list[LaunchEstimate], look: EffectPrior
+) -> tuple[Array, Array]:
+    """Steps in equal distances, and the log likelihood of each, noise and the parent's level integrated out.
+
+    All launches share a level, the culprit's moved by the step. Where the machine drifts, each pair has a
+    level of its own: what the drift did between the pairs drops out.
+    """
+    blocks = [(parent, culprit)]
+    if look.drift:
+        blocks = [([p], [c]) for p, c in zip(parent, culprit, strict=False)]
+        look = _wider(look, parent, culprit)
+    points = np.array([launch.center for launch in parent + culprit])
+    scale = launch_scale(look.sigma, look.tau, float(max(launch.runs for launch in parent + culprit)))
+    reach = 8 * float(scale.max())
+    fine = 0.4 * float(scale.min()) / math.sqrt(min(len(parent), len(culprit)))
+    count = min(_MOST_NODES, math.ceil((float(np.ptp(points)) + 2 * reach) / fine))
+    nodes = np.linspace(float(points.min()) - reach, float(points.max()) + reach, count)
+    total = np.zeros((len(scale), 2 * count - 1))
+    for sides in blocks:
+        (before, log_a), (after, log_b) = (_levels(side, look, nodes) for side in sides)
+        mass = np.array([np.correlate(b, a, "full") for a, b in zip(before, after, strict=True)])
+        total += np.log(np.maximum(mass, 1e-300)) + (log_a + log_b)[:, None]
+    steps = (nodes[1] - nodes[0]) * np.arange(1.0 - count, count)
+    return steps, log_sum_exp(total + np.log(look.noise_weight)[:, None], axis=0)
+
+
+def _levels(data: list[LaunchEstimate], look: EffectPrior, nodes: Array) -> tuple[Array, Array]:
+    """Likelihood [noise, node] of launches that share one level, relative to its maximum; log of that."""
     out = np.zeros((len(look.sigma), len(nodes)))
     for launch in data:
         scale = launch_scale(look.sigma, look.tau, float(launch.runs), launch.offset_se)
         z = (launch.center - nodes)[None] / scale[:, None]
         out += log_heavy_tailed(z) - np.log(scale)[:, None]
-    return out
-
-
-def _nodes(data: list[LaunchEstimate], look: EffectPrior) -> Array:
-    runs = float(max(launch.runs for launch in data))
-    scale = launch_scale(look.sigma, look.tau, runs)
-    fine, wide = float(scale.min()), float(scale.max())
-    points = np.array([launch.center for launch in data])
-    return adaptive_grid(points, 0.5 * fine / math.sqrt(len(data)), 6 * wide, most=400)
-
-
-def log_ratio(parent: list[LaunchEstimate], culprit: list[LaunchEstimate], look: EffectPrior) -> float:
-    """ln of P(data | step) / P(data | no step). :raises ValueError: a side is empty.
-
-    All launches share a level, the culprit's moved by the step. Where the machine drifts, each pair has a
-    level of its own: what the drift did between the pairs drops out.
-    """
-    if not parent or not culprit:
-        raise ValueError("an A/B needs a launch on each side")
-    # Both sides are on one slot: the error of its shift is common to them.
-    parent, culprit = ([replace(x, offset_se=0.0) for x in side] for side in (parent, culprit))
-    blocks = [(parent, culprit)]
-    if look.drift:
-        blocks = [([p], [c]) for p, c in zip(parent, culprit, strict=False)]
-        look = _wider(look, parent, culprit)
-    prior = np.log(look.noise_weight)
-    totals = []
-    for step in (0.0, *look.steps):
-        each = [_one_level(p + [replace(x, center=x.center - step) for x in c], look) for p, c in blocks]
-        totals.append(float(log_sum_exp(np.sum(each, axis=0) + prior)))
-    changed = float(log_sum_exp(np.array(totals[1:]) + np.log(look.step_weight)))
-    return changed - totals[0]
-
-
-def _one_level(data: list[LaunchEstimate], look: EffectPrior) -> Array:
-    """log likelihood [noise] of launches that share one unknown level."""
-    nodes = _nodes(data, look)
-    low, high = grid_cells(nodes)
-    return log_sum_exp(_levels(data, look, nodes) + np.log(high - low)[None], axis=1)
+    top = out.max(axis=1)
+    return np.exp(out - top[:, None]), top
 
 
 def _wider(look: EffectPrior, parent: list[LaunchEstimate], culprit: list[LaunchEstimate]) -> EffectPrior:
@@ -143,33 +142,10 @@ def compare(
 ) -> Comparison:
     """The relative effect culprit / parent - 1 in the metric's own direction, with its 95 % interval.
 
-    Both levels are flat before the data; the noise is mixed over, so that few launches give a wide interval.
+    The step is flat before the data; everything else is as in :func:`log_ratio`.
     """
-    look = _wider(look, parent, culprit)
-    scale = launch_scale(look.sigma, look.tau, float(max(launch.runs for launch in parent + culprit)))
-    parts: list[tuple[Array, Array, float]] = []
-    for j in range(len(scale)):
-        one = EffectPrior(
-            look.steps, look.step_weight, look.sigma[j : j + 1], look.tau[j : j + 1], np.ones(1)
-        )
-        sides = []
-        for side in (parent, culprit):
-            points = np.array([launch.center for launch in side])
-            fine = 0.4 * float(scale[j]) / math.sqrt(len(side))
-            nodes = adaptive_grid(points, fine, 8 * float(scale[j]), most=160)
-            low, high = grid_cells(nodes)
-            log_mass = _levels(side, one, nodes)[0] + np.log(high - low)
-            evidence = float(log_sum_exp(log_mass))
-            sides.append((nodes, np.exp(log_mass - evidence), evidence))
-        (a, weight_a, log_a), (b, weight_b, log_b) = sides
-        difference = (b[None, :] - a[:, None]).ravel()
-        mass = (weight_a[:, None] * weight_b[None, :]).ravel()
-        parts.append((difference, mass, log_a + log_b + math.log(look.noise_weight[j])))
-    top = max(log for _, _, log in parts)
-    x = np.concatenate([d for d, _, _ in parts])
-    w = np.concatenate([m * math.exp(log - top) for _, m, log in parts])
-    by = np.argsort(x)
-    low_, middle, high_ = quantiles(x[by], w[by], (0.025, 0.5, 0.975))
+    steps, log_mass = _of_steps(parent, culprit, look)
+    low_, middle, high_ = quantiles(steps, np.exp(log_mass - log_mass.max()), (0.025, 0.5, 0.975))
     effects = sorted(math.expm1(sign * v) for v in (low_, middle, high_))
     return Comparison(
         parent=parent[0].index,

@@ -22,6 +22,9 @@ from perfbisect.stats.robust import Array, log_sum_exp
 ABSENT = 0.7
 """Prior probability that the machine does not drift."""
 
+DRIFT_MINUTES = 120.0
+"""Correlation time that a drift is taken to have where it is not integrated over."""
+
 _SD = (0.008, 0.016, 0.032)
 _MINUTES = (60.0, 240.0)
 
@@ -182,7 +185,7 @@ def drifting(
     for turn in range(_TURNS):
         own = which.tau[:, None] ** 2 + fixed[None]
         got = fit(y, own / weight[None], after, kernel(which, minutes, minutes))
-        sizes = _sizes(got, without_drift.min_effect)
+        sizes = step_sizes(got, without_drift.min_effect)
         change = sizes[2] + np.log(mass * (1 - NO_CHANGE))[None]
         logs = np.concatenate([change, got.none[:, None] + math.log(NO_CHANGE)], axis=1)
         logs += which.log_prior[:, None]
@@ -194,7 +197,7 @@ def drifting(
         if turn < _TURNS - 1:
             kept = of_kind > _KEPT * of_kind.max()
             few = tuple(part[kept] for part in sizes)
-            weight = _weights(_select(got, kept), y, after, weight[None], own[kept], few, share[kept])
+            weight = launch_weights(_select(got, kept), y, after, weight[None], own[kept], few, share[kept])
             which = _select(which, kept)
     soon = np.array([float(minutes.max()) + _SOON])
     forecast = next_level(got, which, y, after, kernel(which, soon, minutes)[:, 0])
@@ -215,7 +218,7 @@ def _has_drift(data: tuple[LaunchEstimate, ...], without_drift: Posterior) -> bo
     return bool(rest[1:] @ rest[:-1] > _TOGETHER * float(rest @ rest) / math.sqrt(len(rest)))
 
 
-def _sizes(got: DriftFit, min_effect: float) -> Sizes:
+def step_sizes(got: DriftFit, min_effect: float) -> Sizes:
     """The integral over the step: nodes around the best size of each gap, weighed by the prior's mass."""
     sd = 1 / np.sqrt(got.precision)
     low = np.clip(got.best - _REACH * sd, math.log1p(min_effect), 0.98 * _LARGEST)
@@ -234,7 +237,7 @@ def _mean(sizes: Sizes) -> tuple[Array, Array]:
     return mean, np.maximum((sizes[0] ** 2 * sizes[1]).sum(-1) - mean**2, 0.0)
 
 
-def _weights(
+def launch_weights(
     got: DriftFit, y: Array, after: Array, weight: Array, own: Array, sizes: Sizes, share: Array
 ) -> Array:
     """Each launch's weight: its squared distance in units of its own noise, under every hypothesis."""

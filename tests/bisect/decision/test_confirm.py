@@ -124,3 +124,31 @@ def test_large_steps_need_few_runs_and_dear_launches_many():
     dear = observed_prices(Plan(n=9, costs=Costs(4, 60, 0.1)), ())
     assert runs_for(posterior(0.06, 0.08), dear, 6) == 6
     assert runs_for(posterior(0.06, 0.08), dear, 3) == 3
+
+
+def drifting_pairs(seed, pairs=4):
+    """A step of 4 % on a machine that wanders by 1.2 % from launch to launch."""
+    rng = np.random.default_rng(seed)
+    path = np.cumsum(rng.normal(0, 0.012, 2 * pairs))
+    order = [turn(0, 1, k) for k in range(2 * pairs)]
+    return [
+        LaunchEstimate(
+            index, "confirm", 0.04 * index + path[k] + rng.normal(0, 0.012), 2, (0.0, 0.0), at=5.0 * k
+        )
+        for k, index in enumerate(order)
+    ]
+
+
+def test_under_a_drift_the_interval_of_a_confirmed_step_holds_no_zero():
+    """Test and interval are one computation; over all launches seeds 8, 47 and 203 hold 0."""
+    look = EffectPrior(
+        np.array([0.03, 0.05]), np.full(2, 0.5), np.array([0.01]), np.array([0.01]), np.ones(1), drift=0.03
+    )
+    confirmed = 0
+    for seed in (*range(40), 47, 95, 203):
+        made = drifting_pairs(seed)
+        parent, culprit = ([x for x in made if x.index == index] for index in (0, 1))
+        if is_confirmed(len(made), log_ratio(parent, culprit, look)):
+            confirmed += 1
+            assert compare(parent, culprit, look, 1).low > 0
+    assert confirmed >= 20
