@@ -44,7 +44,9 @@ from perfbisect.serving.log_facts import combine_launches, fact_differences
 from perfbisect.stats.ab_test import AbVerdict
 from perfbisect.stats.two_sample import Scale, differ
 
-BisectOutcome = Literal["found", "not reproduced", "too small", "out of budget", "inconclusive", "unfinished"]
+BisectOutcome = Literal[
+    "found", "not reproduced", "too small", "gradual", "out of budget", "inconclusive", "unfinished"
+]
 
 
 GUARD_ERROR = 0.01

@@ -13,6 +13,7 @@ from typing import Final
 
 from perfbisect.bisect.decision import decide
 from perfbisect.bisect.decision.model import SearchEnd, SearchOutcome, Wait
+from perfbisect.bisect.decision.state import MAX_END_SKIPS
 from perfbisect.bisect.documents import (
     ReportDocument,
     bisect_document,
@@ -255,7 +256,8 @@ class _Search:
         if ended.position not in (0, self.plan.last) or not ended.refused:
             return
         same = [x for x in self._seen() if x.position == ended.position]
-        if any(x.end == "finished" for x in same) or (ended.built and sum(x.refused for x in same) < 2):
+        tries = sum(x.refused for x in same)
+        if any(x.end == "finished" for x in same) or (ended.built and tries < 2 * MAX_END_SKIPS):
             return
         end, change = self.plan.end_name(ended.position), self.plan.positions[ended.position].change
         advice = f"choose another --{end}; `git log {change.short}` shows its neighbours"

@@ -52,6 +52,10 @@ _MEANINGS: Final[Mapping[str, str]] = {
         "There may be a difference, but launches of one change differ by as much: naming a change would be "
         "guessing."
     ),
+    "gradual": (
+        "The metric moves a little at many changes: launches between the ends lie on a slope, and no single "
+        "commit is to blame."
+    ),
     "out of budget": (
         "The budget ended first, and no change stands out yet. Every launch is kept; with more minutes the "
         "search continues from here."

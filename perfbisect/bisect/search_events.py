@@ -32,21 +32,16 @@ _FAR = 5.0
 
 
 def to_search_events(records: Iterable[LaunchRecord], plan: BisectPlan) -> tuple[Event, ...]:
-    """Values, skips after the one retry, and lost minutes, in the order in which launches ended.
-
-    A failure of an end that never gave a value is no skip: it is an error about the range.
-    """
+    """Values, skips after the one retry, and lost minutes, in the order in which launches ended."""
     events: list[Event] = []
     failed: set[int] = set()
-    never = {0, plan.last}
     for launch in ended_launches(records):
         if launch.purpose not in SEARCHING:
             continue
         if launch.end == "finished" and launch.attempt is not None:
             failed.discard(launch.position)
-            never.discard(launch.position)
             events.append(_measured(launch, launch.attempt, plan.ref))
-        elif launch.end != "failed" or not launch.refused or launch.position in never:
+        elif launch.end != "failed" or not launch.refused:
             events.append(Lost(launch.minutes))
         elif launch.built and launch.position not in failed:
             failed.add(launch.position)

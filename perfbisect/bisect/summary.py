@@ -30,6 +30,8 @@ def reason_sentence(reason: Reason, plan: BisectPlan) -> str:
         "pair": f"A/B of the suspect and its parent, pair {reason.round}",
         "parent before pair": "the suspect's parent, before its A/B",
         "another step": f"{' and '.join(_shorts(plan, reason.span))}: is there another step?",
+        "another build": "another build beside the suspect: does it show the step, too?",
+        "slow at times": "the suspect and its parent again: does it slow every launch?",
     }
     return sentences[reason.kind]
 
@@ -50,9 +52,12 @@ def note_sentence(note: Note, plan: BisectPlan) -> str:
         steps.append(f"{', '.join(shorts)} lies at neither level")
     sentences: Mapping[NoteKind, str] = {
         "more steps": f"more than one step: {'; '.join(steps)}",
-        "one build": (
-            f"only the {ends} end shows the step, with one build of it: rebuild its environment to be sure"
+        "one build": f"one side of the step rests on one build, {pair}: another build would tell more",
+        "builds differ": (
+            f"builds of this range differ by themselves, by about {note.effect or 0.0:.1%}; with that, P is "
+            f"{note.probability:.2f} that {pair} made the step"
         ),
+        "intermittent": f"slow in {note.slow[0]} of {note.slow[1]} launches from {pair} on",
         "unstable ends": f"the {ends} end could not be served at times",
         "ends swapped": f"the {last} end is {against} than the {first} end: {effect}; are they swapped?",
         "not confirmed": (
@@ -85,6 +90,8 @@ def summarize(result: BisectResult) -> Iterator[str]:
             yield from _not_reproduced(outcome, plan)
         elif outcome.verdict == "too small":
             yield from _too_small(outcome, plan, result.minutes_per_launch)
+        elif outcome.verdict == "gradual":
+            yield from _gradual(outcome, plan)
         else:
             yield from _out_of_budget(outcome, plan, result.minutes_per_launch)
         yield from _steps(outcome, plan)
@@ -112,6 +119,8 @@ def next_command(result: BisectResult) -> str:
         return git_command(plan.setting.repository, "show", culprit.short)
     if outcome.verdict == "out of budget":
         return f"perfbisect resume {result.job.id} --budget {max(1, round(plan.budget * 2))}m"
+    if outcome.verdict == "gradual":
+        return "bisect with --good and --bad further apart, or compare releases: perfbisect bisect --releases"
     if outcome.verdict == "too small":
         return "make the cell quieter or longer (more prompts, a machine of its own), or widen the range"
     return (
@@ -232,6 +241,13 @@ def _too_small(outcome: SearchOutcome, plan: BisectPlan, minutes_per_launch: flo
             f"Settling it would take about {outcome.launches_needed} launches a side, "
             f"some {2 * outcome.launches_needed * minutes_per_launch:.0f} minutes for the ends alone."
         )
+
+
+def _gradual(outcome: SearchOutcome, plan: BisectPlan) -> Iterator[str]:
+    ends = f"from {plan.end_name(0)} to {plan.end_name(plan.last)}"
+    size = _size(outcome.whole) if outcome.whole else _step_direction(plan)
+    yield f"{_metric(plan)} changes gradually {ends}: {size}. No single commit carries it."
+    yield f"Probability of a slope rather than a step {outcome.probability:.2f}, given the model."
 
 
 def _out_of_budget(outcome: SearchOutcome, plan: BisectPlan, minutes_per_launch: float) -> Iterator[str]:

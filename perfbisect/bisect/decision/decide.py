@@ -22,8 +22,13 @@ from perfbisect.bisect.decision.model import (
     SearchOutcome,
     Wait,
 )
-from perfbisect.bisect.decision.search import RangeResult, search
+from perfbisect.bisect.decision.rivals import Rivals
+from perfbisect.bisect.decision.search import RangeResult, rivals_of, search
 from perfbisect.bisect.decision.state import SearchState, SlotContext
+
+MIN_POSITIONS = 6
+MIN_LAUNCHES = 14
+"""Least positions and launches that show a slope."""
 
 
 def next_action(
@@ -42,7 +47,7 @@ def next_action(
 
     Raises:
         ValueError: the plan or an event is invalid, the slot is not free, or an end of the range cannot be
-            measured (skipped before it ever gave a value, or three times): an error about the range.
+            measured (skipped three times in turn): an error about the range.
     """
     context = SlotContext(slot, tuple(pending), tuple(slots))
     state = SearchState.from_events(plan, tuple(events))
@@ -88,14 +93,25 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     steps = multi_step.confirmed_steps(state) if state.plan.all_steps else ()
     if steps:
         return multi_step.next_action(state, posterior, steps, context)
+    rivals = state.rivals((0, state.plan.n), posterior)
+    if is_gradual(state, rivals) and not context.pending:
+        return SearchEnd(outcome.gradual(state, posterior, rivals))
     action = search(state, posterior, (0, state.plan.n), context)
     if not isinstance(action, RangeResult):
         return action
     if action.pairs is not None:
-        return SearchEnd(outcome.found(state, posterior, action.pairs))
+        rivals = rivals_of(state, posterior, (0, state.plan.n), action.pairs)
+        end = outcome.found if action.verdict == "found" else outcome.ambiguous
+        return SearchEnd(end(state, posterior, action.pairs, rivals))
     if action.verdict == "not reproduced":
-        return SearchEnd(outcome.without_culprit(state, posterior, action.verdict))
+        return SearchEnd(outcome.no_step(state, posterior))
     return SearchEnd(outcome.unconfirmed(state, posterior))
+
+
+def is_gradual(state: SearchState, rivals: Rivals) -> bool:
+    """Whether enough positions show a slope rather than a step."""
+    enough = len(rivals.plain.at) >= MIN_POSITIONS and len(state.usable) >= MIN_LAUNCHES
+    return enough and rivals.builds.is_slope
 
 
 def _unseen_end(state: SearchState, context: SlotContext) -> NextLaunch | None:

@@ -62,7 +62,7 @@ def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Se
     if posterior.none < SEARCH_BELOW:
         return None
     if shows_no_change(posterior, rounds):
-        return SearchEnd(outcome.without_culprit(state, posterior, "not reproduced"))
+        return SearchEnd(outcome.no_step(state, posterior))
     runs = state.prices.best_runs(posterior.sigma, posterior.tau, plan.max_runs)
     if rounds < _PAIRED:
         runs = max(runs, min(2, plan.max_runs))

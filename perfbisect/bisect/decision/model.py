@@ -7,7 +7,7 @@ from typing import Literal
 
 from perfbisect.model.attempt import Costs, Purpose
 
-SearchVerdict = Literal["found", "not reproduced", "too small", "out of budget"]
+SearchVerdict = Literal["found", "not reproduced", "too small", "gradual", "out of budget"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,8 @@ ReasonKind = Literal[
     "pair",
     "parent before pair",
     "another step",
+    "another build",
+    "slow at times",
 ]
 
 
@@ -173,6 +175,8 @@ class NamedStep:
 NoteKind = Literal[
     "more steps",
     "one build",
+    "builds differ",
+    "intermittent",
     "unstable ends",
     "ends swapped",
     "not confirmed",
@@ -190,7 +194,8 @@ class Note:
     """What else a reader must know of an outcome; only the fields that its ``kind`` needs are set.
 
     ``positions``: those concerned, of a part its two ends. ``effect``, ``whole``: relative changes, of a step
-    and of the range. ``spans``: the ends of several parts.
+    and of the range. ``spans``: the ends of several parts. ``slow``: launches that were slow, and those made,
+    from the culprit on.
     """
 
     kind: NoteKind
@@ -199,6 +204,7 @@ class Note:
     whole: float | None = None
     probability: float = 0.0
     spans: tuple[tuple[int, int], ...] = ()
+    slow: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,14 @@ from perfbisect.bisect.decision.beliefs import Posterior
 from perfbisect.bisect.decision.endpoints import MAX_ROUNDS, SEARCH_BELOW, shows_no_change
 from perfbisect.bisect.decision.model import NextLaunch, Note, Reason, SearchEnd, Wait
 from perfbisect.bisect.decision.outcome import ConfirmedStep
-from perfbisect.bisect.decision.search import NAME_ABOVE, RangeResult, judge_pairs, search
+from perfbisect.bisect.decision.search import (
+    NAME_ABOVE,
+    RangeResult,
+    is_named,
+    judge_pairs,
+    rivals_of,
+    search,
+)
 from perfbisect.bisect.decision.state import Pairs, SearchState, SlotContext, Span
 
 MAX_FAILED_TRIALS = 2
@@ -56,7 +63,9 @@ def _confirmed_step(state: SearchState, pairs: Pairs, span: Span, since: int) ->
         posterior = state.posterior(span, known)
         if posterior is not None:
             mass = float(posterior.p[pairs.parent + 1 : pairs.culprit + 1].sum())
-            if mass >= NAME_ABOVE:
+            if mass >= NAME_ABOVE and is_named(
+                state, span, pairs, rivals_of(state, posterior, span, pairs, known)
+            ):
                 return ConfirmedStep(pairs, mass, posterior, known)
     return None
 

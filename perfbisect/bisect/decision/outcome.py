@@ -18,12 +18,12 @@ from perfbisect.bisect.decision.model import (
     SearchOutcome,
     SearchVerdict,
 )
+from perfbisect.bisect.decision.rivals import Rivals
 from perfbisect.bisect.decision.state import Pairs, SearchState
 from perfbisect.stats.robust import robust_location
 
-ONE_BUILD = 0.05
-"""Step below which what one build of an environment does (the winners of an autotuning, say) could pass for
-it, where a single position stands on one side: scripts/calibrate.py, environment 1 %."""
+INTERMITTENT_BELOW = 0.9
+"""Share of slow launches below which a step is called intermittent."""
 
 MAX_PROBABILITY = 0.99
 """No probability of a culprit is reported above this: the model is not that sure of itself."""
@@ -66,14 +66,40 @@ def _relative(delta: float, sign: int) -> float:
     return math.expm1(delta) if sign > 0 else -math.expm1(-delta)
 
 
-def found(state: SearchState, posterior: Posterior, pairs: Pairs) -> SearchOutcome:
+def found(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals) -> SearchOutcome:
     """The leading set, confirmed by an A/B."""
     _, _, mass = leading(posterior.p, state.skips)
     step = ConfirmedStep(pairs, mass, posterior, len(state.data)).named(state.plan.sign)
     outcome = _named(state, posterior, step, ())
     assert outcome.whole is not None
-    notes = (*_more_steps(state, posterior, step.confirmed, outcome.whole), *outcome.notes)
-    return replace(outcome, notes=notes)
+    more = _more_steps(state, posterior, step.confirmed, outcome.whole)
+    return replace(outcome, notes=(*_intermittent(rivals, pairs), *more, *outcome.notes))
+
+
+def ambiguous(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals) -> SearchOutcome:
+    """An A/B confirmed a step, and builds that differ by themselves or slow launches explain it as well."""
+    support = rivals.with_builds(pairs.parent, pairs.culprit)
+    notes = list(_intermittent(rivals, pairs))
+    if not notes:
+        sd = rivals.builds.build_sd
+        notes = [
+            Note("builds differ", (pairs.culprit,), effect=sd, probability=min(support, MAX_PROBABILITY))
+        ]
+    outcome = without_culprit(state, posterior, "too small")
+    return replace(outcome, notes=(*notes, *outcome.notes))
+
+
+def gradual(state: SearchState, posterior: Posterior, rivals: Rivals) -> SearchOutcome:
+    """The change between the ends is a slope: no single change carries it."""
+    outcome = without_culprit(state, posterior, "gradual")
+    return replace(outcome, probability=min(rivals.builds.slope, MAX_PROBABILITY))
+
+
+def _intermittent(rivals: Rivals, pairs: Pairs) -> Iterator[Note]:
+    """That only a share of the launches from the suspect on is slow."""
+    slow, made = rivals.slow_launches(pairs.culprit)
+    if rivals.intermittent.share < INTERMITTENT_BELOW and slow < made:
+        yield Note("intermittent", (pairs.culprit,), slow=(slow, made))
 
 
 def all_steps(
@@ -91,7 +117,7 @@ def _named(
 ) -> SearchOutcome:
     whole = compare_ends(state, posterior, (0, state.plan.n))
     change = math.log1p(whole.effect)
-    builds = [note for x in steps or (step,) for note in _one_build(state.plan.n, x.confirmed)]
+    builds = [note for x in steps or (step,) for note in _one_build(state, x.confirmed)]
     return SearchOutcome(
         verdict="found",
         culprits=step.culprits,
@@ -127,6 +153,17 @@ def without_culprit(
         notes=(*notes, *_unstable_ends(state)),
         launches_needed=needed,
     )
+
+
+def no_step(state: SearchState, posterior: Posterior) -> SearchOutcome:
+    """Not reproduced where the whole change is below the smallest effect, else too small."""
+    outcome = without_culprit(state, posterior, "not reproduced")
+    assert outcome.whole is not None
+    worst = outcome.whole.high if state.plan.sign > 0 else -outcome.whole.low
+    if worst < state.plan.min_effect:
+        return outcome
+    needed = posterior.launches_needed(max(launch.runs for launch in state.data), outcome.whole.launches)
+    return replace(outcome, verdict="too small", probability=0.0, launches_needed=needed)
 
 
 def unconfirmed(state: SearchState, posterior: Posterior) -> SearchOutcome:
@@ -180,11 +217,15 @@ def _outliers(state: SearchState, posterior: Posterior, culprit: int) -> tuple[i
     return tuple(out)
 
 
-def _one_build(last: int, step: Comparison) -> Iterator[Note]:
-    """A small step that only an end itself shows: what one build does could pass for it."""
-    at_end = step.parent <= 0 or step.culprit >= last
-    if abs(step.effect) < ONE_BUILD and at_end:
-        yield Note("one build", positions=(last if step.culprit == last else 0,))
+def _one_build(state: SearchState, step: Comparison) -> Iterator[Note]:
+    """That one side of a step was seen in one build only, whose own offset could pass for it."""
+    builds = {launch.index for launch in state.usable}
+    for side in (
+        {index for index in builds if index <= step.parent},
+        {index for index in builds if index >= step.culprit},
+    ):
+        if len(side) == 1:
+            yield Note("one build", positions=tuple(side))
 
 
 def _unstable_ends(state: SearchState) -> Iterator[Note]:

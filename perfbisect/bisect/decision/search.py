@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.beliefs import Posterior, leading, parent_of
 from perfbisect.bisect.decision.endpoints import rules_out_relevant_step
 from perfbisect.bisect.decision.model import NextLaunch, Reason, SearchVerdict, Wait
 from perfbisect.bisect.decision.probe import probe
+from perfbisect.bisect.decision.rivals import (
+    HOLDS,
+    HOLDS_AT_AN_END,
+    HOLDS_AT_LAST,
+    STEADY,
+    STEADY_AT_LAST,
+    Rivals,
+)
 from perfbisect.bisect.decision.state import WORKERS, Pairs, SearchState, SlotContext, Span
 
 CONFIRM_ABOVE = 0.93
@@ -30,9 +38,16 @@ MIN_SHARE = 0.2
 """Share of the best launch's information that another one must still bring beside those under way."""
 
 
+NEIGHBOURS = 6
+"""Positions on each side of a suspected step whose builds are measured before the name is given up."""
+
+MAX_REPEATS = 8
+"""Launches of a suspect and of its parent that tell a step that slows only a share of the launches."""
+
+
 @dataclass(frozen=True)
 class RangeResult:
-    """How the search of a part ended; ``pairs``: the A/B that a name rests on."""
+    """How the search of a part ended; ``pairs``: the A/B of the suspect."""
 
     verdict: SearchVerdict
     pairs: Pairs | None = None
@@ -73,7 +88,7 @@ def search(
         pairs for pairs, passed in judged if passed and (pairs.parent, pairs.culprit) == (first - 1, last)
     ]
     if held and mass >= NAME_ABOVE:
-        return RangeResult("found", held[-1])
+        return _name(state, posterior, span, held[-1], context)
     if posterior.none > NOTHING_ABOVE and rules_out_relevant_step(posterior):
         return RangeResult("not reproduced")
     if sum(passed is False for _, passed in judged) >= attempts:
@@ -89,6 +104,82 @@ def search(
         return Wait("the launches under way will tell nearly all that another could")
     why = Reason("most informative", bits=choice.bits, minutes=choice.minutes)
     return NextLaunch(choice.index, choice.runs, "search", why)
+
+
+def _name(
+    state: SearchState, posterior: Posterior, span: Span, pairs: Pairs, context: SlotContext
+) -> NextLaunch | Wait | RangeResult:
+    """The name, or the launch that tells it from another explanation.
+
+    The suspect and its parent again where launches may be slow at times only, and a neighbour's build where
+    builds may differ by themselves.
+    """
+    rivals = rivals_of(state, posterior, span, pairs)
+    if is_named(state, span, pairs, rivals):
+        return RangeResult("found", pairs)
+    if context.pending:
+        return Wait("the launches under way come before the name")
+    runs, again, beside = (
+        pairs.launches[0].runs,
+        next_repeat(state, pairs),
+        next_neighbour(state, span, pairs),
+    )
+    if again is not None and rivals.with_intermittence(pairs.parent, pairs.culprit) < STEADY:
+        return NextLaunch(again, runs, "search", Reason("slow at times", index=again))
+    if beside is not None and rivals.with_builds(pairs.parent, pairs.culprit) < HOLDS:
+        return NextLaunch(beside, runs, "search", Reason("another build", index=beside))
+    return RangeResult("too small", pairs)
+
+
+def rivals_of(
+    state: SearchState, posterior: Posterior, span: Span, pairs: Pairs, made: int | None = None
+) -> Rivals:
+    """What else explains the suspected step after the first ``made`` launches.
+
+    Where the step is clearly not the whole change of the part, there are several, and each is judged among
+    its neighbours: another step is no rival of this one.
+    """
+    look, sign = confirm.expected(posterior), state.plan.sign
+    step = confirm.compare(*pairs.sides, look, sign)
+    whole = confirm.compare(state.at(span[0]), state.at(span[1]), look, sign)
+    if whole.low <= step.high and step.low <= whole.high:
+        return state.rivals(span, posterior, made)
+    near = [x for x in posterior.at if pairs.parent - NEIGHBOURS < x < pairs.culprit + NEIGHBOURS]
+    part = (near[0], near[-1])
+    local = state.posterior(part, made)
+    assert local is not None
+    return replace(state.rivals(part, local, made), other_steps=True)
+
+
+def is_named(state: SearchState, span: Span, pairs: Pairs, rivals: Rivals) -> bool:
+    """Whether a confirmed step holds against the other explanations, as far as launches can tell."""
+    steady = STEADY_AT_LAST if next_repeat(state, pairs) is None else STEADY
+    holds = HOLDS
+    if next_neighbour(state, span, pairs) is None:
+        at_an_end = pairs.parent == 0 or pairs.culprit == state.plan.n
+        holds = HOLDS_AT_AN_END if at_an_end else HOLDS_AT_LAST
+    return (
+        rivals.with_intermittence(pairs.parent, pairs.culprit) >= steady
+        and rivals.with_builds(pairs.parent, pairs.culprit) >= holds
+    )
+
+
+def next_repeat(state: SearchState, pairs: Pairs) -> int | None:
+    """The suspect or its parent, whichever has fewer launches; None once both have enough."""
+    index = min((pairs.parent, pairs.culprit), key=lambda index: len(state.at(index)))
+    return index if len(state.at(index)) < MAX_REPEATS else None
+
+
+def next_neighbour(state: SearchState, span: Span, pairs: Pairs) -> int | None:
+    """The nearest position whose build was not measured, on the side of the suspect with fewer builds."""
+    measured = {launch.index for launch in state.usable}
+    before = range(pairs.parent, max(span[0], pairs.parent - NEIGHBOURS + 1) - 1, -1)
+    after = range(pairs.culprit, min(span[1], pairs.culprit + NEIGHBOURS - 1) + 1)
+    for side in sorted((before, after), key=lambda side: len(measured & {*side})):
+        left = [index for index in side if index not in measured | state.skips]
+        if left:
+            return left[0]
+    return None
 
 
 def _turn(pairs: Pairs, skips: frozenset[int]) -> NextLaunch:

@@ -11,11 +11,13 @@ from perfbisect.bisect.decision.beliefs import Posterior, prior_weights
 from perfbisect.bisect.decision.model import Event, Lost, Measured, Pending, Plan, Skipped
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.posterior import compute_posterior
+from perfbisect.bisect.decision.rivals import Rivals
 
 Span = tuple[int, int]
 """A part of the history: its first and last position."""
 
-_END_SKIPS = 3
+MAX_END_SKIPS = 3
+"""Times in turn that an end is skipped before the range is given up: some fail by chance."""
 
 _MIN_PRICE = 1e-3
 """Minutes below which a price makes no difference (and must not divide by zero)."""
@@ -163,6 +165,13 @@ class SearchState:
         weights = prior_weights(self.plan.n, self.plan.prior)
         return compute_posterior(usable, weights, self.plan.min_effect, span)
 
+    def rivals(self, span: Span, plain: Posterior, made: int | None = None) -> Rivals:
+        """What else explains the first ``made`` launches of a part, whose posterior is ``plain``."""
+        usable = (x for x in self.data[:made] if math.isfinite(x.offset_se) and span[0] <= x.index <= span[1])
+        scope = prior_weights(self.plan.n, self.plan.prior)
+        scope[: span[0] + 1] = scope[span[1] + 1 :] = 0.0
+        return Rivals(tuple(usable), plain, scope / scope.sum())
+
     @classmethod
     def from_events(cls, plan: Plan, events: tuple[Event, ...]) -> SearchState:
         """Fold the events.
@@ -171,11 +180,12 @@ class SearchState:
             ValueError: the plan or an event is invalid, or an end of the range cannot be measured.
         """
         _check(plan, events)
-        measured = {event.index for event in events if isinstance(event, Measured)}
         skipped = [event.index for event in events if isinstance(event, Skipped)]
         ends = [index for index in skipped if index in (0, plan.n)]
-        for index in ends:
-            if index not in measured or ends.count(index) >= _END_SKIPS:
+        for index in set(ends):
+            tries = [event for event in events if not isinstance(event, Lost) and event.index == index]
+            last = tries[-MAX_END_SKIPS:]
+            if len(last) == MAX_END_SKIPS and all(isinstance(event, Skipped) for event in last):
                 raise ValueError(f"the end at position {index} cannot be measured: choose another range")
         data = launches(events, plan.sign)
         return cls(

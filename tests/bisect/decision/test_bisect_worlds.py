@@ -46,7 +46,7 @@ def test_one_step(steps, sigma, tau, contaminated, missed):
 def test_no_change_blames_nobody():
     words, _, _ = play(20, 40, {}, 0.015, 0.015)
     assert words["found"] == 0
-    assert words["not reproduced"] >= 14
+    assert words["not reproduced"] + words["too small"] >= 18
 
 
 def test_a_step_half_undone_later_is_named():

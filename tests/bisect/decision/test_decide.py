@@ -57,10 +57,20 @@ def test_the_ends_come_first_interleaved_with_the_same_runs():
 
 
 def test_no_change_is_not_reproduced():
-    end = bench(step=0.0, sigma=0.01, tau=0.01).play()
+    end = bench(step=0.0, sigma=0.002, tau=0.004).play()
     assert (end.verdict, end.culprits, end.confirmed) == ("not reproduced", (), None)
     assert end.probability > 0.9
     assert end.beliefs.none == pytest.approx(end.probability, abs=0.1)
+
+
+def test_ends_that_may_differ_by_the_smallest_effect_are_too_small_and_not_called_equal():
+    """Blunt launches show no step of twice the smallest effect, and cannot rule out one of that size."""
+    ends = [bench(step=0.0, sigma=0.01, tau=0.02, seed=seed).play() for seed in range(6)]
+    small = [end for end in ends if end.verdict == "too small"]
+    assert small
+    for end in ends:
+        assert (end.whole.high < 0.02) == (end.verdict == "not reproduced")
+    assert all(end.launches_needed > 0 for end in small)
 
 
 def test_swapped_ends_are_told():
@@ -167,8 +177,10 @@ def test_a_skip_in_the_middle_of_an_a_b_starts_over():
 def test_an_end_that_cannot_be_measured_is_an_error(index):
     world = bench()
     world.play()
+    for tries in (1, 2):
+        assert isinstance(next_action(world.plan, [Skipped(index, "end", 4.0)] * tries), NextLaunch)
     with pytest.raises(ValueError, match="choose another range"):
-        next_action(world.plan, [Skipped(index, "end", 4.0)])
+        next_action(world.plan, [Skipped(index, "end", 4.0)] * 3)
     with pytest.raises(ValueError, match="choose another range"):
         next_action(world.plan, [*world.events[:4], *[Skipped(index, "search", 1.0)] * 3])
     with pytest.raises(ValueError, match="choose another range"):

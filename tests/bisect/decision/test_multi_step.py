@@ -67,7 +67,7 @@ def test_one_step_is_told_as_one_and_costs_little_more():
 
 
 def test_without_a_first_step_there_is_nothing_to_go_on_from():
-    end = bench({}).play()
+    end = bench({}, sigma=0.003, tau=0.003).play()
     assert (end.verdict, end.steps) == ("not reproduced", ())
 
 

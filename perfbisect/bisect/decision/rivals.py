@@ -1,0 +1,249 @@
+"""Does a name hold against other explanations of the same launches?
+
+The search takes every position before the culprit to have one level and every later one another. Three other
+worlds look like that through the few positions it measured:
+
+- **builds**: every build has an offset of its own, Gaussian with standard deviation ``sd``, which all its
+  launches share (code layout, link order, hash seeds: Mytkowicz et al., "Producing wrong data without doing
+  anything obviously wrong", ASPLOS 2009). Launches of one build cannot tell it from a step, other builds can;
+- **a slope**: the level moves a little at every position, and no single change carries it;
+- **an intermittent step**: from the culprit on only a share of the launches is slow, so fast launches of a
+  position say little about which side of the culprit it is on.
+
+The first two are one generalised least squares with weights for far launches (:mod:`.drift`), the third a
+mixture of two levels. Each gives the probability of the name with its own prior.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, step_prior
+from perfbisect.bisect.decision.drift import DRIFT_MINUTES, fit, launch_weights, step_sizes
+from perfbisect.bisect.decision.noise import TAU, TAU_PRIOR, LaunchEstimate, launch_scale, launch_variance
+from perfbisect.stats.robust import Array, log_heavy_tailed
+
+BUILD_SD = (0.0, 0.005, 0.01, 0.015)
+"""Grid of the standard deviation of what a build has of its own (log scale) ..."""
+
+BUILD_PRIOR = (0.5, 0.2, 0.2, 0.1)
+"""... and its prior."""
+
+SLOPE = 0.2
+"""Prior probability that what changes between the ends changes gradually."""
+
+GRADUAL = 0.99
+"""Probability of a slope above which there is no single change to find."""
+
+SLOW_SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)
+"""Grid of the share of launches that a step slows ..."""
+
+SLOW_PRIOR = (0.5, 0.125, 0.125, 0.125, 0.125)
+"""... and its prior."""
+
+STEADY = 0.995
+"""Probability of a step that may slow only a share of the launches, above which it is named at once ..."""
+
+STEADY_AT_LAST = 0.97
+"""... and without which it is not named, however often both sides were launched."""
+
+SHARP = 4.0
+"""Least step, in standard deviations of a launch, of which a few launches may settle an A/B by chance: a
+smaller one takes so many that fast and slow ones show."""
+
+HOLDS = 0.98
+"""Probability of a step among builds with offsets, above which it is named at once ..."""
+
+HOLDS_AT_LAST = 0.85
+"""... and without which it is not named once every neighbour was measured."""
+
+HOLDS_AT_AN_END = 0.6
+"""... or where one side is an end of the range, so that no other build of it can be had: a note says so."""
+
+FIT = 3.0
+"""Standard errors of a position's level that a slope may miss it by."""
+
+_TURNS = 3
+
+
+@dataclass(frozen=True)
+class Explanations:
+    """Probabilities given the launches, where builds have offsets and the change may be a slope.
+
+    ``gaps``: of a step in each gap between measured positions; ``build_sd``: posterior mean; ``misfit``:
+    largest distance of a position's level from the slope, in standard errors.
+    """
+
+    gaps: Array
+    none: float
+    slope: float
+    misfit: float
+    build_sd: float
+
+    @property
+    def is_slope(self) -> bool:
+        """Whether the change is a slope rather than a step, and one that every position lies on."""
+        return self.slope > GRADUAL and self.misfit < FIT
+
+
+def explanations(data: tuple[LaunchEstimate, ...], plain: Posterior, scope: Array) -> Explanations:
+    """The posterior of step, slope and no change with an offset of each build.
+
+    ``plain``: the posterior of the same launches without either; ``scope``: prior weights of the positions,
+    which add up to 1.
+    """
+    at, index = np.array(plain.at), np.array([x.index for x in data])
+    y, runs = np.array([x.center for x in data]), np.array([x.runs for x in data], float)
+    ramp = (index - at[0]) / (at[-1] - at[0])
+    after = np.concatenate([index[:, None] >= at[None, 1:], ramp[:, None]], axis=1).astype(float)
+    taus = _taus(plain, 5.0)
+    tau, build = (grid.ravel() for grid in np.meshgrid(taus, BUILD_SD, indexing="ij"))
+    prior = _tau_prior(tau) + np.log(np.tile(BUILD_PRIOR, len(taus)))
+    shared = build[:, None, None] ** 2 * (index[:, None] == index[None])
+    if plain.drift:
+        when = np.array([x.at for x in data])
+        shared = shared + plain.drift**2 * np.exp(-np.abs(when[:, None] - when[None]) / DRIFT_MINUTES)
+    own = tau[:, None] ** 2 + (plain.sigma**2 / runs + np.array([x.offset_se for x in data]) ** 2)[None]
+    mass = np.diff(np.cumsum(scope)[at])
+    change = np.log(np.append(mass * (1 - SLOPE), SLOPE) * (1 - NO_CHANGE))
+    weight = np.ones(len(y))
+    for turn in range(_TURNS):
+        got = fit(y, own / weight[None], after, shared)
+        sizes = step_sizes(got, plain.min_effect)
+        logs = np.concatenate([sizes[2] + change[None], got.none[:, None] + math.log(NO_CHANGE)], axis=1)
+        logs += prior[:, None]
+        share = np.exp(logs - logs.max())
+        share /= share.sum()
+        if turn < _TURNS - 1:
+            weight = launch_weights(got, y, after, weight[None], own, sizes, share)
+    slopes = share[:, -2]
+    kind = int(np.argmax(slopes))
+    rise = float(sizes[0][kind, -1] @ sizes[1][kind, -1])
+    line = got.level[kind] + rise * (ramp - got.per[kind, -1])
+    each = weight / own[kind]
+    misfit = [
+        abs(each[here] @ (y - line)[here])
+        / math.sqrt(each[here].sum() + (build[kind] * each[here].sum()) ** 2)
+        for here in (index == position for position in at)
+    ]
+    return Explanations(
+        gaps=share[:, :-2].sum(0),
+        none=float(share[:, -1].sum()),
+        slope=float(slopes.sum()),
+        misfit=max(misfit),
+        build_sd=float(share.sum(1) @ build),
+    )
+
+
+@dataclass(frozen=True)
+class Intermittence:
+    """Probabilities given the launches, where a step may slow only a share of the launches after it.
+
+    ``gaps``: of the culprit in each gap between measured positions; ``share``: posterior mean of the slow
+    share; ``tau``: of the noise between launches; ``slow``: of each launch, in the order of the data, that it
+    was slow if it was made after the step.
+    """
+
+    gaps: Array
+    share: float
+    tau: float
+    slow: Array
+
+
+def intermittence(data: tuple[LaunchEstimate, ...], plain: Posterior, scope: Array) -> Intermittence:
+    """The posterior of a step that slows a share of the launches from the culprit on; arguments as above."""
+    order = np.argsort([x.index for x in data], kind="stable")
+    launches = [data[k] for k in order]
+    index, at = np.array([x.index for x in launches]), np.array(plain.at)
+    y, runs = np.array([x.center for x in launches]), np.array([x.runs for x in launches], float)
+    taus = _taus(plain, 20.0)
+    offset_se = np.array([[x.offset_se] for x in launches])
+    scale = launch_scale(np.array(plain.sigma), taus[None], runs[:, None], offset_se)
+    fine = float(np.median(scale[:, 0]))
+    low = float(np.median(y[index == at[0]])) + fine * np.linspace(-2, 2, 9)
+    least = math.log1p(plain.min_effect)
+    edges = np.geomspace(least, max(float(y.max() - low[0]) + 3 * fine, 3 * least), 33)
+    delta = np.sqrt(edges[1:] * edges[:-1])
+    away = ((y[:, None] - low)[:, None] / scale[..., None])[..., None]
+    fast = log_heavy_tailed(away)
+    gain = log_heavy_tailed(away - delta / scale[..., None, None]) - fast  # [launch, tau, low, delta]
+    none = (fast[..., 0] - np.log(scale)[..., None]).sum(0) + _tau_prior(taus)[:, None]
+    starts = np.searchsorted(index, at[1:])
+    size = np.log(np.maximum(np.diff(step_prior(edges, plain.min_effect)), 1e-12))
+    mass = np.log(np.diff(np.cumsum(scope)[at]) * (1 - NO_CHANGE))
+    logs = np.empty((len(SLOW_SHARES), len(starts), len(taus), len(low), len(delta)))
+    for k, (share, weight) in enumerate(zip(SLOW_SHARES, SLOW_PRIOR, strict=True)):
+        with np.errstate(divide="ignore"):
+            mixed = np.logaddexp(math.log(share) + gain, np.log1p(-share))
+        after = np.cumsum(mixed[::-1], axis=0)[::-1][starts]
+        logs[k] = after + none[..., None] + size + mass[:, None, None, None] + math.log(weight)
+    flat = none + math.log(NO_CHANGE)
+    top = max(float(logs.max()), float(flat.max()))
+    p, rest = np.exp(logs - top), float(np.exp(flat - top).sum())
+    by_share = p.sum(axis=(1, 2, 3, 4)) / p.sum()
+    slow = np.zeros(len(data))
+    for share, weight in zip(SLOW_SHARES, p.sum(axis=1), strict=True):
+        odds = gain + math.log(share) - math.log(max(1 - share, 1e-9))
+        slow[order] += np.einsum("ltgd,tgd->l", 1 / (1 + np.exp(-odds)), weight) / p.sum()
+    return Intermittence(
+        gaps=p.sum(axis=(0, 2, 3, 4)) / (p.sum() + rest),
+        share=float(by_share @ np.array(SLOW_SHARES)),
+        tau=float(p.sum(axis=(0, 1, 3, 4)) @ taus / p.sum()),
+        slow=slow,
+    )
+
+
+def _taus(plain: Posterior, below: float) -> Array:
+    """Noise between launches, from ``1 / below`` of what the plain model takes it for: that holds what builds
+    and slow launches add."""
+    taus = TAU[(2 * plain.tau > TAU) & (plain.tau / below < TAU)]
+    return np.asarray(taus if len(taus) else TAU[:1])
+
+
+def _tau_prior(tau: Array) -> Array:
+    return np.asarray(-0.5 * (np.log(tau / TAU_PRIOR[0]) / TAU_PRIOR[1]) ** 2)
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """The explanations of the launches of a part of the history; arguments of :func:`explanations`."""
+
+    data: tuple[LaunchEstimate, ...]
+    plain: Posterior
+    scope: Array
+    other_steps: bool = False
+    """Whether other steps of the part are known: they are no rivals of this one."""
+
+    @cached_property
+    def builds(self) -> Explanations:
+        return explanations(self.data, self.plain, self.scope)
+
+    @cached_property
+    def intermittent(self) -> Intermittence:
+        return intermittence(self.data, self.plain, self.scope)
+
+    def with_builds(self, parent: int, culprit: int) -> float:
+        """Probability of a step after ``parent`` up to ``culprit`` where builds have offsets."""
+        return self._inside(self.builds.gaps, parent, culprit)
+
+    def with_intermittence(self, parent: int, culprit: int) -> float:
+        """... and where the step may slow only a share of the launches; 1 where it is not :data:`SHARP`."""
+        runs = float(np.median([x.runs for x in self.data]))
+        noise = math.sqrt(launch_variance(self.plain.sigma, self.intermittent.tau, runs))
+        if self.plain.step_quantiles(0.5)[0] < SHARP * noise:
+            return 1.0
+        return self._inside(self.intermittent.gaps, parent, culprit)
+
+    def slow_launches(self, culprit: int) -> tuple[int, int]:
+        """Launches from the culprit on that were slow, and how many there were."""
+        slow = [p > 0.5 for p, x in zip(self.intermittent.slow, self.data, strict=True) if x.index >= culprit]
+        return int(sum(slow)), len(slow)
+
+    def _inside(self, gaps: Array, parent: int, culprit: int) -> float:
+        at = np.array(self.plain.at)
+        own = float(gaps[(at[:-1] >= parent) & (at[1:] <= culprit)].sum())
+        return own / (own + 1 - float(gaps.sum())) if self.other_steps else own

@@ -1,0 +1,143 @@
+"""Other explanations of a step: builds with offsets, a slope, a step that slows only some launches."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from perfbisect.bisect.decision.decide import next_action
+from perfbisect.bisect.decision.model import Measured, NextLaunch, Plan, SearchEnd
+from perfbisect.bisect.decision.state import SearchState
+from tests.bisect.worlds import Bench
+
+
+def rivals(levels, launches=3, sigma=0.004, seed=1, n=16):
+    """The explanations of so many launches at each position's level (position -> log)."""
+    rng = np.random.default_rng(seed)
+    events = [
+        Measured(
+            index, "search" if 0 < index < n else "end", tuple(100 * np.exp(level + rng.normal(0, sigma, 2)))
+        )
+        for index, level in sorted(levels.items())
+        for _ in range(launches)
+    ]
+    state = SearchState.from_events(Plan(n=n), tuple(events))
+    return state.rivals((0, n), state.whole)
+
+
+def test_a_clear_step_holds():
+    seen = rivals({0: 0, 6: 0, 7: 0, 8: 0.10, 9: 0.10, 16: 0.10})
+    assert seen.with_builds(7, 8) > 0.98
+    assert seen.with_intermittence(7, 8) > 0.98
+    assert seen.builds.slope < 0.01
+
+
+def test_builds_that_differ_everywhere_take_the_name():
+    """Levels of builds 1 to 2 % apart on both sides of a "step" of 2.5 %: it is one of them."""
+    scattered = {0: 0, 4: 0.012, 6: -0.012, 7: 0.002, 8: 0.027, 9: 0.004, 12: 0.021, 16: 0.026}
+    alike = {k: 0.025 * (k >= 8) for k in scattered}
+    assert rivals(scattered).with_builds(7, 8) < 0.7
+    assert rivals(scattered).builds.build_sd > 0.007
+    assert rivals(alike).with_builds(7, 8) > 0.9
+
+
+def test_more_builds_that_agree_raise_the_probability():
+    few = {0: 0, 7: 0, 8: 0.03, 16: 0.03}
+    more = few | {5: 0, 6: 0, 9: 0.03, 10: 0.03}
+    assert rivals(few).with_builds(7, 8) < rivals(more).with_builds(7, 8)
+
+
+def test_a_slope_is_one_only_where_every_position_lies_on_it():
+    slope = rivals({k: 0.10 * k / 16 for k in (0, 2, 4, 6, 8, 10, 12, 14, 16)})
+    assert seen_as_slope(slope)
+    two_steps = rivals({k: 0.3 * (k >= 4) + 0.3 * (k >= 12) for k in (0, 2, 3, 4, 8, 11, 12, 14, 16)})
+    assert not seen_as_slope(two_steps)
+    assert not seen_as_slope(rivals({0: 0, 6: 0, 7: 0, 8: 0.10, 9: 0.10, 16: 0.10}))
+
+
+def seen_as_slope(seen):
+    return seen.builds.is_slope
+
+
+def intermittent(fast, slow, size=0.2, n=16):
+    """Launches (position, count of fast, count of slow) as events of a search."""
+    rng = np.random.default_rng(3)
+    events = []
+    for index in sorted({*fast, *slow}):
+        levels = [0.0] * fast.get(index, 0) + [size] * slow.get(index, 0)
+        events += [Measured(index, "search", (100 * math.exp(x + rng.normal(0, 0.01)),)) for x in levels]
+    state = SearchState.from_events(Plan(n=n), tuple(events))
+    return state.rivals((0, n), state.whole)
+
+
+def test_fast_launches_say_little_where_slow_ones_are_a_share():
+    """Half of the launches at the end and the suspect are slow: two fast ones at its parent are chance."""
+    fast, slow = {0: 4, 7: 2, 8: 1, 16: 1}, {8: 2, 16: 2}
+    seen = intermittent(fast, slow)
+    assert seen.with_intermittence(7, 8) < 0.9
+    assert seen.intermittent.share == pytest.approx(0.6, abs=0.15)
+    assert seen.slow_launches(8) == (4, 6)
+    assert intermittent(fast | {7: 10}, slow).with_intermittence(7, 8) > seen.with_intermittence(7, 8)
+    assert intermittent({0: 4, 7: 4}, {8: 4, 16: 6}).with_intermittence(7, 8) > 0.98
+
+
+class Intermittent(Bench):
+    """From position 20 on every second launch, by chance, is 20 % slower."""
+
+    def answer(self, action: NextLaunch):
+        event = super().answer(action)
+        slow = 1.2 if action.index >= 20 and self.rng.random() < 0.5 else 1.0
+        return Measured(
+            event.index,
+            event.purpose,
+            tuple(v * slow for v in event.values),
+            event.build,
+            event.launch,
+            event.run,
+        )
+
+
+def test_a_step_that_slows_half_of_the_launches_is_said_to():
+    outcome = Intermittent(Plan(n=40, budget=400.0), {}, 0.005, 0.005, 101).play()
+    assert (outcome.verdict, outcome.culprits) == ("found", (20,))
+    (note,) = [note for note in outcome.notes if note.kind == "intermittent"]
+    slow, made = note.slow
+    assert 0.2 * made < slow < 0.8 * made
+
+
+def test_a_slope_ends_as_gradual_and_names_none():
+    world = Bench(Plan(n=40), dict.fromkeys(range(1, 41), 0.15 / 40), 0.005, 0.004, 7)
+    outcome = world.play()
+    assert (outcome.verdict, outcome.culprits) == ("gradual", ())
+    assert outcome.whole is not None and outcome.whole.effect == pytest.approx(math.expm1(0.15), abs=0.03)
+    assert sum(event.minutes for event in world.events) < 300
+
+
+def test_builds_that_differ_are_named_less_often_than_before():
+    """No step, every build has an offset of sd 1 %: no name in these histories."""
+    words = []
+    for seed in range(12):
+        rng = np.random.default_rng(500 + seed)
+        offsets = rng.normal(0, 0.01, 41)
+        steps = {0: offsets[0]} | {k: float(offsets[k] - offsets[k - 1]) for k in range(1, 41)}
+        words.append(Bench(Plan(n=40), steps, 0.02, 0.015, 900 + seed).play().verdict)
+    assert words.count("found") == 0
+
+
+def test_a_suspect_is_measured_beside_its_neighbours_only_where_builds_could_pass_for_it():
+    large = Bench(Plan(n=40), {17: 0.3}, 0.01, 0.01, 3)
+    assert large.play().verdict == "found"
+    assert not [a for a in large.actions if a.why.kind == "another build"]
+    small = [Bench(Plan(n=40), {17: 0.04}, 0.01, 0.01, seed) for seed in range(4)]
+    asked = [a for world in small if world.play() for a in world.actions if a.why.kind == "another build"]
+    assert asked and all(a.purpose == "search" for a in asked)
+
+
+def test_the_decision_is_a_fold():
+    world = Bench(Plan(n=40), {17: 0.04}, 0.01, 0.01, 1)
+    world.play()
+    for count in range(4, len(world.events)):
+        action = next_action(world.plan, world.events[:count])
+        assert isinstance(action, SearchEnd) or action == world.actions[count]
