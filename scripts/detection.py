@@ -16,7 +16,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -183,13 +182,6 @@ KINDS = ("gauss", "laplace", "t3", "ar0.3", "ar0.5", "ar0.7", "outliers", "unequ
 
 LENGTHS = (15, 30, 60, 120, 300)
 
-APART = 0.08
-"""By how much the slower kind of machine is slower."""
-
-STAYS = (0.0, 0.6, 0.8)
-"""Probabilities of a machine to measure the next night too; else one is drawn, of two kinds: a kind stays for
-2, 5 and 10 nights in the mean."""
-
 ONLINE = 0.05
 """Share of unchanged series that may ever be told while they grow from 12 to 60 nights."""
 
@@ -217,30 +209,6 @@ def noise(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
     if kind == "unequal":
         out[n // 2 :] *= 4
     return out
-
-
-def machine_kinds(n: int, share: float, stay: float, rng: np.random.Generator) -> np.ndarray:
-    """Which of n nights were measured on the slower kind of machine: that of the night before with a
-    probability, else drawn anew; ``share``: of the slower kind."""
-    kinds = rng.random(n) < share
-    drawn = rng.random(n) >= stay
-    last = np.maximum.accumulate(np.where(drawn, np.arange(n), 0))
-    return np.asarray(kinds[last])
-
-
-def on_machines(
-    n: int, stay: float, rng: np.random.Generator, *, spread: float = 0.02, step: float = 0.0
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """n nights on machines of two kinds 8 % apart, with a step in the middle, and the machine of each."""
-    kinds = machine_kinds(n, 0.5, stay, rng)
-    logs = spread * rng.normal(size=n) + math.log1p(APART) * kinds
-    logs[n // 2 :] += math.log1p(step)
-    return 100 * np.exp(logs), tuple("slow" if kind else "fast" for kind in kinds)
-
-
-def in_ticks(n: int, spread: float, rng: np.random.Generator) -> np.ndarray:
-    """n nights in ticks of 2 %."""
-    return np.asarray(2 * np.round(50 * np.exp(spread * rng.normal(size=n))))
 
 
 def told(kind: str, n: int, count: int) -> tuple[float, float]:
@@ -321,53 +289,6 @@ def _worlds(_: ModuleType, __: Path) -> None:
     _print("400 series at a rate of 5 %: false ones among those alarmed, changed ones found", head, lines)
 
 
-def _machines(_: ModuleType, __: Path) -> None:
-    count, nights = 100, (30, 60)
-    lines = []
-    for stay in STAYS:
-        for spread in (0.01, 0.02):
-            row = [f"{2 / (1 - stay):.0f} nights, noise {spread:.0%}"]
-            for known in (False, True):
-                for n in nights:
-                    found = [_on_machines(n, stay, spread, known, k) for k in range(count)]
-                    row.append(" / ".join(f"{100 * np.mean(x):.0f} %" for x in zip(*found, strict=True)))
-            lines.append(row)
-    head = ["a kind stays for, in the mean", *(f"not known, {n} nights" for n in nights)]
-    head += [f"known, {n} nights" for n in nights]
-    title = "Machines of two kinds, 8 % apart, unchanged: steps / transients reported; a step of 10 % found"
-    _print(title, head, lines)
-    lines = []
-    for spread in (0.003, 0.005, 0.01, 0.02):
-        row = [f"{100 * spread:.1f} %"]
-        for n in nights:
-            shapes = []
-            for k in range(count):
-                rng = np.random.default_rng([SEED, n, k, int(1000 * spread), 7])
-                points = detect(series_of(in_ticks(n, spread, rng)), ALPHA)
-                shapes.append({point.shape for point in points if point.is_relevant})
-            shares = [100 * np.mean([shape in x for x in shapes]) for shape in ("step", "transient")]
-            row.append(" / ".join(f"{share:.0f} %" for share in shares))
-        lines.append(row)
-    title = "Values in ticks of 2 %, unchanged: steps / transients reported"
-    _print(title, ["noise", *(f"{n} nights" for n in nights)], lines)
-
-
-def _on_machines(n: int, stay: float, spread: float, known: bool, k: int) -> tuple[bool, bool, bool]:
-    """Whether a step or a transient is reported of an unchanged series, and a step of 10 % in its middle."""
-    found: list[set[str]] = []
-    near = False
-    for step in (0.0, 0.1):
-        rng = np.random.default_rng([SEED, n, k, int(1000 * stay), int(1000 * spread)])
-        values, machines = on_machines(n, stay, rng, spread=spread, step=step)
-        series = series_of(values)
-        if known:
-            series = replace(series, machines=machines)
-        points = [point for point in detect(series, ALPHA) if point.is_relevant]
-        found.append({point.shape for point in points})
-        near = any(point.shape == "step" and abs(point.index - n // 2) <= 2 for point in points)
-    return "step" in found[0] or "drift" in found[0], "transient" in found[0], near
-
-
 def _latency(scorer: ModuleType, _: Path) -> None:
     told = {"perfbisect": detect_indices, "given the noise": informed(ONLINE)}
     lines = []
@@ -399,7 +320,6 @@ PARTS: dict[str, Callable[[ModuleType, Path], None]] = {
     "fdr": _discoveries,
     "null": _quiet,
     "worlds": _worlds,
-    "machines": _machines,
     "latency": _latency,
     "cost": _cost,
 }

@@ -113,7 +113,6 @@ class ChangeContext:
     standard deviation of nights, of logs. ``before``, ``after``: covariates of the nights on either side.
     ``median_shift``: of the median, where this is another statistic. ``cells``: all of the night.
     ``ended``: later nights do not show it. ``saved_s``: seconds that slow requests no longer take.
-    ``machines``: before and after, where it coincides wholly with a change of machine.
     """
 
     metric: str
@@ -127,7 +126,6 @@ class ChangeContext:
     cells: tuple[MeasuredCell, ...] = ()
     ended: bool = True
     saved_s: float | None = None
-    machines: tuple[str, str] | None = None
 
 
 def changed_labels(
@@ -264,9 +262,9 @@ def _by_cells(context: ChangeContext) -> Cause:
     """By which other servers moved, and for how long."""
     votes = server_votes(context.cells)
     hit = sum(vote.hit for vote in votes)
+    machines = changed_labels(context.before, context.after, MACHINE)
     nights = len(context.after)
     is_lasting = context.shape != "transient" and nights > 1
-    machines = _changed_machines(context, is_lasting=is_lasting)
     if machines and (hit == len(votes) or is_lasting):
         return Cause("night", (*machines, Evidence("machine changed")))
     if len(votes) >= 3 and hit >= _ALL_SERVERS * len(votes):
@@ -280,15 +278,6 @@ def _by_cells(context: ChangeContext) -> Cause:
         return Cause("product", (*shared, Evidence("size", size), Evidence("others spared")))
     doubt = Evidence("too few cells" if is_large else "within noise")
     return Cause("unknown", (Evidence("size of one night", size), *shared, doubt))
-
-
-def _changed_machines(context: ChangeContext, *, is_lasting: bool) -> list[Evidence]:
-    """Labels of machines that changed with it. What lasts is compared by the detection with all nights of
-    each host: a few nights on either side may be of two hosts that alternate."""
-    if context.machines:
-        old, new = context.machines
-        return [Evidence("label changed", {"name": "host", "old": old, "new": new})]
-    return changed_labels(context.before, context.after, ("hardware",) if is_lasting else MACHINE)
 
 
 def _by_all_servers(context: ChangeContext, hit: int, total: int, *, is_lasting: bool) -> Cause:
@@ -452,7 +441,6 @@ def build_context(change: SeriesChange, index: SeriesIndex) -> ChangeContext:
         cells=index.measured_cells(change),
         ended=change.point.until is not None,
         saved_s=_saved_s(change) if statistic else None,
-        machines=change.point.machines,
     )
 
 

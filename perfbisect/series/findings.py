@@ -100,17 +100,9 @@ def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
         for number, segment in enumerate(item.segments(), 1):
             key = name if number == 1 else f"{name} #{number}"
             segments[key] = item, segment
+            own, days = item.values[segment], item.nights[segment]
             values.append(
-                SeriesValues(
-                    key=key,
-                    values=item.values[segment],
-                    nights=item.nights[segment],
-                    sign=item.sign,
-                    min_effect=item.min_effect,
-                    group=item.group,
-                    absolute=item.row.absolute,
-                    machines=item.machines[segment],
-                )
+                SeriesValues(key, own, days, item.sign, item.min_effect, item.group, item.row.absolute)
             )
     detection = detect_all(values, fdr)
     coverage, events = detection.coverage, detection.events

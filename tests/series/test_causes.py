@@ -203,21 +203,6 @@ class TestCells:
         fresh = tuple(night(host=f"node-{n}") for n in range(8))
         context = change(nights=4, before=fresh, after=night(host="node-9"), cells=SOME)
         assert judge(context)[0] == "product", "fresh machines every night are no change of machine"
-        stay = replace(context, before=(night(host="a"),) * 8, after=(night(host="b"),) * 4)
-        assert judge(stay)[0] == "product", "hosts that alternate: the detection knows what they add"
-        assert judge(replace(stay, machines=("a", "b"))) == ("night", ["label changed", "machine changed"])
-
-    @pytest.mark.parametrize(("hosts", "word"), [("aaabbbccc", "night"), ("abcabcabc", "product")])
-    def test_what_changes_with_the_host_is_the_hosts(self, hosts: str, word: str) -> None:
-        """Nine hosts' nights before a step of 20 %, then nights on another host, or on the same."""
-        names = [*(hosts * 3)[:24], *("d" * 10 if word == "night" else (hosts * 2)[:10])]
-        covariates = [{"host": name} for name in names]
-        values = step(noise(31, 34), 24, 1.2)
-        series = cell({"e2el:median": values}, covariates=covariates)
-        (alert,) = select_alerts(series, 0.05).alerts
-        (cause,) = infer_causes([alert], SeriesIndex(series, lambda _: frozenset()))
-        assert cause.word == word
-        assert (alert.point.machines is not None) == (word == "night")
 
     def test_one_night_is_a_products_by_its_size_and_the_cells_it_hit(self) -> None:
         context = change(cells=SOME)

@@ -41,8 +41,6 @@ and a change has to beat the rare kinds of noise too."""
 FAR = (0.015, 0.1, 0.3)  # shares of nights that are far out that are weighed, with equal weights
 SPREAD = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83)  # scales that are weighed, over that of the first differences
 FLOOR = 1e-4  # smallest scale of a night (relative): values that repeat exactly are not exact
-_REPEATED = 0.5  # share of the nights with the value of another one from which on values are ticks
-_TICK = 0.05  # largest tick: what is apart farther was measured so
 
 _T3 = 2 / (math.pi * math.sqrt(3)) * math.sqrt(2 * math.pi)
 """Density of a Student-t3 at its centre over that of a Gaussian."""
@@ -62,8 +60,7 @@ class NoiseFamily:
     """Kinds of noise that differ in scale alone.
 
     ``scales``: those of the ``spreads`` weighed ones that the nights do not rule out. ``weight``: prior
-    weight where the level changes, ``unchanged``: where it does not. A share ``other`` of the nights lies
-    ``apart`` from the usual ones (in logs), and the kind of a night ``stay``s with that probability.
+    weight where the level changes, ``unchanged``: where it does not.
     """
 
     memory: float
@@ -72,9 +69,6 @@ class NoiseFamily:
     spreads: int
     weight: float
     unchanged: float
-    apart: float = 0.0
-    other: float = 0.0
-    stay: float = 0.0
 
 
 NoiseFamilies = tuple[NoiseFamily, ...]
@@ -122,22 +116,14 @@ class Tables:
         return np.log([family.weight for family in self.families])
 
 
-def least_scale(values: Array) -> float:
-    """The scale below which nights say nothing: half a tick where values are rounded to ticks."""
-    distinct, counts = np.unique(values.round(9), return_counts=True)
-    if len(distinct) < 2 or counts[counts > 1].sum() < _REPEATED * len(values):
-        return FLOOR
-    return max(FLOOR, 0.5 * min(_TICK, float(np.diff(distinct).min())))
-
-
 def scale_of(values: Array) -> float:
     """Scale of a night: the median distance of neighbours over that of two Gaussian values. A step enters
     one distance only. Where more than half of the neighbours are equal: the mean distance."""
-    apart, least = np.abs(np.diff(values)), least_scale(values)
+    apart = np.abs(np.diff(values))
     if not len(apart):
-        return least
+        return FLOOR
     robust = float(np.median(apart)) / 0.9539
-    return max(robust if robust > 0 else float(np.mean(apart)) / 1.1284, least)
+    return max(robust, FLOOR) if robust > 0 else max(float(np.mean(apart)) / 1.1284, FLOOR)
 
 
 def likely(rests: tuple[Array, ...], scale: float, families: NoiseFamilies) -> NoiseFamilies:
@@ -153,7 +139,7 @@ def likely(rests: tuple[Array, ...], scale: float, families: NoiseFamilies) -> N
     for rest in rests:
         z = rest / scale
         before = np.clip(np.concatenate([[0.0], z[:-1]]), -_LAG, _LAG)
-        core, far = densities(((z - memory * before) / scales[:, :, None]) ** 2)
+        core, far = _densities(((z - memory * before) / scales[:, :, None]) ** 2)
         logs = np.log((1.0 - share) * core + share * far) - np.log(scales)[:, :, None]
         whole = logs.sum(axis=2)
         kept |= whole > whole.max() - _KEEP
@@ -208,37 +194,25 @@ def tables(values: Array, families: NoiseFamilies, fineness: float = FINE) -> Ta
     before = np.clip(np.concatenate([np.zeros((1, len(nodes))), away[:-1]]), -_LAG, _LAG)
 
     @cache
-    def parts(memory: float, shift: float, s: float) -> tuple[Array, Array]:
-        return densities(((away - memory * before - shift) / s) ** 2)
+    def densities(memory: float, s: float) -> tuple[Array, Array]:
+        return _densities(((away - memory * before) / s) ** 2)
 
     @cache
-    def density(memory: float, far: float, shift: float, s: float) -> Array:
-        usual, out = parts(memory, shift, s)
-        return np.asarray(((1.0 - far) * usual + far * out) / s)
+    def logs(memory: float, share: float, s: float) -> Array:
+        core, far = densities(memory, s)
+        return np.asarray(np.log((1.0 - share) * core + share * far) - math.log(s))
 
-    @cache
-    def logs(memory: float, far: float, s: float) -> Array:
-        return np.log(density(memory, far, 0.0, s))
-
-    def fresh_and_given(f: NoiseFamily, s: float) -> tuple[Array, Array]:
-        if not f.other:
-            return logs(0.0, f.far, s), logs(f.memory, f.far, s)
-        usual, apart = density(0.0, f.far, 0.0, s), density(0.0, f.far, f.apart / scale, s)
-        drawn = (1.0 - f.other) * usual + f.other * apart
-        kind = f.other * apart / drawn
-        other = (1.0 - f.stay) * f.other + f.stay * np.concatenate([kind[:1], kind[:-1]])
-        return np.log(drawn), np.log(usual + other * (apart - usual))
-
-    fresh, given = zip(*(fresh_and_given(f, s) for f in families for s in f.scales), strict=True)
+    fresh = np.array([logs(0.0, f.far, s) for f in families for s in f.scales])
+    given = [logs(f.memory, f.far, s) for f in families for s in f.scales]
     total = np.zeros((len(given), n + 1, len(nodes)))
     np.cumsum(given, axis=1, out=total[:, 1:])
     step = _below(high - nodes[:, None], scale) - _below(low - nodes[:, None], scale)
     starts = accumulate((len(family.scales) for family in families), initial=0)
     own = tuple(slice(first, end) for first, end in pairwise(starts))
-    return Tables(values, scale, families, own, nodes, width, step, np.array(fresh), total)
+    return Tables(values, scale, families, own, nodes, width, step, fresh, total)
 
 
-def densities(square: Array) -> tuple[Array, Array]:
+def _densities(square: Array) -> tuple[Array, Array]:
     """Density of a usual night and of one far out, at the square of a distance in scales."""
     far = (_T3 / FAR_SCALE) / (1.0 + square / (3.0 * FAR_SCALE**2)) ** 2
     return np.exp(-0.5 * square), far

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Literal
@@ -15,9 +15,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import bdtr, stdtr
 
-from perfbisect.series.detection.likelihood import INNER, LAST, LEAST, least_scale, smooth, step_density
-from perfbisect.series.detection.machines import change_of_machine, machine_offsets
-from perfbisect.series.detection.mixture import Mixture
+from perfbisect.series.detection.likelihood import FLOOR, INNER, LAST, LEAST, smooth, step_density
 from perfbisect.series.detection.search import LevelChange, SearchResult, clip_outliers, place_prior, search
 from perfbisect.stats.robust import Array
 from perfbisect.stats.two_sample import Scale
@@ -59,8 +57,7 @@ class SeriesValues:
 
     ``values``: positive, or shares where ``absolute``. ``nights``: days since any fixed day, ascending.
     ``sign``: +1 where a larger value is worse. ``min_effect``: a ratio (0.03), a difference where
-    ``absolute``. ``group``: the kind of server start: series of one group are one vote. ``machines``: the one
-    that measured each night, empty where it is not known; none at all: nothing is known.
+    ``absolute``. ``group``: the kind of server start: series of one group are one vote.
     """
 
     key: str
@@ -70,11 +67,8 @@ class SeriesValues:
     min_effect: float = 0.0
     group: str = ""
     absolute: bool = False
-    machines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.machines and len(self.machines) != len(self.nights):
-            raise ValueError(f"{self.key}: {len(self.machines)} machines of {len(self.nights)} nights")
         if len(self.values) != len(self.nights):
             raise ValueError(f"{self.key}: {len(self.values)} values of {len(self.nights)} nights")
         if np.any(np.diff(self.nights) <= 0):
@@ -110,7 +104,7 @@ class ChangePoint:
     night with a probability of :data:`SET`. ``effect``: new over old level less 1 (a difference where the
     series is absolute), ``low`` to ``high`` its interval. ``p``: how often a series of that length without a
     change shows one so clear at any place; ``local``: at this one. ``is_relevant``: at least the smallest
-    relevant effect. ``machines``: those before and after it, where these changed wholly at its place.
+    relevant effect.
     """
 
     key: str
@@ -124,7 +118,6 @@ class ChangePoint:
     p: float
     local: float
     is_relevant: bool
-    machines: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -171,9 +164,9 @@ def judge_series(series: SeriesValues, alpha: float = ALPHA) -> JudgedSeries:
     """
     if series.refusal:
         raise ValueError(f"{series.key}: {series.refusal}")
-    values = series.signed - machine_offsets(series.signed, series.machines)
+    values = series.signed
     levels = search(values, needed(alpha))
-    passing = transients(values, tuple(change.index for change in levels.changes), levels.mixture)
+    passing = transients(values, tuple(change.index for change in levels.changes))
     evidence = levels.evidence.copy()
     points = _level_changes(series, values, levels)
     for x in passing:
@@ -183,20 +176,8 @@ def judge_series(series: SeriesValues, alpha: float = ALPHA) -> JudgedSeries:
             until = x.end if x.end < len(series.values) else None
             points.append(_point(series, x.begin, until, (x.begin,), "transient", x.size, x.p, local))
     p = min([p_value(levels.best), *(x.p for x in passing)])
-    points = _with_machines(series, sorted(points, key=lambda point: point.index))
+    points.sort(key=lambda point: point.index)
     return JudgedSeries(tuple(points), p, smallest(series, levels.scale, alpha), evidence)
-
-
-def _with_machines(series: SeriesValues, points: list[ChangePoint]) -> list[ChangePoint]:
-    """The changes, each with the machines that changed at its place."""
-    lasting = [0, *(point.index for point in points if point.shape != "transient"), len(series.values)]
-
-    def machines(point: ChangePoint) -> tuple[str, str] | None:
-        start = max((i for i in lasting if i < point.index), default=0)
-        end = min(i for i in lasting if i > point.index) if point.until is None else point.until
-        return change_of_machine(series.machines, start, point.places, end)
-
-    return [replace(point, machines=machines(point)) for point in points] if series.machines else points
 
 
 def smallest(series: SeriesValues, scale: float, alpha: float = ALPHA) -> float:
@@ -352,12 +333,8 @@ def fit_ramp(values: Array, steps: tuple[int, ...]) -> Excursion | None:
     return Excursion(int(low[best]) + 1, int(high[best]), float(slope[best]), error)
 
 
-def transients(
-    values: Array, changes: tuple[int, ...], mixture: Mixture | None = None
-) -> tuple[Excursion, ...]:
+def transients(values: Array, changes: tuple[int, ...]) -> tuple[Excursion, ...]:
     """Runs of one to :data:`LONGEST` nights apart from the level between ``changes``, with their p.
-
-    Where nights are of two kinds, apart from the nearer one.
 
     A night's p is the tail of a Student-t3 at its distance, and besides the share of the other nights of the
     series that are far out: where wild nights are usual, one more is no news. Distances are in scales of the
@@ -365,9 +342,9 @@ def transients(
     """
     n = len(values)
     parts = np.split(values, changes)
-    rest = np.concatenate([mixture.residuals(p) if mixture else p - np.median(p) for p in parts])
-    away, least = np.abs(rest), least_scale(values) / _GAUSSIAN
-    far = away > _NOTABLE * _GAUSSIAN * np.maximum(np.maximum(smooth(away, _NEAR), np.median(away)), least)
+    rest = np.concatenate([part - np.median(part) for part in parts])
+    away = np.abs(rest)
+    far = away > _NOTABLE * _GAUSSIAN * np.maximum(np.maximum(smooth(away, _NEAR), np.median(away)), FLOOR)
     out = []
     begin = 0
     while begin < n:
@@ -376,16 +353,16 @@ def transients(
             while end < n and end not in changes and far[end] and rest[end] * rest[begin] > 0:
                 end += 1
             if end - begin <= LONGEST:
-                out.append(_transient(rest, begin, end, least))
+                out.append(_transient(rest, begin, end))
         begin = end
     return tuple(out)
 
 
-def _transient(rest: Array, begin: int, end: int, least: float) -> Excursion:
+def _transient(rest: Array, begin: int, end: int) -> Excursion:
     n, run, away = len(rest), slice(begin, end), np.abs(rest)
     others = np.delete(away, run)
     near = np.concatenate([away[max(0, begin - _NEAR) : begin], away[end : end + _NEAR]])
-    scale = max(float(np.median(others)), float(np.median(near)), 0.25 * float(np.mean(others)), least)
+    scale = max(float(np.median(others)), float(np.median(near)), 0.25 * float(np.mean(others)), FLOOR)
     scale *= _GAUSSIAN * (1 + _FEW / n)
     wild = float(np.sum(others > _WILD * scale)) / n
     each = np.minimum(1.0, 2 * stdtr(3, -away[run] / scale / _T3_MAD) + wild)

@@ -31,7 +31,6 @@ from perfbisect.series.detection.likelihood import (
     step_size,
     tables,
 )
-from perfbisect.series.detection.mixture import Mixture, fit_mixture
 from perfbisect.stats.robust import Array, log_sum_exp
 
 _WIDTHS = (3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)  # nights on either side whose means are compared
@@ -84,14 +83,13 @@ class SearchResult:
     """Changes of level, and the ``scale`` of a night.
 
     ``best``: the largest log evidence of any change, kept or not; ``evidence``: log e(k) of a change before
-    night k [n], 0 where it is unknown. ``mixture``: the two kinds of nights that the newest ones support.
+    night k [n], 0 where it is unknown.
     """
 
     changes: tuple[LevelChange, ...]
     best: float
     evidence: Array
     scale: float
-    mixture: Mixture | None = None
 
 
 def clip_outliers(values: Array, scale: float) -> Array:
@@ -176,13 +174,6 @@ class _PieceSearch:
                 break
             changes = self._prune(sorted({c.place for c in changes} | new))
         return changes, self._between(changes)
-
-    def supports_mixture(self, changes: Sequence[LevelChange]) -> bool:
-        """Whether the nights are rather of two kinds than of one."""
-        bounds = [0, *(change.place for change in changes), len(self.tables.values)]
-        weights = np.exp(self._noise(bounds, 0, 0))
-        other = np.array([bool(family.other) for family in self.tables.families])
-        return bool(weights[other].sum() > weights[~other].sum())
 
     def _prune(self, places: list[int]) -> list[LevelChange]:
         """The changes that stand on their own evidence, and together against none."""
@@ -277,11 +268,9 @@ def search(values: Array, threshold: float) -> SearchResult:
         part = values[offset : offset + length]
         scale = scale_of(part)
         places = candidates(clip_outliers(part, scale), scale)
-        kept, mixture, fine = likely(_residuals(part, places), scale, families), fit_mixture(part), fineness
-        if mixture:
-            kept, fine = (*kept, *mixture.families(scale)), fineness * min(1.0, mixture.scale / scale)
+        kept = likely(_residuals(part, places), scale, families)
         piece = _PieceSearch(
-            tables=tables(part, kept, fine),
+            tables=tables(part, kept, fineness),
             offset=offset,
             prior=prior[offset : offset + len(part)],
             threshold=threshold,
@@ -299,8 +288,7 @@ def search(values: Array, threshold: float) -> SearchResult:
             inside = (at >= low) & (at < high) & (change.evidence.posterior > least)
             evidence[at[inside]] = change.evidence.logs[inside]
         scales.append(piece.tables.scale)
-        mixture = mixture if mixture and piece.supports_mixture(own) else None
-    return SearchResult(tuple(changes), best, evidence, float(np.median(scales)), mixture)
+    return SearchResult(tuple(changes), best, evidence, float(np.median(scales)))
 
 
 def _residuals(values: Array, places: list[int]) -> tuple[Array, ...]:

@@ -16,7 +16,6 @@ from perfbisect.series.detection.likelihood import (
     NoiseFamilies,
     Tables,
     kinds,
-    least_scale,
     level,
     likelihoods,
     likely,
@@ -133,22 +132,7 @@ def test_a_scale_is_not_moved_by_a_step_and_never_zero() -> None:
     assert scale_of(values) == pytest.approx(0.02, rel=0.2)
     assert scale_of(values + 3.0 * (np.arange(200) > 99)) == pytest.approx(scale_of(values), rel=0.02)
     assert scale_of(np.zeros(9)) == scale_of(np.zeros(1)) == 1e-4
-    assert scale_of(np.array([0.0, 0.01, 0.01, 0.01, 0.3, 0.3])) == pytest.approx(0.3 / 5 / 1.1284)
-
-
-@pytest.mark.parametrize(
-    ("values", "least"),
-    [
-        ([0.0, 0.02, 0.0, 0.04, 0.02, 0.0], 0.01),
-        ([0.0, 0.0, 0.0, 0.4, 0.4, 0.4], 0.025),
-        ([0.0, 0.02, 0.06, 0.04, 0.02, -0.02], 1e-4),
-        ([0.5] * 6, 1e-4),
-        ([0.1 + 0.2, 0.3, 0.3, 0.3, 0.3, 0.3], 1e-4),
-    ],
-    ids=["ticks", "apart farther than a tick", "hardly any repeats", "constant", "rounding of sums"],
-)
-def test_the_least_scale_is_half_a_tick_where_values_repeat(values: list[float], least: float) -> None:
-    assert least_scale(np.array(values)) == pytest.approx(least)
+    assert scale_of(np.array([0.0, 0.0, 0.0, 0.1, 0.1])) == pytest.approx(0.1 / 4 / 1.1284)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
