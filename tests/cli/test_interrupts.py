@@ -134,7 +134,7 @@ def test_an_end_that_does_not_serve_is_an_error_about_the_range(tmp_path: Path) 
     assert Path(error["where"]).name == "server.log"
     assert "--bad" in error["next"]
     job = Jobs(bench.state).all()[0]
-    assert [event.kind for event in read(job.journal).events].count("failed") == 2
+    assert [event.kind for event in read(job.journal).events].count("failed") == 6
     assert marked(bench.state) == []
 
 
