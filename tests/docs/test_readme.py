@@ -7,14 +7,14 @@ import re
 from tests.docs.commands import ROOT
 
 README = (ROOT / "README.md").read_text()
-BISECTION = (ROOT / "docs" / "method" / "bisection.md").read_text()
+CALIBRATION = (ROOT / "docs" / "method" / "calibration.md").read_text()
 DEMO = (ROOT / "tests" / "docs" / "recorded" / "make_demo.txt").read_text()
 
 
 def measured(world: str) -> tuple[int, int, int]:
     """Return right and wrong in per cent, and GPU minutes, of perfbisect in a simulated world."""
     row = re.search(
-        rf"^\| {re.escape(world)} \| perfbisect \| (\d+) \| (\d+) \| \d+ \| (\d+) \|", BISECTION, re.M
+        rf"^\| {re.escape(world)} \| perfbisect \| (\d+) \| (\d+) \| \d+ \| (\d+) \|", CALIBRATION, re.M
     )
     assert row is not None, world
     right, wrong, minutes = map(int, row.groups())
