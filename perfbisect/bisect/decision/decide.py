@@ -23,7 +23,7 @@ from perfbisect.bisect.decision.model import (
     Wait,
 )
 from perfbisect.bisect.decision.rivals import Rivals
-from perfbisect.bisect.decision.search import RangeResult, rivals_of, search
+from perfbisect.bisect.decision.search import RangeResult, search
 from perfbisect.bisect.decision.state import SearchState, SlotContext
 
 MIN_POSITIONS = 6
@@ -94,15 +94,14 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     if steps:
         return multi_step.next_action(state, posterior, steps, context)
     rivals = state.rivals((0, state.plan.n), posterior)
-    if is_gradual(state, rivals) and not context.pending:
+    if not context.pending and is_gradual(state, rivals):
         return SearchEnd(outcome.gradual(state, posterior, rivals))
     action = search(state, posterior, (0, state.plan.n), context)
     if not isinstance(action, RangeResult):
         return action
-    if action.pairs is not None:
-        rivals = rivals_of(state, posterior, (0, state.plan.n), action.pairs)
+    if action.pairs is not None and action.rivals is not None:
         end = outcome.found if action.verdict == "found" else outcome.ambiguous
-        return SearchEnd(end(state, posterior, action.pairs, rivals))
+        return SearchEnd(end(state, posterior, action.pairs, action.rivals))
     if action.verdict == "not reproduced":
         return SearchEnd(outcome.no_step(state, posterior))
     return SearchEnd(outcome.unconfirmed(state, posterior))

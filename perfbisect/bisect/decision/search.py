@@ -47,10 +47,11 @@ MAX_REPEATS = 8
 
 @dataclass(frozen=True)
 class RangeResult:
-    """How the search of a part ended; ``pairs``: the A/B of the suspect."""
+    """How the search of a part ended; ``pairs``: the A/B of the suspect, with what else explains it."""
 
     verdict: SearchVerdict
     pairs: Pairs | None = None
+    rivals: Rivals | None = None
 
 
 def judge_pairs(state: SearchState, pairs: Pairs, span: Span) -> bool | None:
@@ -116,7 +117,7 @@ def _name(
     """
     rivals = rivals_of(state, posterior, span, pairs)
     if is_named(state, span, pairs, rivals):
-        return RangeResult("found", pairs)
+        return RangeResult("found", pairs, rivals)
     if context.pending:
         return Wait("the launches under way come before the name")
     runs, again, beside = (
@@ -128,7 +129,7 @@ def _name(
         return NextLaunch(again, runs, "search", Reason("slow at times", index=again))
     if beside is not None and rivals.with_builds(pairs.parent, pairs.culprit) < HOLDS:
         return NextLaunch(beside, runs, "search", Reason("another build", index=beside))
-    return RangeResult("too small", pairs)
+    return RangeResult("too small", pairs, rivals)
 
 
 def rivals_of(
