@@ -13,6 +13,7 @@ _COMPILED = (
     ":(glob)csrc/**",
     ":(glob)cmake/**",
     ":(glob)rust/**",
+    ":(glob)tools/build_*.py",
     ":(glob)requirements/**",
     ":(glob)requirements*.txt",
     *(
@@ -107,17 +108,20 @@ _PRECOMPILED = (
     "VLLM_PRECOMPILED_WHEEL_LOCATION",
 )
 
-_PLATFORMS = ("cuda", "cpu", "rocm", "xpu", "tpu", "hpu", "neuron", "openvino")
+PLATFORMS = ("cuda", "cpu", "rocm", "xpu", "tpu", "hpu", "neuron", "openvino")
 _PLATFORM_INPUTS = (
     (r"csrc/cpu/|cmake/cpu_extension\.cmake$", ("cpu",)),
     (r"csrc/rocm/|cmake/hipify\.py$", ("rocm",)),
-    (r"csrc/.*\.cuh?$|cmake/external_projects/", ("cuda", "rocm")),
+    (r"csrc/.*\.cuh?$|cmake/external_projects/|tools/build_deepgemm", ("cuda", "rocm")),
     (r"requirements/kv_connectors", ()),
-    *((rf"requirements[/-](?:build/)?{name}\b", (name,)) for name in _PLATFORMS),
+    *((rf"requirements[/-](?:build/)?{name}\b", (name,)) for name in PLATFORMS),
 )
 """What vLLM's CMakeLists.txt and setup.py build for which platform."""
 
-_RUST = (r"rust/|rust-toolchain\.toml$|requirements/build/rust", ("vllm-rs", "_rust_*"))
+_RUST = (
+    r"rust/|rust-toolchain\.toml$|requirements/build/rust|tools/build_rust\.py$",
+    ("vllm-rs", "_rust_*"),
+)
 """vLLM's second front end, bench client and tool parser, which are chosen by variables and options."""
 
 _ROWS = (

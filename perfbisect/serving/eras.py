@@ -47,7 +47,7 @@ def latest(eras: Sequence[Era], date: str = "", version: str = "") -> Era | None
 
 OMNI_ERAS: tuple[Era, ...] = (
     Era(
-        "2026-02-04T00:00:00",
+        "2026-02-04T06:07:46",
         (0, 16),
         "117d9bd1, #1157",
         "RTF is the time to the last sound over its duration in seconds",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from perfbisect.changes.git import FileChange, Repository
 from perfbisect.environments.build_inputs import BuildStates
 from perfbisect.environments.packages import PACKAGES
+from tests.fakes.gitwriter import HistoryWriter
 
 VLLM = PACKAGES["vllm"]
 NEEDED = ("csrc/a.cu", "setup.py")
@@ -69,11 +71,28 @@ def test_states_are_equal_where_inputs_are(trees: list[dict[str, str]], cut: int
         ("requirements/common.txt", {"cuda", "cpu", "rocm", "xpu"}),
         ("requirements/kv_connectors.txt", set()),
         ("setup.py", {"cuda", "cpu", "rocm", "xpu"}),
+        ("tools/build_deepgemm_C.py", {"cuda", "rocm"}),
     ],
 )
 def test_what_a_platform_builds(path: str, platforms: set[str]) -> None:
     assert {name for name in ("cuda", "cpu", "rocm", "xpu") if VLLM.is_used(path, name)} == platforms
     assert VLLM.is_used(path, ""), "an unknown platform may use anything"
+
+
+def test_helpers_of_the_build_are_inputs(tmp_path: Path) -> None:
+    writer = HistoryWriter(tmp_path / "vllm")
+    writer.commit(
+        "one", {"tools/build_rust.py": b"1", "tools/build_deepgemm_C.py": b"1", "tools/lint.py": b"1"}
+    )
+    writer.commit("lint", {"tools/lint.py": b"2"})
+    writer.commit("rust", {"tools/build_rust.py": b"2"})
+    writer.commit("kernels", {"tools/build_deepgemm_C.py": b"2"})
+    shas = writer.finish(checkout=False)
+    states = BuildStates(Repository.open(writer.path), VLLM).read(shas, "cuda")
+    one, lint, rust, kernels = (states[sha] for sha in shas)
+    assert one == lint
+    assert (rust.needed, rust.optional) == (lint.needed, rust.optional) != (lint.needed, lint.optional)
+    assert kernels.needed != rust.needed
 
 
 def test_the_platform_of_a_variant() -> None:

@@ -133,6 +133,7 @@ def test_what_a_build_is_given() -> None:
     shell = {
         "MAX_JOBS": "4", "CMAKE_ARGS": "-DX=1", "CCACHE_DIR": "/c", "CUDA_VISIBLE_DEVICES": "0", "FOO": "1",
         "VLLM_USE_PRECOMPILED": "1", "VLLM_API_KEY": "secret", "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_X": "1",
+        "VLLM_ROCM_WHEEL_INDEX": "x", "ACL_ROOT_DIR": "/acl", "VLLM_DISABLE_SCCACHE": "1",
     }  # fmt: skip
     given_ = build_variables(shell, ("FOO", "BAR=a=b", "GONE"))
     assert given_ == {
@@ -140,7 +141,7 @@ def test_what_a_build_is_given() -> None:
         for name, value in (shell | {"BAR": "a=b"}).items()
         if name not in ("CUDA_VISIBLE_DEVICES", "VLLM_API_KEY")
     }
-    assert set(given_) - set(relevant_variables(given_)) == {"MAX_JOBS", "CCACHE_DIR"}
+    assert set(given_) - set(relevant_variables(given_)) == {"MAX_JOBS", "CCACHE_DIR", "VLLM_DISABLE_SCCACHE"}
 
 
 def test_ccache_by_cmake_or_by_name() -> None:

@@ -118,6 +118,8 @@ def _unsupported(server: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     served = server.get("server_type", _DIFFUSION_BACKEND)
     if served != _DIFFUSION_BACKEND:
         return f"it is served by {served}"
+    if "duration-sec" in given:
+        return "it runs for a time, not for a number of prompts: a test of stability"
     backend = str(given.get("backend"))
     if _family(server["server_params"], given) in ("tts", "omni") and backend not in BACKENDS:
         return f"client omni_bench has no backend {backend}"

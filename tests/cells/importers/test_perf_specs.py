@@ -301,11 +301,16 @@ def test_a_diffusion_workload_is_named_by_the_file_and_warmed_as_its_client_does
 
 def test_what_cannot_be_measured_here_is_told(tmp_path: Path) -> None:
     socket = CHAT | {"backend": "openai-realtime"}
-    servers = [server(CHAT, socket), server(SPEECH) | {"server_type": "sglang-omni"}]
+    lasting = {name: value for name, value in CHAT.items() if name != "num_prompts"} | {"duration_sec": 86400}
+    servers = [server(CHAT, socket, lasting), server(SPEECH) | {"server_type": "sglang-omni"}]
     found = read(tmp_path, [*servers, server(CHAT, stage_config_name="two.yaml", update={"a": 1})])
     assert len(found.cells) == 1
     assert [(one.place, one.why) for one in found.left_out] == [
         ("[0].benchmark_params[1]", "client omni_bench has no backend openai-realtime"),
+        (
+            "[0].benchmark_params[2]",
+            "it runs for a time, not for a number of prompts: a test of stability",
+        ),
         ("[1].benchmark_params[0]", "it is served by sglang-omni"),
         ("[2].benchmark_params[0]", "its stage config is a file beside the specification, as before #2383"),
     ]
