@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -47,6 +47,7 @@ class Checkout:
 
     repository: Repository
     sha: str
+    _searched: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def at(self) -> str:
@@ -77,13 +78,20 @@ class Checkout:
         sources = self.repository.contents(dict.fromkeys(blobs))
         return frozenset().union(*(_literals(source.decode(errors="replace")) for _, source in sources))
 
-    def mentions(self, option: str) -> bool:
-        """Whether an option (``max-model-len``) occurs as an option or as its field."""
-        name = option.partition(".")[0]
-        search = self.repository.run(
-            "grep", "-q", "-w", "-F", "-e", f"--{name}", "-e", name.replace("-", "_"), self.sha, "--", "*.py"
-        )
-        return search.returncode == 0
+    def unmentioned(self, options: Iterable[str]) -> tuple[str, ...]:
+        """Options (``max-model-len``) that occur neither as an option nor as its field.
+
+        Each is searched for once, all that are new by one git process.
+        """
+        forms = {option: _forms(option) for option in options}
+        new = {word for words in forms.values() for word in words} - self._searched.keys()
+        if new:
+            patterns = (part for word in sorted(new) for part in ("-e", word))
+            found = self.repository.run(
+                "grep", "-h", "-o", "-w", "-F", *patterns, self.sha, "--", "*.py"
+            ).stdout.decode(errors="replace")
+            self._searched.update(dict.fromkeys(new, False) | dict.fromkeys(found.split(), True))
+        return tuple(option for option, words in forms.items() if not any(map(self._searched.get, words)))
 
     def contains_pull(self, number: int) -> bool:
         """Whether a pull request was merged before the commit."""
@@ -97,6 +105,12 @@ class Checkout:
         )
         lines = log.stdout.decode(errors="replace").splitlines()
         return lines[0] if log.returncode == 0 and lines else ""
+
+
+def _forms(option: str) -> tuple[str, str]:
+    """An option as it is typed, and as the name of a field."""
+    name = option.partition(".")[0]
+    return f"--{name}", name.replace("-", "_")
 
 
 def _literals(source: str) -> set[str]:
@@ -160,10 +174,9 @@ def _check_endpoint(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
 
 def _check_options(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
     level: Level = "error" if cell.family == "text" else "warning"
-    for name in cell.serve_args:
-        if not checkout.mentions(name):
-            message = f"--{name} is mentioned nowhere in the sources of {checkout.engine} at {checkout.at}"
-            yield LintFinding(level, f"serve_args.{name}", message)
+    for name in checkout.unmentioned(cell.serve_args):
+        message = f"--{name} is mentioned nowhere in the sources of {checkout.engine} at {checkout.at}"
+        yield LintFinding(level, f"serve_args.{name}", message)
 
 
 def _check_remote(cell: Cell) -> Iterator[LintFinding]:

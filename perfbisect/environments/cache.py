@@ -33,7 +33,7 @@ STAMP = "stamp.json"
 BYTES = "bytes"
 """Fact of a stamp: bytes on disk that only this environment holds."""
 
-_CACHE_VARIABLES = {
+CACHE_VARIABLES = {
     "VLLM_CACHE_ROOT": "vllm",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TORCH_EXTENSIONS_DIR": "torch_extensions",
@@ -49,7 +49,7 @@ _CACHE_VARIABLES = {
 
 def variables(folder: Path, python_path: str = "") -> dict[str, str]:
     """Process environment in which an interpreter imports its own engine only; empty unsets a variable."""
-    caches = {name: str(folder / "caches" / part) for name, part in _CACHE_VARIABLES.items()}
+    caches = {name: str(folder / "caches" / part) for name, part in CACHE_VARIABLES.items()}
     fixed = {
         "PYTHONPATH": python_path,
         "PYTHONNOUSERSITE": "1",

@@ -30,6 +30,10 @@ _HELD_PATIENCE = 5.0
 _ASK_LIMIT = 10.0
 """Timeout of cheap requests: models, metrics, health."""
 
+PREFIX_CACHE = {"queries": "prefix_cache_queries", "hits": "prefix_cache_hits"}
+IN_FLIGHT = {"running": "num_requests_running", "waiting": "num_requests_waiting"}
+"""Counters of ``/metrics``, by what is read from them."""
+
 
 @dataclass(frozen=True)
 class Server:
@@ -226,12 +230,11 @@ class Server:
 
     def prefix_cache(self) -> dict[str, float]:
         """Prefix-cache queries and hits since the start; empty if not reported."""
-        return self._counters({"queries": "prefix_cache_queries", "hits": "prefix_cache_hits"})
+        return self._counters(PREFIX_CACHE)
 
     def in_flight(self) -> int:
         """Number of unfinished requests; 0 if not reported."""
-        counts = self._counters({"running": "num_requests_running", "waiting": "num_requests_waiting"})
-        return int(sum(counts.values()))
+        return int(sum(self._counters(IN_FLIGHT).values()))
 
     def _counters(self, wanted: Mapping[str, str]) -> dict[str, float]:
         try:

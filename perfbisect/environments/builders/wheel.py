@@ -30,7 +30,7 @@ CPU = "cpu"
 DEFAULT = "default"
 """The wheel at the commit's own address, whatever it was built for."""
 
-_TABLE: tuple[tuple[tuple[int, int], tuple[str, ...]], ...] = (
+CUDA_BUILDS: tuple[tuple[tuple[int, int], tuple[str, ...]], ...] = (
     ((13, 0), ("cu130", "cu129", "cu128", "cu126")),
     ((12, 0), ("cu129", "cu128", "cu126", "cu124", "cu121")),
     ((11, 8), ("cu118",)),
@@ -45,7 +45,7 @@ def variants(cuda: tuple[int, int] | None) -> tuple[str, ...]:
     """Builds that a machine can run, best first; ``cuda``: of its driver, None without one."""
     if cuda is None:
         return (CPU,)
-    return next((names for least, names in _TABLE if cuda >= least), (CPU,))
+    return next((names for least, names in CUDA_BUILDS if cuda >= least), (CPU,))
 
 
 def driver_cuda(smi: Smi | None = None) -> tuple[int, int] | None:
