@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import os
+import pwd
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -89,10 +90,18 @@ class ContainerRun:
     host: ContainerHost
 
 
-def model_cache(environ: Mapping[str, str]) -> str:
-    """The hub's folder of downloaded models."""
-    caches = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
+def model_cache(environ: Mapping[str, str], folder: Path) -> str:
+    """The hub's folder of downloaded models; in the environment's ``folder`` for a user who has no home."""
+    home = environ.get("HOME") or _account_home() or str(folder / "caches" / "home")
+    caches = environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
     return environ.get("HF_HOME") or f"{caches}/huggingface"
+
+
+def _account_home() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return ""
 
 
 def prepare_run(
@@ -107,7 +116,7 @@ def prepare_run(
         for name, value in environ.items()
         if name not in _OF_HOST and (value or not name.startswith("PYTHON"))
     }
-    env |= {"HF_HOME": model_cache(environ), "USER": environ.get("USER") or str(host.user)}
+    env |= {"HF_HOME": model_cache(environ, folder), "USER": environ.get("USER") or str(host.user)}
     gpus = tuple(filter(None, environ.get(_MASK, "all").split(","))) if host.nvidia else ()
     if gpus and all(gpu.isdigit() for gpu in gpus):
         # Inside, devices are counted from 0, in the driver's order.
@@ -207,7 +216,7 @@ def main() -> None:
         tuple(sorted({path.stat().st_gid for path in amd})),
     )
     with suppress(OSError):
-        Path(model_cache(os.environ)).mkdir(parents=True, exist_ok=True)
+        Path(model_cache(os.environ, folder)).mkdir(parents=True, exist_ok=True)
     launch = prepare_run(folder, Path.cwd(), sys.argv[1:], os.environ, host)
     argv = TOOLS[container.tool](container, launch)
     own = {name: os.environ[name] for name in _OF_HOST if name in os.environ}

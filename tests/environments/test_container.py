@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,22 @@ def test_what_every_container_has(tool: str, tmp_path: Path) -> None:
     assert given == {"HF_HOME", "HF_TOKEN", "PERFBISECT_TOKEN", "USER", "VLLM_X", home}
     assert not any("hf_secret" in word for word in words), "values are not in the process table"
     assert words.index("--more") < words.index("--entrypoint=python3")
+
+
+@pytest.mark.parametrize("home", [None, ""])
+def test_models_without_a_home_variable(
+    home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are where the account's home has them, or with the environment: never at the root of the disk."""
+    env = {"PATH": "/usr/bin", **({} if home is None else {"HOME": home})}
+    account = pwd.struct_passwd(("u", "x", 7, 7, "", str(tmp_path / "u"), "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: account)
+    assert (
+        prepare_run(tmp_path, tmp_path, (), env, ALICE).env["HF_HOME"] == f"{tmp_path}/u/.cache/huggingface"
+    )
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    inside = f"{tmp_path}/caches/home/.cache/huggingface"
+    assert prepare_run(tmp_path, tmp_path, (), env, ALICE).env["HF_HOME"] == inside
 
 
 def test_mounts(tmp_path: Path) -> None:
