@@ -22,12 +22,13 @@ _COMPILED = (
     ),
     ":(glob)rust-toolchain.toml",
     # Dependencies of tests, lint and documentation are in no environment that serves.
-    ":(exclude,glob)requirements/**/test*",
     ":(exclude,glob)requirements/**/*[-_]test.*",
     ":(exclude,glob)requirements/test/**",
-    ":(exclude,glob)requirements/**/lint*",
-    ":(exclude,glob)requirements/**/docs*",
-    ":(exclude,glob)requirements/**/dev*",
+    *(
+        f":(exclude,glob)requirements{start}{name}*"
+        for name in ("test", "lint", "docs", "dev")
+        for start in ("/**/", "-")
+    ),
 )
 _SUFFIXES = ("c", "cc", "cpp", "cu", "cuh", "h", "hpp", "pyx", "pxd", "proto", "rs")
 

@@ -84,7 +84,9 @@ def test_helpers_of_the_build_are_inputs(tmp_path: Path) -> None:
     writer.commit(
         "one", {"tools/build_rust.py": b"1", "tools/build_deepgemm_C.py": b"1", "tools/lint.py": b"1"}
     )
-    writer.commit("lint", {"tools/lint.py": b"2"})
+    writer.commit(
+        "lint", {"tools/lint.py": b"2", "requirements-lint.txt": b"2", "requirements/dev.txt": b"2"}
+    )
     writer.commit("rust", {"tools/build_rust.py": b"2"})
     writer.commit("kernels", {"tools/build_deepgemm_C.py": b"2"})
     shas = writer.finish(checkout=False)
