@@ -154,15 +154,15 @@ def _launch_minutes(plan: BisectPlan) -> float:
 
 def _disk_notes(plan: BisectPlan, expected: ExpectedDocument, builder: Builder) -> tuple[str, ...]:
     missing = [p.change for p in plan.positions if not (p.skip or p.cached)]
-    whole = builder.disk(missing)
-    if not missing or not whole:
+    # The search spreads its launches, so that their bases are apart, too.
+    low, high = (
+        builder.disk(missing[:: max(1, len(missing) // count)][:count])
+        for count in (expected.launches_low, expected.launches_high)
+    )
+    if not low or not high:
         return ()
     cache = Path(plan.setting.cache or ".")
     free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
-    low, high = (
-        whole / len(missing) * min(len(missing), count)
-        for count in (expected.launches_low, expected.launches_high)
-    )
     if low > free:
         raise MachineError(
             f"the environments need at least {_size(low)} of disk and {_size(free)} are free",

@@ -75,7 +75,8 @@ class EnginePackage:
     @property
     def pathspecs(self) -> tuple[str, ...]:
         """``build_inputs`` and all sources inside the package that are compiled."""
-        inside = (f":(glob){self.folder}/**/*.{suffix}" for suffix in _SUFFIXES)
+        # A star without "glob" also stands for slashes, and git matches it twice as fast as "**/*".
+        inside = (f"{self.folder}/*.{suffix}" for suffix in _SUFFIXES)
         return (*inside, *self.build_inputs)
 
     def is_used(self, path: str, platform: str) -> bool:

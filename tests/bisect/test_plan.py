@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -15,6 +17,7 @@ from perfbisect.jobs.estimates import Noise, learnt_costs, learnt_noise
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import cell_data, find_plan, plan_cell, resolve_metric, runs_per_launch
 from perfbisect.model.attempt import Attempt, Costs, Provenance, RunResult
+from perfbisect.model.change import Change
 from perfbisect.model.metric import parse_metric
 from tests.fixtures.jobs import SETTING, MakePlan
 from tests.jobs.world import FakeBuilder, World, cell, history
@@ -133,6 +136,29 @@ def test_costs_and_seed_reach_the_core() -> None:
     own = made.model_copy(update={"min_effect": 0.01})
     shown = plan_document(own, learnt_noise((), own.ref))
     assert own.search.min_effect == shown.metric.smallest_effect == 0.01
+
+
+class SizedBuilder(FakeBuilder):
+    """A megabyte for each environment; remembers for which it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[list[str]] = []
+
+    def disk(self, changes: Iterable[Change]) -> int | None:
+        self.asked.append([change.id for change in changes])
+        return 10**6 * len(self.asked[-1])
+
+
+def test_disk_is_that_of_as_many_environments_as_launches(plan_for: MakePlan) -> None:
+    world, builder = World(history(300).changes, slow=None), SizedBuilder()
+    shown = plan_document(plan_for(world, builder), Noise(), builder)
+    low, high = shown.expected.launches_low, shown.expected.launches_high
+    assert any(note.startswith(f"disk: about {low} MB to {high} MB") for note in shown.notes)
+    index = {change.id: number for number, change in enumerate(world.changes)}
+    places = [[index[name] for name in names] for names in builder.asked]
+    assert [len(found) for found in places] == [low, high]
+    assert all(later - earlier >= 300 // high for found in places for earlier, later in pairwise(found))
 
 
 TPOT = parse_metric("tpot")

@@ -259,8 +259,10 @@ class LayerBuilder(CachedBuilder):
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         missing = self.missing(changes)
-        bases = {builder.key(below): (builder, below) for builder, below in map(self.base, missing)}
-        sizes = [builder.disk((below,)) for builder, below in bases.values()]
+        bases: dict[Builder, list[Change]] = {}
+        for builder, below in map(self.base, missing):
+            bases.setdefault(builder, []).append(below)
+        sizes = [builder.disk(changes) for builder, changes in bases.items()]
         known = [size for size in sizes if size is not None]
         layers = len(missing) * (median_bytes(self.stamps()) or _FIRST_BYTES)
         return layers + sum(known) if len(known) == len(sizes) else None

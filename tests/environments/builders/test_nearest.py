@@ -79,6 +79,17 @@ def test_commits_with_equal_build_inputs_share_a_wheel(site: Site) -> None:
     assert "6 commits lie over the wheels of 2" in builder.notes()[0]
 
 
+def test_the_index_is_asked_for_the_size_of_one_wheel(site: Site) -> None:
+    history = site.world.history
+    shas = (history.base, history.slow, history.kernel)
+    site.serve(*shas)
+    builder = site.builder(*shas)
+    estimated = builder.disk([Change(sha) for sha in shas])
+    sizes = [path for path in site.index.asked if path.endswith(".whl")]
+    assert len(sizes) == 1
+    assert estimated == 2 * 3 * len(site.index.files[sizes[0]]) + 3 * 50_000_000
+
+
 def test_holes_of_the_index_are_filled(site: Site) -> None:
     history = site.world.history
     site.serve(history.docs, history.mended)
