@@ -171,8 +171,8 @@ def engine(module: str) -> EnginePackage:
 
 
 _TORCH = frozenset({"torch", "torchvision", "torchaudio", "torchcodec", "triton"})
-TORCH_BACKEND = re.compile(r"^(cpu|xpu|cu\d+|rocm[\d.]+)$")
-"""uv's names of torch builds."""
+TORCH_BACKEND = re.compile(r"^(cpu|xpu|cu\d+|rocm\d+\.[\d.]+)$")
+"""uv's names of torch builds; ``rocm723`` is a variant of vLLM's wheels, which bring their own."""
 
 
 def torch_backend_of(pip: str) -> str:

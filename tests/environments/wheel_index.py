@@ -41,6 +41,14 @@ class Index:
         self.files[page] = f"<!DOCTYPE html><html><body>{link}<br/></body></html>".encode()
         return page
 
+    def add_root(self, sha: str, variant: str, *wheels: Path) -> None:
+        """Serve the list of a variant's packages, with these wheels beside the engine's own."""
+        names = [wheel.name.partition("-")[0].replace("_", "-") for wheel in wheels]
+        rows = "".join(f'<a href="{name}/">{name}/</a>' for name in ("..", "tiny-engine", *names))
+        self.files[f"/{sha}/{variant}/"] = f"<!DOCTYPE html><html><body>{rows}</body></html>".encode()
+        for wheel in wheels:
+            self.add(sha, wheel, variant=variant)
+
     def add_release(self, wheel: Path, uploaded: str = "") -> None:
         """Serve a wheel as a registry does; without ``uploaded`` as a mirror that has no dates."""
         name = wheel.name.partition("-")[0].replace("_", "-")
@@ -108,9 +116,10 @@ def wheel_of(
     version: str = "",
     says: str = "",
     more: Mapping[str, bytes] | None = None,
+    requires: tuple[str, ...] = ("tiny-helper",),
 ) -> Path:
     """A wheel with the package that a commit has; ``says``: the commit that its engine claims to be."""
     number = version or f"1.0.dev7+g{sha[:9]}"
     files = {path: repository.read(sha, path) for path in blobs(repository, sha, "tiny_engine")}
     built = {"tiny_engine/_version.py": version_file(number, says), "tiny_engine/_ops.abi3.so": COMPILED}
-    return write_wheel(folder, "tiny-engine", number, files | built | dict(more or {}), ("tiny-helper",))
+    return write_wheel(folder, "tiny-engine", number, files | built | dict(more or {}), requires)

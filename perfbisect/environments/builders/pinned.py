@@ -88,17 +88,17 @@ class PinnedBaseBuilder(CachedBuilder):
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         pins, engine = self._pins(change), self.package
         if pins.commit:
-            variant, lookup = self._wheel(pins.commit)
-            requirement = f"{engine.name} @ {lookup.url}"
+            variant = self._wheel(pins.commit)[0]
+            requirements = self.index.requirements(pins.commit, variant)
         else:
-            requirement, variant = self.releases.requirement(pins.release)
+            requirements, variant = self.releases.requirements(pins.release)
         interpreter = uv.create_venv(
-            build, staging, [requirement, *self.extra], engine,
+            build, staging, [*requirements, *self.extra], engine,
             python=self.python, torch_backend=torch_backend(variant),
         )  # fmt: skip
-        if requirements := self.declared[change.id].requirements:
+        if declared := self.declared[change.id].requirements:
             file = staging / "requirements.txt"
-            file.write_text("".join(f"{line}\n" for line in requirements))
+            file.write_text("".join(f"{line}\n" for line in declared))
             uv.install(build, interpreter, ["-r", str(file)], engine, folder=staging)
         replaced = _replaced(pins, uv.list_packages(build, interpreter))
         if replaced:

@@ -67,9 +67,9 @@ class ReleaseBuilder(CachedBuilder):
 
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         version = self._version(change)
-        requirement, variant = self.wheels.requirement(str(version))
+        requirements, variant = self.wheels.requirements(str(version))
         interpreter = uv.create_venv(
-            build, staging, [requirement, *self.extra], self.package,
+            build, staging, [*requirements, *self.extra], self.package,
             python=self.python, torch_backend=torch_backend(variant),
         )  # fmt: skip
         if self.package.alias is not None:

@@ -6,7 +6,9 @@ A wheel is installed by its own address, so ``--exclude-newer`` does not apply t
 from __future__ import annotations
 
 import functools
+import os
 import re
+import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,15 @@ def _reported_cuda(command: str) -> tuple[int, int] | None:
     return (int(version[1]), int(version[2])) if version else None
 
 
+def rocm_variant() -> str:
+    """Build for this machine's ROCm, as vLLM's ``setup.py`` names it: 7.2.3 is ``rocm723``; empty without."""
+    named, command = os.environ.get("ROCM_PATH"), shutil.which("rocm-smi")
+    folders = [Path(named)] if named else Path(command).resolve().parents if command else ()
+    files = (folder / ".info" / "version" for folder in folders)
+    version = next((re.match(r"[\d.]+", file.read_text()) for file in files if file.is_file()), None)
+    return f"rocm{version[0].replace('.', '')}" if version else ""
+
+
 def cuda_refusal(needed: int | None, driver: tuple[int, int] | None) -> str:
     """Why a build for a major CUDA version does not run with a driver; empty if it does or may."""
     if needed is None or driver is None or needed <= driver[0]:
@@ -108,15 +119,12 @@ class ReleaseWheels:
             return Refusal(f"the registry's wheel of {name} is {why}; no other: {found[1].reason}")
         return Refusal(f"no wheel of {name} of the variant {self.variant}: {found[1].reason}")
 
-    def requirement(self, version: str) -> tuple[str, str]:
+    def requirements(self, version: str) -> tuple[list[str], str]:
         """What to install of a release, and its variant; empty: the registry's own."""
         found = self.find(version)
         if found is None:
-            return f"{self.package.name}=={version}", ""
-        variant, wheel = found
-        if wheel.state == "hole":
-            raise BuildError(f"{self.package.name} {version}: no wheel: {wheel.reason}")
-        return f"{self.package.name} @ {wheel.url}", variant
+            return [f"{self.package.name}=={version}"], ""
+        return self.index.requirements(version, found[0]), found[0]
 
     def key_parts(self, version: str) -> tuple[str, ...]:
         found = self.find(version)
@@ -133,7 +141,9 @@ def allowed_variants(template: str, variant: str) -> tuple[str, ...]:
     """Builds that may be taken, best first: the user's, or what this machine runs."""
     if variant:
         return ("",) if variant == DEFAULT else (variant,)
-    runs = variants(driver_cuda())
+    if (driver := driver_cuda()) is None and (rocm := rocm_variant()):
+        return (rocm,)
+    runs = variants(driver)
     return runs if "{variant}" in template else (*runs, "")
 
 
@@ -186,7 +196,7 @@ class WheelBuilder(CommitBuilder):
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         wheel, variant = self._wheel(change), self.variant or ""
         uv.create_venv(
-            build, staging, [f"{self.package.name} @ {wheel.url}", *self.extra], self.package,
+            build, staging, [*self.index.requirements(change.id, variant), *self.extra], self.package,
             python=self.python, torch_backend=torch_backend(variant),
         )  # fmt: skip
         return {"wheel": wheel.url, "variant": variant or DEFAULT, **self.limits.facts()}

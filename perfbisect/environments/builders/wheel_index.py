@@ -18,8 +18,8 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from perfbisect.environments.health import commit_in_version
-from perfbisect.errors import MachineError
-from perfbisect.system.http import RetryPolicy, failure_reason, open_session, public_url, send_request
+from perfbisect.errors import BuildError, MachineError
+from perfbisect.system.http import Reply, RetryPolicy, failure_reason, open_session, public_url, send_request
 
 _TRIES = 4
 _TIMEOUT = (10.0, 30.0)
@@ -56,23 +56,23 @@ class _Links(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         href = dict(attrs).get("href")
-        if tag == "a" and href and urlsplit(href).path.endswith(".whl"):
+        if tag == "a" and href:
             self.found.append(href)
 
 
-def links(page: str, base: str) -> tuple[str, ...]:
-    """Absolute addresses of the wheels on a simple index page, with their digests."""
+def links(page: str, base: str, ending: str = ".whl") -> tuple[str, ...]:
+    """Absolute addresses of the wheels on a simple index page, with their digests; ``/``: of its pages."""
     parser = _Links()
     parser.feed(page)
-    return tuple(urljoin(base, link) for link in parser.found)
+    return tuple(urljoin(base, link) for link in parser.found if urlsplit(link).path.endswith(ending))
 
 
-def page_of(template: str, sha: str, variant: str, distribution: str) -> str:
-    """Address of the page that lists a commit's wheels."""
+def page_of(template: str, sha: str, variant: str, distribution: str = "") -> str:
+    """Address of the page that lists a commit's wheels; without a distribution of that which lists these."""
     address = template.replace("{sha}", sha).replace("{variant}", variant).rstrip("/")
     if variant and "{variant}" not in template:
         address += f"/{variant}"
-    return f"{address}/{distribution}/"
+    return f"{address}/{distribution}/" if distribution else f"{address}/"
 
 
 def supported(python: str = "") -> tuple[tagging.Tag, ...]:
@@ -90,7 +90,10 @@ def supported(python: str = "") -> tuple[tagging.Tag, ...]:
 
 
 def choose_wheel(urls: Iterable[str], package: str, sha: str, tags: Iterable[tagging.Tag]) -> WheelLookup:
-    """The wheel that fits the machine and names the commit, else the newest that names no commit."""
+    """The wheel that fits the machine and names the commit, else the newest that names no commit.
+
+    ``sha``: empty for a package that is not of the repository.
+    """
     rank = {tag: position for position, tag in enumerate(tags)}
     rows: list[tuple[str, Version, int, str, str]] = []
     others: list[str] = []
@@ -113,7 +116,7 @@ def choose_wheel(urls: Iterable[str], package: str, sha: str, tags: Iterable[tag
             "hole", problem=f"no wheel of {package} that fits this machine ({platform.machine()}){available}"
         )
     matching = [row for row in rows if row[0] and sha.startswith(row[0])]
-    unnamed = [row for row in rows if not row[0]]
+    unnamed = [row for row in rows if not (row[0] and sha)]
     if not matching and not unnamed:
         return WheelLookup("hole", problem=f"the index serves commit {rows[0][0]} ({rows[0][4]})")
     best = max(matching or unnamed, key=lambda row: row[1:3])
@@ -140,16 +143,15 @@ class WheelIndex:
         tags = supported(self.python)
         wanted = [sha for sha in shas if self._state(sha, variant) == "silent"]
         with ThreadPoolExecutor(min(_AT_ONCE, len(wanted) or 1)) as pool:
-            lookups = pool.map(lambda sha: self._find(sha, variant, tags), wanted)
+            pages = (page_of(self.template, sha, variant, self.distribution) for sha in wanted)
+            lookups = pool.map(
+                lambda page, sha: self._choose(page, self.distribution, sha, tags), pages, wanted
+            )
             self._lookups |= {(sha, variant): lookup for sha, lookup in zip(wanted, lookups, strict=True)}
         found = {sha: self._lookups[sha, variant] for sha in shas}
         silent = [lookup for lookup in found.values() if lookup.state == "silent"]
         if silent and (each or len(silent) == len(found)):
-            raise MachineError(
-                f"the wheel index {self.template} does not answer: {silent[0].reason}",
-                next_step="check network, proxy and address, then start again",
-                code="hub_unreachable",
-            )
+            raise self._no_answer(silent[0])
         return found
 
     def choose_variant(self, variants: Sequence[str], shas: Collection[str]) -> tuple[str, bool]:
@@ -171,9 +173,52 @@ class WheelIndex:
         lookup = self._lookups.get((sha, variant))
         return lookup.state if lookup else "silent"
 
-    def _find(self, sha: str, variant: str, tags: tuple[tagging.Tag, ...]) -> WheelLookup:
-        """Read one page; a server that fails or does not respond is asked again."""
-        url = page_of(self.template, sha, variant, self.distribution)
+    def requirements(self, sha: str, variant: str) -> list[str]:
+        """What to install of a commit: its wheel, and of ROCm all that its index has beside it.
+
+        Wheels for ROCm are pinned to builds of torch, triton and others that are in no registry.
+
+        Raises:
+            BuildError: there is no wheel that fits, or none of what it is pinned to.
+            MachineError: the index does not answer.
+        """
+        wheels = {self.distribution: self.find((sha,), variant, each=True)[sha]}
+        if variant.startswith("rocm"):
+            wheels |= self._wheels_beside(sha, variant)
+        for lookup in wheels.values():
+            if lookup.state == "silent":
+                raise self._no_answer(lookup)
+            if lookup.state == "hole":
+                raise BuildError(f"{self.distribution} {sha[:12]}: no wheel: {lookup.reason}")
+        return [f"{name} @ {lookup.url}" for name, lookup in wheels.items()]
+
+    def _wheels_beside(self, sha: str, variant: str) -> dict[str, WheelLookup]:
+        """The wheels of the other packages of a variant, by name."""
+        root = self._read(page_of(self.template, sha, variant))
+        if isinstance(root, WheelLookup):
+            return {variant: root}
+        pages = [page for page in links(root.text, root.url, "/") if page.startswith(root.url)]
+        names = {page.removeprefix(root.url).rstrip("/"): page for page in pages}
+        tags = supported(self.python)
+        others = {name: page for name, page in names.items() if name not in ("", self.distribution)}
+        return {name: self._choose(page, name, "", tags) for name, page in others.items()}
+
+    def _no_answer(self, lookup: WheelLookup) -> MachineError:
+        return MachineError(
+            f"the wheel index {self.template} does not answer: {lookup.reason}",
+            next_step="check network, proxy and address, then start again",
+            code="hub_unreachable",
+        )
+
+    def _choose(self, page: str, name: str, sha: str, tags: tuple[tagging.Tag, ...]) -> WheelLookup:
+        """The wheel of a commit on a page; without a commit the newest."""
+        reply = self._read(page)
+        if isinstance(reply, WheelLookup):
+            return reply
+        return choose_wheel(links(reply.text, reply.url), name, sha, tags)
+
+    def _read(self, url: str) -> Reply | WheelLookup:
+        """A page, or why there is none; a server that fails or does not respond is asked again."""
         shown = public_url(url)
         try:
             reply = send_request(
@@ -188,7 +233,7 @@ class WheelIndex:
             return WheelLookup(state, problem=f"HTTP {reply.status}", page=shown)
         if reply.is_cut:
             return WheelLookup("silent", problem=f"more than {_LARGEST >> 20} MB", page=shown)
-        return choose_wheel(links(reply.text, reply.url), self.distribution, sha, tags)
+        return reply
 
     def size(self, url: str) -> int | None:
         """Size of a file in bytes; None if the server does not report it."""

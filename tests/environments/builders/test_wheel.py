@@ -11,7 +11,7 @@ import pytest
 from perfbisect.changes.git import Repository
 from perfbisect.environments.base import Environment
 from perfbisect.environments.builders import wheel as wheel_builder
-from perfbisect.environments.builders.wheel import WheelBuilder
+from perfbisect.environments.builders.wheel import WheelBuilder, torch_backend
 from perfbisect.environments.builders.wheel_index import page_of
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
@@ -126,7 +126,7 @@ def test_right_wheels_are_installed_with_dependencies_of_a_day(lying: Site) -> N
     [
         ("mended", "says it is commit"),
         ("kernel", r"says no commit \(its version is 1\.0\), and 1 of its files are not those of"),
-        ("slow_again", "cannot install tiny_engine @ .*Failed to extract archive"),
+        ("slow_again", "cannot install tiny-engine @ .*Failed to extract archive"),
     ],
 )
 def test_wrong_wheels(name: str, said: str, lying: Site) -> None:
@@ -150,6 +150,42 @@ def test_an_index_that_is_down_is_the_machines_fault(site: Site) -> None:
     gone = replace(site, index=Index(address="http://127.0.0.1:9")).builder("")
     with pytest.raises(MachineError, match="does not answer: ConnectionError"):
         gone.refuses(Change(site.history.base))
+
+
+def test_a_wheel_for_rocm_comes_with_what_it_is_pinned_to(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (site.cache / "rocm" / ".info").mkdir(parents=True)
+    (site.cache / "rocm" / ".info" / "version").write_text("7.2.3-81\n")
+    command = site.cache / "rocm" / "libexec" / "rocm-smi"
+    command.parent.mkdir()
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    monkeypatch.delenv("ROCM_PATH", raising=False)
+    monkeypatch.setenv("PATH", str(command.parent), prepend=":")
+    sha, served = site.history.base, site.cache / "served"
+    pinned = ("tiny-torch==2.11.0+git1c57644",)
+    site.index.add(sha, wheel_of(served, site.repository, sha, requires=pinned), variant="rocm723")
+    torch = write_wheel(served, "tiny-torch", "2.11.0+git1c57644", {"tiny_torch.py": b""})
+    site.index.add_root(sha, "rocm723", torch)
+    builder = site.builder("", day="2025-01-01")
+    assert builder.variants == ("rocm723",), "never the wheel at the commit's own address"
+    built = site.ensure(builder, Change(sha))
+    assert built.facts["variant"] == "rocm723"
+    assert "tiny-torch==2.11.0+git1c57644" in built.facts["packages"]
+    other = site.history.mended
+    site.index.add(other, wheel_of(served, site.repository, other, requires=pinned), variant="rocm723")
+    site.index.add_root(other, "rocm723", torch)
+    del site.index.files[f"/{other}/rocm723/tiny-torch/"]
+    with pytest.raises(BuildError, match=r"no wheel: HTTP 404 at .*/rocm723/tiny-torch/"):
+        site.ensure(builder, Change(other))
+    monkeypatch.setenv("ROCM_PATH", str(site.cache))
+    assert site.builder("").variants == ("cpu", "")
+
+
+def test_uv_is_given_the_builds_of_torch_that_it_knows() -> None:
+    variants = ("cu130", "cpu", "rocm7.2", "rocm723", "", "default")
+    assert [torch_backend(name) for name in variants] == ["cu130", "cpu", "rocm7.2", "", "", ""]
 
 
 def test_an_index_without_variants(lying: Site) -> None:
