@@ -349,7 +349,8 @@ def _kind_factor(commit: Commit, changed: Mapping[str, float], table: SuspectTab
     for file in commit.files:
         kind = table.kind_of(file.path)
         name, weight = (kind.kind, kind.weight) if kind else ("code", 1.0)
-        kinds.append((weight * changed.get(name, 1.0), name, file.path))
+        others = changed.get("code", 1.0) if table.is_code(file.path) else 1.0
+        kinds.append((weight * changed.get(name, others), name, file.path))
     if not kinds:
         return None
     weight, name, path = max(kinds, key=lambda kind: kind[0])

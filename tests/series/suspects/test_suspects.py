@@ -118,6 +118,8 @@ def test_an_instrument_change_points_to_the_benchmark() -> None:
     commits = commit("a", "src/engine.py"), commit("b", "bench/client.py")
     assert p_of(ranked(*commits, cause="product"), "a") > p_of(ranked(*commits, cause="product"), "b")
     assert p_of(ranked(*commits, cause="instrument"), "b") > 0.9
+    start = commit("a", "src/start.py"), commits[1]
+    assert weight_of(ranked(*start, cause="instrument"), "a", "kind") == pytest.approx(0.4 * 0.2), "all code"
 
 
 def test_a_bad_night_points_to_no_commit() -> None:
