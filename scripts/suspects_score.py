@@ -6,7 +6,9 @@ Of each culprit of ``scripts/data/culprits.yaml`` two windows: about one night (
 and about one release (600 or more). A window begins and ends at the commit of a nightly whose hour is drawn;
 both sides grow by quarters of a day, and it ends before the commit from which on it was fast again. Ranks use
 what was known on the day: the commits with their messages and files, and the cell that the report describes.
-The factors are fitted to the half ``tune``; ``report`` is the result.
+``report`` is the result; the table was written with the half ``tune`` in view. ``--fit`` asks what more that
+half has to say: the power of each factor that ranks it best, and what is lost without the factor, both scored
+on culprits that the fit has not seen.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ import itertools
 import math
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta, timezone
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
-from scipy import stats
+from scipy import optimize, stats
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -45,6 +50,14 @@ STEP = timedelta(hours=6)
 TOP = (1, 3, 10)
 BINS = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 """Stated probabilities of the calibration table."""
+
+FACTORS = ("kind", "size", "title", "cells")
+"""What is known of a commit before anything became of it."""
+
+RIDGE = 4.0
+"""Inverse variance of a power around 1, as the table has it, where a culprit is one observation."""
+
+Floats = npt.NDArray[np.float64]
 
 
 class Culprit(BaseModel):
@@ -200,10 +213,10 @@ def find_in(repositories: Sequence[Repository]) -> Find:
     return lambda culprit: next((pair for pair in lines if pair[1].place(culprit.commit) is not None), None)
 
 
-def score_all(
+def rank_all(
     corpus: Sequence[Culprit], find: Find, table: SuspectTable, size: str, *, placements: int, seed: int
-) -> Iterator[Score]:
-    """The scores of the culprits that a repository has, ``placements`` windows of each."""
+) -> Iterator[tuple[Culprit, Ranking]]:
+    """The rankings of the culprits that a repository has, ``placements`` windows of each."""
     for culprit in corpus:
         found = find(culprit)
         for number in range(placements if found else 0):
@@ -212,7 +225,68 @@ def score_all(
             least = rng.randint(*SIZES[size])
             window = draw_window(found[1], culprit.commit, culprit.mended, least, rng)
             question = ask(found[0], window, culprit.cell(table))
-            yield score(culprit, rank_suspects(question, table))
+            yield culprit, rank_suspects(question, table)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A window in numbers: ``logs`` has a row for each commit and the logarithm of each of ``FACTORS``."""
+
+    culprit: Culprit
+    place: int
+    logs: Floats
+
+    @classmethod
+    def of(cls, culprit: Culprit, ranking: Ranking) -> Evidence:
+        weights = [{factor.name: factor.weight for factor in row.evidence} for row in ranking.suspects]
+        logs = np.log([[row.get(name, 1.0) for name in FACTORS] for row in weights])
+        place = [suspect.sha for suspect in ranking.suspects].index(culprit.commit)
+        return cls(culprit, place, logs)
+
+    def p(self, powers: Floats) -> Floats:
+        """The probability of each commit, if one of them is the culprit."""
+        odds = self.logs @ powers
+        return np.asarray(np.exp(odds - np.logaddexp.reduce(odds)))
+
+    def score(self, powers: Floats) -> Score:
+        p = self.p(powers)
+        rank = 1 + int((p > p[self.place]).sum())
+        return Score(self.culprit, rank, float(p[self.place]), len(p), ())
+
+
+def fit_powers(windows: Sequence[Evidence], free: Floats) -> Floats:
+    """The likeliest powers of the factors; 0 where ``free`` is 0. A culprit's windows count as one."""
+    count = Counter(window.culprit.commit for window in windows)
+
+    def loss(powers: Floats) -> tuple[float, Floats]:
+        value, slope = RIDGE / 2 * float(((powers - free) ** 2).sum()), RIDGE * (powers - free)
+        for window in windows:
+            p, share = window.p(powers * free), 1 / count[window.culprit.commit]
+            value -= share * math.log(p[window.place])
+            slope += share * (p @ window.logs - window.logs[window.place]) * free
+        return value, slope
+
+    return np.asarray(optimize.minimize(loss, free, jac=True, method="L-BFGS-B").x)
+
+
+def fit_report(windows: Sequence[Evidence]) -> Iterator[str]:
+    """The powers and what they are worth: on the half ``tune`` each culprit by a fit without it."""
+    tune = [window for window in windows if window.culprit.half == "tune"]
+    rest = [window for window in windows if window.culprit.half == "report"]
+    everything = np.ones(len(FACTORS))
+    powers = fit_powers(tune, everything)
+    yield "powers: " + ", ".join(f"{name} {power:.2f}" for name, power in zip(FACTORS, powers, strict=True))
+    yield from summary("tune, table", [window.score(everything) for window in tune])
+    for left_out in (None, *FACTORS):
+        free = np.array([float(name != left_out) for name in FACTORS])
+        fits = {
+            commit: fit_powers([window for window in tune if window.culprit.commit != commit], free)
+            for commit in {window.culprit.commit for window in tune}
+        }
+        name = f"tune, without {left_out}" if left_out else "tune, cross-validated"
+        yield from summary(name, [window.score(fits[window.culprit.commit]) for window in tune])
+    yield from summary("report, table", [window.score(everything) for window in rest])
+    yield from summary("report, fitted", [window.score(powers) for window in rest])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -224,11 +298,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--placements", type=int, default=1, help="windows of each culprit and size")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--each", action="store_true", help="also a line for each culprit")
+    parser.add_argument("--fit", action="store_true", help="what the half tune says of the factors' powers")
     options = parser.parse_args(arguments)
     corpus, table = validate(load(options.corpus), Corpus).culprits, load_suspect_table()
     find = find_in([Repository.open(path) for path in options.repo])
+    drawn = {"placements": options.placements, "seed": options.seed}
+    if options.fit:
+        for line in fit_report(
+            [Evidence.of(*each) for each in rank_all(corpus, find, table, "night", **drawn)]
+        ):
+            print(line)
+        return 0
     for size in SIZES:
-        scores = list(score_all(corpus, find, table, size, placements=options.placements, seed=options.seed))
+        scores = [score(*each) for each in rank_all(corpus, find, table, size, **drawn)]
         for item in scores if options.each else ():
             culprit = item.culprit
             print(
