@@ -26,7 +26,7 @@ if __package__ in (None, ""):
 from perfbisect.cells.lint import ENGINES, Checkout, lint
 from perfbisect.cells.loading import known_cells
 from perfbisect.changes.git import CommitRecord, Repository
-from perfbisect.clients import CLIENTS, Client, base
+from perfbisect.clients import CLIENTS, base
 from perfbisect.commands.cells import CellsImportDocument, import_specifications
 from perfbisect.environments.build_inputs import BuildStates
 from perfbisect.environments.builders.source import build_variables
@@ -110,26 +110,13 @@ class Upstream:
 
 
 def check_cells(up: Upstream) -> Iterator[Row]:
-    served = {option for server in up.servers for option in _options(server.args)}
-    unmentioned = up.checkout.unmentioned(served)
+    words = {word.partition("=")[0] for server in up.servers for word in server.args if word.startswith("--")}
+    options = {word.removeprefix("--").removeprefix("no-") for word in words}
+    unmentioned = up.checkout.unmentioned(options)
     findings = [(cell.name, finding) for cell in up.cells for finding in lint(cell, up.checkout)]
     errors = [f"{name}: {found.field}: {found.message}" for name, found in findings if found.level == "error"]
     yield Row("shipped cells", len(up.cells), errors)
-    yield Row("options of serve", len(served), unmentioned)
-    pairs = [(cell, CLIENTS[cell.client.name]) for cell in up.cells]
-    given = {
-        f"--{option}"
-        for cell, client in pairs
-        # The options of vLLM's own client are in vLLM's sources only.
-        if up.is_vllm or type(client).command is not Client.command
-        for option in _options(client.command(cell, _ANY, seed=0, result=PurePath("/a"), metadata={}))
-    }
-    yield Row("options of the client", len(given), given - up.checkout.benchmark_words)
-
-
-def _options(arguments: Iterable[str]) -> set[str]:
-    names = (word[2:].partition("=")[0] for word in arguments if word.startswith("--"))
-    return {name.removeprefix("no-") for name in names}
+    yield Row("options of serve", len(options), unmentioned)
 
 
 def check_results(up: Upstream) -> Iterator[Row]:

@@ -6,19 +6,24 @@ The engine is not imported, so a rule reports only what words and files of its s
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePath
 from typing import Literal
 
 from perfbisect.changes.git import Repository
+from perfbisect.clients import CLIENTS, Client
 from perfbisect.model.cell import Cell
-from perfbisect.serving.families import FAMILIES
+from perfbisect.serving.families import FAMILIES, Endpoint
 
 ENGINES = {"vllm_omni": "vLLM-Omni", "vllm": "vLLM"}
 """Import name and display name; the first package in a checkout is its engine."""
+
+_ANY = Endpoint(port=1, model_name="any")
 
 Level = Literal["error", "warning"]
 
@@ -47,6 +52,9 @@ class Checkout:
 
     repository: Repository
     sha: str
+    _words: dict[tuple[str, ...], frozenset[str]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _searched: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -66,17 +74,19 @@ class Checkout:
             return ""
         return f"their engine is {ENGINES[own]}, give its repository: --repo"
 
-    @cached_property
-    def benchmark_words(self) -> frozenset[str]:
-        """All string literals in the Python sources of its benchmarks."""
-        blobs = [
-            entry.blob
-            for folder in _BENCHMARKS
-            for entry in self.repository.entries(self.sha, folder)
-            if entry.path.endswith(".py")
-        ]
-        sources = self.repository.contents(dict.fromkeys(blobs))
-        return frozenset().union(*(_literals(source.decode(errors="replace")) for _, source in sources))
+    def words(self, *folders: str) -> frozenset[str]:
+        """All string literals in the Python sources below folders."""
+        if folders not in self._words:
+            blobs = [
+                entry.blob
+                for folder in folders
+                for entry in self.repository.entries(self.sha, folder)
+                if entry.path.endswith(".py")
+            ]
+            sources = self.repository.contents(dict.fromkeys(blobs))
+            literals = (_literals(source.decode(errors="replace")) for _, source in sources)
+            self._words[folders] = frozenset().union(*literals)
+        return self._words[folders]
 
     def unmentioned(self, options: Iterable[str]) -> tuple[str, ...]:
         """Options (``max-model-len``) that occur neither as an option nor as its field.
@@ -137,15 +147,26 @@ def lint(cell: Cell, checkout: Checkout, *, own_client: bool = True) -> tuple[Li
 
 def _check_client(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
     engine, at = checkout.engine, checkout.at
-    if not checkout.benchmark_words:
+    words = checkout.words(*_BENCHMARKS)
+    if not words:
         message = f"{engine} has no benchmark sources at {at}: data set and backend are not checked"
         yield LintFinding("warning", "client", message)
         return
     for name, value in (("dataset_name", cell.dataset_name), ("backend", cell.backend)):
-        if value not in checkout.benchmark_words:
+        if value not in words:
             yield LintFinding(
                 "error", name, f"{value!r} occurs nowhere in the benchmarks of {engine} at {at}"
             )
+    client = CLIENTS[cell.client.name]
+    if engine != "vllm" and type(client).command is Client.command:
+        return  # options of vLLM's client are in vLLM's sources
+    command = client.command(cell, _ANY, seed=0, result=PurePath("result.json"), metadata={})
+    options = {word.partition("=")[0] for word in command if word.startswith("--")}
+    options -= {"--backend", "--endpoint"}  # the diffusion benchmark gets the one that it knows
+    folders = (posixpath.normpath(f"{client.package}/{source}") for source in client.sources)
+    if unknown := sorted(options - checkout.words(*folders)):
+        message = f"client {client.name} at {at} does not have {', '.join(unknown)}"
+        yield LintFinding("error", "client", message)
 
 
 def _check_deploy(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:

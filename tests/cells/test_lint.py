@@ -87,6 +87,33 @@ def test_an_option_that_the_server_does_not_take(commits: tuple[Repository, tupl
     assert (found.level, found.field) == ("error", "serve_args.max-num-seq")
 
 
+def test_an_option_that_the_client_of_the_commit_does_not_take(tmp_path: Path) -> None:
+    options = (
+        "base-url",
+        "disable-tqdm",
+        "max-concurrency",
+        "model",
+        "dataset",
+        "num-prompts",
+        "output-file",
+    )
+    known = [f"--{name}" for name in (*options, "request-rate", "seed", "task", "warmup-requests")]
+    script = "benchmarks/diffusion/diffusion_benchmark_serving.py"
+    writer = HistoryWriter(tmp_path / "repo")
+    elsewhere = {"benchmarks/other.py": b'"--bot-task"', "vllm_omni/a.py": b""}
+    writer.commit("Begin", {script: repr([*known, "random"]).encode(), **elsewhere})
+    writer.commit("Add an option", {script: repr([*known, "random", "--bot-task"]).encode()})
+    first, second = writer.finish()
+    fields = {"family": "diffusion", "client": "diffusion_bench", "backend": "random", "task": "t2i"}
+    served = cell(
+        **fields, endpoint="/v1/images/generations", dataset_name="random", dataset_args={"bot-task": "x"}
+    )
+    (found,) = lint(served, Checkout(Repository.open(writer.path), first))
+    assert (found.level, found.field) == ("error", "client")
+    assert found.message == f"client diffusion_bench at {first[:12]} does not have --bot-task"
+    assert lint(served, Checkout(Repository.open(writer.path), second)) == ()
+
+
 def test_what_is_fetched_while_it_is_measured(commits: tuple[Repository, tuple[str, ...]]) -> None:
     (found,) = findings(commits, 0, cell(dataset_args={"image-url": "https://example.invalid/a.png"}))
     assert (found.level, found.field) == ("warning", "image-url")

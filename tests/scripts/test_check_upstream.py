@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -46,7 +47,7 @@ TREE = {
     "requirements/common.txt": "torch",
     "requirements/cuda.txt": "-r common.txt",
     "vllm/envs.py": 'VLLM_MAIN_CUDA_VERSION: str = "13.0"',
-    "vllm/benchmarks/serve.py": "",
+    "vllm/benchmarks/serve.py": '"openai"',
     "nightly.json": json.dumps([SPECIFICATION[0]]),
     "latency.json": json.dumps([SPECIFICATION[1]]),
 }
@@ -83,6 +84,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 def with_words(words: dict[str, list[str]], left_out: str = "") -> Tree:
     listed = {word.strip('"') for about, found in words.items() if about != "shipped cells" for word in found}
+    listed |= {option for message in words["shipped cells"] for option in re.findall(r"--[\w-]+", message)}
     listed |= {"openai", "random", "hf", "prefix_repetition", "vllm"}
     named = listed | {f"--{word}" for word in words["options of serve"]}
     text = "".join(
@@ -101,11 +103,18 @@ def test_an_engine_that_has_everything_is_understood(
     assert "| cells import nightly.json | 1 cells |  |" in out
 
 
+def test_an_option_of_the_client_that_is_gone_is_named_with_its_cell(
+    tmp_path: Path, words: dict[str, list[str]]
+) -> None:
+    up = upstream(repository(tmp_path / "vllm", with_words(words, left_out="--hf-output-len")))
+    (found,) = unknown(check_upstream.check_cells(up)).values()
+    assert len(found) == 4 and all("does not have --hf-output-len" in message for message in found)
+
+
 @pytest.mark.parametrize(
     ("about", "word"),
     [
         ("options of serve", "max-num-seqs"),
-        ("options of the client", "--ready-check-timeout-sec"),
         ("keys of results", "spec_decode_draft_tokens"),
         ("paths of the server", "/reset_prefix_cache"),
         ("counters of /metrics", "vllm:prefix_cache_hits"),
