@@ -149,7 +149,7 @@ def _check_client(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
     engine, at = checkout.engine, checkout.at
     words = checkout.words(*_BENCHMARKS)
     if not words:
-        message = f"{engine} has no benchmark sources at {at}: data set and backend are not checked"
+        message = f"{engine} has no benchmark sources at {at}: data set, backend and options are not checked"
         yield LintFinding("warning", "client", message)
         return
     for name, value in (("dataset_name", cell.dataset_name), ("backend", cell.backend)):

@@ -69,10 +69,10 @@ def lint(
     """Check CELLs, by default all, against the checkout of their engine at a commit; nothing is imported.
     Cells of the other engine are skipped, which is said.
 
-    Reports data sets and backends that the client does not support, missing deploy YAMLs (and the commit that
-    adds them), endpoints that refuse the kind of model, unknown server options, downloads during the
-    measurement, and fixed ports. If --client or --env (or perfbisect.yaml) name a client other than the
-    commit's, data set and backend are not checked.
+    Reports data sets, backends and options that the client does not support, missing deploy YAMLs (and the
+    commit that adds them), endpoints that refuse the kind of model, unknown server options, downloads during
+    the measurement, and fixed ports. If --client or --env (or perfbisect.yaml) name a client other than the
+    commit's, data set, backend and options of the client are not checked.
 
     \b
     Example:

@@ -265,8 +265,8 @@ class CellLintDocument(Document):
 class CellsLintDocument(Document):
     """``perfbisect cells lint``.
 
-    ``client``: the pinned client, whose data sets and backends are not checked; empty where the commit's own
-    client loads the server. ``warnings``: unreadable cell files that were not named.
+    ``client``: the pinned client, whose data sets, backends and options are not checked; empty where the
+    commit's own client loads the server. ``warnings``: unreadable cell files that were not named.
     """
 
     schema_: Literal["perfbisect.cells-lint/1"] = Field(default="perfbisect.cells-lint/1", alias="schema")
@@ -307,7 +307,7 @@ def lint_cells(
     ]
     lines += _warning_lines(warnings)
     if pinned:
-        lines.append(f"data set and backend are not checked: {line(pinned)} is the client")
+        lines.append(f"data set, backend and options of the client are not checked: it is {line(pinned)}")
     lines += [f"{count} cells skipped: {reason}" for reason, count in skipped.items()]
     lines.append(f"{len(checked)} cells checked against {checkout.engine} at {commit.short}")
     has_errors = any(finding.level == "error" for _, finding in findings) or not checked

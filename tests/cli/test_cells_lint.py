@@ -1,4 +1,4 @@
-"""``perfbisect cells lint``: data set and backend are asked of the commit only where its client measures."""
+"""``perfbisect cells lint``: the commit is asked what a client must know only where its own measures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.app import run
+from perfbisect.clients.base import RESERVED
 from tests.fakes.gitwriter import HistoryWriter
 
 CELL = "family: text\nmodel: acme/tiny\ndataset_name: new-set\nnum_prompts: 8\nmax_concurrency: 1\n"
@@ -17,8 +18,10 @@ OTHER = "existing:/somewhere/bin/python,package=vllm"
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
     """An engine whose benchmarks know the backend of the cell and not its data set."""
+    options = [f"--{name}" for name in (*RESERVED, "ready-check-timeout-sec")]
+    source = f'BACKENDS = ["openai"]\nDATASETS = ["random"]\nOPTIONS = {options}\n'
     writer = HistoryWriter(tmp_path / "repo")
-    writer.commit("Begin", {"vllm/benchmarks/serve.py": b'BACKENDS = ["openai"]\nDATASETS = ["random"]\n'})
+    writer.commit("Begin", {"vllm/benchmarks/serve.py": source.encode()})
     writer.finish()
     (tmp_path / "cell.yaml").write_text(CELL)
     return writer.path
@@ -49,7 +52,7 @@ def test_another_client_knows_its_own(repo: Path, capsys: pytest.CaptureFixture[
     assert linted(repo, capsys) == (0, [], OTHER)
     assert linted(repo, capsys, "--client", "change")[0] == 2
     assert run(["cells", "lint", str(repo.parent / "cell.yaml"), "--repo", str(repo)]) == 0
-    assert "data set and backend are not checked" in capsys.readouterr().out
+    assert "data set, backend and options of the client are not checked" in capsys.readouterr().out
 
 
 def test_a_broken_file_is_a_warning_where_all_are_checked(
