@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -182,6 +183,9 @@ KINDS = ("gauss", "laplace", "t3", "ar0.3", "ar0.5", "ar0.7", "outliers", "unequ
 
 LENGTHS = (15, 30, 60, 120, 300)
 
+TICK = 2.0
+"""What values of about 100 are rounded to, where they are."""
+
 ONLINE = 0.05
 """Share of unchanged series that may ever be told while they grow from 12 to 60 nights."""
 
@@ -220,6 +224,35 @@ def told(kind: str, n: int, count: int) -> tuple[float, float]:
         ps = [b.p for b in detect(series, 0.05) if b.shape != "transient"]
         steps, five = steps + any(p <= ALPHA for p in ps), five + bool(ps)
     return steps / count, five / count
+
+
+def in_ticks(spread: float, n: int, step: float, rng: np.random.Generator) -> SeriesValues:
+    """n nights of about 100 in ticks, with a step in their middle; ``spread``: noise before the rounding."""
+    logs = spread * rng.normal(size=n)
+    logs[n // 2 :] += math.log1p(step)
+    return series_of(TICK * np.round(100 * np.exp(logs) / TICK))
+
+
+PLANTED = (0.0, 0.05, 0.1)
+"""Steps in the middle of the series of a world."""
+
+World = Callable[[float, np.random.Generator], SeriesValues]
+
+
+def reported(world: World, seeds: Sequence[int]) -> list[float]:
+    """Shares of the series of a world: unchanged with a step or drift reported, unchanged with a transient,
+    and with each step of ``PLANTED`` but none found within two nights."""
+    counts = np.zeros((len(seeds), len(PLANTED) + 1))
+    for row, seed in zip(counts, seeds, strict=True):
+        for column, step in enumerate(PLANTED, 1):
+            series = world(step, np.random.default_rng([SEED, seed]))
+            points = [point for point in detect(series, ALPHA) if point.is_relevant]
+            if not step:
+                row[:2] = [any((x.shape == "transient") == wild for x in points) for wild in (False, True)]
+            else:
+                middle = len(series.values) // 2
+                row[column] = any(x.shape == "step" and abs(x.index - middle) <= 2 for x in points)
+    return [float(share) for share in counts.mean(axis=0)]
 
 
 def realised(kind: str, n: int, changed: float, fdr: float, repeats: int = 3) -> tuple[float, float]:
@@ -289,6 +322,22 @@ def _worlds(_: ModuleType, __: Path) -> None:
     _print("400 series at a rate of 5 %: false ones among those alarmed, changed ones found", head, lines)
 
 
+_REPORTED = "unchanged: steps / transients reported; steps of 5 % / 10 % found"
+
+
+def _shares(world: World, count: int) -> str:
+    steps, transients, five, ten = (f"{100 * share:.0f}" for share in reported(world, range(count)))
+    return f"{steps} / {transients}; {five} / {ten} %"
+
+
+def _ticks(_: ModuleType, __: Path) -> None:
+    lines = [
+        [f"{spread:.1%}", *(_shares(partial(in_ticks, spread, n), 200) for n in LENGTHS[:3])]
+        for spread in (0.003, 0.005, 0.01, 0.02)
+    ]
+    _print(f"Values in ticks of 2 %, {_REPORTED}", ["noise", *(f"{n} nights" for n in LENGTHS[:3])], lines)
+
+
 def _latency(scorer: ModuleType, _: Path) -> None:
     told = {"perfbisect": detect_indices, "given the noise": informed(ONLINE)}
     lines = []
@@ -320,6 +369,7 @@ PARTS: dict[str, Callable[[ModuleType, Path], None]] = {
     "fdr": _discoveries,
     "null": _quiet,
     "worlds": _worlds,
+    "ticks": _ticks,
     "latency": _latency,
     "cost": _cost,
 }

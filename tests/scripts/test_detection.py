@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from perfbisect.series.detection.model import SeriesValues
 from scripts import yardstick
-from scripts.detection import KINDS, change_sets, detect_indices, errors, load, main, noise, realised, told
+from scripts.detection import (
+    KINDS,
+    change_sets,
+    detect_indices,
+    errors,
+    in_ticks,
+    load,
+    main,
+    noise,
+    realised,
+    reported,
+    series_of,
+    told,
+)
 from scripts.informed import informed, ratios
 from tests.shared import data
 
@@ -141,6 +156,17 @@ def test_of_simulated_series_few_are_told_and_large_steps_are_found() -> None:
     assert 0 <= one <= five <= 0.1
     false, found = realised("gauss", 40, 0.05, 0.05, repeats=1)
     assert false <= 0.25 and found > 0.4
+
+
+def test_a_world_is_counted_unchanged_and_with_its_steps() -> None:
+    assert reported(partial(in_ticks, 0.005, 30), range(3)) == [0.0, 0.0, 1.0, 1.0]
+
+    def wild(*_: object) -> SeriesValues:
+        given = np.array(values(30, 9, 0.3))
+        given[20] *= 3
+        return series_of(given)
+
+    assert reported(wild, range(1)) == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_it_says_what_is_missing(planted: Path, scorer: Path, tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ and a change has to beat the rare kinds of noise too."""
 FAR = (0.015, 0.1, 0.3)  # shares of nights that are far out that are weighed, with equal weights
 SPREAD = (0.5, 0.71, 1.0, 1.41, 2.0, 2.83)  # scales that are weighed, over that of the first differences
 FLOOR = 1e-4  # smallest scale of a night (relative): values that repeat exactly are not exact
+_COARSEST = 0.05  # largest tick (relative): levels farther apart are no matter of rounding
+_EXACT = 1e-6  # relative error of a value on a grid
 
 _T3 = 2 / (math.pi * math.sqrt(3)) * math.sqrt(2 * math.pi)
 """Density of a Student-t3 at its centre over that of a Gaussian."""
@@ -116,14 +118,26 @@ class Tables:
         return np.log([family.weight for family in self.families])
 
 
-def scale_of(values: Array) -> float:
+def least_scale(values: Array) -> float:
+    """The smallest scale of a night (relative): half a tick where all values are multiples of one."""
+    tick, distinct, middle = 0.0, np.unique(values), float(np.median(values))
+    for value in distinct.tolist():
+        tick, rest = value, tick  # the greatest common divisor of both
+        while rest > _EXACT * value:
+            tick, rest = rest, abs(tick - rest * round(tick / rest))
+        if tick < 2 * FLOOR * middle:
+            return FLOOR
+    return 0.5 * min(_COARSEST, tick / middle) if len(distinct) > 1 else FLOOR
+
+
+def scale_of(values: Array, least: float = FLOOR) -> float:
     """Scale of a night: the median distance of neighbours over that of two Gaussian values. A step enters
     one distance only. Where more than half of the neighbours are equal: the mean distance."""
     apart = np.abs(np.diff(values))
     if not len(apart):
-        return FLOOR
+        return least
     robust = float(np.median(apart)) / 0.9539
-    return max(robust, FLOOR) if robust > 0 else max(float(np.mean(apart)) / 1.1284, FLOOR)
+    return max(robust, least) if robust > 0 else max(float(np.mean(apart)) / 1.1284, least)
 
 
 def likely(rests: tuple[Array, ...], scale: float, families: NoiseFamilies) -> NoiseFamilies:
@@ -181,10 +195,10 @@ def _below(step: Array, scale: float) -> Array:
     return np.asarray(0.5 + np.sign(step) * half)
 
 
-def tables(values: Array, families: NoiseFamilies, fineness: float = FINE) -> Tables:
+def tables(values: Array, families: NoiseFamilies, fineness: float = FINE, least: float = FLOOR) -> Tables:
     """The tables of a series of signed logs; ``fineness``: scales of a night between two levels."""
     n = len(values)
-    scale = scale_of(values)
+    scale = scale_of(values, least)
     fine = scale * fineness
     ends = np.concatenate([values[:3], values[-4:]])
     nodes = adaptive_grid(np.concatenate([smooth(values), ends]), fine, 1.5 * scale, _NODES)

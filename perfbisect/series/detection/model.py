@@ -15,7 +15,15 @@ from typing import Literal
 import numpy as np
 from scipy.special import bdtr, stdtr
 
-from perfbisect.series.detection.likelihood import FLOOR, INNER, LAST, LEAST, smooth, step_density
+from perfbisect.series.detection.likelihood import (
+    FLOOR,
+    INNER,
+    LAST,
+    LEAST,
+    least_scale,
+    smooth,
+    step_density,
+)
 from perfbisect.series.detection.search import LevelChange, SearchResult, clip_outliers, place_prior, search
 from perfbisect.stats.robust import Array
 from perfbisect.stats.two_sample import Scale
@@ -91,6 +99,11 @@ class SeriesValues:
         return self.scale.signed(np.array(self.values, float))
 
     @property
+    def least_scale(self) -> float:
+        """The smallest scale of a night, in logs (or a difference of shares)."""
+        return FLOOR if self.absolute else least_scale(np.array(self.values, float))
+
+    @property
     def scale(self) -> Scale:
         return Scale(self.sign, self.absolute)
 
@@ -164,9 +177,9 @@ def judge_series(series: SeriesValues, alpha: float = ALPHA) -> JudgedSeries:
     """
     if series.refusal:
         raise ValueError(f"{series.key}: {series.refusal}")
-    values = series.signed
-    levels = search(values, needed(alpha))
-    passing = transients(values, tuple(change.index for change in levels.changes))
+    values, least = series.signed, series.least_scale
+    levels = search(values, needed(alpha), least)
+    passing = transients(values, tuple(change.index for change in levels.changes), least)
     evidence = levels.evidence.copy()
     points = _level_changes(series, values, levels)
     for x in passing:
@@ -333,18 +346,19 @@ def fit_ramp(values: Array, steps: tuple[int, ...]) -> Excursion | None:
     return Excursion(int(low[best]) + 1, int(high[best]), float(slope[best]), error)
 
 
-def transients(values: Array, changes: tuple[int, ...]) -> tuple[Excursion, ...]:
+def transients(values: Array, changes: tuple[int, ...], least: float = FLOOR) -> tuple[Excursion, ...]:
     """Runs of one to :data:`LONGEST` nights apart from the level between ``changes``, with their p.
 
     A night's p is the tail of a Student-t3 at its distance, and besides the share of the other nights of the
     series that are far out: where wild nights are usual, one more is no news. Distances are in scales of the
-    other nights around it, or of all others where that is larger.
+    other nights around it, or of all others where that is larger, and at least ``least``.
     """
     n = len(values)
     parts = np.split(values, changes)
     rest = np.concatenate([part - np.median(part) for part in parts])
     away = np.abs(rest)
-    far = away > _NOTABLE * _GAUSSIAN * np.maximum(np.maximum(smooth(away, _NEAR), np.median(away)), FLOOR)
+    usual = np.maximum(np.maximum(smooth(away, _NEAR), np.median(away)), FLOOR)
+    far = away > _NOTABLE * np.maximum(_GAUSSIAN * usual, least)
     out = []
     begin = 0
     while begin < n:
@@ -353,17 +367,17 @@ def transients(values: Array, changes: tuple[int, ...]) -> tuple[Excursion, ...]
             while end < n and end not in changes and far[end] and rest[end] * rest[begin] > 0:
                 end += 1
             if end - begin <= LONGEST:
-                out.append(_transient(rest, begin, end))
+                out.append(_transient(rest, begin, end, least))
         begin = end
     return tuple(out)
 
 
-def _transient(rest: Array, begin: int, end: int) -> Excursion:
+def _transient(rest: Array, begin: int, end: int, least: float) -> Excursion:
     n, run, away = len(rest), slice(begin, end), np.abs(rest)
     others = np.delete(away, run)
     near = np.concatenate([away[max(0, begin - _NEAR) : begin], away[end : end + _NEAR]])
     scale = max(float(np.median(others)), float(np.median(near)), 0.25 * float(np.mean(others)), FLOOR)
-    scale *= _GAUSSIAN * (1 + _FEW / n)
+    scale = max(scale * (_GAUSSIAN * (1 + _FEW / n)), least)
     wild = float(np.sum(others > _WILD * scale)) / n
     each = np.minimum(1.0, 2 * stdtr(3, -away[run] / scale / _T3_MAD) + wild)
     p = min(1.0, n * 2.0 * float(np.prod(each / 2)))

@@ -17,6 +17,7 @@ import numpy as np
 
 from perfbisect.series.detection.likelihood import (
     FINE,
+    FLOOR,
     INNER,
     LAST,
     ChangeEvidence,
@@ -252,9 +253,10 @@ class _PieceSearch:
         return total
 
 
-def search(values: Array, threshold: float) -> SearchResult:
+def search(values: Array, threshold: float, least: float = FLOOR) -> SearchResult:
     """The changes of level whose log evidence is at least ``threshold``, ascending.
 
+    ``least``: the smallest scale of a night.
     A series of more than :data:`LONG` nights is judged in pieces that overlap, with fewer kinds of noise, and
     only where a scan finds a candidate.
     """
@@ -266,11 +268,11 @@ def search(values: Array, threshold: float) -> SearchResult:
     evidence, best, scales = np.zeros(n), -math.inf, []
     for offset in range(0, max(1, n - shared), length - shared):
         part = values[offset : offset + length]
-        scale = scale_of(part)
+        scale = scale_of(part, least)
         places = candidates(clip_outliers(part, scale), scale)
         kept = likely(_residuals(part, places), scale, families)
         piece = _PieceSearch(
-            tables=tables(part, kept, fineness),
+            tables=tables(part, kept, fineness, least),
             offset=offset,
             prior=prior[offset : offset + len(part)],
             threshold=threshold,

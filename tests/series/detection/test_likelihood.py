@@ -16,6 +16,7 @@ from perfbisect.series.detection.likelihood import (
     NoiseFamilies,
     Tables,
     kinds,
+    least_scale,
     level,
     likelihoods,
     likely,
@@ -133,6 +134,26 @@ def test_a_scale_is_not_moved_by_a_step_and_never_zero() -> None:
     assert scale_of(values + 3.0 * (np.arange(200) > 99)) == pytest.approx(scale_of(values), rel=0.02)
     assert scale_of(np.zeros(9)) == scale_of(np.zeros(1)) == 1e-4
     assert scale_of(np.array([0.0, 0.0, 0.0, 0.1, 0.1])) == pytest.approx(0.1 / 4 / 1.1284)
+
+
+@pytest.mark.parametrize(
+    ("values", "least"),
+    [
+        ([100.0, 102.0, 98.0, 100.0, 104.0], 0.01),
+        ([12.0, 11.7, 12.3, 12.3, 11.7], 0.0125),
+        ([50 / 150, 51 / 150, 49 / 150], 0.01),
+        ([0.1 + 0.2, 0.3, 0.31], 0.005 / 0.3),
+        ([1.0, 2.0, 3.0], 0.025),
+        ([100.0, 103.1234567, 100.0], 1e-4),
+        ([100.0] * 5, 1e-4),
+        ([1e-300, 1.0, 1e300], 1e-4),
+        (list(100 * np.exp(logs(30, 9))), 1e-4),
+    ],
+)
+def test_no_scale_is_below_half_a_tick(values: list[float], least: float) -> None:
+    """Of values that are all multiples of it, in any unit."""
+    assert least_scale(np.array(values)) == pytest.approx(least, rel=1e-3)
+    assert least_scale(7.3 * np.array(values)) == pytest.approx(least, rel=1e-3)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])

@@ -134,6 +134,15 @@ def test_slow_waves_are_no_levels() -> None:
     assert told <= 3
 
 
+def test_a_tick_is_no_transient_and_several_are_a_step() -> None:
+    """Noise of 0.5 % in ticks of 2 %: most nights have one value and a few the next."""
+    for seed in range(20):
+        logs = nights(30, seed, 0.005)
+        quiet, moved = (2 * np.round(50 * np.exp(x)) for x in (logs, logs + 0.05 * (np.arange(30) >= 20)))
+        assert detect(series(np.log(quiet / 100))) == ()
+        assert only(detect(series(np.log(moved / 100)))).index == 20
+
+
 def test_the_newest_night_may_be_a_transient_that_has_not_ended() -> None:
     logs = nights(14, 8, 0.04)
     logs[13] += math.log(1.863 / 0.194)
