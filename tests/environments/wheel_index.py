@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from perfbisect.changes.git import Repository
+from tests import loopback
 from tests.changes.repositories import blobs
 from tests.environments.tiny import COMPILED, version_file, write_wheel
 
@@ -67,7 +66,7 @@ def serving() -> Iterator[Index]:
     """An empty index that answers until the block ends."""
     index = Index()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(loopback.Handler):
         def do_GET(self) -> None:
             path = unquote(self.path)
             index.asked.append(path)
@@ -80,32 +79,16 @@ def serving() -> Iterator[Index]:
             else:
                 self._answer(404, b"")
 
-        do_HEAD = do_GET  # noqa: N815
+        do_HEAD = do_GET
 
         def _answer(self, code: int, body: bytes) -> None:
-            self.send_response(code)
             page = "application/vnd.pypi.simple.v1+json" if body.startswith(b"{") else "text/html"
             kind = page if self.path.endswith("/") else "application/octet-stream"
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
+            self.answer(code, body, {"Content-Type": kind})
 
-        def log_message(self, *_: object) -> None:
-            """Not on the terminal."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    index.address = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with loopback.serving(Handler) as address:
+        index.address = f"http://{address}"
         yield index
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def wheel_of(

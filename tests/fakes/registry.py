@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from tests import loopback
 
 _MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 _LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -51,7 +51,7 @@ def serving() -> Iterator[Registry]:
     """An empty registry that answers until the block ends."""
     registry = Registry()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(loopback.Handler):
         def do_GET(self) -> None:
             registry.asked.append(self.path)
             name, _, reference = self.path.removeprefix("/v2/").rpartition("/manifests/")
@@ -69,27 +69,10 @@ def serving() -> Iterator[Registry]:
                 error = {"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}
                 self._answer(404, "application/json", json.dumps({"errors": [error]}).encode())
 
-        do_HEAD = do_GET  # noqa: N815
+        do_HEAD = do_GET
 
         def _answer(self, code: int, kind: str, body: bytes) -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
+            self.answer(code, body, {"Content-Type": kind})
 
-        def log_message(self, *_: object) -> None:
-            """Not on the terminal."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    registry.address = f"127.0.0.1:{server.server_address[1]}"
-    try:
+    with loopback.serving(Handler) as registry.address:
         yield registry
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

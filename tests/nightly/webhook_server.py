@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from perfbisect.nightly.delivery import read_target, send
+from tests import loopback
 
 SECRET = "T0AAAAAAA/B0BBBBBBB/xyzxyzxyzxyz"
 NAME = "NIGHTLY_WEBHOOK"
@@ -43,28 +42,14 @@ class Hook:
 def serve_hook(*answers: tuple[int, str, dict[str, str]]) -> Iterator[Hook]:
     hook = Hook(list(answers))
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
+    class Handler(loopback.Handler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             hook.got.append(json.loads(body))
             hook.tokens.append(self.headers.get("Authorization"))
             status, text, headers = hook.answers.pop(0) if len(hook.answers) > 1 else hook.answers[0]
-            content = text.encode()
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            self.answer(status, text.encode(), headers)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    hook.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with loopback.serving(Handler) as address:
+        hook.url = f"http://{address}"
         yield hook
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
+
+from tests import loopback
 
 TOKEN = "bkua_0123456789abcdef"
 PIPELINE = "/v2/organizations/vllm/pipelines/vllm-omni"
@@ -80,11 +80,8 @@ class Service:
         )
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(loopback.Handler):
     service: Service
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def do_GET(self) -> None:
         service, parts = self.service, urlsplit(self.path)
@@ -127,45 +124,25 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, items[(page - 1) * size : page * size], headers)
 
     def _answer(self, status: int, document: object, headers: dict[str, str] | None = None) -> None:
-        content = json.dumps(document).encode()
-        self.send_response(status)
-        for name, value in {**self.service.headers, **(headers or {})}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        kind = {"Content-Type": "application/json"}
+        self.answer(
+            status, json.dumps(document).encode(), {**self.service.headers, **(headers or {}), **kind}
+        )
 
 
-class _Storage(BaseHTTPRequestHandler):
+class _Storage(loopback.Handler):
     service: Service
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def do_GET(self) -> None:
         self.service.seen_by_storage.append(self.headers.get("Authorization"))
-        content = self.service.contents[urlsplit(self.path).path.strip("/")]
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        self.answer(200, self.service.contents[urlsplit(self.path).path.strip("/")])
 
 
 @contextlib.contextmanager
 def buildkite() -> Iterator[Service]:
     """The API, and the storage of artifacts on another port."""
     service = Service()
-    servers = []
-    for base in (_Handler, _Storage):
-        handler = type(base.__name__, (base,), {"service": service})
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        servers.append(server)
-    service.api, service.storage = (f"http://127.0.0.1:{server.server_port}" for server in servers)
-    try:
+    api, storage = (type(base.__name__, (base,), {"service": service}) for base in (_Handler, _Storage))
+    with loopback.serving(api) as at, loopback.serving(storage) as stored:
+        service.api, service.storage = f"http://{at}", f"http://{stored}"
         yield service
-    finally:
-        for server in servers:
-            server.shutdown()
-            server.server_close()
