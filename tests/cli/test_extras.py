@@ -40,7 +40,6 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> PretendHistory:
     return made
 
 
-@pytest.mark.timeout(200)
 def test_a_release_beside_main_and_the_reverted_end(tmp_path: Path, history: PretendHistory) -> None:
     """The good end is no ancestor of the bad one; the culprit is taken out of the bad end and measured."""
     before = everything(history.path)

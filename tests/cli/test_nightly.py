@@ -84,7 +84,6 @@ def until(process: subprocess.Popen[str], true: Callable[[], bool], seconds: flo
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_killed_with_9_it_goes_on_and_a_second_one_is_told_who_works(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     process = scene.start()

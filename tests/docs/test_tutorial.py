@@ -77,7 +77,6 @@ class Reader:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 def test_the_second_half_ends_with_the_slow_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PERFBISECT_STATE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)

@@ -91,7 +91,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_kill_9_twenty_times(scene: Scene) -> None:
     draw = random.Random(SEED)
     killed = 0
