@@ -12,7 +12,7 @@
 #   make check           lint, types, order of imports, rules of the repository
 #   make test            all tests that need neither vLLM nor a browser             (minutes)
 #   make test-vllm       the tests with the real vLLM on CPU                        (30 minutes)
-#   make test-images     servers in images, with podman; installs it if missing     (minutes)
+#   make test-images     servers in images, with podman; installs it if missing     (5 minutes)
 #   make test-browser    the dashboard in Chromium; installs it if missing          (minutes)
 #   make bench           measure the overhead of perfbisect against its limits      (1 minute)
 #   make bars            check the published error rates with fresh seeds           (10 minutes)
@@ -21,13 +21,14 @@
 #   make lock            update requirements/*.txt to the newest versions
 #   make clean           remove build/, dist/ and .venv/
 #
-# SEED=N plants the slow commit of a demo elsewhere or repeats `make bars`, SHARE=0.15 plants a smaller one; ARGS='...' is passed to
-#   pytest or to the script.
+# SEED=N plants the slow commit of a demo elsewhere or repeats `make bars`, SHARE=0.15 plants a smaller one; IMAGE_TOOL=docker tests
+#   images with docker's daemon; ARGS='...' is passed to pytest or to the script.
 
 PYTHON ?= python3
 VENV := .venv
 # One worker more than processors: many tests wait for processes.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(5, len(os.sched_getaffinity(0)) + 1))')
+IMAGE_TOOL ?= podman
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
@@ -85,10 +86,10 @@ test-browser: $(STAMP)
 	$(PY) -m pytest -m browser tests/browser $(ARGS)
 
 test-images: $(STAMP)
-	@command -v podman || \
+	@command -v $(IMAGE_TOOL) || [ $(IMAGE_TOOL) != podman ] || \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman catatonit runc; } || \
 	  { echo "no podman: install it (Debian, Ubuntu: apt install podman catatonit runc)" >&2; exit 1; }
-	$(PY) -m pytest -m images tests/images $(ARGS)
+	IMAGE_TOOL=$(IMAGE_TOOL) $(PY) -m pytest -m images tests/images $(ARGS)
 
 test-vllm: $(STAMP)
 	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)

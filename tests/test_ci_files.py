@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -282,3 +283,32 @@ def test_hooks_hold_what_make_check_holds() -> None:
     assert len(tools) == len(entries) == 5
     for tool, entry in zip(tools, entries, strict=True):
         assert all(word in entry for word in tool)
+
+
+@pytest.mark.parametrize("podman", ["echo 'cannot clone: Operation not permitted' >&2; exit 125", None])
+def test_images_are_not_skipped_where_no_container_runs(tmp_path: Path, podman: str | None) -> None:
+    """The target ends with an error that has the tool's own words, or says that there is no tool."""
+    for name in ("git", "ldd", "bash", "cat"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    for name in ("podman", "crun") if podman else ():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{podman}\n")
+        (tmp_path / name).chmod(0o755)
+    tests = ROOT / "tests" / "images" / "test_image_builder.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "images", f"{tests}::test_a_release"]
+    env = {**os.environ, "PATH": str(tmp_path), "IMAGE_TOOL": "podman"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout
+    assert "skipped" not in done.stdout
+    if podman:
+        assert "podman runs no container here (podman needs user namespaces" in done.stdout
+        assert "overlay, crun: cannot clone: Operation not permitted" in done.stdout
+    else:
+        assert "there is no podman: make test-images installs" in done.stdout
+
+
+def test_the_checks_of_ci_are_targets() -> None:
+    found = re.search(r"^for target in (.+); do$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert found is not None
+    targets = found[1].split()
+    assert {"check", "test", "test-browser", "test-images", "test-vllm"} == set(targets)
+    assert all(f"\n{target}: $(STAMP)\n" in (ROOT / "Makefile").read_text() for target in targets)

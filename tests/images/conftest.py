@@ -1,4 +1,7 @@
-"""A podman that works here, with a storage of its own, and images of the pretend engine's commits."""
+"""A container tool that works here, and images of the pretend engine's commits.
+
+podman with a storage of its own; ``IMAGE_TOOL=docker`` takes the daemon that the ``docker`` command finds.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import sysconfig
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -27,17 +30,23 @@ from perfbisect.environments.factory import make_builder
 from perfbisect.model.change import Change
 from tests.fakes.history import PretendHistory, make_history
 
+TOOL = os.environ.get("IMAGE_TOOL", "podman")
 BASE = "localhost/pretend-base:1"
 NAME = "localhost/pretend"
+OURS = "perfbisect.test=images"
 GOOD, MISSING, LAST_GOOD, SLOW, BAD = range(5)
 """Commits of the history; the second has no image."""
 _UNUSED = re.compile(r"/(site-packages|test|idlelib|ensurepip|tkinter|config-[^/]*|__pycache__)(/|$)")
 
 
-def podman(*arguments: str, check: bool = True, data: bytes | None = None) -> str:
-    done = subprocess.run(["podman", *arguments], input=data, capture_output=True, check=False, timeout=100)
-    assert done.returncode == 0 or not check, f"podman {arguments}: {done.stderr.decode()}"
+def tool(*arguments: str) -> str:
+    done = subprocess.run([TOOL, *arguments], capture_output=True, check=False, timeout=100)
+    assert done.returncode == 0, f"{TOOL} {arguments}: {done.stderr.decode()}"
     return done.stdout.decode()
+
+
+def image_id(name: str) -> str:
+    return f"sha256:{tool('image', 'inspect', '--format', '{{.Id}}', name).strip().removeprefix('sha256:')}"
 
 
 def python_root() -> bytes:
@@ -75,7 +84,7 @@ class ImageWorld:
         return Change(self.history.commits[position])
 
     def builder(self, cache: Path, argument: str = f"{NAME}:{{sha}}", more: str = "") -> Builder:
-        return make_builder(f"image:{argument},tool=podman{more}", repository=self.repository, cache=cache)
+        return make_builder(f"image:{argument},tool={TOOL}{more}", repository=self.repository, cache=cache)
 
     def environment(self, cache: Path, position: int = 0, more: str = "") -> Environment:
         builder = self.builder(cache, more=more)
@@ -95,28 +104,59 @@ class ImageWorld:
             lines = [f"FROM {BASE}", f"COPY vllm {site}"]
             lines += [f"LABEL org.opencontainers.image.revision={label}"] if label else []
             (Path(name) / "Containerfile").write_text("\n".join(lines))
-            podman("build", "--quiet", "--tag", f"{NAME}:{tag}", name)
+            words = ("--file", f"{name}/Containerfile", "--tag", f"{NAME}:{tag}", "--label", OURS)
+            tool("build", "--quiet", *words, name)
         return f"{NAME}:{tag}"
 
 
 def containers() -> list[str]:
     """Containers of perfbisect, running or ended, as their users find them."""
-    return podman("ps", "--all", "--quiet", "--filter", f"label={LABEL}").split()
+    return tool("ps", "--all", "--quiet", "--filter", f"label={LABEL}").split()
 
 
 def await_no_container() -> None:
-    """podman removes a killed container a moment after its last process."""
+    """A killed container is removed a moment after its last process."""
     deadline = time.monotonic() + 20.0
     while containers():
-        assert time.monotonic() < deadline, podman("ps", "--all")
+        assert time.monotonic() < deadline, tool("ps", "--all")
         time.sleep(0.05)
 
 
+def problem_of_a_container(root: bytes) -> str:
+    """Why the tool runs none; empty if it does. ``root``: the file system of :data:`BASE`, which is made."""
+    command = [TOOL, "import", "--change", "ENV PATH=/usr/bin", "-", BASE]
+    done = subprocess.run(command, input=root, capture_output=True, check=False)
+    if done.returncode == 0:
+        command = [TOOL, "run", "--rm", "--network=host", "--init", BASE, "python3", "-V"]
+        done = subprocess.run(command, capture_output=True, check=False)
+    return (done.stderr.decode().strip() or f"exit code {done.returncode}") if done.returncode else ""
+
+
 @pytest.fixture(scope="session")
-def working_podman() -> Iterator[None]:
-    """podman with a driver and a runtime that work here. Fails, and says so, where none does."""
-    if shutil.which("podman") is None:
-        pytest.fail("there is no podman: make test-images installs it")
+def working_tool() -> Iterator[None]:
+    """The tool, with a driver and a runtime that work here. Fails, and says so, where none does."""
+    if shutil.which(TOOL) is None:
+        pytest.fail(f"there is no {TOOL}: make test-images installs podman", pytrace=False)
+    problems = yield from (podmans() if TOOL == "podman" else daemon())
+    if problems:
+        needs = (
+            "podman needs user namespaces, or root that may mount" if TOOL == "podman" else "is it running?"
+        )
+        pytest.fail(f"{TOOL} runs no container here ({needs}):\n" + "\n".join(problems), pytrace=False)
+
+
+def daemon() -> Generator[None, None, list[str]]:
+    if problem := problem_of_a_container(python_root()):
+        return [problem]
+    yield
+    names = tool("images", "--format={{.Repository}}:{{.Tag}}", f"--filter=reference={NAME}*").split()
+    tool("image", "rm", *names)
+    tool("image", "prune", "--force", f"--filter=label={OURS}")
+    return []
+
+
+def podmans() -> Generator[None, None, list[str]]:
+    """Try each driver with each runtime, in a storage of its own; the problems, if none works."""
     # Sockets are made below it, whose paths must be short.
     folder = Path(tempfile.mkdtemp(prefix="pbi-"))
     patch, root = pytest.MonkeyPatch(), python_root()
@@ -137,16 +177,12 @@ def working_podman() -> Iterator[None]:
                 f'[containers]\ndefault_ulimits = ["nofile={nofile}:{nofile}", "nproc={nproc}:{nproc}"]\n'
                 f'[engine]\nruntime = "{runtime}"\nevents_logger = "file"\n'
             )
-            command = ["podman", "import", "--change", "ENV PATH=/usr/bin", "-", BASE]
-            done = subprocess.run(command, input=root, capture_output=True, check=False)
-            if done.returncode == 0:
-                command = ["podman", "run", "--rm", "--network=host", "--init", BASE, "python3", "-V"]
-                done = subprocess.run(command, capture_output=True, check=False)
-            if done.returncode == 0:
+            problem = problem_of_a_container(root)
+            if not problem:
                 yield
-                return
-            problems.append(f"{driver}, {runtime}: {done.stderr.decode().strip()}")
-        pytest.fail("podman runs no container here:\n" + "\n".join(problems or ["no crun and no runc"]))
+                return []
+            problems.append(f"{driver}, {runtime}: {problem}")
+        return problems or ["no crun and no runc"]
     finally:
         subprocess.run(["podman", "system", "reset", "--force"], capture_output=True, check=False)
         patch.undo()
@@ -154,8 +190,8 @@ def working_podman() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def images(working_podman: None, tmp_path_factory: pytest.TempPathFactory) -> ImageWorld:
-    del working_podman
+def images(working_tool: None, tmp_path_factory: pytest.TempPathFactory) -> ImageWorld:
+    del working_tool
     folder = tmp_path_factory.mktemp("images")
     pace = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
     world = ImageWorld(make_history(folder / "repo", commits=5, slow=SLOW, factor=2.5, pace=pace))

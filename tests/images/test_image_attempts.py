@@ -1,4 +1,4 @@
-"""Servers in containers: owned, measured and ended like any process tree. Real podman."""
+"""Servers in containers: owned, measured and ended like any process tree. Real containers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfbisect.measure.executor import PhaseLimits
 from perfbisect.model.attempt import Attempt
 from perfbisect.system import ports, processes
 from tests.fakes.history import ENGINE
-from tests.images.conftest import BAD, GOOD, NAME, ImageWorld, await_no_container, containers, podman
+from tests.images.conftest import BAD, GOOD, NAME, TOOL, ImageWorld, await_no_container, containers, tool
 from tests.measure.pretend import Watch, environment
 from tests.measure.pretend import attempt as make_attempt
 
@@ -52,7 +52,7 @@ def test_a_server_in_its_image(server: Environment, client: Environment, tmp_pat
 
     def look(watch: Watch) -> None:
         token, pid, created = (watch.launched[name] for name in ("token", "pid", "created"))
-        found.extend(podman("ps", "--quiet", "--filter", f"label=perfbisect.token={token}").split())
+        found.extend(tool("ps", "--quiet", "--filter", f"label=perfbisect.token={token}").split())
         listeners.extend(ports.listeners(watch.launched["port"]))
         for process in processes.tree(token, pid, created):
             inside.append((process.pid, str(Path(f"/proc/{process.pid}/ns/pid").readlink())))
@@ -83,7 +83,7 @@ def test_a_server_that_ends_by_itself(server: Environment, client: Environment, 
 def test_a_server_that_does_not_end(
     fault: str, server: Environment, client: Environment, tmp_path: Path
 ) -> None:
-    """Killed after the grace period; podman removes the container although its front end is dead too."""
+    """Killed after the grace period; the container is removed although its front end is dead too."""
     deaf = replace(server, env={**server.env, "PRETEND_FAULT": fault})
     made = attempt(tmp_path, deaf, client)
     assert made.failure is None, made.failure
@@ -123,15 +123,16 @@ class Command:
     def measure(self, verb: str, *changes: str) -> subprocess.Popen[str]:
         return self.start(
             *(verb, str(CELL), "--repo", str(self.images.history.path), *changes),
-            *("--env", f"image:{NAME}:{{sha}},tool=podman"),
+            *("--env", f"image:{NAME}:{{sha}},tool={TOOL}"),
             *("--client", f"existing:{sys.executable},path={ENGINE}"),
         )
 
     def await_server(self, process: subprocess.Popen[str], but: str = "") -> str:
         """The container of a server, other than ``but``."""
         while True:
-            rows = json.loads(podman("ps", "--format", "json", "--filter", "label=perfbisect.token"))
-            servers = {str(row["Id"]) for row in rows if "serve" in (row["Command"] or ())} - {but}
+            row = ("--no-trunc", "--format", "{{.ID}} {{.Command}}")
+            rows = tool("ps", *row, "--filter", "label=perfbisect.token").splitlines()
+            servers = {line.split()[0] for line in rows if "serve" in line.replace('"', " ").split()} - {but}
             if servers:
                 return servers.pop()
             assert process.poll() is None, process.communicate()
