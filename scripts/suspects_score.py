@@ -249,8 +249,10 @@ class Evidence:
         return np.asarray(np.exp(odds - np.logaddexp.reduce(odds)))
 
     def score(self, powers: Floats) -> Score:
+        """Of commits that are alike, as many stand before the culprit as after it."""
         p = self.p(powers)
-        rank = 1 + int((p > p[self.place]).sum())
+        alike = np.isclose(p, p[self.place], rtol=1e-9)
+        rank = 1 + int((p > p[self.place])[~alike].sum()) + int(alike.sum()) // 2
         return Score(self.culprit, rank, float(p[self.place]), len(p), ())
 
 

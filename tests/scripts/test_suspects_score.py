@@ -117,6 +117,13 @@ def test_windows_of_one_culprit_are_one_observation() -> None:
     assert fit_powers(one, free) == pytest.approx(fit_powers(many, free), abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "rank"), [((4, 1), 1), ((1, 4), 2), ((2, 2), 2), ((2, 2, 2, 2, 2), 3), ((2, 4, 2, 2, 1), 3)]
+)
+def test_commits_that_are_alike_share_their_places(kinds: tuple[float, ...], rank: int) -> None:
+    assert evidence(1, *kinds).score(np.ones(len(FACTORS))).rank == rank
+
+
 def test_a_culprit_is_scored_by_a_fit_without_it() -> None:
     """A single one by the table, since nothing is left to fit; the half ``report`` is in no fit."""
     lines = list(fit_report([evidence(1, 4, 1), evidence(2, 4, 1, half="report")]))
