@@ -15,6 +15,7 @@ import yaml
 
 from perfbisect.common.yaml_source import Located, parse, unknown_key
 from perfbisect.errors import LocatedError
+from perfbisect.model.cell import Sampling
 from perfbisect.model.change import Change
 
 HUB_NAME = re.compile(r"^[\w.-]+/[\w.-]+$")
@@ -164,6 +165,12 @@ def number_duplicates(cells: Sequence[ImportedCell]) -> tuple[ImportedCell, ...]
     )
 
 
+def sampling_fields(given: Mapping[str, Any]) -> dict[str, object]:
+    """The options of a client that are keys of a cell's ``sampling``."""
+    chosen = {name: given[option] for option, name in SAMPLING.items() if option in given}
+    return {"sampling": chosen} if chosen else {}
+
+
 def file_stem(name: str) -> str:
     """A name for a cell and its file: other characters than letters, digits, ``.`` and ``_`` become ``-``."""
     return _NO_NAME.sub("-", name).strip(".-")
@@ -172,6 +179,10 @@ def file_stem(name: str) -> str:
 def kebab(name: object) -> str:
     """``num_prompts`` -> ``num-prompts``."""
     return str(name).replace("_", "-")
+
+
+SAMPLING = {kebab(name): name for name in Sampling.model_fields}
+"""Options of a client by which a cell's sampling is set."""
 
 
 def describe_value(value: object) -> str:

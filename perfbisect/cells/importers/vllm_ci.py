@@ -15,6 +15,7 @@ from typing import Any
 
 from perfbisect.cells.importers.base import (
     HUB_NAME,
+    SAMPLING,
     ImportedCell,
     RequiredFile,
     SkippedWorkload,
@@ -25,9 +26,10 @@ from perfbisect.cells.importers.base import (
     file_stem,
     kebab,
     number_duplicates,
+    sampling_fields,
 )
 from perfbisect.errors import LocatedError
-from perfbisect.model.cell import Sampling, parallel_devices
+from perfbisect.model.cell import parallel_devices
 from perfbisect.serving.families import FAMILIES
 
 _LISTS = ("qps_list", "max_concurrency_list")
@@ -207,11 +209,8 @@ def client_fields(given: Mapping[str, object]) -> dict[str, object]:
     fields = {name.replace("-", "_"): given[name] for name in _OWN if name in given}
     if "dataset-path" in given:
         fields["dataset_path"] = str(given["dataset-path"]).removeprefix("./")
-    sampling = {kebab(name): name for name in Sampling.model_fields}
-    if chosen := {name: given[option] for option, name in sampling.items() if option in given}:
-        fields["sampling"] = chosen
-    arguments = {name: value for name, value in given.items() if name not in (*_OWN, *sampling)}
-    return {**fields, "dataset_args": arguments} if arguments else fields
+    arguments = {name: value for name, value in given.items() if name not in (*_OWN, *SAMPLING)}
+    return {**fields, **sampling_fields(given), **({"dataset_args": arguments} if arguments else {})}
 
 
 def _load_fields(

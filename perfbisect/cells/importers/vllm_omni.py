@@ -16,6 +16,7 @@ import yaml
 from perfbisect.cells.deploy import placed_stages, read_deploy
 from perfbisect.cells.importers.base import (
     HUB_NAME,
+    SAMPLING,
     ImportedCell,
     RequiredFile,
     SkippedWorkload,
@@ -26,6 +27,7 @@ from perfbisect.cells.importers.base import (
     file_stem,
     kebab,
     number_duplicates,
+    sampling_fields,
 )
 from perfbisect.cells.loading import LADDERS
 from perfbisect.clients.omni_bench import BACKENDS
@@ -315,12 +317,13 @@ def _client_fields(family: str, server: Mapping[str, Any], given: Mapping[str, A
     arguments = {
         name: json.dumps(value, separators=(",", ":")) if isinstance(value, list) else value
         for name, value in given.items()
-        if name not in _NOT_CLIENT
+        if name not in {*_NOT_CLIENT, *SAMPLING}
     }
     if arguments:
         fields["dataset_args"] = arguments
     own = ("ignore-eos", "extra-body", "percentile-metrics", "seed")
-    return {**fields, **{name.replace("-", "_"): given[name] for name in own if name in given}}
+    own_fields = {name.replace("-", "_"): given[name] for name in own if name in given}
+    return {**fields, **sampling_fields(given), **own_fields}
 
 
 def _judged_fields(family: str, given: Mapping[str, Any]) -> dict[str, object]:

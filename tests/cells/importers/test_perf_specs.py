@@ -74,6 +74,14 @@ def test_a_scalar_serves_every_place_and_a_rate_is_no_concurrency(tmp_path: Path
     assert all(one.max_concurrency is None for one in cells)
 
 
+def test_sampling_is_the_cells(tmp_path: Path) -> None:
+    sampled = SPEECH | {"temperature": 0.4, "top_p": 0.9, "repetition_penalty": 1.05}
+    (cell,) = read(tmp_path, [server(sampled)]).cells
+    assert cell.document["sampling"] == {"temperature": 0.4, "top_p": 0.9, "repetition_penalty": 1.05}
+    assert cell.document["dataset_args"] == {"seed-tts-locale": "en"}
+    assert load_cells(write_cell(tmp_path, cell))[0].sampling.top_p == 0.9
+
+
 def test_what_is_switched_off_is_counted(tmp_path: Path) -> None:
     found = read(tmp_path, [server(SPEECH, {**SPEECH, "enabled": False})])
     assert len(found.cells) == 1
