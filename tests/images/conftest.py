@@ -186,6 +186,9 @@ def podmans() -> Generator[None, None, list[str]]:
     finally:
         subprocess.run(["podman", "system", "reset", "--force"], capture_output=True, check=False)
         patch.undo()
+        mounts = (line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines())
+        for place in [place for place in mounts if Path(place).is_relative_to(folder)]:
+            subprocess.run(["umount", place], check=False)  # podman leaves its overlay's
         shutil.rmtree(folder, ignore_errors=True)
 
 
