@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from perfbisect.cli.agent import agent
 from perfbisect.cli.bisect import bisect
 from perfbisect.cli.cells import cells
 from perfbisect.cli.changes import changes_group
@@ -186,6 +187,7 @@ for command in (
     nightly,
     track,
     dashboard,
+    agent,
     env,
     schema,
     skill_group,

@@ -39,6 +39,7 @@ from perfbisect.compare.documents import (
     SweepDocument,
     VerifyDocument,
 )
+from perfbisect.fleet.bundle import BundleDocument, MachineDocument
 from perfbisect.jobs.documents import ErrorDocument
 from perfbisect.nightly.model import Night
 from perfbisect.series.detect import TrackDetectDocument, TrackStateDocument
@@ -71,6 +72,8 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "cells lint": (CellsLintDocument,),
     "cells import": (CellsImportDocument,),
     "changes show": (ChangesShowDocument,),
+    "agent run": (BundleDocument,),
+    "agent look": (MachineDocument,),
     "env list": (EnvListDocument,),
     "env build": (EnvBuildDocument,),
     "env gc": (EnvGcDocument,),

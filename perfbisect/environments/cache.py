@@ -228,7 +228,7 @@ class EnvironmentCache:
         Raises:
             MachineError: no disk, or another process holds the lock for ``timeout`` seconds.
         """
-        environment = self._acquire(key)
+        environment = self.find(key)
         if environment is not None:
             return environment
         lock = self.root / ".locks" / f"{key}.lock"
@@ -236,7 +236,7 @@ class EnvironmentCache:
             os_errors_as_machine_errors(f"build {change} in {self.root}"),
             exclusive_lock(lock, f"environment {key}", timeout),
         ):
-            environment = self._acquire(key)
+            environment = self.find(key)
             if environment is not None:
                 return environment
             began = time.monotonic()
@@ -267,7 +267,7 @@ class EnvironmentCache:
             self._locks.acquire(folder)
             return stamp.environment(folder, stamp.seconds)
 
-    def _acquire(self, key: str) -> Environment | None:
+    def find(self, key: str) -> Environment | None:
         """A complete environment, locked as in use; None if it must be built."""
         folder = self.folder(key)
         if self.stamp(key) is None or not self._locks.acquire(folder):

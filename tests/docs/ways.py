@@ -10,6 +10,8 @@ TYPED, DRY = "as typed", "with --dry-run"
 
 WAYS: dict[str, str] = {
     "--version": TYPED,
+    "agent look": TYPED,
+    "agent run": "wants a bundle: tests/fleet/test_agent.py has them",
     "bisect": DRY,
     "changes show": TYPED,
     "compare": DRY,

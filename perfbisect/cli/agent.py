@@ -1,0 +1,66 @@
+"""``perfbisect agent``: what a job on another machine calls here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from perfbisect.commands import options
+from perfbisect.commands.options import Verbs
+from perfbisect.commands.output import CommandResult
+
+
+@click.group(cls=Verbs, short_help="Launches for a job on another machine.")
+def agent() -> None:
+    """Make launches for a job that runs on another machine."""
+
+
+@agent.command(short_help="Make the launches of a bundle.")
+@click.argument("request", type=click.Path(path_type=Path))
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder of this bundle: journal, attempts, heartbeat, manifest.",
+)
+@options.as_json
+def run(request: Path, folder: Path) -> CommandResult:
+    """Make the launches of REQUEST, a bundle as JSON, one after the other under one lease of its slot.
+
+    Each launch is made once at most: a second call says what came of them. A call after the agent was killed
+    ends what it left running, and measures nothing. Results are in FOLDER/attempts as they come;
+    FOLDER/heartbeat.json says that the agent lives, FOLDER/manifest.json that it has ended, with a digest of
+    each file.
+
+    \b
+    Example:
+      perfbisect agent run request.json --folder bundles/0a1b --json
+
+    Exit code: 0 the launches have ended, or are under way; 2 the request is wrong; 5 the slot is leased or an
+    environment is missing; 130 ended by a signal or by the bundle's limit.
+    """
+    from perfbisect.commands.agent import run_agent
+
+    return run_agent(request, folder)
+
+
+@agent.command(short_help="What this machine can measure.")
+@click.option("--gpus", type=click.IntRange(0), default=0, show_default=True, help="Devices of a slot.")
+@click.option(
+    "--workers", type=click.IntRange(1), help="Slots.  [default: as many as devices; 1 without devices]"
+)
+@options.machine
+@options.as_json
+def look(gpus: int, workers: int | None, machine: str | None) -> CommandResult:
+    """Show the machine class, the devices, the slots and the built environments of this machine.
+
+    \b
+    Example:
+      perfbisect agent look --gpus 1 --json
+
+    Exit code: 0; 2 no such machine profile.
+    """
+    from perfbisect.commands.agent import look as look_here
+
+    return look_here(gpus, workers, machine)

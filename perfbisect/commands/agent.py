@@ -1,0 +1,132 @@
+"""``perfbisect agent``: launches for a job on another machine, and what this machine can measure."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import perfbisect
+from perfbisect.commands import wiring
+from perfbisect.commands.options import JobOptions
+from perfbisect.commands.output import CommandResult
+from perfbisect.commands.session import open_session
+from perfbisect.commands.workspace import open_workspace
+from perfbisect.common.yaml_source import load, validate
+from perfbisect.environments.base import Builder
+from perfbisect.environments.builders.keyed import KeyedBuilder
+from perfbisect.environments.cache import EnvironmentCache
+from perfbisect.errors import EXIT_OK, MachineError, UsageError
+from perfbisect.fleet.agent import (
+    bundle_document,
+    close_bundle,
+    measure_bundle,
+    read_manifest,
+    write_manifest,
+)
+from perfbisect.fleet.bundle import CLIENT, Bundle, BundleDocument, MachineDocument
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.plans import plan_cell, require_plan
+from perfbisect.machine.leases import describe_holders, holders, lock_folder
+from perfbisect.machine.profile import machine
+from perfbisect.machine.slots import Slot, machine_of, plan_slots
+from perfbisect.system.clock import now
+
+
+def run_agent(request: Path, folder: Path) -> CommandResult:
+    """Make the launches of a bundle in ``folder``, or say what came of them.
+
+    Raises:
+        UsageError: the request is no bundle, or the folder is another's.
+        MachineError: the slot is leased, or its environment is not here.
+        Interrupted: Ctrl-C, a stop request, or the bundle's time is up.
+    """
+    bundle = validate(load(request), Bundle)
+    plan_cell(bundle)
+    job, host = Job(folder.absolute()), platform.node()
+    ended = read_manifest(job.path)
+    if ended is None and job.holder is not None and job.events():
+        _require_token(job, bundle)
+        return _result(bundle_document(job, host))
+    if ended is None:
+        with job.held():
+            if job.events():
+                _require_token(job, bundle)
+                close_bundle(job, now)
+            else:
+                _measure(job, bundle)
+            ended = write_manifest(job, host)
+    if ended.token != bundle.token:
+        raise _another(job, ended.token)
+    return _result(ended)
+
+
+def _measure(job: Job, bundle: Bundle) -> None:
+    workspace = open_workspace(state=job.path)
+    setting = bundle.setting
+    if not setting.cache:
+        setting = setting.model_copy(update={"cache": str(workspace.cache)})
+    working, keys = JobOptions(quiet=True, wait=bundle.wait or None), bundle.environments
+    with open_session(job, (bundle.slot,), working, plan=bundle, held=True) as session:
+        if keys:
+            builder: Builder = KeyedBuilder(Path(setting.cache), keys, keys.get(CLIENT, ""))
+        else:
+            builder = wiring.build_builder(workspace, setting)
+        tools = session.tools(workspace, setting, builder, bundle.launches[-1].change)
+        measure_bundle(job, replace(tools, ahead=None))
+
+
+def _require_token(job: Job, bundle: Bundle) -> None:
+    token = require_plan(job, job.events(), Bundle).token
+    if token != bundle.token:
+        raise _another(job, token)
+
+
+def _another(job: Job, token: str) -> UsageError:
+    return UsageError(
+        f"the folder is of another bundle, {token}", where=job.path, next_step="a folder for each bundle"
+    )
+
+
+def _result(document: BundleDocument) -> CommandResult:
+    lines = [f"bundle {document.token} {document.state} on {document.machine}"]
+    for number, launch in enumerate(document.launches, 1):
+        reason = f": {launch.reason}" if launch.reason else ""
+        lines.append(f"  {number}  {launch.change[:12]}  {launch.outcome}{reason}")
+    return CommandResult(document, lines)
+
+
+def look(gpus: int, workers: int | None, named: str | None) -> CommandResult:
+    """What this machine can measure: its slots of so many devices, and the environments that it has."""
+    workspace = open_workspace(machine=named)
+    profile = wiring.load_profile(wiring.machine_name(workspace))
+    shell = dict(os.environ)
+    hardware = machine(shell, profile)
+    count = workers or (max(1, len(hardware.gpus) // gpus) if gpus else 1)
+    slots: Sequence[Slot] = ()
+    problem = ""
+    try:
+        slots = plan_slots(hardware, gpus=gpus, workers=count, profile=profile)
+    except (UsageError, MachineError) as error:
+        problem = error.message
+    kind = machine_of(slots[0], shell, profile).kind if slots else hardware.kind
+    held = holders(lock_folder(shell))
+    document = MachineDocument(
+        name=hardware.host,
+        version=perfbisect.__version__,
+        machine_class=kind,
+        devices=tuple(gpu.uuid for gpu in hardware.gpus),
+        slots=tuple(slots),
+        leased=tuple(lock.name or lock.kind for lock in held),
+        problem=problem,
+        environments=tuple(stamp.key for stamp in EnvironmentCache(workspace.cache).stamps()),
+    )
+    lines = [
+        f"{document.name}: {document.machine_class}, perfbisect {document.version}",
+        problem or f"slots: {', '.join(slot.name or 'the whole machine' for slot in slots)}",
+        f"leased: {describe_holders(held) or 'nothing'}",
+        f"environments: {len(document.environments)}",
+    ]
+    return CommandResult(document, lines, EXIT_OK)

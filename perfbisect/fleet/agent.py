@@ -1,0 +1,165 @@
+"""The agent: makes the launches of a bundle on this machine, each once at most."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from perfbisect.errors import MachineError
+from perfbisect.fleet.bundle import Bundle, BundleDocument, BundleLaunchDocument
+from perfbisect.jobs.events import EventListener, JobEvent, PhaseStarted
+from perfbisect.jobs.folders import Job, finished
+from perfbisect.jobs.journal import Clock, Journal
+from perfbisect.jobs.plans import plan_cell, require_plan
+from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.workers import WorkerPool
+from perfbisect.system.files import write_atomic
+from perfbisect.system.processes import stop_leftovers
+
+MANIFEST = "manifest.json"
+HEARTBEAT = "heartbeat.json"
+BEAT_S = 10.0
+"""Seconds between two writes of the heartbeat; a folder whose heartbeat is far older has no agent."""
+
+
+def measure_bundle(job: Job, tools: JobContext) -> None:
+    """Make the launches of a new bundle; the caller holds the job's lock and the lease of its slot.
+
+    Raises:
+        Interrupted: Ctrl-C, a stop request, or the bundle's time is up.
+    """
+    with Journal(job.journal, clock=tools.clock) as journal:
+        bundle = require_plan(job, journal.events, Bundle)
+        with (
+            _beating(job, tools.clock, tools.sink) as sink,
+            _time_limit(job, 60 * bundle.limit),
+            WorkerPool(job, journal, replace(tools, sink=sink), plan_cell(bundle)) as pool,
+        ):
+            for position, launch in enumerate(bundle.launches):
+                why = f"launch {position + 1} of {len(bundle.launches)}"
+                pool.start(
+                    LaunchRequest(position, launch.change, launch.purpose, launch.runs, why), tools.slots[0]
+                )
+                pool.ended()
+        journal.append("verdict", {"verdict": "measured"})
+
+
+def close_bundle(job: Job, clock: Clock) -> None:
+    """End what a bundle that was cut short has left running; its open launch counts only if it has a result.
+
+    It is not continued: its launches belong together.
+    """
+    with Journal(job.journal, clock=clock) as journal:
+        recover_interrupted(job, journal, lambda _: None, stop_leftovers)
+
+
+def bundle_document(job: Job, machine: str) -> BundleDocument:
+    """What came of a bundle so far, from its journal; without files."""
+    events = job.events()
+    bundle = require_plan(job, events, Bundle)
+    made = {launch.position: launch for launch in launches(events)}
+    times = [event.time for event in events if event.kind in ("started", "verdict")]
+    return BundleDocument(
+        token=bundle.token,
+        state="running",
+        machine=machine,
+        leased=(times[0], times[-1]) if finished(events) else None,
+        launches=tuple(
+            _launch_document(launch.change.id, made.get(position))
+            for position, launch in enumerate(bundle.launches)
+        ),
+    )
+
+
+def _launch_document(change: str, launch: LaunchRecord | None) -> BundleLaunchDocument:
+    if launch is None:
+        return BundleLaunchDocument(change=change, outcome="not made")
+    return BundleLaunchDocument(
+        change=change,
+        outcome="running" if launch.end is None else "lost" if launch.end == "abandoned" else "measured",
+        reason=launch.reason,
+        folder=launch.folder,
+        began=launch.started_at,
+    )
+
+
+def write_manifest(job: Job, machine: str) -> BundleDocument:
+    """Write the manifest of a bundle that has ended; from then on its folder does not change."""
+    digests = {
+        str(path.relative_to(job.path)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((job.path / "attempts").rglob("*"))
+        if path.is_file()
+    }
+    document = bundle_document(job, machine).model_copy(update={"state": "ended", "files": digests})
+    write_atomic(job.path / MANIFEST, document.text() + "\n", what="the manifest")
+    return document
+
+
+def read_manifest(folder: Path) -> BundleDocument | None:
+    """The manifest of a bundle that has ended; None while it runs.
+
+    Raises:
+        MachineError: the file is damaged.
+    """
+    path = folder / MANIFEST
+    try:
+        return BundleDocument.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise MachineError(
+            f"the manifest cannot be read: {error}", where=path, next_step="remove the folder"
+        ) from error
+
+
+@contextmanager
+def _beating(job: Job, clock: Clock, sink: EventListener) -> Iterator[EventListener]:
+    """Write the heartbeat at every phase and every :data:`BEAT_S` seconds; yields the listener for phases."""
+    ended, phase = threading.Event(), [""]
+
+    def beat() -> None:
+        moment: datetime = clock()
+        with suppress(MachineError):  # a full disk fails the launch
+            text = json.dumps({"at": moment.isoformat(), "phase": phase[0]})
+            write_atomic(job.path / HEARTBEAT, text + "\n")
+
+    def listen(event: JobEvent) -> None:
+        if isinstance(event, PhaseStarted):
+            phase[0] = event.phase
+            beat()
+        sink(event)
+
+    def run() -> None:
+        while not ended.wait(BEAT_S):
+            beat()
+
+    beat()
+    thread = threading.Thread(target=run, name="heartbeat")
+    thread.start()
+    try:
+        yield listen
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def _time_limit(job: Job, seconds: float) -> Iterator[None]:
+    """Request a stop of this process after so many seconds."""
+    stop: Callable[[], object] = job.request_stop
+    timer = threading.Timer(seconds, stop)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()

@@ -1,0 +1,98 @@
+"""A bundle: launches that one machine makes one after the other under one lease, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from perfbisect.jobs.documents import Document
+from perfbisect.jobs.plans import JobPlan, PlanPart
+from perfbisect.machine.slots import Slot
+from perfbisect.model.attempt import Purpose
+from perfbisect.model.change import Change
+
+CLIENT = "client"
+"""The name of the client's environment among those of the changes."""
+
+
+class BundledLaunch(PlanPart):
+    """One launch of a bundle."""
+
+    change: Change
+    purpose: Purpose = "run"
+    runs: int = Field(ge=1)
+
+
+class Bundle(JobPlan):
+    """A request to an agent. Each launch is made once at most, however often the request is repeated.
+
+    ``setting``: with the paths of the machine that measures. ``slot``: as :class:`MachineDocument` lists it.
+    ``environments``: keys of the environments of changes (by id) and of the client, which were brought to the
+    machine; empty: it builds them by ``setting``. ``limit``: minutes after which the launches are ended;
+    ``wait``: minutes to wait for the slot.
+    """
+
+    noun: ClassVar[str] = "bundle"
+    verb: Literal["bundle"] = "bundle"
+    version: Literal[1] = 1
+    token: str = Field(pattern=r"^[0-9a-f]{32}$")
+    slot: Slot = Slot("")
+    launches: tuple[BundledLaunch, ...] = Field(min_length=1)
+    environments: Mapping[str, str] = {}
+    limit: float = Field(gt=0)
+    wait: float = Field(default=0.0, ge=0)
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return tuple(dict.fromkeys(launch.change for launch in self.launches))
+
+
+class BundleLaunchDocument(Document):
+    """A launch of a bundle; ``outcome``: ``measured`` also where the attempt records a failure.
+
+    ``folder`` has its ``attempt.json`` and is relative to the bundle's; ``began``: ISO 8601 in UTC.
+    """
+
+    change: str
+    outcome: Literal["running", "measured", "lost", "not made"]
+    reason: str = ""
+    folder: str = ""
+    began: str = ""
+
+
+class BundleDocument(Document):
+    """``perfbisect agent run``, and ``manifest.json`` in the folder of a bundle that has ended.
+
+    ``leased``: from when to when the slot was leased without a gap, from the first launch to the end of the
+    last (ISO 8601 in UTC); None where the bundle was cut short. ``files``: SHA-256 of every file of the
+    launches, by its path in the folder; empty while it runs.
+    """
+
+    schema_: Literal["perfbisect.agent-run/1"] = Field(default="perfbisect.agent-run/1", alias="schema")
+    token: str
+    state: Literal["running", "ended"]
+    machine: str
+    leased: tuple[str, str] | None
+    launches: tuple[BundleLaunchDocument, ...]
+    files: Mapping[str, str] = {}
+
+
+class MachineDocument(Document):
+    """``perfbisect agent look``: what a machine can measure.
+
+    ``slots``: as many as launches can run at once; ``problem``: why there is none. ``environments``: keys of
+    those that are built here.
+    """
+
+    schema_: Literal["perfbisect.agent-look/1"] = Field(default="perfbisect.agent-look/1", alias="schema")
+    name: str
+    version: str
+    machine_class: str
+    devices: tuple[str, ...]
+    slots: tuple[Slot, ...]
+    leased: tuple[str, ...]
+    """Devices and processors that others lease now."""
+    problem: str
+    environments: tuple[str, ...]
