@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +33,7 @@ if str(ROOT) not in sys.path:
 
 from perfbisect.series.detection.fdr import detect_all  # noqa: E402
 from perfbisect.series.detection.likelihood import scale_of  # noqa: E402
+from perfbisect.series.detection.machines import replaced_machines  # noqa: E402
 from perfbisect.series.detection.model import ALPHA, ChangePoint, SeriesValues, detect  # noqa: E402
 from scripts.informed import informed  # noqa: E402
 
@@ -183,6 +185,9 @@ KINDS = ("gauss", "laplace", "t3", "ar0.3", "ar0.5", "ar0.7", "outliers", "unequ
 
 LENGTHS = (15, 30, 60, 120, 300)
 
+APART = 0.08
+"""By how much the slower of two kinds of machines is slower."""
+
 TICK = 2.0
 """What values of about 100 are rounded to, where they are."""
 
@@ -233,20 +238,47 @@ def in_ticks(spread: float, n: int, step: float, rng: np.random.Generator) -> Se
     return series_of(TICK * np.round(100 * np.exp(logs) / TICK))
 
 
+def on_machines(
+    stay: float, spread: float, known: bool, n: int, step: float, rng: np.random.Generator
+) -> SeriesValues:
+    """n nights on machines of two kinds, with a step in their middle. A night has the machine of the night
+    before with the probability ``stay``, else one that is drawn."""
+    kinds = (rng.random(n) < 0.5)[np.maximum.accumulate(np.arange(n) * (rng.random(n) >= stay))]
+    logs = spread * rng.normal(size=n) + math.log1p(APART) * kinds
+    logs[n // 2 :] += math.log1p(step)
+    machines = tuple("slow" if kind else "fast" for kind in kinds) if known else ()
+    return replace(series_of(100 * np.exp(logs)), machines=machines)
+
+
 PLANTED = (0.0, 0.05, 0.1)
 """Steps in the middle of the series of a world."""
+
+
+def of_commits(series: SeriesValues) -> list[ChangePoint]:
+    """The changes of a series that are not of its machines."""
+    points = detect(series, ALPHA)
+    lasting = [0, *(point.index for point in points if point.shape != "transient"), len(series.values)]
+
+    def is_machine(point: ChangePoint) -> bool:
+        before, after = (i for i in lasting if i < point.index), (i for i in lasting if i > point.index)
+        return (
+            replaced_machines(series.machines, max(before, default=0), point.places, min(after)) is not None
+        )
+
+    return [point for point in points if not is_machine(point)]
+
 
 World = Callable[[float, np.random.Generator], SeriesValues]
 
 
 def reported(world: World, seeds: Sequence[int]) -> list[float]:
     """Shares of the series of a world: unchanged with a step or drift reported, unchanged with a transient,
-    and with each step of ``PLANTED`` but none found within two nights."""
+    and with each step of ``PLANTED`` but none found within two nights; machines' own changes left out."""
     counts = np.zeros((len(seeds), len(PLANTED) + 1))
     for row, seed in zip(counts, seeds, strict=True):
         for column, step in enumerate(PLANTED, 1):
             series = world(step, np.random.default_rng([SEED, seed]))
-            points = [point for point in detect(series, ALPHA) if point.is_relevant]
+            points = [point for point in of_commits(series) if point.is_relevant]
             if not step:
                 row[:2] = [any((x.shape == "transient") == wild for x in points) for wild in (False, True)]
             else:
@@ -338,6 +370,21 @@ def _ticks(_: ModuleType, __: Path) -> None:
     _print(f"Values in ticks of 2 %, {_REPORTED}", ["noise", *(f"{n} nights" for n in LENGTHS[:3])], lines)
 
 
+def _machines(_: ModuleType, __: Path) -> None:
+    columns = [(known, n) for known in (False, True) for n in (30, 60)]
+    lines = []
+    for stay in (0.0, 0.6, 0.8):
+        for spread in (0.01, 0.02):
+            shares = [_shares(partial(on_machines, stay, spread, *column), 200) for column in columns]
+            lines.append([f"{stay:g}", f"{spread:.0%}", *shares])
+    head = [
+        "stays with",
+        "noise",
+        *(f"{'known' if known else 'not known'}, {n} nights" for known, n in columns),
+    ]
+    _print(f"Machines of two kinds, 8 % apart, {_REPORTED}", head, lines)
+
+
 def _latency(scorer: ModuleType, _: Path) -> None:
     told = {"perfbisect": detect_indices, "given the noise": informed(ONLINE)}
     lines = []
@@ -370,6 +417,7 @@ PARTS: dict[str, Callable[[ModuleType, Path], None]] = {
     "null": _quiet,
     "worlds": _worlds,
     "ticks": _ticks,
+    "machines": _machines,
     "latency": _latency,
     "cost": _cost,
 }

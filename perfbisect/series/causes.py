@@ -113,6 +113,7 @@ class ChangeContext:
     standard deviation of nights, of logs. ``before``, ``after``: covariates of the nights on either side.
     ``median_shift``: of the median, where this is another statistic. ``cells``: all of the night.
     ``ended``: later nights do not show it. ``saved_s``: seconds that slow requests no longer take.
+    ``machines``: the hosts before and after it, where no host of one level measured the other.
     """
 
     metric: str
@@ -126,6 +127,7 @@ class ChangeContext:
     cells: tuple[MeasuredCell, ...] = ()
     ended: bool = True
     saved_s: float | None = None
+    machines: tuple[str, str] | None = None
 
 
 def changed_labels(
@@ -262,9 +264,13 @@ def _by_cells(context: ChangeContext) -> Cause:
     """By which other servers moved, and for how long."""
     votes = server_votes(context.cells)
     hit = sum(vote.hit for vote in votes)
-    machines = changed_labels(context.before, context.after, MACHINE)
     nights = len(context.after)
     is_lasting = context.shape != "transient" and nights > 1
+    machines = changed_labels(context.before, context.after, MACHINE[1:] if is_lasting else MACHINE)
+    if is_lasting and context.machines:
+        # Few nights on either side may be of two hosts that alternate.
+        old, new = context.machines
+        machines.append(Evidence("label changed", {"name": "host", "old": old, "new": new}))
     if machines and (hit == len(votes) or is_lasting):
         return Cause("night", (*machines, Evidence("machine changed")))
     if len(votes) >= 3 and hit >= _ALL_SERVERS * len(votes):
@@ -441,6 +447,7 @@ def build_context(change: SeriesChange, index: SeriesIndex) -> ChangeContext:
         cells=index.measured_cells(change),
         ended=change.point.until is not None,
         saved_s=_saved_s(change) if statistic else None,
+        machines=change.machines,
     )
 
 

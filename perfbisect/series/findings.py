@@ -14,6 +14,7 @@ import numpy as np
 
 from perfbisect.model.metric import PER_UNIT
 from perfbisect.series.detection.fdr import Coverage, JointEvent, detect_all
+from perfbisect.series.detection.machines import replaced_machines
 from perfbisect.series.detection.model import ChangePoint, SeriesValues
 from perfbisect.series.series import CellSeries
 
@@ -61,6 +62,12 @@ class SeriesChange:
         return frozenset(self.series.nights[place] for place in self.point.places)
 
     @property
+    def machines(self) -> tuple[str, str] | None:
+        """The hosts before and after it, where no host of one level measured the other."""
+        end = self.after[-1] + 1
+        return replaced_machines(self.series.machines, self.start, self.point.places, end)
+
+    @property
     def is_over(self) -> bool:
         """Whether it is a transient that ended."""
         return self.point.shape == "transient" and self.point.until is not None
@@ -100,9 +107,9 @@ def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
         for number, segment in enumerate(item.segments(), 1):
             key = name if number == 1 else f"{name} #{number}"
             segments[key] = item, segment
-            own, days = item.values[segment], item.nights[segment]
+            own, days, hosts = item.values[segment], item.nights[segment], item.machines[segment]
             values.append(
-                SeriesValues(key, own, days, item.sign, item.min_effect, item.group, item.row.absolute)
+                SeriesValues(key, own, days, item.sign, item.min_effect, item.group, item.row.absolute, hosts)
             )
     detection = detect_all(values, fdr)
     coverage, events = detection.coverage, detection.events

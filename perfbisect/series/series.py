@@ -91,6 +91,11 @@ class CellSeries:
     def covariates(self) -> tuple[Mapping[str, Any], ...]:
         return tuple(point.covariates for point in self.points)
 
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The host that measured each night; empty where it is not known."""
+        return tuple(str(covariates.get("host") or "") for covariates in self.covariates)
+
     def segments(self) -> tuple[slice, ...]:
         """The stretches between boundaries: each is judged as a series of its own."""
         cuts = sorted({0, len(self.values), *(b.index for b in self.boundaries)})

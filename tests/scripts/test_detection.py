@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from scripts.detection import (
     load,
     main,
     noise,
+    of_commits,
+    on_machines,
     realised,
     reported,
     series_of,
@@ -167,6 +170,13 @@ def test_a_world_is_counted_unchanged_and_with_its_steps() -> None:
         return series_of(given)
 
     assert reported(wild, range(1)) == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_a_change_of_machine_is_counted_for_no_commit() -> None:
+    given = replace(series_of(values(30, 20, 0.3)), machines=tuple("a" * 20 + "b" * 10))
+    assert of_commits(given) == []
+    assert len(of_commits(replace(given, machines=()))) == 1
+    assert reported(partial(on_machines, 0.0, 0.01, True, 30), range(2)) == [0.0, 0.0, 1.0, 1.0]
 
 
 def test_it_says_what_is_missing(planted: Path, scorer: Path, tmp_path: Path) -> None:

@@ -203,6 +203,17 @@ class TestCells:
         fresh = tuple(night(host=f"node-{n}") for n in range(8))
         context = change(nights=4, before=fresh, after=night(host="node-9"), cells=SOME)
         assert judge(context)[0] == "product", "fresh machines every night are no change of machine"
+        context = change(nights=4, before=(night(host="a"),) * 8, after=night(host="b"), cells=SOME)
+        assert judge(context)[0] == "product", "a few nights on either side may be of hosts that alternate"
+        assert judge(replace(context, machines=("a", "b"))) == ("night", ["label changed", "machine changed"])
+
+    @pytest.mark.parametrize(("hosts", "last", "word"), [("abc", "d", "night"), ("abc", "abc", "product")])
+    def test_what_comes_with_another_host_is_of_the_host(self, hosts: str, last: str, word: str) -> None:
+        names = (*(hosts * 8)[:24], *(last * 10)[:10])
+        series = cell({"e2el:median": step(noise(31, 34), 24, 1.2)}, covariates=[{"host": x} for x in names])
+        (alert,) = select_alerts(series, 0.05).alerts
+        (cause,) = infer_causes([alert], SeriesIndex(series, lambda _: frozenset()))
+        assert (cause.word, alert.machines is not None) == (word, word == "night")
 
     def test_one_night_is_a_products_by_its_size_and_the_cells_it_hit(self) -> None:
         context = change(cells=SOME)

@@ -24,6 +24,7 @@ from perfbisect.series.detection.likelihood import (
     smooth,
     step_density,
 )
+from perfbisect.series.detection.machines import machine_offsets
 from perfbisect.series.detection.search import LevelChange, SearchResult, clip_outliers, place_prior, search
 from perfbisect.stats.robust import Array
 from perfbisect.stats.two_sample import Scale
@@ -66,6 +67,7 @@ class SeriesValues:
     ``values``: positive, or shares where ``absolute``. ``nights``: days since any fixed day, ascending.
     ``sign``: +1 where a larger value is worse. ``min_effect``: a ratio (0.03), a difference where
     ``absolute``. ``group``: the kind of server start: series of one group are one vote.
+    ``machines``: the one that measured each night, empty where it is not known; none at all: as if all were.
     """
 
     key: str
@@ -75,8 +77,11 @@ class SeriesValues:
     min_effect: float = 0.0
     group: str = ""
     absolute: bool = False
+    machines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.machines and len(self.machines) != len(self.nights):
+            raise ValueError(f"{self.key}: {len(self.machines)} machines of {len(self.nights)} nights")
         if len(self.values) != len(self.nights):
             raise ValueError(f"{self.key}: {len(self.values)} values of {len(self.nights)} nights")
         if np.any(np.diff(self.nights) <= 0):
@@ -178,6 +183,7 @@ def judge_series(series: SeriesValues, alpha: float = ALPHA) -> JudgedSeries:
     if series.refusal:
         raise ValueError(f"{series.key}: {series.refusal}")
     values, least = series.signed, series.least_scale
+    values = values - machine_offsets(values, series.machines)
     levels = search(values, needed(alpha), least)
     passing = transients(values, tuple(change.index for change in levels.changes), least)
     evidence = levels.evidence.copy()
