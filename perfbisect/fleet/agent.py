@@ -34,6 +34,8 @@ BEAT_S = 10.0
 def measure_bundle(job: Job, tools: JobContext) -> None:
     """Make the launches of a new bundle; the caller holds the job's lock and the lease of its slot.
 
+    The first that fails is the last: launches of one bundle are worth nothing without each other.
+
     Raises:
         Interrupted: Ctrl-C, a stop request, or the bundle's time is up.
     """
@@ -50,6 +52,8 @@ def measure_bundle(job: Job, tools: JobContext) -> None:
                     LaunchRequest(position, launch.change, launch.purpose, launch.runs, why), tools.slots[0]
                 )
                 pool.ended()
+                if journal.events[-1].kind == "failed":
+                    break
         journal.append("verdict", {"verdict": "measured"})
 
 
@@ -72,7 +76,7 @@ def bundle_document(job: Job, machine: str) -> BundleDocument:
         token=bundle.token,
         state="running",
         machine=machine,
-        leased=(times[0], times[-1]) if finished(events) else None,
+        leased=(times[0], times[-1]) if finished(events) and len(made) == len(bundle.launches) else None,
         launches=tuple(
             _launch_document(launch.change.id, made.get(position))
             for position, launch in enumerate(bundle.launches)

@@ -66,7 +66,7 @@ class BundleDocument(Document):
     """``perfbisect agent run``, and ``manifest.json`` in the folder of a bundle that has ended.
 
     ``leased``: from when to when the slot was leased without a gap, from the first launch to the end of the
-    last (ISO 8601 in UTC); None where the bundle was cut short. ``files``: SHA-256 of every file of the
+    last (ISO 8601 in UTC); None where not all launches were made. ``files``: SHA-256 of every file of the
     launches, by its path in the folder; empty while it runs.
     """
 

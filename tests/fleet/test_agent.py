@@ -206,11 +206,12 @@ def test_brought_environments_are_used_by_their_keys(machine: Machine, name: str
     assert (code, document["launches"][0]["reason"]) == (0, "")
     missing = {machine.history.good: "0" * 20}
     code, document = machine.run(
-        machine.bundle(machine.history.good, token="b" * 32, setting=setting, environments=missing),
+        machine.bundle(*[machine.history.good] * 2, token="b" * 32, setting=setting, environments=missing),
         f"{name}/missing",
     )
-    (launch,) = document["launches"]
-    assert (code, launch["outcome"]) == (0, "measured")
+    launch, second = document["launches"]
+    assert (code, launch["outcome"], second["outcome"]) == (0, "measured", "not made")
+    assert document["leased"] is None
     failed = read_attempt(machine.folder / name / "missing" / launch["folder"])
     assert failed is not None and failed.failure is not None and failed.failure.fault == "machine"
 
