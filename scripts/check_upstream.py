@@ -104,9 +104,7 @@ class Upstream:
     def missing(self, words: Iterable[str]) -> set[str]:
         """Words that stand nowhere in the Python sources."""
         wanted = set(words)
-        patterns = [part for word in sorted(wanted) for part in ("-e", word)]
-        search = ("grep", "-h", "-o", "-w", "-F", *patterns, self.checkout.sha, "--", "*.py")
-        return wanted - set(self.repository.run(*search).stdout.decode(errors="replace").splitlines())
+        return wanted - self.checkout.occurring(wanted)
 
 
 def check_cells(up: Upstream) -> Iterator[Row]:

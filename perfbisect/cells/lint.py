@@ -96,12 +96,14 @@ class Checkout:
         forms = {option: _forms(option) for option in options}
         new = {word for words in forms.values() for word in words} - self._searched.keys()
         if new:
-            patterns = (part for word in sorted(new) for part in ("-e", word))
-            found = self.repository.run(
-                "grep", "-h", "-o", "-w", "-F", *patterns, self.sha, "--", "*.py"
-            ).stdout.decode(errors="replace")
-            self._searched.update(dict.fromkeys(new, False) | dict.fromkeys(found.split(), True))
+            self._searched.update(dict.fromkeys(new, False) | dict.fromkeys(self.occurring(new), True))
         return tuple(option for option, words in forms.items() if not any(map(self._searched.get, words)))
+
+    def occurring(self, words: Iterable[str]) -> frozenset[str]:
+        """Words, at least one, that stand in its Python sources; searched for by one git process."""
+        patterns = (part for word in sorted(words) for part in ("-e", word))
+        search = ("grep", "-h", "-o", "-w", "-F", *patterns, self.sha, "--", "*.py")
+        return frozenset(self.repository.run(*search).stdout.decode(errors="replace").splitlines())
 
     def contains_pull(self, number: int) -> bool:
         """Whether a pull request was merged before the commit."""
