@@ -18,7 +18,7 @@ from perfbisect.common.yaml_source import load, validate
 from perfbisect.environments.base import Builder
 from perfbisect.environments.builders.keyed import KeyedBuilder
 from perfbisect.environments.cache import EnvironmentCache
-from perfbisect.errors import EXIT_OK, MachineError, UsageError
+from perfbisect.errors import MachineError, UsageError
 from perfbisect.fleet.agent import (
     bundle_document,
     close_bundle,
@@ -129,4 +129,4 @@ def look(gpus: int, workers: int | None, named: str | None) -> CommandResult:
         f"leased: {describe_holders(held) or 'nothing'}",
         f"environments: {len(document.environments)}",
     ]
-    return CommandResult(document, lines, EXIT_OK)
+    return CommandResult(document, lines)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -66,21 +65,22 @@ def close_bundle(job: Job, clock: Clock) -> None:
         recover_interrupted(job, journal, lambda _: None, stop_leftovers)
 
 
-def bundle_document(job: Job, machine: str) -> BundleDocument:
-    """What came of a bundle so far, from its journal; without files."""
+def bundle_document(job: Job, machine: str, files: Mapping[str, str] | None = None) -> BundleDocument:
+    """What came of a bundle so far, from its journal; ``files``: of one that has ended."""
     events = job.events()
     bundle = require_plan(job, events, Bundle)
     made = {launch.position: launch for launch in launches(events)}
     times = [event.time for event in events if event.kind in ("started", "verdict")]
     return BundleDocument(
         token=bundle.token,
-        state="running",
+        state="running" if files is None else "ended",
         machine=machine,
         leased=(times[0], times[-1]) if finished(events) and len(made) == len(bundle.launches) else None,
         launches=tuple(
             _launch_document(launch.change.id, made.get(position))
             for position, launch in enumerate(bundle.launches)
         ),
+        files=files or {},
     )
 
 
@@ -103,7 +103,7 @@ def write_manifest(job: Job, machine: str) -> BundleDocument:
         for path in sorted((job.path / "attempts").rglob("*"))
         if path.is_file()
     }
-    document = bundle_document(job, machine).model_copy(update={"state": "ended", "files": digests})
+    document = bundle_document(job, machine, digests)
     write_atomic(job.path / MANIFEST, document.text() + "\n", what="the manifest")
     return document
 
@@ -131,9 +131,8 @@ def _beating(job: Job, clock: Clock, sink: EventListener) -> Iterator[EventListe
     ended, phase = threading.Event(), [""]
 
     def beat() -> None:
-        moment: datetime = clock()
         with suppress(MachineError):  # a full disk fails the launch
-            text = json.dumps({"at": moment.isoformat(), "phase": phase[0]})
+            text = json.dumps({"at": clock().isoformat(), "phase": phase[0]})
             write_atomic(job.path / HEARTBEAT, text + "\n")
 
     def listen(event: JobEvent) -> None:
@@ -159,8 +158,7 @@ def _beating(job: Job, clock: Clock, sink: EventListener) -> Iterator[EventListe
 @contextmanager
 def _time_limit(job: Job, seconds: float) -> Iterator[None]:
     """Request a stop of this process after so many seconds."""
-    stop: Callable[[], object] = job.request_stop
-    timer = threading.Timer(seconds, stop)
+    timer = threading.Timer(seconds, job.request_stop)
     timer.start()
     try:
         yield
