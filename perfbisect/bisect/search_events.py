@@ -124,6 +124,7 @@ def _measured(launch: LaunchRecord, attempt: Attempt, metric: MetricRef) -> Meas
         run=minutes("bench"),
         slot=launch.slot,
         at=None if launch.at is None else launch.at + minutes(*_BEFORE_BENCH),
+        machine=launch.machine,
     )
 
 

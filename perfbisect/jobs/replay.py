@@ -29,6 +29,8 @@ class LaunchRecord:
     token: str
     started_at: str
     slot: str = ""
+    machine: str = ""
+    """Of a fleet; empty: this machine."""
     at: float | None = None
     """Start in minutes after the job's first launch."""
     ended: int = -1
@@ -113,6 +115,7 @@ def _started(event: JournalEvent, number: int) -> LaunchRecord:
         token=str(data.get("token", "")),
         started_at=event.time,
         slot=str(data.get("slot", "")),
+        machine=str(data.get("machine", "")),
         at=None if data.get("at") is None else float(data["at"]),
     )
 

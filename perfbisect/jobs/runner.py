@@ -158,6 +158,7 @@ def record_start(
             "folder": str(folder.relative_to(job.path)),
             "token": token,
             "slot": slot.name,
+            **({"machine": slot.machine} if slot.machine else {}),
             "at": round(at, 4),
         },
     )

@@ -149,7 +149,8 @@ class Slot:
     """A set of devices with the cores local to them.
 
     ``devices``: UUIDs; ``server_cores``, ``client_cores``: disjoint, empty without pinning; ``env``:
-    variables that restrict an engine to these devices.
+    variables that restrict an engine to these devices. ``machine``: of a fleet, empty for this machine; the
+    names of slots differ across machines.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Slot:
     server_cores: tuple[int, ...] = ()
     client_cores: tuple[int, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    machine: str = ""
 
     @property
     def cores(self) -> tuple[int, ...]:

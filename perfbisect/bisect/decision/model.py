@@ -37,8 +37,9 @@ class Plan:
 class Measured:
     """A launch with one raw positive value a run; ``build``, ``launch``, ``run``: the minutes these took.
 
-    ``slot`` names the devices it ran on; ``at`` is the minute, from the first launch of all, at which its
-    first run began; None: launches count as made one after the other.
+    ``slot`` names the devices it ran on, ``machine`` the machine of a fleet that has them; ``at`` is the
+    minute, from the first launch of all, at which its first run began; None: launches count as made one after
+    the other.
     """
 
     index: int
@@ -49,6 +50,7 @@ class Measured:
     run: float = 0.0
     slot: str = ""
     at: float | None = None
+    machine: str = ""
 
     @property
     def minutes(self) -> float:
