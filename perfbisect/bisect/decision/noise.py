@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +20,12 @@ from perfbisect.stats.robust import (
 )
 
 _ALIKE = 0.01
-"""Scale of the prior of a offset, a Cauchy: devices of one kind are alike to about a per cent, and those that
-are not may differ by any amount."""
+"""Scale of the prior of a slot's offset within its machine, a Cauchy: devices of one kind in one machine are
+alike to about a per cent, and those that are not may differ by any amount."""
+
+_MACHINES_ALIKE = 0.08
+"""... and of a machine's offset: devices of one kind in several machines differ by 8 % on average (Sinha et
+al., *Not All GPUs Are Created Equal*, SC22, arXiv 2208.11035)."""
 
 _NOISE = 0.02
 """Prior noise of a launch's centre, worth :data:`_NOISE_COUNT` launches."""
@@ -31,14 +35,22 @@ _NOISE_COUNT = 4.0
 _ROUNDS = 12
 
 
-def slot_offsets(slots: Sequence[str], index: Sequence[int], centers: Array) -> tuple[Array, Array]:
+def slot_offsets(
+    slots: Sequence[str],
+    index: Sequence[int],
+    centers: Array,
+    machines: Sequence[str] = (),
+    measure: str = "",
+) -> tuple[Array, Array]:
     """The offset of each launch's slot and its standard error (log scale), launch by launch.
 
     ``slots``, ``index`` and ``centers``: where each launch was made, of which position, and the centre of
-    its runs. The slot with most launches of positions that others have measured too (the first, of several)
-    is the measure: its offset is 0. The error of a slot that
-    shares no position with it, also by way of others, is infinite. The fit is that of levels of positions
-    and offsets of slots, with a Student-t noise and the prior of a offset, by reweighted least squares.
+    its runs; ``machines``: whose slot it is, empty for a job of one machine. ``measure``: the slot of offset
+    0; by default that with most launches of positions that others have measured too (the first, of several).
+    The error of a slot that shares no position with it, also by way of others, is infinite. The fit is that
+    of levels of positions and offsets of slots, with a Student-t noise and the prior of an offset, by
+    reweighted least squares. The slots of a machine share its offset, and each but its first has one of its
+    own within it.
     """
     names = list(dict.fromkeys(slots))
     offset, error = np.zeros(len(centers)), np.zeros(len(centers))
@@ -48,18 +60,41 @@ def slot_offsets(slots: Sequence[str], index: Sequence[int], centers: Array) -> 
     place = np.array(index)
     shared = [p for p in sorted(set(index)) if len(set(slot[place == p])) > 1]
     used = np.isin(place, shared)
-    first = int(np.argmax([np.sum(used & (slot == k)) for k in range(len(names))]))
+    counts = [int(np.sum(used & (slot == k))) for k in range(len(names))]
+    first = names.index(measure) if measure else int(np.argmax(counts))
     known = _linked(first, slot[used], place[used])
     used &= np.isin(slot, sorted(known))
-    others = [k for k in sorted(known) if k != first]
-    found, offset_se = _fit(slot[used], place[used], centers[used], others)
+    owners = dict(zip(slots, machines, strict=True)) if machines else {}
+    order = [first, *sorted(known - {first}, key=lambda k: (-counts[k], k))]
+    parts, scales = _parts([owners.get(names[k], "") for k in order], order)
+    found, covariance = _fit(slot[used], place[used], centers[used], parts, scales)
     for k in range(len(names)):
         here = slot == k
-        if k in others:
-            offset[here], error[here] = found[others.index(k)], offset_se[others.index(k)]
-        elif k != first:
+        if k in parts:
+            offset[here] = float(parts[k] @ found)
+            error[here] = _INFLATED * math.sqrt(float(parts[k] @ covariance @ parts[k]))
+        else:
             error[here] = math.inf
     return offset, error
+
+
+def _parts(owners: Sequence[str], order: Sequence[int]) -> tuple[dict[int, Array], Array]:
+    """What each slot's offset is the sum of, as a row over the unknowns, and the prior scale of each unknown.
+
+    ``order``: the slots, the measure first; ``owners``: the machine of each.
+    """
+    machines = list(dict.fromkeys(owners))
+    firsts = {order[owners.index(name)] for name in machines}
+    own = sorted(set(order) - firsts)
+    scales = np.array([_MACHINES_ALIKE] * (len(machines) - 1) + [_ALIKE] * len(own))
+    rows = {}
+    for k, owner in zip(order, owners, strict=True):
+        rows[k] = np.zeros(len(scales))
+        if owner != machines[0]:
+            rows[k][machines.index(owner) - 1] = 1.0
+        if k in own:
+            rows[k][len(machines) - 1 + own.index(k)] = 1.0
+    return rows, scales
 
 
 def _linked(first: int, slot: Array, place: Array) -> set[int]:
@@ -73,17 +108,18 @@ def _linked(first: int, slot: Array, place: Array) -> set[int]:
         known = more
 
 
-def _fit(slot: Array, place: Array, y: Array, others: list[int]) -> tuple[Array, Array]:
-    """Shifts of the ``others`` and their standard errors."""
-    if not others:
-        return np.zeros(0), np.zeros(0)
+def _fit(
+    slot: Array, place: Array, y: Array, parts: Mapping[int, Array], scales: Array
+) -> tuple[Array, Array]:
+    """The unknowns that offsets are made of, and their covariance under a Gaussian noise."""
+    if not len(scales):
+        return np.zeros(0), np.zeros((0, 0))
     places = np.unique(place)
-    design = np.concatenate(
-        [place[:, None] == places[None], slot[:, None] == np.array(others)[None]], axis=1
-    ).astype(float)
+    rows = np.array([parts[int(k)] for k in slot])
+    design = np.concatenate([place[:, None] == places[None], rows], axis=1).astype(float)
     free = len(places)
     origin = float(np.median(y))
-    weight, prior = np.ones(len(y)), np.full(len(others), 1e-6)
+    weight, prior = np.ones(len(y)), np.full(len(scales), 1e-6)
     noise = _NOISE
     for _ in range(_ROUNDS):
         normal = design.T @ (design * weight[:, None]) / noise**2
@@ -94,11 +130,12 @@ def _fit(slot: Array, place: Array, y: Array, others: list[int]) -> tuple[Array,
         spread = float(weight @ rest**2)
         noise = math.sqrt((spread + _NOISE_COUNT * _NOISE**2) / (left + _NOISE_COUNT))
         weight = (DEGREES_OF_FREEDOM + 1) / (DEGREES_OF_FREEDOM + (rest / noise) ** 2)
-        prior = 2.0 / (_ALIKE**2 + solved[free:] ** 2)
-    # What a Student-t launch of this scale tells of a location, against a Gaussian one (Fisher information).
-    inflated = math.sqrt((DEGREES_OF_FREEDOM + 3) / (DEGREES_OF_FREEDOM + 1))
-    return solved[free:], inflated * np.sqrt(np.diag(np.linalg.inv(normal))[free:])
+        prior = 2.0 / (scales**2 + solved[free:] ** 2)
+    return solved[free:], np.linalg.inv(normal)[free:, free:]
 
+
+_INFLATED = math.sqrt((DEGREES_OF_FREEDOM + 3) / (DEGREES_OF_FREEDOM + 1))
+"""What a Student-t launch of this scale tells of a location, against a Gaussian one (Fisher information)."""
 
 _LAUNCHES = 6
 """Launches with a run at a place before anything is said of that place."""
@@ -168,7 +205,8 @@ def launches(events: tuple[Event, ...], sign: int) -> tuple[LaunchEstimate, ...]
     scale = run_scale(runs)
     middles = np.array([robust_location(own, scale) for own in runs])
     indices = [event.index for event in seen]
-    offset, offset_se = slot_offsets([event.slot for event in seen], indices, middles)
+    machines = [event.machine for event in seen]
+    offset, offset_se = slot_offsets([event.slot for event in seen], indices, middles, machines)
     return tuple(
         LaunchEstimate(
             index=event.index,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -122,3 +123,76 @@ def test_launches_are_freed_of_their_slot():
         assert (launch.offset_se == 0) == (launch.slot == "a")
     alone = launches((*events[:4], measured(5, 360.0, "c")), 1)
     assert math.isinf(alone[-1].offset_se)
+
+
+SLOTS = ["a", "b", "a", "b", "c", "c", "a", "b", "d", "c"]
+INDEX = [0, 0, 9, 9, 0, 9, 4, 4, 7, 4]
+CENTERS = np.array(
+    [4.600513, 4.650396, 4.718371, 4.722345, 5.29553, 5.392089, 4.708546, 4.729159, 4.911203, 5.37229]
+)
+
+
+@pytest.mark.parametrize("machines", [(), ("",) * 10, ("m",) * 10])
+def test_offsets_within_one_machine_are_what_they_were(machines):
+    """Known answers, computed before machines had offsets of their own."""
+    offset, error = slot_offsets(SLOTS, INDEX, CENTERS, machines)
+    b, c = 0.005050969363827796, 0.666623631365202
+    assert offset == pytest.approx([0, b, 0, b, c, c, 0, b, 0, c], rel=1e-9)
+    b, c = 0.008224843861351031, 0.014999120874063212
+    assert error[:8] == pytest.approx([0, b, 0, b, c, c, 0, b], rel=1e-9)
+    assert math.isinf(error[8])
+    plain = slot_offsets(SLOTS, INDEX, CENTERS)
+    assert (offset.tolist(), error.tolist()) == (plain[0].tolist(), plain[1].tolist()), "bit for bit"
+
+
+def blocks(offsets, *, rounds=1, noise=0.01, seed=3):
+    """Both ends of a range by each slot in turn: slots, positions and centres."""
+    rng = np.random.default_rng(seed)
+    slots = [name for name in offsets for _ in range(2 * rounds)]
+    index = [0, 9, 9, 0][: 2 * min(2, rounds)] * (len(slots) // (2 * min(2, rounds)))
+    level = np.array([offsets[name] + 0.1 * (i > 0) for name, i in zip(slots, index, strict=True)])
+    return slots, index, level + rng.normal(0, noise, len(slots))
+
+
+def test_the_offset_of_a_machine_is_held_back_less_than_that_of_a_slot():
+    slots, index, y = blocks({"a": 0.0, "b": 0.05})
+    within, _ = slot_offsets(slots, index, y, ["m"] * 4)
+    between, error = slot_offsets(slots, index, y, ["m", "m", "n", "n"])
+    assert within[2] < 0.02, "two launches do not show that a slot is unlike its neighbour"
+    assert between[2] == pytest.approx(0.05, abs=0.02)
+    assert 0.01 < error[2] < 0.03
+
+
+def test_the_slots_of_a_machine_share_its_offset():
+    offsets = {"m/0": 0.0, "n/0": 0.08, "n/1": 0.08, "n/2": 0.08}
+    slots, index, y = blocks(offsets, noise=0.004)
+    machines = [name[0] for name in slots]
+    offset, error = slot_offsets(slots, index, y, machines)
+    assert offset[2::2] == pytest.approx([0.08] * 3, abs=0.01)
+    alone = slot_offsets(slots[:4], index[:4], y[:4], machines[:4])[1]
+    assert error[2] < alone[2], "its neighbours tell of the machine, too"
+    unlike, _ = slot_offsets(slots, index, y + 0.4 * np.array([s == "n/2" for s in slots]), machines)
+    assert unlike[2:7:2] == pytest.approx([0.08, 0.08, 0.48], abs=0.02), "a slot may differ from its machine"
+
+
+def test_offsets_of_machines_are_those_of_any_slot_taken_as_the_measure():
+    slots, index, y = blocks({"a": 0.0, "b": 0.3, "c": -0.2}, rounds=2)
+    machines = slots
+    first, _ = slot_offsets(slots, index, y, machines)
+    other, error = slot_offsets(slots, index, y, machines, measure="b")
+    assert other[0] == pytest.approx(first[0] - first[4], abs=0.01)
+    assert not other[4] and not error[4]
+
+
+def test_launches_of_a_search_know_their_machine():
+    events = [
+        Measured(i, "end", (v, v), slot=s, machine=s)
+        for s, speed in (("a", 1.0), ("b", 1.06), ("c", 0.93))
+        for i, v in ((0, 100.0 * speed), (9, 120.0 * speed))
+    ]
+    levels = {0: math.log(100), 9: math.log(120)}
+    for launch in launches(tuple(events), 1):
+        assert launch.center == pytest.approx(levels[launch.index], abs=0.012)
+    one = [replace(event, machine="one") for event in events]
+    none = [replace(event, machine="") for event in events]
+    assert launches(tuple(one), 1) == launches(tuple(none), 1)
