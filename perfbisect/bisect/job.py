@@ -162,7 +162,7 @@ def bisect(job: Job, tools: JobContext) -> ReportDocument:
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = require_plan(job, journal.events, BisectPlan)
         if not finished(journal.events):
-            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers)
+            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
             with WorkerPool(job, journal, tools, plan_cell(plan)) as pool:
                 outcome = _Search(job, journal, plan, tools, pool).run()
                 if outcome.verdict == "found" and plan.confirm_revert:

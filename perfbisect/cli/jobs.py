@@ -40,7 +40,7 @@ def resume(
     """
     from perfbisect.commands import wiring
     from perfbisect.commands.kinds import kind_of
-    from perfbisect.commands.session import job_result, open_session, require_same_machine, run_job, slots_for
+    from perfbisect.commands.session import job_result, open_session, resumed_slots, run_job
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import UsageError
     from perfbisect.jobs.journal import read
@@ -54,8 +54,7 @@ def resume(
     kind = kind_of(events)
     plan = require_plan(job, events, kind.plan)
     cell = plan_cell(plan)
-    slots = slots_for(cell, workers or kind.workers(plan), plan.setting.machine)
-    require_same_machine(job.id, launches(events), slots, plan.setting.machine)
+    slots = resumed_slots(workspace, job, launches(events), plan, workers or kind.workers(plan))
     builder = wiring.build_builder(workspace, plan.setting)
     builder.prepare(plan.changes)
     with open_session(job, slots, working) as session:
@@ -121,6 +120,8 @@ def stop(
 ) -> CommandResult:
     """Ask the process that works on a job to stop. It ends its servers; the job can be resumed.
 
+    Where no process works on it any more, what still runs for it on the machines of a fleet is ended.
+
     \b
     Examples:
       perfbisect stop 20260102-030405-ab12
@@ -129,8 +130,9 @@ def stop(
     from perfbisect.commands.status import stop_job
     from perfbisect.commands.workspace import open_workspace
 
-    job = open_workspace(repo=repo, state=state).jobs.find(job_id)
-    return CommandResult(*stop_job(job, wait=wait, timeout_min=timeout))
+    workspace = open_workspace(repo=repo, state=state)
+    job = workspace.jobs.find(job_id)
+    return CommandResult(*stop_job(workspace, job, wait=wait, timeout_min=timeout))
 
 
 @click.command(short_help="The report of a job.")

@@ -43,6 +43,7 @@ class MeasureOptions(JobOptions):
     constraints: Path | None = None
     exclude_newer: str | None = None
     machine: str | None = None
+    fleet: str | None = None
 
 
 if TYPE_CHECKING:
@@ -147,6 +148,11 @@ machine = click.option(
     metavar="PROFILE",
     help="Kind of machine: cuda, rocm, ascend, spyre, cpu or a file.  [default: of the driver's command]",
 )
+fleet = click.option(
+    "--fleet",
+    metavar="SPEC",
+    help="Machines that measure: ssh:hosts.yaml, slurm[:partition=P,...], joined by +.  [default: this one]",
+)
 wait = click.option(
     "--wait", type=MINUTES, help="How long to wait for busy devices or cores.  [default: do not wait]"
 )
@@ -176,7 +182,7 @@ expect_workload = click.option(
 
 _WORKING = (wait, repo, state, detach, verbose, quiet, full, json_flag)
 _ENVIRONMENT = (repo, state, env, client)
-_MACHINE = (constraints, exclude_newer, machine, wait, detach, verbose, quiet, full, json_flag)
+_MACHINE = (constraints, exclude_newer, machine, fleet, wait, detach, verbose, quiet, full, json_flag)
 
 
 def working(function: _Function) -> _Function:

@@ -8,7 +8,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, TypeVar
@@ -21,7 +22,7 @@ from perfbisect.commands.options import JobOptions, MeasureOptions
 from perfbisect.commands.output import UNDONE, CommandResult, print_progress, progress_printer
 from perfbisect.commands.workspace import Workspace, with_objects
 from perfbisect.compare.plan import MeasurementSetup
-from perfbisect.environments.base import Builder
+from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.dependency_day import dependency_notes
 from perfbisect.errors import (
     EXIT_INTERRUPTED,
@@ -31,10 +32,19 @@ from perfbisect.errors import (
     PerfbisectError,
     UsageError,
 )
+from perfbisect.fleet.executor import FleetExecutor
+from perfbisect.fleet.specs import FleetNeeds, FleetSlots, choose_slots, make_fleet
 from perfbisect.jobs.documents import Document
-from perfbisect.jobs.events import EventListener, JobNote
+from perfbisect.jobs.events import EventListener, JobNote, PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job
-from perfbisect.jobs.plans import JobPlan, MeasurementConfig, PlanT, resolve_metric, write_plan
+from perfbisect.jobs.plans import (
+    JobPlan,
+    MeasurementConfig,
+    PlanT,
+    plan_cell,
+    resolve_metric,
+    write_plan,
+)
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.jobs.runner import BACKOFF, LEAST_CORES, JobContext, SpareCores
 from perfbisect.machine import interference
@@ -44,7 +54,7 @@ from perfbisect.machine.slots import NoDeviceError, Slot, machine_of, plan_slots
 from perfbisect.measure.executor import PhaseLimits
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.measure.serving import check_stages
-from perfbisect.model.attempt import is_same_class
+from perfbisect.model.attempt import Attempt, is_same_class
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
@@ -122,6 +132,8 @@ class JobSession:
     job: Job
     lease: Lease
     sink: EventListener
+    wait: float = 0.0
+    """Minutes to wait for a lease on another machine."""
 
     def tools(
         self, workspace: Workspace, setting: MeasurementConfig, builder: Builder, newest: Change | None
@@ -131,8 +143,10 @@ class JobSession:
         if newest is not None:
             log, limit = self.job.path / "client-build.log", PhaseLimits().build
             client = wiring.client_environment(workspace, setting, builder, newest, log, limit)
+        remote = self._fleet_executor(workspace, setting, builder, client) if setting.fleet else None
         return JobContext(
-            executor=LocalExecutor(
+            executor=remote
+            or LocalExecutor(
                 builder,
                 client,
                 stop_requested=lambda: self.job.stop_requested,
@@ -146,9 +160,54 @@ class JobSession:
             backoff=_backoff(os.environ),
             slots=self.lease.slots,
             check=self.lease.check,
+            reclaim=partial(_reclaim, remote, self.sink) if remote is not None else None,
             revert=_revert(builder, setting),
             ahead=_ahead(builder, self.lease.slots, self.job),
         )
+
+    def _fleet_executor(
+        self, workspace: Workspace, setting: MeasurementConfig, builder: Builder, client: Environment | None
+    ) -> FleetExecutor:
+        return FleetExecutor(
+            make_fleet(setting.fleet, FleetNeeds(workspace.state / "fleet")),
+            builder,
+            setting,
+            client,
+            wait=self.wait,
+            stop_requested=lambda: self.job.stop_requested,
+            pause=_waiter(self.job),
+        )
+
+
+def _reclaim(
+    executor: FleetExecutor, sink: EventListener, launch: LaunchRecord, folder: Path
+) -> Attempt | None:
+    def report(phase: str, detail: Mapping[str, object]) -> None:
+        sink(PhaseStarted(phase, detail, launch.slot))
+
+    return executor.reclaim(launch.attempt_id, launch.token, launch.slot, folder, report)
+
+
+def end_on_fleet(workspace: Workspace, plan: JobPlan, open_launches: Sequence[LaunchRecord]) -> int:
+    """End the bundles of a job that no process works on; returns how many there were.
+
+    Raises:
+        UnreachableError: a machine does not answer.
+    """
+    if not plan.setting.fleet:
+        return 0
+    fleet = make_fleet(plan.setting.fleet, FleetNeeds(workspace.state / "fleet"))
+    found = [ticket for launch in open_launches if (ticket := fleet.find(launch.token)) is not None]
+    for ticket in found:
+        fleet.cancel(ticket, PhaseLimits().stop)
+    return len(found)
+
+
+def fleet_slots(workspace: Workspace, cell: Cell, spec: str, workers: int) -> FleetSlots:
+    """The slots of a fleet's machines for a cell; ``workers``: at most so many, 1: all."""
+    needs = FleetNeeds(workspace.state / "fleet", cell.gpus, None if cell.gpus else 1)
+    found = choose_slots(make_fleet(spec, needs).machines())
+    return replace(found, slots=found.slots[:workers] if workers > 1 else found.slots)
 
 
 def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
@@ -196,10 +255,11 @@ def build_setup(
         client=measuring.client,
         constraints=measuring.constraints,
         exclude_newer=measuring.exclude_newer,
+        fleet=measuring.fleet,
         changes=measured,
         needs_repository=any(change.kind == "commit" for change in measured),
     )
-    slots, slot_notes = forecast_slots(cell, workers, setting.machine, dry=dry_run)
+    slots, slot_notes = forecast_slots(workspace, cell, workers, setting, dry=dry_run)
     return MeasurementSetup(
         cell=cell,
         metric=metric,
@@ -216,14 +276,17 @@ def build_setup(
 
 
 def forecast_slots(
-    cell: Cell, workers: int, named: str, *, dry: bool
+    workspace: Workspace, cell: Cell, workers: int, setting: MeasurementConfig, *, dry: bool
 ) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
-    """The slots of :func:`slots_for` and a plan's notes on them; raises what that raises.
+    """The slots of :func:`slots_for` or of a fleet, and a plan's notes on them; raises what these raise.
 
     A dry run needs no devices: where there are none it gets no slots and a note.
     """
+    if setting.fleet:
+        found = fleet_slots(workspace, cell, setting.fleet, workers)
+        return found.slots, found.notes
     try:
-        slots = slots_for(cell, workers, named)
+        slots = slots_for(cell, workers, setting.machine)
     except NoDeviceError as error:
         if not dry:
             raise
@@ -257,13 +320,31 @@ def spans(cores: Sequence[int]) -> str:
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def require_same_machine(job: str, seen: Sequence[LaunchRecord], slots: Sequence[Slot], named: str) -> None:
-    """Require that the slots are of the machine class that a job has measured on."""
+def resumed_slots(
+    workspace: Workspace, job: Job, seen: Sequence[LaunchRecord], plan: JobPlan, workers: int
+) -> tuple[Slot, ...]:
+    """The slots on which a job goes on, of the machine class that it has measured on.
+
+    Raises:
+        UsageError: they are of another class.
+    """
+    cell, setting = plan_cell(plan), plan.setting
+    if setting.fleet:
+        found = fleet_slots(workspace, cell, setting.fleet, workers)
+        slots, kind = found.slots, found.machine_class
+    else:
+        slots = slots_for(cell, workers, setting.machine)
+        kind = machine_of(slots[0], dict(os.environ), wiring.load_profile(setting.machine)).kind
+    _require_same_machine(job.id, seen, kind)
+    return slots
+
+
+def _require_same_machine(job: str, seen: Sequence[LaunchRecord], kind: str) -> None:
+    """Require that a job has measured on this machine class, if on any."""
     before = next((x.attempt for x in seen if x.end == "finished" and x.attempt), None)
-    workspace = machine_of(slots[0], dict(os.environ), wiring.load_profile(named)).kind
-    if before is not None and not is_same_class(before.provenance.machine_class, workspace):
+    if before is not None and not is_same_class(before.provenance.machine_class, kind):
         raise UsageError(
-            f"job {job} has measured on {before.provenance.machine_class}, this would be {workspace}: "
+            f"job {job} has measured on {before.provenance.machine_class}, this would be {kind}: "
             "launches on them are not comparable",
             next_step=f"perfbisect resume {job} on that machine, with as many --workers as before",
         )
@@ -296,13 +377,18 @@ def open_session(
     ):
         if working.wait:
             begin()
-        with lease(
-            *slots,
-            folder=lock_folder(dict(os.environ)),
-            holder=LeaseHolder(job=job.id),
-            wait=60 * (working.wait or 0.0),
-            on_wait=progress_printer(working),
-            stop_requested=lambda: job.stop_requested,
+        elsewhere = any(slot.machine for slot in slots)
+        with (
+            contextlib.nullcontext(Lease(slots, (), {}))  # the agents lease where they measure
+            if elsewhere
+            else lease(
+                *slots,
+                folder=lock_folder(dict(os.environ)),
+                holder=LeaseHolder(job=job.id),
+                wait=60 * (working.wait or 0.0),
+                on_wait=progress_printer(working),
+                stop_requested=lambda: job.stop_requested,
+            )
         ) as had:
             if not working.wait:
                 begin()
@@ -310,14 +396,15 @@ def open_session(
                 for died in had.died:
                     text = f"{died} died without releasing its slot: its processes may still run there"
                     sink(JobNote(text))
-                yield JobSession(job, had, sink)
+                yield JobSession(job, had, sink, working.wait or 0.0)
 
 
 def spare_cores(slots: tuple[Slot, ...]) -> frozenset[int]:
     """Processors that no slot of this job and no lease on this host uses."""
-    if not all(slot.cores for slot in slots):
+    here = [slot for slot in slots if not slot.machine]
+    if not all(slot.cores for slot in here):
         return frozenset()
-    taken = {core for slot in slots for core in slot.cores}
+    taken = {core for slot in here for core in slot.cores}
     for held in holders(lock_folder(dict(os.environ))):
         if held.kind == "core" and held.name.isdigit():
             taken.add(int(held.name))
@@ -326,7 +413,7 @@ def spare_cores(slots: tuple[Slot, ...]) -> frozenset[int]:
 
 def reason_not_prebuilding(slots: tuple[Slot, ...]) -> str:
     """Why environments are not built ahead; empty if they are."""
-    if not all(slot.cores for slot in slots):
+    if not all(slot.cores for slot in slots if not slot.machine):
         return "the attempt has the whole machine"
     spare = len(spare_cores(slots))
     return "" if spare >= LEAST_CORES else f"{spare} processors are on no slot, and it takes {LEAST_CORES}"

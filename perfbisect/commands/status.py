@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
+from perfbisect.commands.workspace import Workspace
 from perfbisect.common.quantities import minutes, probability, spent_text, with_unit
 from perfbisect.common.text import line
 from perfbisect.errors import PerfbisectError
@@ -143,9 +144,12 @@ def wait_until_released(job: Job, timeout_min: float | None) -> bool:
     return True
 
 
-def stop_job(job: Job, *, wait: bool, timeout_min: float | None) -> tuple[StopDocument, list[str]]:
-    """Ask the process that works on a job to stop."""
+def stop_job(
+    workspace: Workspace, job: Job, *, wait: bool, timeout_min: float | None
+) -> tuple[StopDocument, list[str]]:
+    """Ask the process that works on a job to stop; without one, end what runs for it on a fleet."""
     holder = job.request_stop()
+    left = _end_elsewhere(workspace, job) if holder is None else 0
     ended = wait_until_released(job, timeout_min) if wait else job.holder is None
     after = "report" if job.finished else "resume"
     document = StopDocument(
@@ -156,9 +160,24 @@ def stop_job(job: Job, *, wait: bool, timeout_min: float | None) -> tuple[StopDo
         next=f"perfbisect {after} {job.id}" if ended else f"perfbisect status {job.id} --wait",
     )
     outcome = "no process works on it"
+    if left:
+        outcome += f"; {left} launch(es) ended on other machines"
     if holder:
         outcome = f"process {holder.pid} {'has stopped' if ended else 'was asked to stop'}"
     return document, [f"job {job.id}: {outcome}", *block_lines([Command(document.next)])]
+
+
+def _end_elsewhere(workspace: Workspace, job: Job) -> int:
+    from perfbisect.commands.kinds import kind_of
+    from perfbisect.commands.session import end_on_fleet
+    from perfbisect.jobs.plans import require_plan
+    from perfbisect.jobs.replay import launches
+
+    events = job.events()
+    if not any(event.kind == "plan" for event in events):
+        return 0
+    plan = require_plan(job, events, kind_of(events).plan)
+    return end_on_fleet(workspace, plan, [launch for launch in launches(events) if launch.end is None])
 
 
 def status_document(job: Job, now: datetime) -> StatusDocument:

@@ -21,6 +21,7 @@ from perfbisect.environments.dependency_day import client_changes, newest_day, r
 from perfbisect.environments.factory import make_builder
 from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec, pinned_client
 from perfbisect.errors import UsageError
+from perfbisect.fleet.specs import absolute_fleet
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.machine.profile import Profile, load_machine, machine_names, machine_path
@@ -75,6 +76,7 @@ def build_config(
     client: str | None,
     constraints: Path | None,
     exclude_newer: str | None,
+    fleet: str | None = None,
     changes: Sequence[Change],
     needs_repository: bool = True,
 ) -> MeasurementConfig:
@@ -102,6 +104,7 @@ def build_config(
         exclude_newer=day,
         constraints=str(pins.absolute()) if pins else "",
         machine=machine_name(place),
+        fleet=absolute_fleet(place.setting("fleet", fleet) or ""),
         typed=shlex.join(["perfbisect", *sys.argv[1:]]),
     )
 

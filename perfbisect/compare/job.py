@@ -41,6 +41,7 @@ from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupte
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.cell import Cell
 from perfbisect.report.kind import JobKind, JobStatus
+from perfbisect.stats import ab_test
 
 
 def launch_policy(plan: MeasurementPlan, cells: Sequence[Cell], until: int = 0) -> LaunchPolicy:
@@ -51,6 +52,7 @@ def launch_policy(plan: MeasurementPlan, cells: Sequence[Cell], until: int = 0) 
         plan.ref,
         plan.budget or 0.0,
         plan.advice,
+        ab_test.BLOCK_SIZE if isinstance(plan, ComparePlan) else 0,
     )
 
 
@@ -91,7 +93,7 @@ def measure_launches(
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = require_plan(job, journal.events, plan_type)
         if not finished(journal.events):
-            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers)
+            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
             cells = served_cells(plan)
             with WorkerPool(job, journal, tools, cells[0]) as pool:
                 run_sequentially(job, journal, tools, pool, launch_policy(plan, cells, until))

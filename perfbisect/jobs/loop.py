@@ -1,4 +1,4 @@
-"""The launch loop of jobs that use one slot, and what follows a failure in any job."""
+"""The launch loop of jobs that launch one after the other, and what follows a failure in any job."""
 
 from __future__ import annotations
 
@@ -127,16 +127,46 @@ class LaunchPolicy:
     """In minutes; 0: unlimited."""
     advice: str = ""
     """The next step for the user if a change cannot be built or served."""
+    block: int = 0
+    """Launches that belong on one machine, after which the next machine has its turn; 0: all on one."""
 
 
 class PolicyLaunches:
-    """The launches of a job on its first slot: what the policy decides, and what each that ended means."""
+    """The launches of a job, one at a time: what the policy decides, and what each that ended means.
+
+    They are made on the first slot, or on a fleet block by block on the machines in turn: a block is compared
+    within itself. Launches of a block whose machine is given up do not count.
+    """
 
     def __init__(self, job: Job, journal: Journal, tools: JobContext, policy: LaunchPolicy) -> None:
         self._journal, self._tools, self._policy = journal, tools, policy
         self._failures, self._replay = Failures(job, tools), JournalReplay()
         self._order: LaunchRequest | None = None
         self._retried: LaunchRecord | None = None
+        self._slot = tools.slots[0]
+
+    @property
+    def slot(self) -> Slot:
+        """Of the announced launch."""
+        return self._slot
+
+    def _choose_slot(self) -> Slot:
+        """The slot of the next launch; launches of a block that cannot go on are discarded."""
+        used = self._failures.slots
+        slots = [slot for slot in self._tools.slots if slot.name in used]
+        machines = list({slot.machine: slot for slot in reversed(slots)}.values())[::-1]
+        block = self._policy.block
+        if not block or len(self._tools.slots) == 1:
+            return slots[0]
+        measured = [launch for launch in self.records if launch.end == "finished"]
+        begun = measured[len(measured) - len(measured) % block :]
+        for slot in machines:
+            if begun and slot.name == begun[-1].slot:
+                return slot
+        for launch in begun:
+            reason = f"its block cannot be continued: {launch.machine} is not used any more"
+            self._journal.append("discarded", {"attempt": launch.attempt_id, "reason": reason})
+        return machines[len(measured) // block % len(machines)]
 
     @property
     def records(self) -> tuple[LaunchRecord, ...]:
@@ -144,7 +174,8 @@ class PolicyLaunches:
 
     def announce(self, place: str = "") -> LaunchRequest | str:
         """The next launch, which is announced; or why there is none. ``place``: more of why it is made."""
-        records, slot = self.records, self._tools.slots[0].name
+        self._slot = self._choose_slot()
+        records, slot = self.records, self._slot.name
         order = self._policy.next(records)
         if isinstance(order, str):
             return order
@@ -199,7 +230,7 @@ def run_sequentially(
     """
     launches = PolicyLaunches(job, journal, tools, policy)
     while isinstance(order := launches.announce(), LaunchRequest):
-        pool.start(order, tools.slots[0])
+        pool.start(order, launches.slot)
         launches.finish(pool.ended())
         launches.wait_for_machine()
     return order

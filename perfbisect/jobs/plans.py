@@ -43,6 +43,8 @@ class MeasurementConfig(PlanPart):
     constraints: str = ""
     machine: str = ""
     """Machine profile by name or file; empty: detected."""
+    fleet: str = ""
+    """The machines that measure, as typed; empty: this one."""
     typed: str = ""
     """The command line."""
 

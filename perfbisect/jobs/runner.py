@@ -97,6 +97,8 @@ class JobContext:
     """A monotonic clock."""
     ahead: SpareCores | None = None
     """None: nothing is built ahead."""
+    reclaim: Callable[[LaunchRecord, Path], Attempt | None] | None = None
+    """Returns an open launch's attempt from the machine where it goes on, once it has ended; None: here."""
     revert: Callable[[Change, Change], Change | str] | None = None
     """Maps a commit and an ancestor to the commit with the ancestor reverted, or to why there is none."""
 
@@ -197,11 +199,15 @@ def record_abandoned(journal: Journal, launch: LaunchRecord, folder: Path, reaso
 
 
 def recover_interrupted(
-    job: Job, journal: Journal, sink: EventListener, stop_leftovers: StopLeftovers
+    job: Job,
+    journal: Journal,
+    sink: EventListener,
+    stop_leftovers: StopLeftovers,
+    reclaim: Callable[[LaunchRecord, Path], Attempt | None] | None = None,
 ) -> None:
     """Recover from an earlier process of this job: end its servers and close its open attempts.
 
-    An attempt with a result on disk counts; any other is abandoned.
+    An attempt with a result counts, on disk or where ``reclaim`` finds it; any other is abandoned.
     """
     if journal.torn:
         kept = journal.path.with_suffix(".torn").name
@@ -214,6 +220,8 @@ def recover_interrupted(
         if leftovers:
             sink(JobNote(f"ended {len(leftovers)} process(es) that attempt {launch.number} had left"))
         attempt = read_attempt(folder)
+        if reclaim is not None and (attempt is None or attempt.id != launch.attempt_id):
+            attempt = reclaim(launch, folder)
         if attempt is not None and attempt.id == launch.attempt_id:
             record_end(journal, attempt)
             sink(JobNote(f"attempt {launch.number} had ended: taken from {launch.folder}"))

@@ -18,11 +18,10 @@ from perfbisect.commands.bisect_request import BisectRequest, PlannedBisection, 
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import progress_printer
 from perfbisect.commands.session import (
+    forecast_slots,
     interruptible,
     open_session,
     run_job,
-    slot_notes,
-    slots_for,
     write_report,
 )
 from perfbisect.commands.workspace import Workspace, open_workspace
@@ -79,9 +78,9 @@ class LocalMachine:
     def _launch(self, night: NightPlan, cells: Sequence[CellJob], launch: int) -> dict[str, PerfbisectError]:
         setting, first = night.setting, cells[0]
         group = next(names for names in night.groups if first.plan.name in names)
-        slots = slots_for(first.plan.load(), 1, setting.machine)
+        found, notes = forecast_slots(self.workspace, first.plan.load(), 1, setting, dry=False)
+        slots = found[:1]  # a series is of one machine
         builder = wiring.build_builder(self.workspace, setting)
-        notes = slot_notes(slots)
         plans = [_new_plan(night, cell, builder, group, notes) for cell in cells]
         with ExitStack() as stack:
             for cell, plan in zip(cells[1:], plans[1:], strict=True):

@@ -1,0 +1,93 @@
+"""The contract of an engine: on which machines a bundle can be measured, and six functions on bundles.
+
+An engine knows no statistics, assigns no faults and repeats nothing by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from perfbisect.environments.base import Environment
+from perfbisect.errors import MachineError
+from perfbisect.fleet.bundle import Bundle, MachineDocument
+
+
+class UnreachableError(MachineError):
+    """A machine, or the engine's controller, does not answer; what runs there may go on."""
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A bundle on a machine. The token is ours; ``engine_id`` is a hint: an engine may give one out twice."""
+
+    token: str
+    machine: str
+    engine_id: str = ""
+
+
+@dataclass(frozen=True)
+class BundleState:
+    """How far a bundle is.
+
+    ``waiting``: for a machine or a lease. ``ended``: its manifest is written. ``failed``: the agent ended
+    without one. ``gone``: the agent, the machine or the engine's record of it vanished. ``phase``: of the
+    launch that runs; ``why``: of ``failed`` and ``gone``.
+    """
+
+    kind: Literal["waiting", "running", "ended", "failed", "gone"]
+    phase: str = ""
+    why: str = ""
+
+
+class Fleet(Protocol):
+    """An engine that makes bundles on its machines."""
+
+    name: str
+
+    def machines(self) -> Sequence[MachineDocument]:
+        """All machines; one that cannot be used has no slots and says why in ``problem``."""
+        ...
+
+    def place(self, machine: str, environments: Sequence[Environment]) -> None:
+        """Bring environments to a machine, by key; those that it has stay.
+
+        Raises:
+            MachineError: no disk there, or another path.
+        """
+        ...
+
+    def submit(self, ticket: Ticket, bundle: Bundle) -> Ticket:
+        """Start a bundle; submitting it twice starts it once.
+
+        Raises:
+            MachineError: it cannot be started there.
+        """
+        ...
+
+    def state(self, ticket: Ticket) -> BundleState: ...
+
+    def fetch(self, ticket: Ticket, into: Path) -> bool:
+        """Copy the folder of a bundle that has ended; what is there already is not copied again.
+
+        Returns True if all files have the digests of the manifest.
+        """
+        ...
+
+    def cancel(self, ticket: Ticket, grace: float) -> None:
+        """End a bundle; returns once none of its processes lives and it can be fetched, as far as it came.
+
+        Raises:
+            UnreachableError: the machine does not answer.
+        """
+        ...
+
+    def find(self, token: str) -> Ticket | None:
+        """The bundle that was submitted with a token; None if there is none.
+
+        Raises:
+            UnreachableError: a machine that may have it does not answer.
+        """
+        ...

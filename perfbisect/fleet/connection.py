@@ -1,0 +1,110 @@
+"""How commands are run on a machine, and how data gets there."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Protocol
+
+from perfbisect.errors import MachineError
+from perfbisect.fleet.base import UnreachableError
+
+_TIMEOUT_S = 60.0
+_NO_CONNECTION = 255
+"""Exit code of ssh itself."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command printed. ``errors``: the end of its standard error."""
+
+    code: int
+    output: bytes
+    errors: str
+
+    @property
+    def text(self) -> str:
+        return self.output.decode("utf-8", "replace").strip()
+
+
+class Connection(Protocol):
+    """A machine on which commands can be run."""
+
+    def run(
+        self, argv: Sequence[str], given: bytes | IO[bytes] = b"", *, timeout: float = _TIMEOUT_S
+    ) -> Answer:
+        """Run a command with ``given`` as its standard input; arguments are data, whatever is in them.
+
+        Raises:
+            UnreachableError: the machine does not answer within ``timeout`` seconds.
+        """
+        ...
+
+
+def run_command(
+    argv: Sequence[str], given: bytes | IO[bytes], timeout: float, what: str, silent: int | None = None
+) -> Answer:
+    """Run a local command. ``what``: does not answer at a timeout, or with the exit code ``silent``."""
+    stream: dict[str, object] = {"input": given} if isinstance(given, bytes) else {"stdin": given}
+    try:
+        done = subprocess.run(  # type: ignore[call-overload]
+            list(argv), capture_output=True, timeout=timeout, check=False, **stream
+        )
+    except subprocess.TimeoutExpired:
+        raise UnreachableError(f"{what} does not answer: {argv[0]} took over {timeout:.0f} s") from None
+    except OSError as error:
+        raise MachineError(f"{argv[0]} cannot be run: {error.strerror or error}") from error
+    errors = done.stderr.decode("utf-8", "replace").strip()[-2000:]
+    if silent is not None and done.returncode == silent:
+        raise UnreachableError(f"{what} does not answer: {errors or 'ssh failed'}")
+    return Answer(done.returncode, done.stdout, errors)
+
+
+@dataclass(frozen=True)
+class LocalConnection:
+    """This machine, or a folder that this one shares with others."""
+
+    def run(
+        self, argv: Sequence[str], given: bytes | IO[bytes] = b"", *, timeout: float = _TIMEOUT_S
+    ) -> Answer:
+        return run_command(argv, given, timeout, "this machine")
+
+
+@dataclass(frozen=True)
+class SshConnection:
+    """A machine that OpenSSH reaches without a question; connections are kept and shared.
+
+    ``address``: as ssh takes it; ``options``: more arguments of ssh.
+    """
+
+    address: str
+    options: tuple[str, ...] = ()
+    _folder: tempfile.TemporaryDirectory[str] = field(
+        default_factory=lambda: tempfile.TemporaryDirectory(prefix="pb-ssh-"), repr=False, compare=False
+    )
+    """Of the shared connection's socket: its path must be short, and nobody else may use it."""
+
+    @cached_property
+    def _ssh(self) -> tuple[str, ...]:
+        settings = {
+            "BatchMode": "yes",
+            "ConnectTimeout": "10",
+            "ServerAliveInterval": "15",
+            "ServerAliveCountMax": "3",
+            "ControlMaster": "auto",
+            "ControlPath": f"{Path(self._folder.name)}/%C",
+            "ControlPersist": "60",
+        }
+        flags = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
+        return ("ssh", *flags, *self.options, "--", self.address)
+
+    def run(
+        self, argv: Sequence[str], given: bytes | IO[bytes] = b"", *, timeout: float = _TIMEOUT_S
+    ) -> Answer:
+        command = (*self._ssh, shlex.join(argv))
+        return run_command(command, given, timeout, self.address, silent=_NO_CONNECTION)

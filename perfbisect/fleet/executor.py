@@ -1,0 +1,262 @@
+"""Runs attempts on the machines of a fleet: builds here, submits, waits, and brings the results home."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from perfbisect.environments.base import Builder, Environment
+from perfbisect.errors import Interrupted, MachineError
+from perfbisect.fleet.agent import read_manifest
+from perfbisect.fleet.base import BundleState, Fleet, Ticket, UnreachableError
+from perfbisect.fleet.bundle import CLIENT, Bundle, BundledLaunch
+from perfbisect.fleet.specs import slot_there
+from perfbisect.jobs.plans import MeasurementConfig, cell_data
+from perfbisect.machine import profile
+from perfbisect.machine.slots import Slot
+from perfbisect.measure import faults
+from perfbisect.measure.attempt import FILE, read_attempt, write_attempt
+from perfbisect.measure.executor import AttemptRequest, PhaseLimits, Shared, Sink, Started, Turn
+from perfbisect.measure.record import AttemptRecord
+from perfbisect.model.attempt import Attempt, Provenance
+from perfbisect.system.processes import StopRequested, never
+
+_T = TypeVar("_T")
+
+POLL_S = 1.0
+"""Least seconds between two looks at a bundle ..."""
+
+_POLL_SHARE = 0.05
+"""... and their share of the time that it runs: a look costs the machine that measures a little."""
+
+_MOST_POLL_S = 10.0
+
+LOST_AFTER_S = 600.0
+"""Seconds without an answer after which a machine counts as lost."""
+
+_GRACE_S = 30.0
+_BROUGHT = ".bundle"
+"""Where a bundle's folder is brought to, in the folder of its attempt."""
+
+
+@dataclass
+class FleetExecutor:
+    """Implements :class:`perfbisect.measure.executor.Executor`; each attempt is a bundle of one launch.
+
+    ``client``: the client's environment, None: each change's own. ``wait``: minutes to wait for a lease.
+    """
+
+    fleet: Fleet
+    builder: Builder
+    setting: MeasurementConfig
+    client: Environment | None = None
+    wait: float = 0.0
+    stop_requested: StopRequested = never
+    pause: Callable[[float], None] = time.sleep
+    _placed: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
+    """Machines and keys that were brought to them."""
+
+    def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
+        """Run one attempt on the machine of its slot and write its ``attempt.json`` here.
+
+        Raises:
+            Interrupted: Ctrl-C or a stop; the bundle is ended there and the attempt has no result.
+        """
+        del started  # the token is in the journal before anything exists
+        classifier = faults.FaultClassifier(profile.oom_kills(), request.measured_before)
+        record = AttemptRecord(request, request.token, classifier, log=request.folder)
+        slot = request.slot
+        assert slot is not None
+        ticket = Ticket(request.token, slot.machine)
+        try:
+            request.folder.mkdir(parents=True, exist_ok=True)
+            self._build(record, slot.machine, sink)
+            record.phase = "launch"
+            home = _Home(request.id, request.folder, slot.name, record.seconds["build"])
+            with self._ended_when_stopped(ticket, request.id):
+                self.fleet.submit(ticket, self._bundle(request, slot, record.environment))
+                return self._follow(ticket, home, sink)
+        except faults.ATTEMPT_ERRORS as error:
+            record.fail(error)
+            return self._failed(record, slot)
+
+    def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
+        """Each turn as an attempt of its own: cells share no server on a fleet."""
+        for place, turn in enumerate(turns, 1):
+            yield self.run(replace(turn(), suite=""), started=started, sink=sink), place < len(turns)
+
+    def reclaim(self, identity: str, token: str, slot: str, folder: Path, sink: Sink) -> Attempt | None:
+        """The attempt that an earlier process of this job submitted, once it has ended.
+
+        None if it was never submitted or came to nothing.
+
+        Raises:
+            Interrupted: Ctrl-C or a stop; the bundle is ended.
+            UnreachableError: its machine does not answer.
+        """
+        ticket = self.fleet.find(token)
+        if ticket is None:
+            return None
+        try:
+            with self._ended_when_stopped(ticket, identity):
+                return self._follow(ticket, _Home(identity, folder, slot), sink)
+        except UnreachableError:
+            raise
+        except MachineError:
+            return None
+
+    def end(self, token: str) -> bool:
+        """End the bundle of a token, if there is one; returns whether there was."""
+        ticket = self.fleet.find(token)
+        if ticket is not None:
+            self.fleet.cancel(ticket, _GRACE_S)
+        return ticket is not None
+
+    def _build(self, record: AttemptRecord, machine: str, sink: Sink) -> None:
+        """Build the environment here, and bring it to the machine with the client's."""
+        request = record.request
+        with record.timed("build", request.folder / "build.log"):
+            environment = self.builder.ensure(request.change, log=record.log, timeout=request.limits.build)
+            record.environment = environment
+            needed = [environment, *([self.client] if self.client is not None else [])]
+            missing = [one for one in needed if (machine, one.key) not in self._placed]
+            if missing:
+                self.fleet.place(machine, missing)
+                self._placed |= {(machine, one.key) for one in missing}
+        sink("build", {"seconds": record.seconds["build"], "cached": environment.seconds == 0.0})
+        if self.stop_requested():
+            raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
+
+    def _bundle(self, request: AttemptRequest, slot: Slot, environment: Environment | None) -> Bundle:
+        keys = {request.change.id: environment.key} if environment is not None else {}
+        client = {CLIENT: self.client.key} if self.client is not None else {}
+        return Bundle(
+            cell=cell_data(request.cell),
+            digest=request.cell.digest,
+            setting=self.setting.model_copy(update={"repository": "", "fleet": "", "typed": ""}),
+            metric=request.cell.headline,
+            token=request.token,
+            slot=slot_there(slot),
+            launches=(BundledLaunch(change=request.change, purpose=request.purpose, runs=request.runs),),
+            environments=keys | client,
+            limit=_limit(request.limits, request.cell.ready_timeout),
+            wait=self.wait,
+        )
+
+    @contextmanager
+    def _ended_when_stopped(self, ticket: Ticket, identity: str) -> Iterator[None]:
+        """End the bundle if this thread is interrupted."""
+        try:
+            yield
+        except (KeyboardInterrupt, Interrupted):
+            with suppress(UnreachableError):  # resume ends it
+                self.fleet.cancel(ticket, _GRACE_S)
+            raise Interrupted(f"attempt {identity} was interrupted on {ticket.machine}") from None
+
+    def _follow(self, ticket: Ticket, home: _Home, sink: Sink) -> Attempt:
+        """Wait for the end of a bundle, bring it home, and return what came of its launch."""
+        state = self._await_end(ticket, sink)
+        if state.kind == "gone":
+            self._until_reached(lambda: self.fleet.cancel(ticket, 0.0))
+        brought = home.folder / _BROUGHT
+        brought.mkdir(parents=True, exist_ok=True)
+        is_whole = self._until_reached(lambda: self.fleet.fetch(ticket, brought))
+        attempt = home.attempt(brought) if is_whole else None
+        if attempt is None:
+            raise MachineError(
+                state.why or f"nothing came back from {ticket.machine}",
+                where=home.folder,
+                code="machine_failed",
+            )
+        return attempt
+
+    def _await_end(self, ticket: Ticket, sink: Sink) -> BundleState:
+        phase, began = "", time.monotonic()
+        while True:
+            state = self._until_reached(lambda: self.fleet.state(ticket))
+            if state.phase and state.phase != phase:
+                phase = state.phase
+                sink(phase, {"machine": ticket.machine})
+            if state.kind not in ("waiting", "running"):
+                return state
+            if self.stop_requested():
+                raise Interrupted("a stop was requested")
+            self.pause(min(_MOST_POLL_S, max(POLL_S, _POLL_SHARE * (time.monotonic() - began))))
+
+    def _until_reached(self, call: Callable[[], _T]) -> _T:
+        """Call until the machine answers; raises UnreachableError once it counts as lost."""
+        silent_since: float | None = None
+        while True:
+            try:
+                return call()
+            except UnreachableError:
+                silent_since = silent_since or time.monotonic()
+                if time.monotonic() - silent_since > LOST_AFTER_S or self.stop_requested():
+                    raise
+                self.pause(_MOST_POLL_S)
+
+    def _failed(self, record: AttemptRecord, slot: Slot) -> Attempt:
+        request, environment = record.request, record.environment
+        attempt = Attempt(
+            id=request.id,
+            change_id=request.change.id,
+            purpose=request.purpose,
+            provenance=Provenance(
+                cell_digest=request.cell.digest,
+                machine_class="",
+                client_digest="",
+                environment_key=environment.key if environment else "",
+            ),
+            failure=record.failure,
+            seconds=dict(record.seconds),
+            folder=str(request.folder),
+            started_at=record.started_at,
+            slot=slot.name,
+        )
+        with suppress(OSError):
+            write_attempt(request.folder, attempt)
+        return attempt
+
+
+@dataclass(frozen=True)
+class _Home:
+    """Where an attempt is brought to, and what is known of it here. ``build``: seconds."""
+
+    id: str
+    folder: Path
+    slot: str
+    build: float = 0.0
+
+    def attempt(self, brought: Path) -> Attempt | None:
+        """The attempt in a bundle's folder, as one of this job's; None if it has no result."""
+        manifest = read_manifest(brought)
+        launch = manifest.launches[0] if manifest is not None else None
+        if launch is None or launch.outcome != "measured":
+            return None
+        attempt = read_attempt(brought / launch.folder)
+        if attempt is None:
+            return None
+        for path in (brought / launch.folder).iterdir():
+            if path.name != FILE:
+                path.replace(self.folder / path.name)
+        seconds = {**attempt.seconds, "build": self.build}
+        attempt = replace(attempt, id=self.id, folder=str(self.folder), seconds=seconds, slot=self.slot)
+        write_attempt(self.folder, attempt)
+        return attempt
+
+
+def _limit(limits: PhaseLimits, ready: float) -> float:
+    """Minutes in which a launch ends or is ended, at its phases' own limits."""
+    phases = (
+        limits.fetch,
+        limits.ready or ready,
+        limits.first_request,
+        limits.bench,
+        limits.stop,
+        limits.memory,
+    )
+    return sum(phases) / 60

@@ -1,0 +1,59 @@
+"""Several fleets as one: ``--fleet slurm+ssh:hosts.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfbisect.environments.base import Environment
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.fleet.base import BundleState, Fleet, Ticket
+from perfbisect.fleet.bundle import Bundle, MachineDocument
+
+
+class JoinedFleet:
+    """Implements :class:`perfbisect.fleet.base.Fleet` by the fleet that has the machine."""
+
+    def __init__(self, fleets: Sequence[Fleet]) -> None:
+        self.name = "+".join(fleet.name for fleet in fleets)
+        self._fleets = tuple(fleets)
+        self._owners: dict[str, Fleet] = {}
+
+    def machines(self) -> Sequence[MachineDocument]:
+        listed = [(fleet, machine) for fleet in self._fleets for machine in fleet.machines()]
+        owners: dict[str, Fleet] = {}
+        for fleet, machine in listed:
+            if machine.name in owners:
+                raise UsageError(
+                    f"--fleet {self.name}: two machines are called {machine.name}",
+                    next_step="give one of them another name in the file of hosts",
+                )
+            owners[machine.name] = fleet
+        self._owners = owners
+        return tuple(machine for _, machine in listed)
+
+    def _owner(self, machine: str) -> Fleet:
+        if machine not in self._owners:
+            self.machines()
+        if machine not in self._owners:
+            raise MachineError(f"{self.name} has no machine {machine} any more")
+        return self._owners[machine]
+
+    def place(self, machine: str, environments: Sequence[Environment]) -> None:
+        self._owner(machine).place(machine, environments)
+
+    def submit(self, ticket: Ticket, bundle: Bundle) -> Ticket:
+        return self._owner(ticket.machine).submit(ticket, bundle)
+
+    def state(self, ticket: Ticket) -> BundleState:
+        return self._owner(ticket.machine).state(ticket)
+
+    def fetch(self, ticket: Ticket, into: Path) -> bool:
+        return self._owner(ticket.machine).fetch(ticket, into)
+
+    def cancel(self, ticket: Ticket, grace: float) -> None:
+        self._owner(ticket.machine).cancel(ticket, grace)
+
+    def find(self, token: str) -> Ticket | None:
+        found = (fleet.find(token) for fleet in self._fleets)
+        return next((ticket for ticket in found if ticket is not None), None)

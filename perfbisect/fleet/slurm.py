@@ -1,0 +1,149 @@
+"""A Slurm cluster by its own commands: ``--fleet slurm[:partition=..,constraint=..,account=..]``.
+
+A bundle is a job on one named node, known by its token in the job's comment: a controller that was killed
+can forget jobs and give an id out again. The folder of the bundles and the cache of the environments are on a
+file system that the nodes share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfbisect.errors import MachineError
+from perfbisect.fleet.base import Ticket, UnreachableError
+from perfbisect.fleet.bundle import Bundle, MachineDocument
+from perfbisect.fleet.connection import Answer, LocalConnection
+from perfbisect.fleet.folders import AGENT_SCRIPT, FleetHost, FolderFleet, unusable, wait_until
+
+_BATCH = "batch.sh"
+_USABLE = ("idle", "mixed", "allocated", "completing")
+"""States of nodes that take jobs, now or later; a mark behind them (``*``, ``~``) says that they do not."""
+
+_AT_ONCE_S = 60
+"""Seconds that a short command may wait for its node."""
+
+_KILL_WAIT_S = 60.0
+"""Beyond the grace: Slurm itself waits KillWait, 30 s by default, before it kills."""
+
+_HAS_STARTED = '[ -e "$1/started" ]'
+
+
+@dataclass(frozen=True)
+class SlurmOptions:
+    """How jobs are asked for; empty: as the site has it. ``nodes``: names joined by ``+``, empty: all."""
+
+    partition: str = ""
+    constraint: str = ""
+    account: str = ""
+    qos: str = ""
+    gres: str = ""
+    nodes: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of sbatch and srun."""
+        names = ("partition", "constraint", "account", "qos", "gres")
+        return [f"--{name}={getattr(self, name)}" for name in names if getattr(self, name)]
+
+
+class SlurmFleet(FolderFleet):
+    """``folder``: of the bundles, ``command``: of perfbisect, both on the shared file system."""
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        options: SlurmOptions,
+        folder: str,
+        command: tuple[str, ...],
+        *,
+        devices: int = 0,
+        workers: int | None = None,
+    ) -> None:
+        super().__init__(devices=devices, workers=workers)
+        self._options, self._folder, self._command = options, folder, command
+        self._connection = LocalConnection()
+        self._nodes: dict[str, str] = {}
+
+    def hosts(self) -> Sequence[FleetHost]:
+        if not self._nodes:
+            self._list_nodes()
+        return tuple(FleetHost(name, self._connection, self._folder, self._command) for name in self._nodes)
+
+    def _list_nodes(self) -> None:
+        words = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%f"]
+        words += [f"--partition={self._options.partition}"] if self._options.partition else []
+        wanted, needed = set(filter(None, self._options.nodes.split("+"))), self._options.constraint
+        for row in self._slurm(words).text.splitlines():
+            name, state, features = (part.strip() for part in row.split("|"))
+            is_plain = needed.replace("_", "").isalnum()
+            if (wanted and name not in wanted) or (is_plain and needed not in features.split(",")):
+                continue
+            self._nodes[name] = state
+
+    def machines(self) -> Sequence[MachineDocument]:
+        self._nodes.clear()
+        self._list_nodes()
+        down = {name: state for name, state in self._nodes.items() if state not in _USABLE}
+        looked = {document.name: document for document in super().machines()}
+        return tuple(
+            unusable(name, f"Slurm says {down[name]}") if name in down else looked[name]
+            for name in self._nodes
+        )
+
+    def _look(self, host: FleetHost) -> MachineDocument:
+        if self._nodes[host.name] not in _USABLE:
+            return unusable(host.name, f"Slurm says {self._nodes[host.name]}")
+        return super()._look(host)
+
+    def ask(self, host: FleetHost, argv: Sequence[str]) -> Answer:
+        """By a job of its own, which does not wait for long: a node that is in use does not answer."""
+        words = ["srun", "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={host.name}"]
+        words += [f"--immediate={_AT_ONCE_S}", "--job-name=perfbisect", *self._options.arguments]
+        return self._connection.run([*words, *argv], timeout=3 * _AT_ONCE_S)
+
+    def start(self, host: FleetHost, ticket: Ticket, argv: Sequence[str], bundle: Bundle) -> str:
+        folder = host.bundle(ticket.token)
+        if self._connection.run(["sh", "-c", _HAS_STARTED, "sh", folder]).code == 0 or self.lives(
+            host, ticket
+        ):
+            return ticket.engine_id
+        script = f"#!/bin/sh\n{AGENT_SCRIPT}".encode()
+        self._connection.run(["sh", "-c", 'cat > "$1"', "sh", f"{folder}/{_BATCH}"], script)
+        words = ["sbatch", "--parsable", "--no-requeue", "--nodes=1", "--exclusive", "--job-name=perfbisect"]
+        words += [f"--comment={ticket.token}", f"--nodelist={host.name}", f"--output={folder}/slurm.out"]
+        words += [f"--time={math.ceil(bundle.limit + bundle.wait) + 5}", *self._options.arguments]
+        answer = self._slurm([*words, f"{folder}/{_BATCH}", folder, *argv])
+        return answer.text.partition(";")[0]
+
+    def lives(self, host: FleetHost, ticket: Ticket) -> bool:
+        del host
+        return bool(self._jobs(ticket.token))
+
+    def _jobs(self, token: str) -> list[str]:
+        """Ids of the jobs with a token."""
+        rows = self._slurm(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%k|%T"]).text
+        live = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING")
+        parts = (row.split("|") for row in rows.splitlines())
+        return [part[0] for part in parts if len(part) == 3 and part[1] == token and part[2] in live]
+
+    def end(self, host: FleetHost, ticket: Ticket, grace: float) -> None:
+        for words, seconds in (
+            (["scancel"], grace + _KILL_WAIT_S),
+            (["scancel", "--signal=KILL", "--full"], 60.0),
+        ):
+            for job in self._jobs(ticket.token):
+                self._connection.run([*words, job])
+            if wait_until(lambda: not self._jobs(ticket.token), seconds):
+                return
+        raise MachineError(f"Slurm does not end the job of bundle {ticket.token} on {host.name}")
+
+    def _slurm(self, argv: Sequence[str]) -> Answer:
+        answer = self._connection.run(argv)
+        if answer.code == 0:
+            return answer
+        if "contact" in answer.errors or "onnect" in answer.errors:
+            raise UnreachableError(f"Slurm does not answer: {answer.errors}")
+        raise MachineError(f"{argv[0]} failed: {answer.errors}", next_step=f"run it yourself: {argv[0]}")

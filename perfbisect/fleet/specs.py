@@ -1,0 +1,156 @@
+"""From ``--fleet`` as it is typed to its fleet, and to the slots of its machines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Final
+
+from perfbisect.common.text import hint
+from perfbisect.errors import MachineError, UsageError
+from perfbisect.fleet.base import Fleet
+from perfbisect.fleet.bundle import MachineDocument
+from perfbisect.fleet.hosts import HostFleet, read_hosts
+from perfbisect.fleet.joined import JoinedFleet
+from perfbisect.fleet.slurm import SlurmFleet, SlurmOptions
+from perfbisect.machine.slots import Slot
+from perfbisect.model.attempt import is_same_class
+
+_JOINT = "+"
+_ADVICE = "--fleet ssh:hosts.yaml, --fleet slurm:partition=NAME, or two of them joined by +"
+
+
+@dataclass(frozen=True)
+class FleetNeeds:
+    """What a job needs of its machines.
+
+    ``folder``: here, for engines with a shared file system. ``devices``: of a slot; ``workers``: slots of a
+    machine, None: as many as it has.
+    """
+
+    folder: Path
+    devices: int = 0
+    workers: int | None = None
+
+
+def _ssh(argument: str, needs: FleetNeeds) -> Fleet:
+    if not argument:
+        raise UsageError("--fleet ssh names no file of hosts", next_step="--fleet ssh:hosts.yaml")
+    hosts = read_hosts(Path(argument).expanduser())
+    return HostFleet(f"ssh:{argument}", hosts, devices=needs.devices, workers=needs.workers)
+
+
+def _slurm(argument: str, needs: FleetNeeds) -> Fleet:
+    known = [field.name for field in fields(SlurmOptions)]
+    given: dict[str, str] = {}
+    for part in filter(None, argument.split(",")):
+        name, equals, value = part.partition("=")
+        if name not in known or not equals:
+            raise UsageError(
+                f"--fleet slurm: {part!r} is no option{hint(name, known)}",
+                next_step=f"one of {', '.join(f'{name}=' for name in known)}",
+            )
+        given[name] = value
+    command = (sys.executable, "-c", "from perfbisect.cli import main; main()")
+    return SlurmFleet(
+        SlurmOptions(**given), str(needs.folder), command, devices=needs.devices, workers=needs.workers
+    )
+
+
+ENGINES: Final[Mapping[str, Callable[[str, FleetNeeds], Fleet]]] = {"ssh": _ssh, "slurm": _slurm}
+"""What makes the fleet of a specification ``NAME[:ARGUMENT]``, by name."""
+
+
+def absolute_fleet(spec: str) -> str:
+    """A specification with absolute paths, as a plan keeps it."""
+    parts = []
+    for part in spec.split(_JOINT) if spec else ():
+        name, colon, argument = part.partition(":")
+        if name == "ssh" and argument:
+            argument = str(Path(argument).expanduser().absolute())
+        parts.append(name + colon + argument)
+    return _JOINT.join(parts)
+
+
+def make_fleet(spec: str, needs: FleetNeeds) -> Fleet:
+    """The fleet of a specification; several are joined by ``+``.
+
+    Raises:
+        UsageError: it is wrong.
+    """
+    fleets = []
+    for part in _split(spec):
+        name, _, argument = part.partition(":")
+        if name not in ENGINES:
+            raise UsageError(
+                f"--fleet {part!r}: there is no engine {name!r}{hint(name, ENGINES)}", next_step=_ADVICE
+            )
+        fleets.append(ENGINES[name](argument, needs))
+    if not fleets:
+        raise UsageError("--fleet is empty", next_step=_ADVICE)
+    return fleets[0] if len(fleets) == 1 else JoinedFleet(fleets)
+
+
+def _split(spec: str) -> list[str]:
+    """The parts of a specification: a ``+`` counts where the name of an engine follows."""
+    parts: list[str] = []
+    for part in filter(None, spec.split(_JOINT)):
+        if parts and part.partition(":")[0] not in ENGINES and ":" in parts[-1]:
+            parts[-1] += _JOINT + part
+        else:
+            parts.append(part)
+    return parts
+
+
+@dataclass(frozen=True)
+class FleetSlots:
+    """The slots of machines of one class. ``left_out``: why, by the names of the others."""
+
+    machine_class: str
+    slots: tuple[Slot, ...]
+    left_out: Mapping[str, str]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        machines = dict.fromkeys(slot.machine for slot in self.slots)
+        first = f"{len(machines)} machine(s) of class {self.machine_class}: {', '.join(machines)}"
+        return (first, *(f"machine {name} is not used: {why}" for name, why in self.left_out.items()))
+
+
+def choose_slots(machines: Sequence[MachineDocument]) -> FleetSlots:
+    """The slots of the class that has most of them; classes are never mixed.
+
+    Raises:
+        MachineError: no machine can be used.
+    """
+    usable = [machine for machine in machines if machine.slots]
+    if not usable:
+        problems = "; ".join(f"{machine.name}: {machine.problem or 'no slot'}" for machine in machines)
+        raise MachineError(
+            f"no machine of the fleet can be used: {problems or 'it has none'}",
+            next_step="perfbisect doctor --fleet says what each machine lacks",
+        )
+    kinds = [
+        [other for other in usable if is_same_class(machine.machine_class, other.machine_class)]
+        for machine in usable
+    ]
+    chosen = max(kinds, key=lambda kind: sum(len(machine.slots) for machine in kind))
+    left_out = {
+        machine.name: machine.problem or f"another class, {machine.machine_class}"
+        for machine in machines
+        if machine not in chosen
+    }
+    slots = tuple(
+        replace(slot, name="/".join(filter(None, (machine.name, slot.name))), machine=machine.name)
+        for machine in chosen
+        for slot in machine.slots
+    )
+    return FleetSlots(chosen[0].machine_class, slots, left_out)
+
+
+def slot_there(slot: Slot) -> Slot:
+    """A slot of a fleet as its own machine names it."""
+    name = slot.name.removeprefix(slot.machine).removeprefix("/")
+    return replace(slot, name=name, machine="")

@@ -1,0 +1,164 @@
+"""Jobs over a fleet: the real agent and the pretend engine on machines that a pretend ssh reaches."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.replay import LaunchRecord, launches
+from tests.fakes.history import ENGINE, make_history
+from tests.fakes.ssh import PretendMachines
+
+CELL = Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml"
+MAIN = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+
+
+class World:
+    """A history with a planted slow commit, and machines "alpha" and "beta", which is 8 % slower."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.history = make_history(folder / "repo", commits=8, slow=5, factor=1.6)
+        self.machines = PretendMachines(folder / "machines")
+        cache = str(folder / "cache")
+        self.machines.add("alpha", PERFBISECT_CACHE=cache)
+        self.machines.add("beta", PERFBISECT_CACHE=cache, CUDA_VISIBLE_DEVICES="slow")
+        text = CELL.read_text().replace("./models", str(CELL.parent / "models"))
+        (folder / "cell.yaml").write_text(f"{text}\nenv: {{PRETEND_SLOW_DEVICES: 'slow:1.08'}}\n")
+        (folder / "hosts.yaml").write_text("hosts: [alpha, beta]\n")
+        self.env = os.environ | {
+            "PERFBISECT_CACHE": cache,
+            "PERFBISECT_STATE": str(folder / "state"),
+            "PERFBISECT_BACKOFF": "0.1",
+            "PATH": self.machines.path(os.environ["PATH"]),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*MAIN, *words], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=self.folder,
+        )  # fmt: skip
+
+    def measuring(self, verb: str, *words: str) -> list[str]:
+        environment = ("--env", f"overlay:{sys.executable},base=any")
+        client = ("--client", f"existing:{sys.executable},path={ENGINE}")
+        where = ("--repo", str(self.history.path), "--machine", "cpu", "--fleet", "ssh:hosts.yaml")
+        return [verb, str(self.folder / "cell.yaml"), *words, *where, *environment, *client, "--json"]
+
+    def bisect(self, *words: str) -> list[str]:
+        return self.measuring("bisect", "--good", self.history.good, "--bad", self.history.bad, *words)
+
+    def finish(self, process: subprocess.Popen[str]) -> tuple[int, dict[str, Any]]:
+        output, errors = process.communicate(timeout=280)
+        return process.returncode, json.loads(output or json.dumps({"errors": errors}))
+
+    @property
+    def job(self) -> Job:
+        (folder,) = (self.folder / "state" / "jobs").iterdir()
+        return Job(folder)
+
+    def wait_for_launch(self) -> None:
+        """Until a launch is under way on each machine."""
+        deadline = time.monotonic() + 100
+        while not all(self._measures(name) for name in ("alpha", "beta")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def _measures(self, name: str) -> bool:
+        return any((bundle / "run" / "heartbeat.json").exists() for bundle in self.machines.bundles(name))
+
+    def living(self) -> list[psutil.Process]:
+        """Processes that work in the machines' folders."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.cwd().startswith(str(self.machines.folder)):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    assert not world.living()
+
+
+def _measured(job: Job) -> list[LaunchRecord]:
+    return [launch for launch in launches(job.events()) if launch.end == "finished"]
+
+
+def test_a_bisection_over_two_machines_names_the_commit(world: World) -> None:
+    code, document = world.finish(world.start(*world.bisect()))
+    assert code == 3, document
+    assert document["culprits"][0]["changes"][0]["id"] == world.history.culprit
+    made = _measured(world.job)
+    assert {launch.machine for launch in made} == {"alpha", "beta"}
+    for launch in made:
+        assert (world.job.path / launch.folder / "attempt.json").exists()
+        assert launch.attempt is not None and launch.attempt.slot == launch.machine
+    sent = [folder for name in ("alpha", "beta") for folder in world.machines.bundles(name)]
+    assert sorted(folder.name for folder in sent) == sorted(
+        launch.token for launch in launches(world.job.events())
+    )
+
+
+def test_a_killed_driver_takes_back_what_goes_on_without_it(world: World) -> None:
+    process = world.start(*world.bisect())
+    world.wait_for_launch()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    before = launches(world.job.events())
+    still_open = [launch for launch in before if launch.end is None]
+    assert still_open
+    code, document = world.finish(world.start("resume", "--json"))
+    assert code == 3, document
+    assert document["culprits"][0]["changes"][0]["id"] == world.history.culprit
+    after = {launch.attempt_id: launch for launch in launches(world.job.events())}
+    assert [after[launch.attempt_id].end for launch in still_open] == ["finished"] * len(still_open)
+
+
+def test_stop_ends_what_a_killed_driver_left_on_the_machines(world: World) -> None:
+    process = world.start(*world.bisect())
+    world.wait_for_launch()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert world.living()
+    code, _ = world.finish(world.start("stop", world.job.id, "--json"))
+    assert code == 0
+    assert not world.living()
+
+
+def test_a_comparison_makes_each_block_on_one_machine(world: World) -> None:
+    words = ["--a", world.history.good, "--b", world.history.bad, "--blocks", "4"]
+    code, document = world.finish(world.start(*world.measuring("compare", *words)))
+    assert (code, document["verdict"]) == (3, "regression")
+    made = [launch.machine for launch in _measured(world.job)]
+    blocks = [made[start : start + 4] for start in range(0, len(made), 4)]
+    assert all(len(set(block)) == 1 for block in blocks)
+    assert [block[0] for block in blocks][:2] == ["alpha", "beta"]
+
+
+def test_a_machine_that_does_not_answer_is_left_out(world: World) -> None:
+    (world.machines.folder / "beta" / "down").touch()
+    code, document = world.finish(world.start(*world.bisect("--dry-run")))
+    assert code == 0
+    assert any("machine beta is not used" in note for note in document["notes"])
+    (world.machines.folder / "alpha" / "down").touch()
+    code, document = world.finish(world.start(*world.bisect("--dry-run")))
+    assert code == 5
+    assert "alpha" in document["error"] and "doctor --fleet" in document["next"]
