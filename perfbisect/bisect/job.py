@@ -12,6 +12,12 @@ from functools import partial
 from typing import Final
 
 from perfbisect.bisect.decision import decide
+from perfbisect.bisect.decision.machines import (
+    LEAST_MACHINES,
+    MachineOffset,
+    machine_offsets,
+    outlying_machines,
+)
 from perfbisect.bisect.decision.model import SearchEnd, SearchOutcome, Wait
 from perfbisect.bisect.decision.state import MAX_END_SKIPS
 from perfbisect.bisect.documents import (
@@ -20,6 +26,7 @@ from perfbisect.bisect.documents import (
     document_for_metric,
     shown_probability,
 )
+from perfbisect.bisect.machines import discard_launches, machines_out, put_out, why_out
 from perfbisect.bisect.plan import BisectPlan, next_beside_pin
 from perfbisect.bisect.report import build_report
 from perfbisect.bisect.result import outcome_of, require_reported
@@ -182,6 +189,11 @@ class _Search:
     ) -> None:
         self.job, self.journal, self.plan, self.tools, self.pool = job, journal, plan, tools, pool
         self.failures, self.replay = Failures(job, tools), JournalReplay()
+        self.out: dict[str, MachineOffset] = {}
+        """Machines that are out of use."""
+        for offset in machines_out(journal.events).values():
+            if self._give_up(offset):
+                discard_launches(journal, self._seen(), offset, plan)
 
     def run(self) -> SearchOutcome:
         while True:
@@ -240,13 +252,34 @@ class _Search:
         ended = self._find(attempt_id)
         if ended.attempt is not None and ended.attempt.failure is None:
             require_comparable(ended.attempt, self._seen(), self.plan.ref)
-            reason = disagreement(ended, self._seen(), self.plan)
+            out = self.out.get(ended.machine)
+            reason = why_out(out, self.plan) if out else disagreement(ended, self._seen(), self.plan)
             if reason:
                 self.journal.append("discarded", {"attempt": attempt_id, "reason": reason})
                 ended = self._find(attempt_id)
         _report_launch(ended, self._seen(), self.plan, self.tools.sink)
         self._check_end(ended)
-        self.failures.after(ended)
+        if ended.machine not in self.out:
+            self.failures.after(ended)
+            self._check_machines()
+
+    def _check_machines(self) -> None:
+        """Put machines out of use that are unlike the others."""
+        if len({slot.machine for slot in self.tools.slots}) < LEAST_MACHINES:
+            return
+        events = to_search_events(self._seen(), self.plan)
+        for offset in outlying_machines(machine_offsets(events, self.plan.last, self.plan.search.sign)):
+            if self._give_up(offset):
+                put_out(self.journal, offset)
+                discard_launches(self.journal, self._seen(), offset, self.plan)
+
+    def _give_up(self, offset: MachineOffset) -> bool:
+        """Make no more launches on a machine; False if it is the last one in use."""
+        if not any(slot.machine != offset.machine for slot in self.failures.in_use):
+            return False
+        self.out[offset.machine] = offset
+        self.failures.give_up(offset.machine, why_out(offset, self.plan))
+        return True
 
     def _find(self, attempt_id: str) -> LaunchRecord:
         return next(launch for launch in self._seen() if launch.attempt_id == attempt_id)

@@ -24,6 +24,7 @@ EventKind = Literal[
     "abandoned",
     "discarded",
     "built",
+    "machine",
     "revert",
     "job",
     "cell",

@@ -42,9 +42,14 @@ class Failures:
         return tuple(slot for slot in self.tools.slots if slot.name not in unavailable)
 
     @property
+    def in_use(self) -> tuple[Slot, ...]:
+        """The slots that are not given up."""
+        return tuple(slot for slot in self.tools.slots if slot.name not in self._given_up)
+
+    @property
     def slots(self) -> tuple[str, ...]:
         """Names of the slots still in use."""
-        return tuple(slot.name for slot in self.tools.slots if slot.name not in self._given_up)
+        return tuple(slot.name for slot in self.in_use)
 
     @property
     def rest(self) -> float | None:
@@ -84,6 +89,13 @@ class Failures:
                     where=self._log(launch),
                     next_step=f"fix the cell or --client; or: perfbisect resume {self.job.id}",
                 )
+
+    def give_up(self, machine: str, reason: str) -> None:
+        """Make no more launches on a machine of the fleet, whose slots are given up."""
+        given_up = {slot.name for slot in self.tools.slots if slot.machine == machine}
+        self._given_up |= given_up
+        self._until = {name: until for name, until in self._until.items() if name not in given_up}
+        self.tools.sink(JobNote(f"machine {machine} is out of use: {reason}"))
 
     def broken(self, launch: LaunchRecord, what: str, advice: str) -> PerfbisectError:
         """The error for a change that must work and fails; ``advice`` is the next step."""

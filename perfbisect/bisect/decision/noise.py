@@ -192,6 +192,19 @@ class LaunchEstimate:
     """Standard error of the slot's offset, which is taken out; infinite where the slot cannot be compared."""
 
 
+def launch_centers(seen: Sequence[Measured], sign: int) -> tuple[list[Array], Array]:
+    """The signed logs of each launch's runs less the effects of run order, and the centre of each launch.
+
+    Raises:
+        ValueError: no value, or one that is not positive.
+    """
+    logs = [_logs(event, sign) for event in seen]
+    places = run_order_effects(logs)
+    runs = [own - places[: len(own)] for own in logs]
+    scale = run_scale(runs)
+    return runs, np.array([robust_location(own, scale) for own in runs])
+
+
 def launches(events: tuple[Event, ...], sign: int) -> tuple[LaunchEstimate, ...]:
     """The measured events as launches, larger is worse, less the effects of run order and slot.
 
@@ -199,11 +212,7 @@ def launches(events: tuple[Event, ...], sign: int) -> tuple[LaunchEstimate, ...]
         ValueError: no value, or one that is not positive.
     """
     seen = [event for event in events if isinstance(event, Measured)]
-    logs = [_logs(event, sign) for event in seen]
-    places = run_order_effects(logs)
-    runs = [own - places[: len(own)] for own in logs]
-    scale = run_scale(runs)
-    middles = np.array([robust_location(own, scale) for own in runs])
+    runs, middles = launch_centers(seen, sign)
     indices = [event.index for event in seen]
     machines = [event.machine for event in seen]
     offset, offset_se = slot_offsets([event.slot for event in seen], indices, middles, machines)
