@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from perfbisect.bisect.decision.machines import machine_offsets
 from perfbisect.bisect.decision.model import Beliefs, Comparison, Skipped
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
+from perfbisect.bisect.machines import machines_out, why_out
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.result import BisectResult, read_result, recast_result
 from perfbisect.bisect.search_events import SEARCHING, to_search_events
@@ -120,6 +122,21 @@ class StepDocument(Document):
     confirmed: EffectDocument
 
 
+class FleetMachineDocument(Document):
+    """A machine of a fleet.
+
+    ``offset``: by how much the metric is larger there than on the middle machine, for any change, with its
+    95 % interval; None where that is not known. ``out_of_use``: why, empty where it is in use.
+    """
+
+    name: str
+    launches: int
+    offset: float | None
+    low: float | None
+    high: float | None
+    out_of_use: str = ""
+
+
 class ReportDocument(LongDocument):
     """How a bisection ended, or how far it is: ``bisect``, ``resume``, ``report``."""
 
@@ -169,6 +186,16 @@ class ReportDocument(LongDocument):
     """Where every step was asked for: those that were named, in the history's order."""
     log_differences: tuple[tuple[str, str, str], ...] = ()
     """What the engines' own logs say differently at parent and culprit: fact, parent's, culprit's."""
+    machines: tuple[FleetMachineDocument, ...] = ()
+    """Those of a fleet that made launches."""
+    replicated_on: tuple[str, ...] = ()
+    """Machines of a fleet on which the step holds, that of the confirming A/B first."""
+    not_replicated_on: tuple[str, ...] = ()
+    """... and on which it was not seen."""
+    replication: EffectDocument | None = None
+    """Parent against culprit on the second machine."""
+    replication_note: str = ""
+    """... and why that was not settled, where it was begun."""
     revert: EffectDocument | None = None
     """The bad end against the bad end with the culprit reverted, where that was measured."""
     revert_note: str = ""
@@ -216,6 +243,7 @@ def build_document(result: BisectResult) -> ReportDocument:
     measured = {x.position for x in result.measured if x.purpose in SEARCHING}
     skips = (*skip_documents(plan), *_measured_skips(result, measured))
     skipped = {skip.change.id for skip in skips}
+    again = result.replication
     example = next((x.attempt for x in reversed(result.measured) if x.change_id == shown.id), None)
     return ReportDocument(
         job=result.job.id,
@@ -266,6 +294,13 @@ def build_document(result: BisectResult) -> ReportDocument:
             for step in (outcome.steps if outcome else ())
         ),
         log_differences=_log_differences(result) if result.found else (),
+        machines=tuple(_machines(result)),
+        replicated_on=tuple(
+            name for name, holds in ((again.machine, True), (again.other, again.holds)) if name and holds
+        ),
+        not_replicated_on=(again.other,) if again.holds is False else (),
+        replication=_comparison(again.effect, plan) if again.effect else None,
+        replication_note=again.note,
         revert=(
             _effect(plan.positions[-1].change, check.change, check.verdict, check.verdict.launches // 2)
             if check.change and check.verdict and not math.isnan(check.verdict.effect)
@@ -277,6 +312,25 @@ def build_document(result: BisectResult) -> ReportDocument:
         ),
         folder=str(result.job.path),
     )
+
+
+def _machines(result: BisectResult) -> Iterator[FleetMachineDocument]:
+    """The machines of a fleet, in the order of their first launches; none of a job without a fleet."""
+    plan, sign, out = result.plan, result.plan.search.sign, machines_out(result.events)
+    events = to_search_events(result.records, plan)
+    known = {x.machine: x for x in machine_offsets(events, plan.last, sign)} | out
+    for name in result.machines:
+        offset = known.get(name)
+        is_known = offset is not None and math.isfinite(offset.error)
+        effect, low, high = offset.relative(sign) if offset and is_known else (None, None, None)
+        yield FleetMachineDocument(
+            name=name,
+            launches=sum(launch.machine == name for launch in result.records),
+            offset=effect,
+            low=low,
+            high=high,
+            out_of_use=why_out(out[name], plan) if name in out else "",
+        )
 
 
 def position_documents(plan: BisectPlan) -> tuple[PositionDocument, ...]:

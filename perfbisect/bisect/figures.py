@@ -31,6 +31,7 @@ _PURPOSES: Final[Mapping[str, tuple[str, str]]] = {
     "end": ("an end of the range", "circle"),
     "search": ("search", "diamond"),
     "confirm": ("A/B", "square"),
+    "replicate": ("A/B on another machine", "star-diamond"),
     "revert": ("revert check", "triangle-up"),
 }
 """Purpose of a launch -> its name in the legend, and its symbol."""
@@ -107,6 +108,7 @@ def effect_rows(report: ReportDocument) -> list[tuple[str, EffectDocument]]:
     """Each comparison of a report with its name, the confirming A/B first."""
     rows = [
         ("culprit against parent", report.confirmed),
+        ("culprit against parent, on another machine", report.replication),
         ("bad against good", report.whole),
         ("bad without the culprit against bad", report.revert),
     ]

@@ -28,10 +28,12 @@ from perfbisect.bisect.documents import (
 )
 from perfbisect.bisect.machines import discard_launches, machines_out, put_out, why_out
 from perfbisect.bisect.plan import BisectPlan, next_beside_pin
+from perfbisect.bisect.replicate import replicate_step
 from perfbisect.bisect.report import build_report
 from perfbisect.bisect.result import outcome_of, require_reported
 from perfbisect.bisect.revert import confirm_revert
 from perfbisect.bisect.search_events import (
+    SEARCHING,
     beliefs_after,
     disagreement,
     likely_next,
@@ -94,7 +96,7 @@ def next_step(
     def request(index: int, purpose: Purpose, runs: int, why: str) -> LaunchRequest:
         return LaunchRequest(index, plan.positions[index].change, purpose, runs, why)
 
-    failed = retry_due(records, slot, slots)
+    failed = retry_due([x for x in records if x.purpose in SEARCHING], slot, slots)
     if failed is not None:
         why = f"once more: it failed ({failed.reason})"
         return request(failed.position, failed.purpose, failed.runs, why)
@@ -172,13 +174,25 @@ def bisect(job: Job, tools: JobContext) -> ReportDocument:
             recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
             with WorkerPool(job, journal, tools, plan_cell(plan)) as pool:
                 outcome = _Search(job, journal, plan, tools, pool).run()
-                if outcome.verdict == "found" and plan.confirm_revert:
+                if outcome.verdict == "found":
                     pool.stop()
-                    confirm_revert(job, journal, plan, tools, pool, outcome)
+                    outcome = replicate_step(job, journal, plan, tools, pool, outcome)
+                if outcome.verdict == "found" and plan.confirm_revert:
+                    confirm_revert(job, journal, plan, _beside_ab(tools, journal), pool, outcome)
             journal.append("verdict", asdict(outcome))
         document = bisect_document(job, journal.events)
     tools.sink(JobEnded(document))
     return document
+
+
+def _beside_ab(tools: JobContext, journal: Journal) -> JobContext:
+    """On a fleet with one slot alone: that of the last A/B, else one of a machine that is in use."""
+    if not any(slot.machine for slot in tools.slots):
+        return tools
+    used = [launch.slot for launch in launches(journal.events) if launch.purpose == "confirm"]
+    out = machines_out(journal.events)
+    best = max(tools.slots, key=lambda slot: (slot.name in used[-1:], slot.machine not in out))
+    return replace(tools, slots=(best,))
 
 
 class _Search:

@@ -87,6 +87,10 @@ _ON_BRANCH = (
     "The good end is no ancestor of the bad one, and the step is between it and the commit where the two "
     "lines part."
 )
+_MACHINES = (
+    "Offset: by how much the metric is larger than on the middle machine, for any change. The search "
+    "takes it off. Launches of a machine that is out of use do not count."
+)
 _LOGS = "At parent and culprit, as the engines started; noise between starts is left out."
 _NOT_TESTED = "Not launched, since other launches were more informative per minute."
 _KNOWN = {"before": "beforehand", "measured": "when tried"}
@@ -101,6 +105,7 @@ def build_report(document: ReportDocument) -> Report:
         "By commit": _figures(drawn, "by-commit"),
         "By time": _figures(drawn, "by-time"),
         "Comparisons": _comparisons(document, drawn),
+        "Machines": _machines(document),
         "Changes that only the good end has": _listed(_ON_BRANCH, document.cherry_picks),
         "What the engines' logs say differently": _tabled(
             ("", "parent", "culprit"), (tuple(map(code, row)) for row in document.log_differences), _LOGS
@@ -115,6 +120,7 @@ def build_report(document: ReportDocument) -> Report:
     }
     shown = {"What the engines' logs say differently"}
     shown |= {"Guards"} if any(guard.moved for guard in document.guards) else set()
+    shown |= {"Machines"} if any(machine.out_of_use for machine in document.machines) else set()
     culprit = document.culprit.id if document.culprit else ""
     sections = (
         *(Section(title, tuple(blocks), title not in shown) for title, blocks in details.items()),
@@ -220,8 +226,24 @@ def _comparisons(document: ReportDocument, drawn: Mapping[str, Plot]) -> Iterato
                 for name, effect in rows
             ),
         )
+    if document.replication_note:
+        yield Paragraph(f"On the second machine: {document.replication_note}")
     if document.revert_note:
         yield Paragraph(f"Revert check: {document.revert_note}")
+
+
+def _machines(document: ReportDocument) -> Iterator[Block]:
+    rows: list[tuple[Inline, ...]] = []
+    for machine in document.machines:
+        offset, interval = "not known", ""
+        if machine.offset is not None and machine.low is not None and machine.high is not None:
+            offset = percent(machine.offset)
+            interval = f"{percent(machine.low)} to {percent(machine.high)}"
+        step = "yes" if machine.name in document.replicated_on else ""
+        step = "not seen" if machine.name in document.not_replicated_on else step
+        rows.append((code(machine.name), str(machine.launches), offset, interval, step, machine.out_of_use))
+    titles = ("machine", "launches*", "offset*", "95 % interval*", "step", "out of use")
+    return _tabled(titles, rows, _MACHINES)
 
 
 def _guards(document: ReportDocument) -> Iterator[Block]:

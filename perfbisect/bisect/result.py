@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from perfbisect.bisect.decision import decide
 from perfbisect.bisect.decision.model import Beliefs, SearchEnd, SearchOutcome
 from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.replicate import Replication, replication
 from perfbisect.bisect.revert import RevertCheck, revert_check
 from perfbisect.bisect.search_events import SEARCHING, beliefs_after, search_launches, to_search_events
 from perfbisect.common.text import hint
@@ -49,6 +50,15 @@ class BisectResult:
     @cached_property
     def revert(self) -> RevertCheck:
         return revert_check(self.events, self.plan, self.records)
+
+    @cached_property
+    def replication(self) -> Replication:
+        return replication(self.events, self.plan, self.records, self.outcome)
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The machines of a fleet that made launches."""
+        return tuple(dict.fromkeys(launch.machine for launch in self.records if launch.machine))
 
     @cached_property
     def beliefs(self) -> Beliefs | None:

@@ -40,7 +40,7 @@ def to_search_events(records: Iterable[LaunchRecord], plan: BisectPlan) -> tuple
             continue
         if launch.end == "finished" and launch.attempt is not None:
             failed.discard(launch.position)
-            events.append(_measured(launch, launch.attempt, plan.ref))
+            events.append(measured_event(launch, launch.attempt, plan.ref))
         elif launch.end != "failed" or not launch.refused:
             events.append(Lost(launch.minutes))
         elif launch.built and launch.position not in failed:
@@ -109,8 +109,8 @@ def likely_next(
     return tuple(found)
 
 
-def _measured(launch: LaunchRecord, attempt: Attempt, metric: MetricRef) -> Measured:
-    """``KeyError`` if the client does not report the metric."""
+def measured_event(launch: LaunchRecord, attempt: Attempt, metric: MetricRef) -> Measured:
+    """A launch as the model sees it. ``KeyError`` if the client does not report the metric."""
 
     def minutes(*phases: str) -> float:
         return sum(attempt.seconds.get(phase, 0.0) for phase in phases) / 60

@@ -58,6 +58,7 @@ def note_sentence(note: Note, plan: BisectPlan) -> str:
             f"{note.probability:.2f} that {pair} made the step"
         ),
         "intermittent": f"slow in {note.slow[0]} of {note.slow[1]} launches from {pair} on",
+        "one machine": f"the step was seen on {' and not on '.join(note.machines)}",
         "unstable ends": f"the {ends} end could not be served at times",
         "ends swapped": f"the {last} end is {against} than the {first} end: {effect}; are they swapped?",
         "not confirmed": (
@@ -95,7 +96,8 @@ def summarize(result: BisectResult) -> Iterator[str]:
         else:
             yield from _out_of_budget(outcome, plan, result.minutes_per_launch)
         yield from _steps(outcome, plan)
-        notes = "; ".join(note_sentence(note, plan) for note in outcome.notes)
+        yield from _replicated(result)
+        notes = "; ".join(note_sentence(note, plan) for note in outcome.notes if note.kind != "one machine")
         if notes:
             yield f"Note: {notes}."
         if outcome.verdict == "found" and len(outcome.culprits) == 1:
@@ -268,6 +270,25 @@ def _out_of_budget(outcome: SearchOutcome, plan: BisectPlan, minutes_per_launch:
         yield (
             f"A launch takes about {minutes_per_launch:.1f} minutes; what was measured is kept and goes on."
         )
+
+
+def _replicated(result: BisectResult) -> Iterator[str]:
+    """On how many machines of a fleet the step was seen."""
+    check = result.replication
+    if len(result.machines) < 2 or not check.machine:
+        return
+    first, other = check.machine, check.other
+    size = _size(check.effect) if check.effect else ""
+    stopped = f" It ended there: {check.note}." if check.note else ""
+    if check.holds:
+        yield f"Holds on 2 of 2 machines: {first}, and {other} with {size}."
+    elif check.holds is False:
+        yield f"Only on {first}: on {other} it was not seen, {size}."
+    elif check.done and check.effect and not check.note:
+        yield f"Confirmed on {first}; on {other} the step is of another size: {size}."
+    else:
+        began = f" On {other} it was not settled{f', {size}' if size else ''}.{stopped}" if other else ""
+        yield f"Confirmed on one machine only: {first}.{began}"
 
 
 def _revert(result: BisectResult) -> Iterator[str]:

@@ -109,7 +109,7 @@ class LaunchDocument(Document):
     attempt: str
     position: int
     change: ChangeDocument
-    purpose: Literal["run", "end", "search", "confirm", "revert"]
+    purpose: Literal["run", "end", "search", "confirm", "replicate", "revert"]
     why: str
     outcome: Literal["measured", "failed", "abandoned", "running"]
     value: float | None

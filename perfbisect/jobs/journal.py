@@ -25,6 +25,7 @@ EventKind = Literal[
     "discarded",
     "built",
     "machine",
+    "replicate",
     "revert",
     "job",
     "cell",

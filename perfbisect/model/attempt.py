@@ -16,7 +16,7 @@ Phase = Literal["build", "fetch", "launch", "first_request", "warm", "bench", "s
 Fault = Literal["change", "machine", "client"]
 """Whose a failure is: only ``change`` is data about a change."""
 
-Purpose = Literal["run", "end", "search", "confirm", "revert"]
+Purpose = Literal["run", "end", "search", "confirm", "replicate", "revert"]
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,7 @@ NoteKind = Literal[
     "one build",
     "builds differ",
     "intermittent",
+    "one machine",
     "unstable ends",
     "ends swapped",
     "not confirmed",
@@ -197,7 +198,7 @@ class Note:
 
     ``positions``: those concerned, of a part its two ends. ``effect``, ``whole``: relative changes, of a step
     and of the range. ``spans``: the ends of several parts. ``slow``: launches that were slow, and those made,
-    from the culprit on.
+    from the culprit on. ``machines``: the one where a step was seen, and one where it was not.
     """
 
     kind: NoteKind
@@ -207,6 +208,7 @@ class Note:
     probability: float = 0.0
     spans: tuple[tuple[int, int], ...] = ()
     slow: tuple[int, int] = (0, 0)
+    machines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,233 @@
+"""The A/B of a named step again on a second machine of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.figures import plots
+from perfbisect.bisect.job import exit_code
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.report import build_report
+from perfbisect.bisect.result import outcome_of
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import Journal, read
+from perfbisect.jobs.plans import require_plan
+from perfbisect.jobs.replay import launches
+from perfbisect.machine.slots import Slot
+from perfbisect.measure.executor import AttemptRequest
+from perfbisect.model.attempt import Failure
+from perfbisect.report.html import report_html
+from perfbisect.report.markdown import report_markdown
+from tests.bisect.test_machines import SPEEDS, fleet, machine_of, world_of
+from tests.fixtures.jobs import MakePlan, NewJob
+from tests.jobs.world import PowerCut, Watch, World, kinds, named, verdict
+
+TWO = {"a": 1.0, "b": 1.06}
+CULPRIT = 15
+Start = Callable[..., tuple[Job, Watch]]
+
+
+@pytest.fixture
+def start(plan_for: MakePlan, new_job: NewJob) -> Start:
+    def made(world: World, **options: object) -> tuple[Job, Watch]:
+        watch = Watch()
+        return new_job(plan_for(world, **options), watch, world), watch
+
+    return made
+
+
+def again(report: ReportDocument) -> list[tuple[str, int]]:
+    """Slot and position of each measured launch of the replication."""
+    return [
+        (x.slot, x.position) for x in report.launches if x.purpose == "replicate" and x.outcome == "measured"
+    ]
+
+
+def confirmed_on(report: ReportDocument) -> str:
+    """The machine of the A/B that confirmed the step."""
+    return [x.slot for x in report.launches if x.purpose == "confirm" and x.outcome == "measured"][-1][0]
+
+
+def elsewhere(world: World, factor: float) -> World:
+    """The replication's launches of the culprit take so many times as long as those of the search."""
+    pace, culprit = world.pace, world.changes[CULPRIT].id
+
+    def changed(request: AttemptRequest) -> float:
+        is_other = request.purpose == "replicate" and request.change.id == culprit
+        return pace(request) * (factor if is_other else 1.0)
+
+    world.pace = changed
+    return world
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_the_step_holds_on_a_second_machine(start: Start, each: int) -> None:
+    world = world_of(TWO)
+    job, watch = start(world)
+    report = verdict(job, watch, world, slots=fleet("a", "b", each=each))
+    assert named(report) == world.changes[CULPRIT].id
+    first = confirmed_on(report)
+    (other,) = {"a", "b"} - {first}
+    assert report.replicated_on == (first, other)
+    assert report.not_replicated_on == ()
+    made = again(report)
+    assert [position for _, position in made[:4]] == [CULPRIT, CULPRIT - 1, CULPRIT - 1, CULPRIT]
+    assert len({slot for slot, _ in made}) == 1
+    assert made[0][0].startswith(other)
+    assert report.replication is not None
+    assert report.replication.low < 0.3 < report.replication.high
+    assert any(text.startswith(f"Holds on 2 of 2 machines: {first}, and {other}") for text in report.summary)
+    assert kinds(job)[-1] == "verdict"
+    assert exit_code(report) == 3
+    assert {x.name for x in report.machines} == {"a", "b"}
+    offsets = {x.name: x.offset for x in report.machines}
+    assert sum(x.launches for x in report.machines) == len(report.launches)
+    assert offsets["b"] is not None
+    assert offsets["a"] is not None
+    assert (1 + offsets["b"]) / (1 + offsets["a"]) == pytest.approx(1.06, abs=0.05)
+    assert ReportDocument.model_validate_json(report.text()) == report
+
+
+def test_a_step_of_one_machine_alone_is_said(start: Start) -> None:
+    world = elsewhere(world_of(TWO), 1 / 1.3)
+    job, watch = start(world)
+    report = verdict(job, watch, world, slots=fleet("a", "b"))
+    assert named(report) == world.changes[CULPRIT].id
+    assert exit_code(report) == 3, "it is a step all the same"
+    first = confirmed_on(report)
+    (other,) = {"a", "b"} - {first}
+    assert (report.replicated_on, report.not_replicated_on) == ((first,), (other,))
+    outcome = outcome_of(read(job.journal).events)
+    assert outcome is not None
+    (note,) = [note for note in outcome.notes if note.kind == "one machine"]
+    assert note.machines == (first, other)
+    assert note.positions == (CULPRIT,)
+    (text,) = [text for text in report.summary if "machine" in text or "Only on" in text]
+    assert text.startswith(f"Only on {first}: on {other} it was not seen, ")
+    assert "95 % interval" in text
+    page = report_html(build_report(report))
+    assert "not seen" in page
+    assert "A/B on another machine" in page
+    assert "not seen" in report_markdown(build_report(report))
+    assert "by-commit" in plots(report)
+
+
+def test_a_step_of_another_size_there_is_not_called_absent(start: Start) -> None:
+    world = elsewhere(world_of(TWO, sigma=0.005, tau=0.005), 1.08 / 1.3)
+    job, watch = start(world)
+    report = verdict(job, watch, world, slots=fleet("a", "b"))
+    first = confirmed_on(report)
+    assert report.replicated_on == (first,)
+    assert report.not_replicated_on == ()
+    assert report.replication is not None
+    assert report.replication.low < 0.08 < report.replication.high
+    assert any("the step is of another size" in text for text in report.summary)
+
+
+def test_a_job_of_one_machine_says_nothing_of_machines(start: Start) -> None:
+    world = world_of({})
+    job, watch = start(world)
+    report = verdict(job, watch, world, slots=(Slot("one"), Slot("two")))
+    assert named(report) == world.changes[CULPRIT].id
+    assert report.replicated_on == report.machines == ()
+    assert report.replication is None
+    assert not any("machine" in text for text in report.summary)
+    assert "replicate" not in kinds(job)
+    assert "Machines" not in {section.title for section in build_report(report).sections}
+
+
+def test_a_machine_that_is_out_of_use_is_not_asked(start: Start) -> None:
+    world = world_of(SPEEDS)
+    job, watch = start(world, confirm_revert=True)
+    report = verdict(job, watch, world, slots=fleet("odd", "a", "b", "c"), revert=lambda *_: "not clean")
+    assert named(report) == world.changes[CULPRIT].id
+    assert len(report.replicated_on) == 2
+    assert "odd" not in report.replicated_on
+    rows = {machine.name: machine for machine in report.machines}
+    assert rows["odd"].out_of_use.startswith("odd is slower than the other machines")
+    assert rows["odd"].offset is not None
+    assert rows["odd"].offset > 0.3
+    assert all(not row.out_of_use for name, row in rows.items() if name != "odd")
+    text = report_markdown(build_report(report))
+    assert "odd is slower than the other machines" in text
+
+
+def test_the_budget_ends_it(start: Start) -> None:
+    world = world_of(TWO)
+    job, watch = start(world)
+    world.fault = lambda _, request: PowerCut() if request.purpose == "replicate" else None
+    with pytest.raises(PowerCut):
+        verdict(job, watch, world, slots=fleet("a", "b"))
+    with Journal(job.journal, clock=watch.tools(world).clock) as journal:
+        plan = require_plan(job, journal.events, BisectPlan)
+        spent = sum(launch.minutes for launch in launches(journal.events))
+        journal.append("plan", plan.model_copy(update={"budget": spent}).model_dump(mode="json"))
+    report = verdict(job, watch, world, slots=fleet("a", "b"))
+    first = confirmed_on(report)
+    assert named(report) == world.changes[CULPRIT].id
+    assert report.replicated_on == (first,)
+    assert (report.not_replicated_on, again(report)) == ((), [])
+    assert "is spent" in report.replication_note
+    assert any(text.startswith(f"Confirmed on one machine only: {first}.") for text in report.summary)
+
+
+def test_a_second_machine_that_fails_takes_nothing_from_the_step(start: Start) -> None:
+    world = world_of(TWO)
+    failed = Failure("launch", "machine", "no memory", "/log")
+    world.fault = lambda _, request: failed if request.purpose == "replicate" else None
+    job, watch = start(world)
+    report = verdict(job, watch, world, slots=fleet("a", "b"), backoff=(0.0,))
+    first = confirmed_on(report)
+    assert named(report) == world.changes[CULPRIT].id
+    assert report.replicated_on == (first,)
+    assert "no memory" in report.replication_note
+    (text,) = [text for text in report.summary if "Confirmed on one machine only" in text]
+    assert "no memory" in text
+
+
+def test_a_cut_in_the_middle_of_it_goes_on(start: Start) -> None:
+    world = world_of(TWO)
+    job, watch = start(world)
+    slots = fleet("a", "b")
+
+    world.fault = lambda *_: (
+        PowerCut() if [x.purpose for x in world.requests].count("replicate") == 3 else None
+    )
+    with pytest.raises(PowerCut):
+        verdict(job, watch, world, slots=slots)
+    world.fault = lambda *_: None
+    before = len(world.requests)
+    report = verdict(job, watch, world, slots=slots)
+    assert {request.purpose for request in world.requests[before:]} == {"replicate"}
+    assert len(report.replicated_on) == 2
+    assert kinds(job).count("replicate") == 2
+    made = [position for _, position in again(report)]
+    assert made[:4] == [CULPRIT, CULPRIT - 1, CULPRIT - 1, CULPRIT]
+
+
+def test_a_change_that_fails_there_is_tried_again_by_the_replication_alone(start: Start) -> None:
+    """Its first failure is followed by a cut: the search of the resumed job must not take it up."""
+    world = world_of(TWO)
+    job, watch = start(world)
+    refused = Failure("launch", "change", "ImportError", "/log")
+    failed: list[str] = []
+
+    def fault(_: int, request: AttemptRequest) -> Failure | BaseException | None:
+        if request.purpose != "replicate":
+            return None
+        failed.append(machine_of(request))
+        return refused if len(failed) == 1 else PowerCut()
+
+    world.fault = fault
+    with pytest.raises(PowerCut):
+        verdict(job, watch, world, slots=fleet("a", "b"))
+    world.fault = lambda *_: None
+    before = len(world.requests)
+    report = verdict(job, watch, world, slots=fleet("a", "b"))
+    assert {request.purpose for request in world.requests[before:]} == {"replicate"}
+    assert {machine_of(request) for request in world.requests[before:]} == set(failed)
+    assert len(report.replicated_on) == 2
+    assert report.skips == ()
