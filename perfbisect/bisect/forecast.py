@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from perfbisect.bisect.decision.state import WORKERS
 from perfbisect.bisect.documents import (
     PositionDocument,
     SkipDocument,
@@ -21,6 +22,7 @@ from perfbisect.bisect.revert import MAX_BLOCKS
 from perfbisect.common.quantities import minutes, percent
 from perfbisect.environments.base import Builder
 from perfbisect.errors import MachineError
+from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
     CellDocument,
@@ -51,6 +53,9 @@ _CHANGES = 3
 
 _SHOWN_SKIPS = 6
 
+_AB_LAUNCHES = 4
+"""Of an A/B that decides early."""
+
 
 class ExpectedDocument(Document):
     """What a bisection will probably take and what it can see."""
@@ -63,6 +68,16 @@ class ExpectedDocument(Document):
     """Launches a side, and the relative step that so many can tell from nothing."""
     noise: str
     """Which noise is assumed, in words."""
+
+
+class MachineForecastDocument(Document):
+    """What a machine of a fleet will probably do: minutes of its slots, and of environments those it has."""
+
+    machine: str
+    slots: int
+    minutes_low: float
+    minutes_high: float
+    environments_there: int
 
 
 class PlanDocument(LongDocument):
@@ -83,6 +98,10 @@ class PlanDocument(LongDocument):
     runs_per_launch: int
     budget_minutes: float
     expected: ExpectedDocument
+    machines: tuple[MachineForecastDocument, ...] = ()
+    """Of a fleet; empty: this one."""
+    wall_minutes: tuple[float, float] | None = None
+    """Low and high, where several slots measure at once."""
     commands: CommandsDocument
     notes: tuple[str, ...]
 
@@ -102,8 +121,15 @@ class PlanDocument(LongDocument):
         return brief.model_copy(update={"positions": positions, "left_out": left, "notes": notes})
 
 
-def plan_document(plan: BisectPlan, noise: Noise, builder: Builder | None = None) -> PlanDocument:
+def plan_document(
+    plan: BisectPlan,
+    noise: Noise,
+    builder: Builder | None = None,
+    machines: Sequence[MachineDocument] = (),
+) -> PlanDocument:
     """What will be done, what it will take, and with which commands; ``builder`` tells what of the disk.
+
+    ``machines``: of the fleet on which the plan's slots are.
 
     Raises:
         MachineError: there is no room for the environments of the shortest search.
@@ -125,6 +151,8 @@ def plan_document(plan: BisectPlan, noise: Noise, builder: Builder | None = None
         runs_per_launch=plan.max_runs,
         budget_minutes=plan.budget,
         expected=expected,
+        machines=_machine_forecasts(plan, expected, builder, machines),
+        wall_minutes=_wall_minutes(plan, expected) if plan.workers > 1 else None,
         commands=commands_document(cell, plan.setting, good, None),
         notes=(*plan.notes, *_cost_notes(plan), *disk),
     )
@@ -133,8 +161,9 @@ def plan_document(plan: BisectPlan, noise: Noise, builder: Builder | None = None
 def forecast(plan: BisectPlan, noise: Noise) -> ExpectedDocument:
     """Launches and minutes, from a large step to one near the noise; the step that launches resolve."""
     testable = sum(not position.skip for position in plan.positions)
-    unbuilt = sum(not (position.skip or position.cached) for position in plan.positions)
-    low = 4 + math.ceil(math.log2(max(2, testable - 1)))
+    unbuilt = _unbuilt(plan)
+    # Each slot measures both ends before it takes part.
+    low = 2 * max(2, plan.workers) + math.ceil(math.log2(max(2, testable - 1)))
     high = 3 * low
     runs, each = min(2, plan.max_runs), _launch_minutes(plan)
     error = math.sqrt(noise.launches**2 + noise.runs**2 / runs)
@@ -146,6 +175,45 @@ def forecast(plan: BisectPlan, noise: Noise) -> ExpectedDocument:
         resolves=tuple((k, math.expm1(_POWER * error * math.sqrt(2 / k))) for k in _SIDES),
         noise=noise.source,
     )
+
+
+def _machine_forecasts(
+    plan: BisectPlan, expected: ExpectedDocument, builder: Builder | None, machines: Sequence[MachineDocument]
+) -> tuple[MachineForecastDocument, ...]:
+    needed = {builder.key(p.change) for p in plan.positions if not p.skip} if builder and machines else set()
+    slots = sum(len(machine.slots) for machine in machines)
+    build = plan.costs.build
+    measuring = [
+        minutes - launches * build
+        for minutes, launches in (
+            (expected.minutes_low, min(_unbuilt(plan), expected.launches_low)),
+            (expected.minutes_high, min(_unbuilt(plan), expected.launches_high)),
+        )
+    ]
+    return tuple(
+        MachineForecastDocument(
+            machine=machine.name,
+            slots=len(machine.slots),
+            minutes_low=measuring[0] * len(machine.slots) / slots,
+            minutes_high=measuring[1] * len(machine.slots) / slots,
+            environments_there=len(needed & set(machine.environments)),
+        )
+        for machine in machines
+    )
+
+
+def _wall_minutes(plan: BisectPlan, expected: ExpectedDocument) -> tuple[float, float]:
+    """The A/B is made on one slot; everything else is shared by as many as a search can use."""
+    pairs = _AB_LAUNCHES * _launch_minutes(plan)
+    at_once = min(plan.workers, WORKERS)
+    low, high = (
+        pairs + max(0.0, spent - pairs) / at_once for spent in (expected.minutes_low, expected.minutes_high)
+    )
+    return low, high
+
+
+def _unbuilt(plan: BisectPlan) -> int:
+    return sum(not (position.skip or position.cached) for position in plan.positions)
 
 
 def _launch_minutes(plan: BisectPlan) -> float:
@@ -201,7 +269,7 @@ def _cost_notes(plan: BisectPlan) -> Iterator[str]:
     if plan.weights:
         yield f"weighed by {plan.weights}: where the change is looked for first, at most 10 : 1"
     if plan.workers > 1:
-        yield f"{plan.workers} launches at once: the minutes are those of all slots together"
+        yield f"{plan.workers} launches at once: the minutes expected are those of all slots together"
 
 
 def plan_lines(plan: PlanDocument) -> list[str]:
@@ -227,6 +295,14 @@ def _plan_rows(plan: PlanDocument) -> Iterator[tuple[str, Inline]]:
     yield "client", plan.client
     launches = f"{expected.launches_low} to {expected.launches_high} launches"
     yield "expected", f"{launches}, {minutes(expected.minutes_low)} to {minutes(expected.minutes_high)}"
+    if plan.wall_minutes is not None:
+        low, high = plan.wall_minutes
+        yield "wall clock", f"{minutes(low)} to {minutes(high)}"
+    for row in plan.machines:
+        spent = f"{minutes(row.minutes_low)} to {minutes(row.minutes_high)} of {row.slots} slot(s)"
+        missing = positions - skipped - row.environments_there
+        copied = f", up to {missing} environments are copied there" if missing > 0 else ""
+        yield "on", f"{row.machine}: {spent}{copied}"
     yield "budget", minutes(plan.budget_minutes)
     steps = (f"{percent(step, False)} with {count} launches a side" for count, step in expected.resolves)
     yield "resolves", ", ".join(steps)

@@ -64,3 +64,27 @@ def look(gpus: int, workers: int | None, machine: str | None) -> CommandResult:
     from perfbisect.commands.agent import look as look_here
 
     return look_here(gpus, workers, machine)
+
+
+@agent.command(short_help="Install perfbisect on machines that ssh reaches.")
+@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
+@click.option("--fleet", metavar="ssh:FILE", required=True, help="The file that names the machines.")
+@click.option(
+    "--wheels",
+    type=click.Path(path_type=Path),
+    help="Folder with wheels of all dependencies, for machines without a package index.",
+)
+@options.as_json
+def install(hosts: tuple[str, ...], fleet: str, wheels: Path | None) -> CommandResult:
+    """Install this version of perfbisect into its folder on each HOST, with the uv that is sent along.
+
+    \b
+    Examples:
+      perfbisect agent install box1 box2 --fleet ssh:hosts.yaml
+      perfbisect agent install box1 --fleet ssh:hosts.yaml --wheels wheels
+
+    Exit code: 0; 2 no such host; 5 a machine does not answer, or the installation failed there.
+    """
+    from perfbisect.commands.agent import install_on
+
+    return install_on(hosts, fleet, wheels)

@@ -40,6 +40,7 @@ from perfbisect.compare.documents import (
     VerifyDocument,
 )
 from perfbisect.fleet.bundle import BundleDocument, MachineDocument
+from perfbisect.fleet.install import InstalledDocument
 from perfbisect.jobs.documents import ErrorDocument
 from perfbisect.nightly.model import Night
 from perfbisect.series.detect import TrackDetectDocument, TrackStateDocument
@@ -74,6 +75,7 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "changes show": (ChangesShowDocument,),
     "agent run": (BundleDocument,),
     "agent look": (MachineDocument,),
+    "agent install": (InstalledDocument,),
     "env list": (EnvListDocument,),
     "env build": (EnvBuildDocument,),
     "env gc": (EnvGcDocument,),

@@ -60,6 +60,7 @@ def init(repo: Path | None, force: bool, dry_run: bool) -> CommandResult:
 @click.command(short_help="Check this machine.")
 @click.option("--online", is_flag=True, help="Query the package registry too.")
 @click.option("--at", "at", metavar="CHANGE", help="Query the indices of --env for this change.")
+@click.option("--fleet", metavar="SPEC", help="Check the machines of a fleet in place of this one.")
 @options.env
 @options.machine
 @options.repo
@@ -68,12 +69,13 @@ def init(repo: Path | None, force: bool, dry_run: bool) -> CommandResult:
 def doctor(
     online: bool,
     at: str | None,
+    fleet: str | None,
     env: str | None,
     machine: str | None,
     repo: Path | None,
     state: Path | None,
 ) -> CommandResult:
-    """Check that this machine can measure, with advice where it cannot.
+    """Check that this machine, or each of a fleet, can measure, with advice where it cannot.
 
     Checks the perfbisect.yaml in effect, git, uv, disk, memory, ports, devices and their users, leases, load
     and clock; with --machine (or that of perfbisect.yaml) the device commands, the variable that selects
@@ -85,6 +87,7 @@ def doctor(
       perfbisect doctor --online
       perfbisect doctor --machine ascend
       perfbisect doctor --env wheel:https://wheels.example/{sha} --at HEAD
+      perfbisect doctor --fleet ssh:hosts.yaml
 
     Exit code: 0 fit to measure (warnings included), 5 not.
     """
@@ -92,10 +95,12 @@ def doctor(
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.text import line
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
+    from perfbisect.fleet.specs import FleetNeeds, make_fleet
     from perfbisect.setup.doctor import (
         Check,
         DoctorDocument,
         check_settings,
+        fleet_checks,
         index_checks,
         machine_checks,
         run_checks,
@@ -119,10 +124,11 @@ def doctor(
 
     root = workspace.root if workspace.repository else None
     folders = {"state": workspace.state, "cache": workspace.cache}
-    checks: list[Check] = [
-        ("settings", partial(check_settings, root, workspace.settings.machine)),
-        *machine_checks(**folders, shell=dict(os.environ), profile=profile),
-    ]
+    checks: list[Check] = [("settings", partial(check_settings, root, workspace.settings.machine))]
+    if fleet:
+        checks += fleet_checks(make_fleet(fleet, FleetNeeds(workspace.state / "fleet")).machines(), fleet)
+    else:
+        checks += machine_checks(**folders, shell=dict(os.environ), profile=profile)
     if online or env:
         checks += index_checks(make_builder if env else None, change)
     results = run_checks(checks)

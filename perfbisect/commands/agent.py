@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.session import open_session
 from perfbisect.commands.workspace import open_workspace
+from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.environments.base import Builder
 from perfbisect.environments.builders.keyed import KeyedBuilder
@@ -27,6 +29,9 @@ from perfbisect.fleet.agent import (
     write_manifest,
 )
 from perfbisect.fleet.bundle import CLIENT, Bundle, BundleDocument, MachineDocument
+from perfbisect.fleet.hosts import HostFleet
+from perfbisect.fleet.install import InstalledDocument, install_agent, own_wheel
+from perfbisect.fleet.specs import FleetNeeds, make_fleet
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.machine.leases import describe_holders, holders, lock_folder
@@ -130,3 +135,35 @@ def look(gpus: int, workers: int | None, named: str | None) -> CommandResult:
         f"environments: {len(document.environments)}",
     ]
     return CommandResult(document, lines)
+
+
+def install_on(names: Sequence[str], spec: str, wheels: Path | None) -> CommandResult:
+    """Install this version of perfbisect on machines that ssh reaches.
+
+    Raises:
+        UsageError: the fleet is of another engine, or has no such machine.
+        MachineError: a machine does not answer, or the installation failed there.
+    """
+    fleet = make_fleet(spec, FleetNeeds(open_workspace().state / "fleet"))
+    if not isinstance(fleet, HostFleet):
+        raise UsageError(
+            f"--fleet {spec}: perfbisect is installed on machines that ssh reaches only",
+            next_step="--fleet ssh:hosts.yaml; the nodes of a cluster share the installation that is here",
+        )
+    known = [host.name for host in fleet.hosts()]
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"{spec} has no machine {name!r}{hint(name, known)}", next_step=f"one of {', '.join(known)}"
+            )
+    if wheels is not None and not any(wheels.glob("*.whl")):
+        raise UsageError(
+            "--wheels: no wheel is there",
+            where=wheels,
+            next_step=f"pip download --only-binary :all: -d {wheels} -r requirements/runtime.txt",
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = own_wheel(Path(folder))
+        versions = {name: install_agent(fleet.host(name), wheel, wheels) for name in names}
+    lines = [f"{name}: perfbisect {version}" for name, version in versions.items()]
+    return CommandResult(InstalledDocument(versions=versions), lines)

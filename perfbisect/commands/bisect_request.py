@@ -95,7 +95,7 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
     if why_not and plan.costs.build > _SLOW_BUILD_MIN:
         note = f"the next environment is not built beside a running attempt: {why_not}"
         plan = plan.model_copy(update={"notes": (*plan.notes, note)})
-    shown = plan_document(plan, learnt_noise(earlier, setup.metric), setup.builder)
+    shown = plan_document(plan, learnt_noise(earlier, setup.metric), setup.builder, setup.machines)
     return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -58,6 +59,7 @@ from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import find_plan, runs_per_launch
 from perfbisect.jobs.replay import launches
 from perfbisect.machine.profile import machine
+from perfbisect.machine.slots import Slot
 from perfbisect.report.terminal import report_lines
 from perfbisect.stats.ab_test import BLOCK_SIZE
 from perfbisect.stats.threshold import LEAST
@@ -191,7 +193,7 @@ def _plan_check(
     if len(recorded) > 1 and measuring.exclude_newer is None:  # git's ends, which may be of yesterday
         measuring = replace(measuring, exclude_newer=recorded[0].exclude_newer)
     setup, change = build_change_setup(workspace, request.cell, at, measuring)
-    profile = wiring.load_profile(setup.setting.machine)
+    slots, kind = _check_slots(setup, recorded)
     plan = build_check_plan(
         setup,
         change=change,
@@ -200,7 +202,7 @@ def _plan_check(
         max_regression=request.max_regression or 0.0,
         launches=request.launches or MAX_LAUNCHES,
         budget=wiring.budget_minutes(workspace, request.budget),
-        machine_class=machine({**os.environ, **setup.slots[0].env}, profile).kind,
+        machine_class=kind,
     )
     shown = _plan_document(
         workspace,
@@ -211,7 +213,27 @@ def _plan_check(
         line=Scale.of(plan.ref.metric).value(plan.threshold(plan.ref).at),
         recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
     )
-    return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
+    return PlannedJob(plan, setup.builder, slots, shown, plan_lines(shown))
+
+
+def _check_slots(setup: MeasurementSetup, recorded: Sequence[RecordedLevel]) -> tuple[tuple[Slot, ...], str]:
+    """Where a check measures, and the machine class: on a fleet the machine of the recorded launches.
+
+    Raises:
+        UsageError: they are of several machines, or of one that is not in the fleet.
+    """
+    if not setup.machines:
+        profile = wiring.load_profile(setup.setting.machine)
+        return setup.slots, machine({**os.environ, **setup.slots[0].env}, profile).kind
+    names = {attempt.slot.partition("/")[0] for level in recorded for attempt in level.attempts}
+    slots = tuple(slot for slot in setup.slots if not recorded or {slot.machine} == names)
+    if not slots:
+        raise UsageError(
+            f"the launches to compare with were made on {', '.join(sorted(names)) or 'this machine'}, and "
+            f"the fleet can use {', '.join(machine.name for machine in setup.machines)}: machines differ",
+            next_step="record a baseline on one machine of the fleet, or: perfbisect check --against REV",
+        )
+    return slots, next(one.machine_class for one in setup.machines if one.name == slots[0].machine)
 
 
 def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> CommandResult:

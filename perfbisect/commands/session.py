@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -32,6 +32,7 @@ from perfbisect.errors import (
     PerfbisectError,
     UsageError,
 )
+from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.fleet.executor import FleetExecutor
 from perfbisect.fleet.specs import FleetNeeds, FleetSlots, choose_slots, make_fleet
 from perfbisect.jobs.documents import Document
@@ -206,8 +207,7 @@ def end_on_fleet(workspace: Workspace, plan: JobPlan, open_launches: Sequence[La
 def fleet_slots(workspace: Workspace, cell: Cell, spec: str, workers: int) -> FleetSlots:
     """The slots of a fleet's machines for a cell; ``workers``: at most so many, 1: all."""
     needs = FleetNeeds(workspace.state / "fleet", cell.gpus, None if cell.gpus else 1)
-    found = choose_slots(make_fleet(spec, needs).machines())
-    return replace(found, slots=found.slots[:workers] if workers > 1 else found.slots)
+    return choose_slots(make_fleet(spec, needs).machines(), workers if workers > 1 else None)
 
 
 def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
@@ -259,39 +259,49 @@ def build_setup(
         changes=measured,
         needs_repository=any(change.kind == "commit" for change in measured),
     )
-    slots, slot_notes = forecast_slots(workspace, cell, workers, setting, dry=dry_run)
+    planned = plan_job_slots(workspace, cell, workers, setting, dry=dry_run)
     return MeasurementSetup(
         cell=cell,
         metric=metric,
         further=tuple(further),
         setting=setting,
         builder=wiring.build_builder(workspace, setting),
-        slots=slots,
+        slots=planned.slots,
+        machines=planned.machines,
         notes=(
             *wiring.repository_notes(workspace, setting),
             *dependency_notes(setting.environment, setting.exclude_newer),
-            *slot_notes,
+            *planned.notes,
         ),
     )
 
 
-def forecast_slots(
+@dataclass(frozen=True)
+class JobSlots:
+    """The slots of a job, a plan's notes on them, and the machines of a fleet that they are on."""
+
+    slots: tuple[Slot, ...]
+    notes: tuple[str, ...]
+    machines: tuple[MachineDocument, ...] = ()
+
+
+def plan_job_slots(
     workspace: Workspace, cell: Cell, workers: int, setting: MeasurementConfig, *, dry: bool
-) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
-    """The slots of :func:`slots_for` or of a fleet, and a plan's notes on them; raises what these raise.
+) -> JobSlots:
+    """The slots of :func:`slots_for` or of a fleet; raises what these raise.
 
     A dry run needs no devices: where there are none it gets no slots and a note.
     """
     if setting.fleet:
         found = fleet_slots(workspace, cell, setting.fleet, workers)
-        return found.slots, found.notes
+        return JobSlots(found.slots, found.notes, found.machines)
     try:
         slots = slots_for(cell, workers, setting.machine)
     except NoDeviceError as error:
         if not dry:
             raise
-        return (), (f"nothing can start on this machine: {error.message}",)
-    return slots, slot_notes(slots)
+        return JobSlots((), (f"nothing can start on this machine: {error.message}",))
+    return JobSlots(slots, slot_notes(slots))
 
 
 def slot_notes(slots: Sequence[Slot]) -> tuple[str, ...]:

@@ -324,7 +324,9 @@ def _launch_table(document: StatusDocument) -> Table:
             result = f"{ended.outcome} after {minutes(ended.minutes)}: {line(ended.reason)}"
         rows.append((str(ended.number), ended.change, ended.purpose, result))
     for running in document.running:
-        rows.append((str(running.number), running.change, running.purpose, f"running since {running.since}"))
+        where = f" on {line(running.slot)}" if running.slot else ""
+        since = f"running{where} since {running.since}"
+        rows.append((str(running.number), running.change, running.purpose, since))
     return Table(
         (Column("#", numeric=True), Column("change"), Column("purpose"), Column("result")), tuple(rows)
     )

@@ -14,6 +14,7 @@ from perfbisect.compare.baseline import RecordedLevel, require_same_machine, req
 from perfbisect.compare.claims import EffectRange, Settled, no_worse, parse_change
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
+from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.jobs.estimates import learnt_noise
 from perfbisect.jobs.plans import (
     JobPlan,
@@ -398,6 +399,8 @@ class MeasurementSetup:
     setting: MeasurementConfig
     builder: Builder
     slots: tuple[Slot, ...] = ()
+    machines: tuple[MachineDocument, ...] = ()
+    """Of a fleet, on which the slots are."""
     notes: tuple[str, ...] = ()
     further: tuple[MetricRef, ...] = ()
 

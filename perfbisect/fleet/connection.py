@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import IO, Protocol
 
 from perfbisect.errors import MachineError
@@ -84,10 +85,13 @@ class SshConnection:
 
     address: str
     options: tuple[str, ...] = ()
-    _folder: tempfile.TemporaryDirectory[str] = field(
-        default_factory=lambda: tempfile.TemporaryDirectory(prefix="pb-ssh-"), repr=False, compare=False
-    )
-    """Of the shared connection's socket: its path must be short, and nobody else may use it."""
+
+    @cached_property
+    def _sockets(self) -> str:
+        """Folder of the shared connection's socket: its path must be short, and nobody else may use it."""
+        folder = tempfile.mkdtemp(prefix="pb-ssh-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
     @cached_property
     def _ssh(self) -> tuple[str, ...]:
@@ -97,7 +101,7 @@ class SshConnection:
             "ServerAliveInterval": "15",
             "ServerAliveCountMax": "3",
             "ControlMaster": "auto",
-            "ControlPath": f"{Path(self._folder.name)}/%C",
+            "ControlPath": f"{self._sockets}/%C",
             "ControlPersist": "60",
         }
         flags = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]

@@ -67,7 +67,7 @@ class HostsFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    hosts: tuple[HostEntry, ...] = Field(min_length=1)
+    hosts: tuple[HostEntry, ...]
     options: tuple[str, ...] = ()
     folder: str = FOLDER
     command: tuple[str, ...] = ()
@@ -84,6 +84,8 @@ class HostsFile(BaseModel):
     @classmethod
     def _once(cls, hosts: tuple[HostEntry, ...]) -> tuple[HostEntry, ...]:
         names = [host.name for host in hosts]
+        if not names:
+            raise ValueError("it names no host")
         if len(set(names)) < len(names):
             raise ValueError("two hosts have one name")
         return hosts

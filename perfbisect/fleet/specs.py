@@ -109,18 +109,18 @@ class FleetSlots:
     """The slots of machines of one class. ``left_out``: why, by the names of the others."""
 
     machine_class: str
+    machines: tuple[MachineDocument, ...]
     slots: tuple[Slot, ...]
     left_out: Mapping[str, str]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        machines = dict.fromkeys(slot.machine for slot in self.slots)
-        first = f"{len(machines)} machine(s) of class {self.machine_class}: {', '.join(machines)}"
+        first = f"measured on {', '.join(machine.name for machine in self.machines)}: {self.machine_class}"
         return (first, *(f"machine {name} is not used: {why}" for name, why in self.left_out.items()))
 
 
-def choose_slots(machines: Sequence[MachineDocument]) -> FleetSlots:
-    """The slots of the class that has most of them; classes are never mixed.
+def choose_slots(machines: Sequence[MachineDocument], most: int | None = None) -> FleetSlots:
+    """The slots of the class that has most of them, at most so many; classes are never mixed.
 
     Raises:
         MachineError: no machine can be used.
@@ -146,8 +146,10 @@ def choose_slots(machines: Sequence[MachineDocument]) -> FleetSlots:
         replace(slot, name="/".join(filter(None, (machine.name, slot.name))), machine=machine.name)
         for machine in chosen
         for slot in machine.slots
-    )
-    return FleetSlots(chosen[0].machine_class, slots, left_out)
+    )[:most]
+    used = {slot.machine for slot in slots}
+    chosen = [machine for machine in chosen if machine.name in used]
+    return FleetSlots(chosen[0].machine_class, tuple(chosen), slots, left_out)
 
 
 def slot_there(slot: Slot) -> Slot:

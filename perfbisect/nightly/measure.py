@@ -18,9 +18,9 @@ from perfbisect.commands.bisect_request import BisectRequest, PlannedBisection, 
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import progress_printer
 from perfbisect.commands.session import (
-    forecast_slots,
     interruptible,
     open_session,
+    plan_job_slots,
     run_job,
     write_report,
 )
@@ -78,8 +78,8 @@ class LocalMachine:
     def _launch(self, night: NightPlan, cells: Sequence[CellJob], launch: int) -> dict[str, PerfbisectError]:
         setting, first = night.setting, cells[0]
         group = next(names for names in night.groups if first.plan.name in names)
-        found, notes = forecast_slots(self.workspace, first.plan.load(), 1, setting, dry=False)
-        slots = found[:1]  # a series is of one machine
+        planned = plan_job_slots(self.workspace, first.plan.load(), 1, setting, dry=False)
+        slots, notes = planned.slots[:1], planned.notes  # a series is of one machine
         builder = wiring.build_builder(self.workspace, setting)
         plans = [_new_plan(night, cell, builder, group, notes) for cell in cells]
         with ExitStack() as stack:

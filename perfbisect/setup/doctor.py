@@ -29,11 +29,13 @@ from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.factory import ChainBuilder
 from perfbisect.errors import BuildError, PerfbisectError
+from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.jobs.documents import Document
 from perfbisect.machine import devices, leases, sampler
 from perfbisect.machine.devices import DeviceProcess, DeviceReading, Gpu, Smi
 from perfbisect.machine.interference import SLOWED, InterferenceLimits
 from perfbisect.machine.profile import CommandQuery, Profile
+from perfbisect.model.attempt import is_same_class
 from perfbisect.model.change import Change
 from perfbisect.system import clock, ports, processes
 
@@ -105,6 +107,31 @@ def check_settings(root: Path | None, machine: str | None) -> Finding:
     if not path.is_file():
         return Finding("good", f"none: there is no {path}")
     return Finding("good", f"{path}, machine {machine}" if machine else str(path))
+
+
+def fleet_checks(machines: Sequence[MachineDocument], spec: str) -> list[Check]:
+    """A check of each machine of a fleet; ``spec``: the fleet as it was typed."""
+    usable = [machine for machine in machines if machine.slots]
+    return [(machine.name, partial(_check_of_fleet, machine, usable, spec)) for machine in machines]
+
+
+def _check_of_fleet(machine: MachineDocument, usable: Sequence[MachineDocument], spec: str) -> Finding:
+    if not machine.slots:
+        install = f"perfbisect agent install {machine.name} --fleet {spec}"
+        advice = f"where perfbisect or its version is missing: {install}" if spec.startswith("ssh") else ""
+        return Finding("bad", machine.problem or "no slot", advice or "ask the cluster for its state")
+    count = len(machine.slots)
+    found = f"{machine.machine_class}, {count} slot{'s' if count > 1 else ''}"
+    found += f", {len(machine.environments)} environments"
+    if machine.leased:
+        found += f", {len(machine.leased)} locks held by others"
+    classes = Counter(other.machine_class for other in usable)
+    common = max(classes, key=lambda name: classes[name])
+    if not is_same_class(machine.machine_class, common):
+        return Finding(
+            "warning", found, f"another class than most ({common}): a job uses machines of one class"
+        )
+    return Finding("good", found)
 
 
 def machine_checks(

@@ -11,6 +11,7 @@ TYPED, DRY = "as typed", "with --dry-run"
 WAYS: dict[str, str] = {
     "--version": TYPED,
     "agent look": TYPED,
+    "agent install": "wants machines that ssh reaches: tests/fleet/test_install.py has them",
     "agent run": "wants a bundle: tests/fleet/test_agent.py has them",
     "bisect": DRY,
     "changes show": TYPED,
@@ -56,6 +57,7 @@ WAYS: dict[str, str] = {
 
 ELSEWHERE: dict[str, str] = {
     "buildkite.com": "asks the network: tests/series/sources/test_buildkite.py has an API of its own",
+    "--fleet": "wants machines that answer: tests/fleet has some",
     "--online": "asks the registry",
     "wheels.example": "an index that nobody has",
     "--git-bisect": "a step of git's: tests/cli/test_git_bisect.py has them all",

@@ -1,0 +1,165 @@
+"""perfbisect on a machine of a fleet: ``perfbisect agent install``.
+
+``FOLDER/agents/VERSION-DIGEST/`` is a virtual environment made by the uv that is sent along; ``FOLDER/agent``
+links to it once it works. Machines need Python and no package index of their own where ``wheels`` are sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from typing import IO, Literal
+from urllib.parse import unquote, urlsplit
+
+from pydantic import Field
+
+import perfbisect
+from perfbisect.environments.uv import find_uv
+from perfbisect.errors import MachineError
+from perfbisect.fleet.folders import FleetHost
+from perfbisect.jobs.documents import Document
+
+_INSTALL_S = 1800.0
+
+_FACTS = 'uname -sm; [ -x "$1/bin/uv" ] && "$1/bin/uv" --version; true'
+
+_UNPACK_WHEELS = 'umask 022; rm -rf "$1/wheels"; mkdir -p "$1/wheels" && tar -C "$1/wheels" -xf -'
+
+_PUT_UV = """\
+mkdir -p "$1/bin" && cd "$1/bin" && cat > uv.part && chmod 755 uv.part && mv uv.part uv
+"""
+
+_INSTALL = """\
+folder=$1 name=$2
+shift 2
+cd "$folder" || exit 1
+environment=$PWD/agents/$name
+if [ ! -e "$environment/complete" ]; then
+  rm -rf "$environment"
+  bin/uv venv --quiet "$environment" || exit 1
+  bin/uv pip install --quiet --python "$environment/bin/python" --find-links wheels "$@" \\
+    wheels/perfbisect-*.whl || exit 1
+  touch "$environment/complete"
+fi
+ln -sfn "$environment" agent.new && mv -T agent.new agent && agent/bin/perfbisect --version
+"""
+
+
+class InstalledDocument(Document):
+    """``perfbisect agent install``: the version that answers on each machine."""
+
+    schema_: Literal["perfbisect.agent-install/1"] = Field(
+        default="perfbisect.agent-install/1", alias="schema"
+    )
+    versions: Mapping[str, str]
+
+
+def own_wheel(folder: Path) -> Path:
+    """A wheel of the perfbisect that runs, in ``folder``.
+
+    Raises:
+        MachineError: it cannot be made.
+    """
+    installed = distribution("perfbisect")
+    source = _source(installed)
+    if source is None:
+        return _repacked(installed, folder)
+    argv = [str(find_uv()), "build", "--quiet", "--wheel", "--python", sys.executable]
+    for isolation in (["--no-build-isolation"], []):
+        done = subprocess.run(
+            [*argv, *isolation, "--out-dir", str(folder), str(source)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            return next(folder.glob("perfbisect-*.whl"))
+    raise MachineError(f"no wheel of perfbisect can be made: {done.stderr.strip()[-500:]}", where=source)
+
+
+def _source(installed: Distribution) -> Path | None:
+    """The checkout of an editable installation."""
+    try:
+        direct = json.loads(installed.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return None
+    is_editable = direct.get("dir_info", {}).get("editable", False)
+    return Path(unquote(urlsplit(direct["url"]).path)) if is_editable else None
+
+
+def _repacked(installed: Distribution, folder: Path) -> Path:
+    """The wheel that an installation came from, but for what an installer adds."""
+    added = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD")
+    files = [
+        file
+        for file in installed.files or ()
+        if ".." not in file.parts and "__pycache__" not in file.parts and file.name not in added
+    ]
+    info = next(file.parts[0] for file in files if file.parts[0].endswith(".dist-info"))
+    path = folder / f"perfbisect-{installed.version}-py3-none-any.whl"
+    record = []
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for file in files:
+            data = Path(str(installed.locate_file(file))).read_bytes()
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            record.append(f"{file.as_posix()},sha256={digest},{len(data)}")
+            wheel.writestr(file.as_posix(), data)
+        wheel.writestr(f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,", ""]))
+    return path
+
+
+def install_agent(host: FleetHost, wheel: Path, wheels: Path | None) -> str:
+    """Install a wheel of perfbisect on a machine; returns the version that answers there.
+
+    ``wheels``: a folder with the wheels of all dependencies, for a machine without a package index.
+
+    Raises:
+        MachineError: the machine does not answer, or the installation failed.
+    """
+    folder = host.folder
+    facts = _sh(host, _FACTS, folder, what="look at it").splitlines()
+    here = subprocess.run(["uname", "-sm"], capture_output=True, text=True, check=True).stdout.strip()
+    if facts[:1] != [here]:
+        raise MachineError(f"{host.name} is {facts[0] if facts else 'unknown'}, and uv here is for {here}")
+    if len(facts) < 2:
+        with find_uv().open("rb") as binary:
+            _sh(host, _PUT_UV, folder, given=binary, what="send uv")
+    sent = [wheel, *(sorted(wheels.glob("*.whl")) if wheels is not None else ())]
+    _send(host, sent)
+    name = f"{perfbisect.__version__}-{_contents(wheel)}"
+    offline = ["--offline", "--no-index"] if wheels is not None else []
+    return _sh(host, _INSTALL, folder, name, *offline, what="install perfbisect").splitlines()[0].split()[-1]
+
+
+def _contents(wheel: Path) -> str:
+    """A digest of what is in a wheel, which does not depend on when it was made."""
+    with zipfile.ZipFile(wheel) as archive:
+        rows = sorted(f"{member.filename} {member.CRC}" for member in archive.infolist())
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:12]
+
+
+def _send(host: FleetHost, wheels: Sequence[Path]) -> None:
+    with tempfile.TemporaryFile() as packed:
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for wheel in wheels:
+                archive.add(wheel, wheel.name)
+        packed.seek(0)
+        _sh(host, _UNPACK_WHEELS, host.folder, given=packed, what="send the wheels")
+
+
+def _sh(host: FleetHost, script: str, *arguments: str, what: str, given: bytes | IO[bytes] = b"") -> str:
+    answer = host.connection.run(["sh", "-c", script, "sh", *arguments], given, timeout=_INSTALL_S)
+    if answer.code:
+        raise MachineError(
+            f"{host.name}: cannot {what}: {answer.errors or f'exit code {answer.code}'}", where=host.folder
+        )
+    return answer.text

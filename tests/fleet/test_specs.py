@@ -1,0 +1,120 @@
+"""``--fleet`` as it is typed, and the slots that follow from what machines say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from perfbisect.errors import LocatedError, MachineError, UsageError
+from perfbisect.fleet.bundle import MachineDocument
+from perfbisect.fleet.hosts import HostFleet, read_hosts
+from perfbisect.fleet.joined import JoinedFleet
+from perfbisect.fleet.slurm import SlurmFleet
+from perfbisect.fleet.specs import FleetNeeds, absolute_fleet, choose_slots, make_fleet, slot_there
+from perfbisect.machine.slots import Slot
+from perfbisect.setup.doctor import fleet_checks, run_checks
+
+
+def machine(
+    name: str, kind: str = "H200", slots: Sequence[Slot] = (Slot(""),), problem: str = ""
+) -> MachineDocument:
+    fields = {"version": "0", "devices": (), "leased": (), "environments": (), "problem": problem}
+    return MachineDocument(name=name, machine_class=kind, slots=tuple(slots), **fields)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Path:
+    path = tmp_path / "hosts.yaml"
+    path.write_text(
+        "hosts: [box1, {name: box2, address: perf@10.0.0.7, folder: /data/pb}]\noptions: ['-4']\n"
+    )
+    return path
+
+
+def test_hosts_take_what_they_leave_out_from_the_file(hosts: Path) -> None:
+    first, second = read_hosts(hosts)
+    assert (first.name, first.folder) == ("box1", ".perfbisect")
+    assert first.below("/home/perf").folder == "/home/perf/.perfbisect"
+    assert first.below("/home/perf").command == ("/home/perf/.perfbisect/agent/bin/perfbisect",)
+    assert (second.folder, second.command) == ("/data/pb", ("/data/pb/agent/bin/perfbisect",))
+    assert not second.is_relative
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("hosts: []\n", 1),
+        ("hosts:\n  - box1\n  - box1\n", 1),
+        ("hosts:\n  - name: box1\n    adress: x\n", 3),
+        ("hosts:\n  - name: box1\n    address: -oProxyCommand=touch\n", 3),
+        ("hosts:\n  - name: ../up\n", 2),
+    ],
+)
+def test_a_wrong_file_of_hosts_is_located(tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text(text)
+    with pytest.raises(LocatedError) as raised:
+        read_hosts(path)
+    assert str(raised.value.where).startswith(f"{path}:{line}")
+
+
+def test_a_specification_names_an_engine_or_several(hosts: Path, tmp_path: Path) -> None:
+    needs = FleetNeeds(tmp_path)
+    assert isinstance(make_fleet(f"ssh:{hosts}", needs), HostFleet)
+    assert isinstance(make_fleet("slurm", needs), SlurmFleet)
+    assert isinstance(make_fleet("slurm:partition=h100,nodes=n1+n2", needs), SlurmFleet)
+    joined = make_fleet(f"slurm:nodes=n1+n2+ssh:{hosts}", needs)
+    assert isinstance(joined, JoinedFleet)
+    assert joined.name == f"slurm+ssh:{hosts}"
+
+
+@pytest.mark.parametrize("spec", ["", "slrum", "ray:auto", "ssh", "slurm:partion=h100", "slurm:h100"])
+def test_a_wrong_specification_says_what_is_allowed(spec: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        make_fleet(spec, FleetNeeds(tmp_path))
+    assert raised.value.next_step
+
+
+def test_a_plan_keeps_absolute_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute_fleet("slurm:nodes=a+b+ssh:hosts.yaml") == f"slurm:nodes=a+b+ssh:{tmp_path}/hosts.yaml"
+    assert absolute_fleet("") == ""
+
+
+def test_slots_are_of_the_class_that_has_most() -> None:
+    two = (Slot("GPU0", devices=("GPU-a",)), Slot("GPU1", devices=("GPU-b",)))
+    down = machine("c", problem="down", slots=())
+    found = choose_slots([machine("old", "H100"), machine("a", slots=two), machine("b"), down])
+    assert [slot.name for slot in found.slots] == ["a/GPU0", "a/GPU1", "b"]
+    assert [slot.machine for slot in found.slots] == ["a", "a", "b"]
+    assert [slot_there(slot).name for slot in found.slots] == ["GPU0", "GPU1", ""]
+    assert found.left_out == {"old": "another class, H100", "c": "down"}
+    assert [one.name for one in choose_slots([machine("a"), machine("b")], 1).machines] == ["a"]
+    with pytest.raises(MachineError, match="c: down"):
+        choose_slots([down])
+
+
+class _Listed(SlurmFleet):
+    def __init__(self, *machines: MachineDocument) -> None:
+        self._listed = machines
+
+    def machines(self) -> Sequence[MachineDocument]:
+        return self._listed
+
+
+def test_machines_of_joined_fleets_have_names_of_their_own() -> None:
+    assert len(JoinedFleet([_Listed(machine("a")), _Listed(machine("b"))]).machines()) == 2
+    with pytest.raises(UsageError, match="two machines are called a"):
+        JoinedFleet([_Listed(machine("a")), _Listed(machine("a"))]).machines()
+
+
+def test_doctor_says_what_each_machine_lacks() -> None:
+    listed = [machine("a"), machine("b"), machine("old", "H100"), machine("c", problem="no route", slots=())]
+    results = {check.name: check for check in run_checks(fleet_checks(listed, "ssh:hosts.yaml"))}
+    assert {name: check.state for name, check in results.items()} == {
+        "a": "good", "b": "good", "old": "warning", "c": "bad",
+    }  # fmt: skip
+    assert results["c"].found == "no route"
+    assert "agent install c" in results["c"].advice
