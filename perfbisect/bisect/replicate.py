@@ -71,9 +71,7 @@ def replication(
         return found
     look, sign = _expected(plan, records), plan.search.sign
     effect = confirm.compare(parent, culprit, look, sign)
-    holds = confirm.is_confirmed(len(parent) + len(culprit), confirm.log_ratio(parent, culprit, look))
-    if holds is False and effect.low * effect.high > 0 and effect.effect * step.effect > 0:
-        holds = None
+    holds = confirm.is_replicated(parent, culprit, look)
     return replace(found, holds=holds, effect=effect)
 
 

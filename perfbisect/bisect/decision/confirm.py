@@ -60,6 +60,19 @@ def is_confirmed(launches: int, ratio: float) -> bool | None:
     return False if launches >= 2 * PAIRS else None
 
 
+def is_replicated(
+    parent: list[LaunchEstimate], culprit: list[LaunchEstimate], look: EffectPrior
+) -> bool | None:
+    """Whether a confirmed step was seen on another machine; None while that is open, and for another size.
+
+    What is clearly worse there, and not by the expected step, is not called absent.
+    """
+    holds = is_confirmed(len(parent) + len(culprit), log_ratio(parent, culprit, look))
+    if holds is not False:
+        return holds
+    return None if compare(parent, culprit, look, 1).low > 0 else False
+
+
 def turn(parent: int, culprit: int, made: int) -> int:
     """Whose launch is next after ``made``: culprit, parent, parent, culprit, and again."""
     return (culprit, parent, parent, culprit)[made % 4]

@@ -15,6 +15,7 @@ from perfbisect.bisect.decision.confirm import (
     EffectPrior,
     compare,
     is_confirmed,
+    is_replicated,
     log_ratio,
     runs_for,
     turn,
@@ -152,3 +153,15 @@ def test_under_a_drift_the_interval_of_a_confirmed_step_holds_no_zero():
             confirmed += 1
             assert compare(parent, culprit, look, 1).low > 0
     assert confirmed >= 20
+
+
+def test_a_step_of_another_size_elsewhere_is_not_called_absent():
+    noise = np.array([0.005])
+    prior = EffectPrior(np.array([0.25, 0.26]), np.full(2, 0.5), noise, noise, np.array([1.0]))
+    parent = side(3, 0.0, 0.004, -0.003, 0.001)
+
+    def seen(step):
+        return is_replicated(parent, side(4, *(step + x for x in (0.002, -0.001, 0.0, 0.003))), prior)
+
+    assert [seen(0.25), seen(0.0), seen(0.06), seen(-0.06)] == [True, False, None, False]
+    assert is_replicated(parent[:1], side(4, 0.25), prior) is None, "one pair decides nothing"

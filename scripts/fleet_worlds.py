@@ -1,0 +1,310 @@
+"""Does a bisection over several machines hold what it says? Simulated fleets; nothing else is needed.
+
+    python -m scripts.fleet_worlds --seeds 100 --procs 2
+    python -m scripts.fleet_worlds --worlds "outlier" --seeds 20 --first 1000
+
+A history of 128 changes with one step of 10 % (or as said, or none), noise of 3 % between runs and 1.5 %
+between launches, on machines whose speeds differ with a standard deviation of 7 %. The decision, the rule
+that puts machines out of use and the replication are those of a job; docs/method/calibration.md says how to
+read the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import math
+import multiprocessing
+import os
+import sys
+from dataclasses import dataclass, field, replace
+
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
+
+import numpy as np  # noqa: E402
+
+from perfbisect.bisect.decision import confirm  # noqa: E402
+from perfbisect.bisect.decision.decide import next_action  # noqa: E402
+from perfbisect.bisect.decision.machines import machine_offsets, outlying_machines  # noqa: E402
+from perfbisect.bisect.decision.model import (  # noqa: E402
+    Event,
+    Lost,
+    Measured,
+    NextLaunch,
+    Pending,
+    Plan,
+    Reason,
+    SearchEnd,
+    SearchOutcome,
+    Wait,
+)
+from perfbisect.bisect.decision.noise import launches  # noqa: E402
+from perfbisect.bisect.decision.state import SearchState  # noqa: E402
+from perfbisect.model.attempt import Costs  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A world. Shares, not per cent. ``sd``: of the machines' speeds (log)."""
+
+    machines: int = 4
+    step: float = 0.10
+    n: int = 128
+    sigma: float = 0.03
+    tau: float = 0.015
+    sd: float = 0.07
+    outlier: float = 1.0
+    """How many times as long the last machine takes beside its draw."""
+    only: int | None = None
+    """The one machine that has the step; None: all."""
+
+
+WORLDS: dict[str, Fleet] = {
+    "1 machine": Fleet(machines=1),
+    "2 machines": Fleet(machines=2),
+    "4 machines": Fleet(),
+    "4 machines, outlier of 1.5": Fleet(outlier=1.5),
+    "4 machines, 5 %": Fleet(step=0.05),
+    "4 machines, no change": Fleet(step=0.0),
+    "4 machines, outlier of 1.5, no change": Fleet(step=0.0, outlier=1.5),
+    "2 machines, step on one": Fleet(machines=2, only=0),
+    "4 machines, step on one": Fleet(only=0),
+    "4 machines, step of 30 % on one": Fleet(step=0.3, only=0),
+}
+
+BARS = ("1 machine", "4 machines", 0.40, 1.75)
+"""A world and the one it is compared with, with the largest ratios of wall clock and of GPU minutes."""
+
+
+@dataclass
+class FleetSession:
+    """One bisection. ``replicated``: what the second machine said, "" where nothing was asked of it."""
+
+    verdict: str = ""
+    right: bool = False
+    wrong: bool = False
+    """Another change than the culprit was named."""
+    differs: bool | None = None
+    """The interval of the whole change excludes zero."""
+    out: tuple[int, ...] = ()
+    """Machines that were put out of use."""
+    replicated: str = ""
+    wall: float = 0.0
+    """Minutes until the verdict of the search ..."""
+    gpu: float = 0.0
+    wall_after: float = 0.0
+    """... and until the end of the replication."""
+    gpu_after: float = 0.0
+
+
+@dataclass
+class FleetSimulation:
+    """A world with its drawings made, and the job that bisects it."""
+
+    world: Fleet
+    rng: np.random.Generator
+    culprit: int = 0
+    speeds: tuple[float, ...] = ()
+    plan: Plan = field(default_factory=lambda: Plan(n=1))
+    events: list[Event] = field(default_factory=list)
+    built: set[int] = field(default_factory=set)
+    """Positions whose environment is there: built once, and brought to every machine."""
+    out: set[str] = field(default_factory=set)
+    clock: float = 0.0
+    cut: float = 0.0
+    """Minutes of launches that were under way at the verdict."""
+
+    def __post_init__(self) -> None:
+        world = self.world
+        self.culprit = int(self.rng.integers(1, world.n + 1))
+        drawn = self.rng.normal(0, world.sd, world.machines)
+        drawn[-1] += math.log(world.outlier)
+        self.speeds = tuple(float(speed) for speed in drawn)
+        self.plan = Plan(n=world.n, costs=Costs(), seed=0)
+
+    @property
+    def machines(self) -> list[str]:
+        """The machines in use, a slot each."""
+        names = [f"m{k}" for k in range(self.world.machines)]
+        return [name for name in names if name not in self.out]
+
+    def launch(self, action: NextLaunch, machine: str) -> Measured:
+        world, costs, k = self.world, self.plan.costs, int(machine[1:])
+        build = 0.0 if action.index in self.built else costs.build
+        self.built.add(action.index)
+        has_step = action.index >= self.culprit and world.only in (None, k)
+        level = self.speeds[k] + (math.log1p(world.step) if has_step else 0.0)
+        runs = level + self.rng.normal(0, world.tau) + self.rng.normal(0, world.sigma, action.runs)
+        return Measured(
+            action.index,
+            action.purpose,
+            tuple(float(v) for v in 100 * np.exp(runs)),
+            build,
+            costs.launch,
+            action.runs * costs.run,
+            machine,
+            self.clock + build + costs.launch,
+            machine,
+        )
+
+    def search(self) -> SearchOutcome:
+        """Launches on every machine as it becomes free, until there is a verdict."""
+        running: list[tuple[float, float, int, NextLaunch, Measured]] = []
+        free, count = self.machines, 0
+        while True:
+            for machine in [name for name in free if name not in self.out]:
+                pending = [Pending(a.index, a.runs, a.purpose, x.slot) for _, _, _, a, x in running]
+                action = next_action(self.plan, self.events, pending, machine, self.machines)
+                if isinstance(action, SearchEnd):
+                    self.cut = sum(self.clock - began for _, began, _, _, _ in running)
+                    return action.outcome
+                if isinstance(action, Wait):
+                    continue
+                event, count = self.launch(action, machine), count + 1
+                heapq.heappush(running, (self.clock + event.minutes, self.clock, count, action, event))
+                free.remove(machine)
+            self.clock, _, _, _, event = heapq.heappop(running)
+            self.events.append(Lost(event.minutes) if event.machine in self.out else event)
+            free.append(event.machine)
+            self.put_out()
+
+    def put_out(self) -> None:
+        """What :mod:`perfbisect.bisect.job` does with machines that are unlike the others."""
+        for offset in outlying_machines(machine_offsets(self.events, self.plan.n, self.plan.sign)):
+            self.out.add(offset.machine)
+            self.events = [
+                Lost(x.minutes) if isinstance(x, Measured) and x.machine == offset.machine else x
+                for x in self.events
+            ]
+
+    def replicate(self, outcome: SearchOutcome) -> tuple[str, float]:
+        """What :mod:`perfbisect.bisect.replicate` does: what the second machine says, and the minutes."""
+        step = outcome.confirmed
+        assert step is not None
+        first = [x for x in self.events if isinstance(x, Measured) and x.purpose == "confirm"][-1]
+        others = [name for name in self.machines if name != first.machine]
+        if not others:
+            return "", 0.0
+        posterior = SearchState.from_events(self.plan, tuple(self.events)).whole
+        assert posterior is not None
+        look, made = confirm.expected(posterior), list[Measured]()
+        while True:
+            data = launches(tuple(made), self.plan.sign)
+            parent = [x for x in data if x.index == step.parent]
+            culprit = [x for x in data if x.index == step.culprit]
+            ratio = confirm.log_ratio(parent, culprit, look) if parent and culprit else 0.0
+            if confirm.is_confirmed(len(made), ratio) is not None:
+                break
+            index = confirm.turn(step.parent, step.culprit, len(made))
+            runs = len(first.values)
+            made.append(self.launch(NextLaunch(index, runs, "replicate", Reason("pair")), others[0]))
+        holds = confirm.is_replicated(parent, culprit, look)
+        words = {True: "holds", False: "not seen", None: "another size"}
+        return words[holds], sum(event.minutes for event in made)
+
+
+def play(world: Fleet, seed: int) -> FleetSession:
+    """One bisection of a world."""
+    made = FleetSimulation(world, np.random.default_rng([seed, 15_485_863]))
+    outcome = made.search()
+    session = FleetSession(outcome.verdict, out=tuple(sorted(int(name[1:]) for name in made.out)))
+    found = outcome.verdict == "found"
+    is_culprit = bool(world.step) and made.culprit in outcome.culprits
+    session.right, session.wrong = found == bool(world.step) and found == is_culprit, found and not is_culprit
+    if outcome.whole is not None:
+        session.differs = outcome.whole.low * outcome.whole.high > 0
+    session.wall, session.gpu = made.clock, sum(event.minutes for event in made.events) + made.cut
+    minutes = 0.0
+    if found:
+        session.replicated, minutes = made.replicate(outcome)
+    return replace(session, wall_after=session.wall + minutes, gpu_after=session.gpu + minutes)
+
+
+def _share(flags: list[bool]) -> str:
+    return f"{100 * sum(flags) / len(flags):.0f}" if flags else "-"
+
+
+def _row(name: str, world: Fleet, sessions: list[FleetSession]) -> str:
+    last = world.machines - 1
+    words = [x.replicated for x in sessions if x.replicated]
+    cells = [
+        name,
+        _share([x.right for x in sessions]),
+        f"{sum(x.wrong for x in sessions)} of {len(sessions)}",
+        _share([bool(x.differs) for x in sessions if x.differs is not None]) if not world.step else "-",
+        _share([x.verdict == "found" for x in sessions]),
+        " / ".join(str(words.count(word)) for word in ("holds", "not seen", "another size")),
+        _share([last in x.out for x in sessions]) if world.outlier != 1 else "-",
+        str(sum(bool(set(x.out) - ({last} if world.outlier != 1 else set())) for x in sessions)),
+        *(
+            f"{np.mean([getattr(x, name) for x in sessions]):.0f}"
+            for name in ("gpu", "wall", "gpu_after", "wall_after")
+        ),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def bar_lines(played: dict[str, list[FleetSession]]) -> list[str]:
+    """What the sessions say of the bars: a line each, for the worlds that were played."""
+    lines = []
+    everywhere = {name: x for name, x in played.items() if WORLDS[name].only is None}
+    count = sum(map(len, everywhere.values()))
+    wrong = sum(session.wrong for sessions in everywhere.values() for session in sessions)
+    if count:
+        lines.append(f"wrong names: {wrong} of {count}; bar 1 %")
+    same = [x for name, sessions in everywhere.items() if not WORLDS[name].step for x in sessions]
+    if same:
+        different = sum(bool(session.differs) for session in same)
+        lines.append(f"no change called different: {different} of {len(same)}; bar 5 %")
+    one, several, wall, gpu = BARS
+    if one in played and several in played:
+        for name, most in (("wall", wall), ("gpu", gpu)):
+            ratios = [
+                np.mean([getattr(x, field_) for x in played[several]])
+                / np.mean([getattr(x, field_) for x in played[one]])
+                for field_ in (name, f"{name}_after")
+            ]
+            lines.append(
+                f"{several} / {one}, {name} minutes: {ratios[0]:.2f}, with the replication {ratios[1]:.2f}; "
+                f"bar {most:.2f}"
+            )
+    return lines
+
+
+def _job(job: tuple[Fleet, int]) -> FleetSession:
+    return play(*job)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--worlds", default="", help="parts of names, with semicolons between; default: all")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--procs", type=int, default=1)
+    args = parser.parse_args(argv)
+    wanted = [part.strip() for part in args.worlds.split(";") if part.strip()]
+    worlds = {
+        name: world for name, world in WORLDS.items() if not wanted or any(part in name for part in wanted)
+    }
+    if not worlds:
+        raise SystemExit(f"no such world; known: {'; '.join(WORLDS)}")
+    print(
+        "| world | right % | wrong name | whole differs % | found % "
+        "| second machine: holds / not seen / another size | outlier out % | others out "
+        "| GPU min | wall min | with replication: GPU min | wall min |"
+    )
+    print("|" + "---|" * 12, flush=True)
+    played: dict[str, list[FleetSession]] = {}
+    with multiprocessing.get_context("spawn").Pool(args.procs) as pool:
+        for name, world in worlds.items():
+            jobs = [(world, seed) for seed in range(args.first, args.first + args.seeds)]
+            played[name] = list(pool.imap(_job, jobs, chunksize=4))
+            print(_row(name, world, played[name]), flush=True)
+    print()
+    print("\n".join(bar_lines(played)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
