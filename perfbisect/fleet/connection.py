@@ -8,8 +8,10 @@ import subprocess
 import tempfile
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import IO, Protocol
 
 from perfbisect.errors import MachineError
@@ -78,7 +80,7 @@ class LocalConnection:
 
 @dataclass(frozen=True)
 class SshConnection:
-    """A machine that OpenSSH reaches without a question; connections are kept and shared.
+    """A machine that OpenSSH reaches without a question; a connection is kept, shared, and ended with this.
 
     ``address``: as ssh takes it; ``options``: more arguments of ssh.
     """
@@ -87,28 +89,33 @@ class SshConnection:
     options: tuple[str, ...] = ()
 
     @cached_property
-    def _sockets(self) -> str:
-        """Folder of the shared connection's socket: its path must be short, and nobody else may use it."""
-        folder = tempfile.mkdtemp(prefix="pb-ssh-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return folder
-
-    @cached_property
     def _ssh(self) -> tuple[str, ...]:
+        # Of the shared connection's socket: its path must be short, and nobody else may use it.
+        folder = Path(tempfile.mkdtemp(prefix="pb-ssh-"))
         settings = {
             "BatchMode": "yes",
             "ConnectTimeout": "10",
             "ServerAliveInterval": "15",
             "ServerAliveCountMax": "3",
             "ControlMaster": "auto",
-            "ControlPath": f"{self._sockets}/%C",
+            "ControlPath": f"{folder}/%C",
             "ControlPersist": "60",
         }
         flags = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
-        return ("ssh", *flags, *self.options, "--", self.address)
+        words = (*flags, *self.options, "--", self.address)
+        weakref.finalize(self, _end_shared, words, folder)
+        return ("ssh", *words)
 
     def run(
         self, argv: Sequence[str], given: bytes | IO[bytes] = b"", *, timeout: float = _TIMEOUT_S
     ) -> Answer:
         command = (*self._ssh, shlex.join(argv))
         return run_command(command, given, timeout, self.address, silent=_NO_CONNECTION)
+
+
+def _end_shared(words: Sequence[str], folder: Path) -> None:
+    """End a kept connection, and remove the folder of its socket. ``words``: of ssh."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        if any(folder.iterdir()):
+            subprocess.run(["ssh", "-O", "exit", *words], capture_output=True, timeout=10, check=False)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -38,6 +38,9 @@ _MOST_POLL_S = 10.0
 LOST_AFTER_S = 600.0
 """Seconds without an answer after which a machine counts as lost."""
 
+SUBMITTED_WITHIN_S = 60.0
+"""Seconds without an answer after which a bundle counts as not submitted."""
+
 _GRACE_S = 30.0
 _BROUGHT = ".bundle"
 """Where a bundle's folder is brought to, in the folder of its attempt."""
@@ -59,6 +62,8 @@ class FleetExecutor:
     pause: Callable[[float], None] = time.sleep
     _placed: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
     """Machines and keys that were brought to them."""
+    _lost: set[Ticket] = field(default_factory=set, init=False, repr=False)
+    """Bundles without a result that may go on where they are."""
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
         """Run one attempt on the machine of its slot and write its ``attempt.json`` here.
@@ -71,17 +76,23 @@ class FleetExecutor:
         record = AttemptRecord(request, request.token, classifier, log=request.folder)
         slot = request.slot
         assert slot is not None
-        ticket = Ticket(request.token, slot.machine)
+        ticket, submitted = Ticket(request.token, slot.machine), False
         try:
             request.folder.mkdir(parents=True, exist_ok=True)
             self._build(record, slot.machine, sink)
             record.phase = "launch"
             home = _Home(request.id, request.folder, slot.name, record.seconds["build"])
+            self._end_lost(slot.machine)
+            bundle, submitted = self._bundle(request, slot, record.environment), True
             with self._ended_when_stopped(ticket, request.id):
-                self.fleet.submit(ticket, self._bundle(request, slot, record.environment))
+                self._until_reached(lambda: self.fleet.submit(ticket, bundle), SUBMITTED_WITHIN_S)
                 return self._follow(ticket, home, sink)
         except faults.ATTEMPT_ERRORS as error:
             record.fail(error)
+            if submitted:
+                self._lost.add(ticket)
+                with suppress(MachineError):
+                    self._end_lost(slot.machine)
             return self._failed(record, slot)
 
     def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
@@ -115,6 +126,12 @@ class FleetExecutor:
         if ticket is not None:
             self.fleet.cancel(ticket, _GRACE_S)
         return ticket is not None
+
+    def _end_lost(self, machine: str) -> None:
+        """End earlier bundles of a machine: they would hold its slots."""
+        for ticket in [ticket for ticket in self._lost if ticket.machine == machine]:
+            self.fleet.cancel(ticket, 0.0)
+            self._lost.discard(ticket)
 
     def _build(self, record: AttemptRecord, machine: str, sink: Sink) -> None:
         """Build the environment here, and bring it to the machine with the client's."""
@@ -153,14 +170,14 @@ class FleetExecutor:
         try:
             yield
         except (KeyboardInterrupt, Interrupted):
-            with suppress(UnreachableError):  # resume ends it
+            with suppress(MachineError):  # resume ends it
                 self.fleet.cancel(ticket, _GRACE_S)
             raise Interrupted(f"attempt {identity} was interrupted on {ticket.machine}") from None
 
     def _follow(self, ticket: Ticket, home: _Home, sink: Sink) -> Attempt:
         """Wait for the end of a bundle, bring it home, and return what came of its launch."""
         state = self._await_end(ticket, sink)
-        if state.kind == "gone":
+        if state.kind in ("gone", "failed"):
             self._until_reached(lambda: self.fleet.cancel(ticket, 0.0))
         brought = home.folder / _BROUGHT
         brought.mkdir(parents=True, exist_ok=True)
@@ -187,7 +204,7 @@ class FleetExecutor:
                 raise Interrupted("a stop was requested")
             self.pause(min(_MOST_POLL_S, max(POLL_S, _POLL_SHARE * (time.monotonic() - began))))
 
-    def _until_reached(self, call: Callable[[], _T]) -> _T:
+    def _until_reached(self, call: Callable[[], _T], seconds: float = LOST_AFTER_S) -> _T:
         """Call until the machine answers; raises UnreachableError once it counts as lost."""
         silent_since: float | None = None
         while True:
@@ -195,7 +212,7 @@ class FleetExecutor:
                 return call()
             except UnreachableError:
                 silent_since = silent_since or time.monotonic()
-                if time.monotonic() - silent_since > LOST_AFTER_S or self.stop_requested():
+                if time.monotonic() - silent_since > seconds or self.stop_requested():
                     raise
                 self.pause(_MOST_POLL_S)
 

@@ -2,7 +2,8 @@
 
 ``FOLDER/bundles/TOKEN/`` on the machine has ``request.json``, the agent's folder ``run/``, its output
 ``agent.log``, and ``exit`` with its exit code. ``started`` is created once: whoever creates it starts the
-agent, so a bundle that is submitted twice, or that an engine starts again, is measured once.
+agent, so a bundle that is submitted twice, or that an engine starts again, is measured once. ``machine`` has
+the machine's name, because several may share the folder.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ from perfbisect.fleet.connection import Answer, Connection
 RUN = "run"
 """The agent's own folder in that of a bundle."""
 
-_PUT = 'umask 077; mkdir -p "$1" && cat > "$1/$2.part" && mv "$1/$2.part" "$1/$2"'
+_PUT = """\
+umask 077
+mkdir -p "$1" && cd "$1" || exit 1
+echo "$2" > machine && cat > request.part && mv request.part request.json
+"""
 
 AGENT_SCRIPT = """\
 cd "$1" || exit 1
@@ -50,16 +55,23 @@ mv exit.part exit
 _STATE = """\
 cd "$1" 2>/dev/null || { echo absent; exit 0; }
 if [ -e run/manifest.json ]; then echo ended
-elif [ -e exit ]; then echo failed
+elif [ -e exit ]; then
+  code=$(cat exit)
+  if [ "${code:-0}" -gt 128 ] && [ "$code" -ne 130 ]; then echo killed; else echo failed; fi
 elif [ ! -e request.json ]; then echo absent
 elif [ ! -e started ]; then echo waiting
 else echo running
 fi
+cat machine 2>/dev/null || echo
 cat run/heartbeat.json 2>/dev/null
 true
 """
+"""Prints how far a bundle is, its machine, and the heartbeat. 130 is the agent's own code: it was ended."""
 
 _LOG = 'tail -c 2000 "$1/agent.log" 2>/dev/null; true'
+
+_IS_CUT = 'cd "$1/run" 2>/dev/null && [ ! -e manifest.json ] && [ "$(wc -l < journal.jsonl)" -gt 0 ]'
+"""Whether an agent that is gone had begun: one that had not would measure now."""
 
 _KEYS = """\
 cd "$1" 2>/dev/null || exit 0
@@ -67,6 +79,9 @@ shift
 for key; do [ -e "$key/stamp.json" ] && echo "$key"; done
 true
 """
+
+_CONTENTS = ("--dereference", "--hard-dereference")
+"""A link is packed as the file that the manifest's digest is of."""
 
 _UNPACK = """\
 umask 022
@@ -202,7 +217,7 @@ class FolderFleet(ABC):
         folder = host.bundle(ticket.token)
         request = bundle.model_dump_json(by_alias=True).encode()
         _checked(
-            _sh(host.connection, _PUT, folder, "request.json", given=request),
+            _sh(host.connection, _PUT, folder, host.name, given=request),
             f"write {folder} on {host.name}",
         )
         command = host.agent("run", "request.json", "--folder", RUN, "--json")
@@ -210,11 +225,13 @@ class FolderFleet(ABC):
 
     def state(self, ticket: Ticket) -> BundleState:
         host = self.host(ticket.machine)
-        kind, phase = self._seen(host, ticket)
+        kind, _, phase = self._seen(host, ticket)
         if kind in ("running", "waiting", "absent") and not self.lives(host, ticket):
-            kind, phase = self._seen(host, ticket)  # it may have ended in between
+            kind, _, phase = self._seen(host, ticket)  # it may have ended in between
             if kind in ("running", "waiting", "absent"):
                 return BundleState("gone", phase, f"the agent on {host.name} is gone")
+        if kind == "killed":
+            return BundleState("gone", phase, f"the agent on {host.name} was killed")
         if kind == "failed":
             return BundleState(
                 "failed", phase, _error(_sh(host.connection, _LOG, host.bundle(ticket.token)).text)
@@ -223,13 +240,14 @@ class FolderFleet(ABC):
             "ended" if kind == "ended" else "running" if kind == "running" else "waiting", phase
         )
 
-    def _seen(self, host: FleetHost, ticket: Ticket) -> tuple[str, str]:
+    def _seen(self, host: FleetHost, ticket: Ticket) -> tuple[str, str, str]:
+        """How far a bundle is, its machine, and the phase of its launch."""
         answer = _sh(host.connection, _STATE, host.bundle(ticket.token))
-        kind, _, heartbeat = answer.text.partition("\n")
+        kind, machine, heartbeat = (*answer.text.split("\n", 2), "", "")[:3]
         try:
-            return kind, str(json.loads(heartbeat)["phase"]) if heartbeat else ""
+            return kind, machine, str(json.loads(heartbeat)["phase"]) if heartbeat else ""
         except (ValueError, KeyError, TypeError):
-            return kind, ""
+            return kind, machine, ""
 
     def fetch(self, ticket: Ticket, into: Path) -> bool:
         host = self.host(ticket.machine)
@@ -245,7 +263,7 @@ class FolderFleet(ABC):
         if missing:
             names = "\0".join(missing).encode()
             packed = host.connection.run(
-                ["tar", "-C", folder, "-cf", "-", "--null", "-T", "-"], names, timeout=3600
+                ["tar", "-C", folder, *_CONTENTS, "-cf", "-", "--null", "-T", "-"], names, timeout=3600
             )
             _unpack(packed.output, into, set(missing))
         if any(_digest(into, name) != digest for name, digest in manifest.files.items()):
@@ -266,21 +284,22 @@ class FolderFleet(ABC):
     def close(self, host: FleetHost, ticket: Ticket) -> None:
         """End what a killed agent left, and write the manifest: a second call of the agent does both."""
         folder = host.bundle(ticket.token)
-        words = host.agent("run", f"{folder}/request.json", "--folder", f"{folder}/{RUN}", "--json")
-        if (
-            _sh(
-                host.connection, '[ -e "$1/run/journal.jsonl" ] && [ ! -e "$1/run/manifest.json" ]', folder
-            ).code
-            == 0
-        ):
-            self.ask(host, words)
+        if _sh(host.connection, _IS_CUT, folder).code == 0:
+            words = host.agent("run", f"{folder}/request.json", "--folder", f"{folder}/{RUN}", "--json")
+            answer = self.ask(host, words)
+            if answer.code:
+                why = _error(answer.text) if answer.text else answer.errors
+                raise MachineError(
+                    f"bundle {ticket.token} cannot be closed on {host.name}: {why}", where=folder
+                )
 
     def find(self, token: str) -> Ticket | None:
         silent: UnreachableError | None = None
         for host in self.hosts():
             ticket = Ticket(token, host.name)
             try:
-                if self._seen(self._absolute(host), ticket)[0] != "absent":
+                kind, machine, _ = self._seen(self._absolute(host), ticket)
+                if kind != "absent" and machine in ("", host.name):
                     return ticket
             except UnreachableError as error:
                 silent = error

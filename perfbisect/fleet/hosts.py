@@ -31,12 +31,12 @@ setsid sh -c "$script" sh . "$@" > /dev/null 2>&1 < /dev/null &
 """
 """The agent's session inherits the lock of ``alive``, which the kernel releases when it ends."""
 
-_IS_GONE = 'cd "$1" 2>/dev/null || exit 0; exec 9>>alive; flock -n 9'
+_IS_GONE = 'cd "$1" 2>/dev/null && [ -e alive ] || exit 0; exec 9>>alive; flock -n 9'
 
 _SIGNAL = """\
-cd "$1" 2>/dev/null || exit 0
+cd "$1" 2>/dev/null && [ -e alive ] || exit 0
 (exec 9>>alive; flock -n 9) && exit 0
-kill "-$2" -- "-$(cat pid)" 2>/dev/null
+kill -s "$2" -- "-$(cat pid)" 2>/dev/null
 true
 """
 """While the lock is held the session lives, and its process id is nobody else's."""

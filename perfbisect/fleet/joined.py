@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfbisect.environments.base import Environment
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.fleet.base import BundleState, Fleet, Ticket
+from perfbisect.fleet.base import BundleState, Fleet, Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, MachineDocument
 
 
@@ -55,5 +55,15 @@ class JoinedFleet:
         self._owner(ticket.machine).cancel(ticket, grace)
 
     def find(self, token: str) -> Ticket | None:
-        found = (fleet.find(token) for fleet in self._fleets)
-        return next((ticket for ticket in found if ticket is not None), None)
+        silent: UnreachableError | None = None
+        for fleet in self._fleets:
+            try:
+                ticket = fleet.find(token)
+            except UnreachableError as error:
+                silent = error
+                continue
+            if ticket is not None:
+                return ticket
+        if silent is not None:
+            raise silent
+        return None

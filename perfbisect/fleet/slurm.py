@@ -8,6 +8,8 @@ file system that the nodes share.
 from __future__ import annotations
 
 import math
+import re
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +28,22 @@ _AT_ONCE_S = 60
 
 _KILL_WAIT_S = 60.0
 """Beyond the grace: Slurm itself waits KillWait, 30 s by default, before it kills."""
+
+_IS_CUT = 'cd "$1" 2>/dev/null && [ -e started ] && [ ! -e exit ] && [ ! -e run/manifest.json ]'
+
+_SIGNAL = """\
+for entry in /proc/[0-9]*; do
+  process=${entry#/proc/}
+  if [ "$process" != $$ ] && [ "$entry/cwd" -ef "$1" ]; then
+    kill -s "$2" "$process" 2>/dev/null && found=$process
+  fi
+done
+[ -z "$found" ]
+"""
+"""Signals the agent and its script: they work in the bundle's folder, by whatever job they were started."""
+
+_OF_THE_COMMAND = re.compile(r"^srun: error: \S+: task", re.MULTILINE)
+"""What srun says of the command's own exit code; after other errors there was no command."""
 
 _HAS_STARTED = '[ -e "$1/started" ]'
 
@@ -73,6 +91,7 @@ class SlurmFleet(FolderFleet):
         return tuple(FleetHost(name, self._connection, self._folder, self._command) for name in self._nodes)
 
     def _list_nodes(self) -> None:
+        found: dict[str, str] = {}
         words = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%f"]
         words += [f"--partition={self._options.partition}"] if self._options.partition else []
         wanted, needed = set(filter(None, self._options.nodes.split("+"))), self._options.constraint
@@ -81,10 +100,10 @@ class SlurmFleet(FolderFleet):
             is_plain = needed.replace("_", "").isalnum()
             if (wanted and name not in wanted) or (is_plain and needed not in features.split(",")):
                 continue
-            self._nodes[name] = state
+            found[name] = state
+        self._nodes = found
 
     def machines(self) -> Sequence[MachineDocument]:
-        self._nodes.clear()
         self._list_nodes()
         down = {name: state for name, state in self._nodes.items() if state not in _USABLE}
         looked = {document.name: document for document in super().machines()}
@@ -99,10 +118,17 @@ class SlurmFleet(FolderFleet):
         return super()._look(host)
 
     def ask(self, host: FleetHost, argv: Sequence[str]) -> Answer:
-        """By a job of its own, which does not wait for long: a node that is in use does not answer."""
+        """By a job of its own, which does not wait for long: a node that is in use does not answer.
+
+        Raises:
+            UnreachableError: the job did not run.
+        """
         words = ["srun", "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={host.name}"]
         words += [f"--immediate={_AT_ONCE_S}", "--job-name=perfbisect", *self._options.arguments]
-        return self._connection.run([*words, *argv], timeout=3 * _AT_ONCE_S)
+        answer = self._connection.run([*words, *argv], timeout=3 * _AT_ONCE_S)
+        if answer.code and "srun: error: " in answer.errors and not _OF_THE_COMMAND.search(answer.errors):
+            raise UnreachableError(f"{host.name} does not answer: {answer.errors}")
+        return answer
 
     def start(self, host: FleetHost, ticket: Ticket, argv: Sequence[str], bundle: Bundle) -> str:
         folder = host.bundle(ticket.token)
@@ -111,7 +137,9 @@ class SlurmFleet(FolderFleet):
         ):
             return ticket.engine_id
         script = f"#!/bin/sh\n{AGENT_SCRIPT}".encode()
-        self._connection.run(["sh", "-c", 'cat > "$1"', "sh", f"{folder}/{_BATCH}"], script)
+        written = self._connection.run(["sh", "-c", 'cat > "$1"', "sh", f"{folder}/{_BATCH}"], script)
+        if written.code:
+            raise MachineError(f"cannot write {folder}: {written.errors}")
         words = ["sbatch", "--parsable", "--no-requeue", "--nodes=1", "--exclusive", "--job-name=perfbisect"]
         words += [f"--comment={ticket.token}", f"--nodelist={host.name}", f"--output={folder}/slurm.out"]
         words += [f"--time={math.ceil(bundle.limit + bundle.wait) + 5}", *self._options.arguments]
@@ -137,8 +165,23 @@ class SlurmFleet(FolderFleet):
             for job in self._jobs(ticket.token):
                 self._connection.run([*words, job])
             if wait_until(lambda: not self._jobs(ticket.token), seconds):
+                break
+        else:
+            raise MachineError(f"Slurm does not end the job of bundle {ticket.token} on {host.name}")
+        if self._connection.run(["sh", "-c", _IS_CUT, "sh", host.bundle(ticket.token)]).code == 0:
+            self._end_forgotten(host, ticket, grace)
+
+    def _end_forgotten(self, host: FleetHost, ticket: Ticket, grace: float) -> None:
+        """End an agent of whose job the controller knows nothing any more."""
+
+        def signals(number: int) -> bool:
+            words = ["sh", "-c", _SIGNAL, "sh", host.bundle(ticket.token), str(number)]
+            return self.ask(host, words).code == 0
+
+        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 30.0)):
+            if signals(number) or wait_until(lambda: signals(0), seconds):
                 return
-        raise MachineError(f"Slurm does not end the job of bundle {ticket.token} on {host.name}")
+        raise MachineError(f"the agent of bundle {ticket.token} cannot be ended on {host.name}")
 
     def _slurm(self, argv: Sequence[str]) -> Answer:
         answer = self._connection.run(argv)
