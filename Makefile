@@ -78,7 +78,7 @@ demo-nightly: $(STAMP)
 # Compile once: the tests start perfbisect over a hundred times, and PYTHONDONTWRITEBYTECODE may be set.
 test: $(STAMP)
 	$(PY) -m compileall -q perfbisect
-	$(PY) -m pytest -m "not vllm and not browser and not images" -n $(WORKERS) --dist worksteal $(DECISIONS:%=--cov=perfbisect/%) --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
+	$(PY) -m pytest -m "not vllm and not browser and not images and not fleet" -n $(WORKERS) --dist worksteal $(DECISIONS:%=--cov=perfbisect/%) --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
 
 test-browser: $(STAMP)
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \

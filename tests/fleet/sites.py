@@ -1,0 +1,292 @@
+"""Sites: an engine with two machines, "fast" and "slow", on this host.
+
+All that a site needs is in its folder: keys, configurations, daemons' files, and the homes of its machines.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from perfbisect.fleet.base import Fleet
+from perfbisect.fleet.connection import LocalConnection
+from perfbisect.fleet.folders import FleetHost
+from perfbisect.fleet.hosts import HostFleet, read_hosts
+from perfbisect.system.processes import TOKEN_VARIABLE
+
+MACHINES = ("fast", "slow")
+_QUICK = f"{sys.executable} {Path(__file__).with_name('quick_agent.py')}"
+_REAL = f"{sys.executable} -c 'from perfbisect.cli import main; main()'"
+_COMMAND = """\
+#!/bin/sh
+home={homes}/{name}
+export PYTHONPATH={root} PERFBISECT_LOCKS=$home/locks PERFBISECT_STATE=$home/state OMP_NUM_THREADS=1
+export PERFBISECT_CACHE={homes}/cache PERFBISECT_LIMITS=off PERFBISECT_BACKOFF=0.1
+export CUDA_VISIBLE_DEVICES={name} HOLD=$home/hold MEASURED=$home/measured
+unset PERFBISECT_TOKEN
+[ ! -e "$home/variables" ] || . "$home/variables"
+[ ! -e "$home/real" ] || exec {real} "$@"
+exec {quick} "$@"
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def await_that(happened: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def find_tool(name: str) -> str:
+    """The path of a program, which many systems keep out of a user's PATH."""
+    path = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if path is None:
+        pytest.fail(f"there is no {name}: make test-fleet installs it", pytrace=False)
+    return path
+
+
+def run_tool(name: str, *words: str) -> str:
+    done = subprocess.run([find_tool(name), *words], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, f"{name} {words}: {done.stderr}"
+    return done.stdout
+
+
+def start_daemon(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Started in the background: its output is in the file that its configuration names."""
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
+    )
+
+
+def _processes(wanted: Callable[[psutil.Process], bool]) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and wanted(process):
+                yield process
+        except psutil.Error:
+            continue
+
+
+class Site(ABC):
+    """``folder``: of everything; its path is short, for the paths of sockets."""
+
+    name: str
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.homes = folder, folder / "homes"
+
+    def make(self) -> None:
+        """Write what the machines need, before the first start."""
+        for name in MACHINES:
+            (self.homes / name).mkdir(parents=True)
+        self._write_commands()
+
+    def _write_commands(self) -> None:
+        for name in MACHINES:
+            self.write_command(self.homes / name / "agent", name)
+
+    def write_command(self, path: Path, name: str) -> None:
+        """Write how the agent of a machine is called; ``name`` may be a shell's expansion."""
+        root = Path(__file__).parents[2]
+        path.write_text(_COMMAND.format(homes=self.homes, name=name, root=root, real=_REAL, quick=_QUICK))
+        path.chmod(0o755)
+
+    @abstractmethod
+    def fleet(self) -> Fleet:
+        """A new object of the engine, as another process would make it."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the daemons."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the daemons and all that they started."""
+
+    def bundle(self, machine: str, token: str) -> Path:
+        return self.homes / machine / "perfbisect" / "bundles" / token
+
+    def run_folder(self, token: str) -> Path:
+        """The agent's own folder of a bundle, on whichever machine."""
+        found = [self.bundle(name, token) / "run" for name in MACHINES]
+        return next((folder for folder in found if folder.exists()), found[0])
+
+    def use_real_agent(self) -> None:
+        for name in MACHINES:
+            (self.homes / name / "real").touch()
+
+    def hold(self, machine: str = "fast") -> None:
+        """Launches of a machine go on until :meth:`release`."""
+        (self.homes / machine / "hold").touch()
+
+    def release(self, machine: str = "fast") -> None:
+        (self.homes / machine / "hold").unlink(missing_ok=True)
+
+    def set_variables(self, machine: str, text: str) -> None:
+        """Shell commands that run before the machine's agent."""
+        (self.homes / machine / "variables").write_text(text)
+
+    def clean(self) -> None:
+        """Undo what a test set."""
+        for name in MACHINES:
+            for file in ("hold", "real", "variables", "measured"):
+                (self.homes / name / file).unlink(missing_ok=True)
+
+    def measured(self) -> list[str]:
+        """Tokens of the launches that the quick agents made."""
+        files = [self.homes / name / "measured" for name in MACHINES]
+        return [line for file in files if file.exists() for line in file.read_text().split()]
+
+    def agents(self, token: str) -> list[psutil.Process]:
+        """The agent of a bundle, and the script that started it, which comes first."""
+        folders = [str(self.bundle(name, token)) for name in MACHINES]
+        return list(_processes(lambda process: process.cwd() in folders))
+
+    def servers(self, token: str) -> list[psutil.Process]:
+        """Processes of a bundle's launches."""
+        journal = self.run_folder(token) / "journal.jsonl"
+        text = journal.read_text() if journal.exists() else ""
+
+        def is_of_it(process: psutil.Process) -> bool:
+            launch = process.environ().get(TOKEN_VARIABLE, "").partition(".")[0]
+            return bool(launch) and launch in text
+
+        return list(_processes(is_of_it))
+
+    def living(self, token: str) -> list[psutil.Process]:
+        return self.agents(token) + self.servers(token)
+
+    def kill_agent(self, token: str) -> None:
+        """kill -9 of the agent and its script; its server lives on."""
+        for process in self.agents(token):
+            process.kill()
+        await_that(lambda: not self.agents(token), "a killed agent lives")
+
+    def fill_disk(self, machine: str, token: str) -> None:
+        """Agents of the machine, also one that runs, cannot write from now on, as on a full disk.
+
+        By the limit of a file's size, which needs no mount: a write fails with EFBIG in place of ENOSPC.
+        """
+        self.set_variables(machine, "ulimit -f 0\n")
+        for process in self.agents(token):
+            process.rlimit(psutil.RLIMIT_FSIZE, (0, 0))
+
+
+class FolderSite(Site):
+    """Machines that commands reach without ssh: folders of this host."""
+
+    name = "folders"
+
+    def fleet(self) -> Fleet:
+        hosts = [
+            FleetHost(
+                name,
+                LocalConnection(),
+                str(self.homes / name / "perfbisect"),
+                (str(self.homes / name / "agent"),),
+                "cpu",
+            )
+            for name in MACHINES
+        ]
+        return HostFleet("folders", hosts)
+
+    def start(self) -> None:
+        """There is none."""
+
+    def stop(self) -> None:
+        """There is none."""
+
+
+_SSHD = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/key.pub
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+"""
+
+_HOSTS = """\
+options: [-F, none, -p, "{port}", -i, {folder}/key, -o, IdentitiesOnly=yes, -o, LogLevel=ERROR,
+  -o, StrictHostKeyChecking=no, -o, UserKnownHostsFile={folder}/known_hosts]
+profile: cpu
+hosts:
+"""
+
+_HOST = """\
+- {{name: {name}, address: "{user}@127.0.0.1", folder: {home}/perfbisect, command: [{home}/agent]}}
+"""
+
+
+class SshSite(Site):
+    """Two machines behind one sshd, which listens on the loopback."""
+
+    name = "ssh"
+
+    def make(self) -> None:
+        super().make()
+        self._port = free_port()
+        for key in ("host_key", "key"):
+            run_tool("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / key))
+        (self.folder / "sshd_config").write_text(_SSHD.format(folder=self.folder, port=self._port))
+        entries = [
+            _HOST.format(name=name, user=getpass.getuser(), home=self.homes / name) for name in MACHINES
+        ]
+        hosts = _HOSTS.format(folder=self.folder, port=self._port) + "".join(entries)
+        (self.folder / "hosts.yaml").write_text(hosts)
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # no option of sshd moves it
+
+    def fleet(self) -> Fleet:
+        return HostFleet("ssh", read_hosts(self.folder / "hosts.yaml"))
+
+    def start(self) -> None:
+        self._sshd = start_daemon(
+            [find_tool("sshd"), "-D", "-f", str(self.folder / "sshd_config"), "-E", str(self.folder / "log")]
+        )
+        await_that(self._answers, "sshd does not listen")
+
+    def _answers(self) -> bool:
+        assert self._sshd.poll() is None, (self.folder / "log").read_text()
+        with socket.socket() as connecting:
+            return connecting.connect_ex(("127.0.0.1", self._port)) == 0
+
+    def kill_connections(self) -> int:
+        """kill -9 of sshd's process of each connection; returns how many there were."""
+        connections = psutil.Process(self._sshd.pid).children()
+        for connection in connections:
+            for process in (*connection.children(recursive=True), connection):
+                if process.name().startswith("sshd"):
+                    process.kill()
+        psutil.wait_procs(connections, timeout=10)
+        return len(connections)
+
+    def stop(self) -> None:
+        self.kill_connections()
+        self._sshd.kill()
+        self._sshd.wait()
+
+
+SITES: dict[str, type[Site]] = {site.name: site for site in (FolderSite, SshSite)}
+SOME_SITES = ("folders", pytest.param("ssh", marks=pytest.mark.fleet))

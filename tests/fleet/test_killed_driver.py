@@ -1,0 +1,55 @@
+"""A driver that is killed and resumed measures nothing twice, loses nothing and leaves nothing alive."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.replay import launches
+from perfbisect.measure.attempt import read_attempt
+from tests.fleet.driver import NOT_SUBMITTED, POINTS, SUBMITTED, Killer, drive
+from tests.fleet.sites import SOME_SITES, Site, await_that
+
+
+@pytest.fixture
+def job(site: Site, tmp_path: Path) -> Iterator[Job]:
+    """A job on the site, of which no process lives afterwards."""
+    site.clean()
+    job = Job(tmp_path / "job")
+    yield job
+    site.clean()
+    tokens = [launch.token for launch in launches(job.events())]
+    await_that(lambda: not any(map(site.living, tokens)), "processes of a launch live after its end", 10.0)
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("site", SOME_SITES, indirect=True)
+def test_a_driver_that_is_killed_is_resumed(site: Site, job: Job, point: str) -> None:
+    if point == "running":
+        site.hold()
+    command = [sys.executable, "-m", "tests.fleet.driver", site.name, str(site.folder), str(job.path), point]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    site.release()
+    before = launches(job.events())
+    assert [launch.end for launch in before] == ([] if point == "before the start" else [None])
+    after = drive(site.fleet(), job, Killer(""))
+    made = [launch for launch in after if launch.end == "finished"]
+    assert len(made) == 1
+    attempt = read_attempt(job.path / made[0].folder)
+    assert attempt is not None and (attempt.id, attempt.slot) == (made[0].attempt_id, "fast")
+    assert (job.path / made[0].folder / "server.log").read_text() == "a server\n"
+    assert len(site.measured()) == 1
+    if point in SUBMITTED:
+        assert [launch.token for launch in after] == [launch.token for launch in before]
+    else:
+        assert point in NOT_SUBMITTED
+        assert [launch.end for launch in after] == ["abandoned"] * len(before) + ["finished"]
