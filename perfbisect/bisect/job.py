@@ -107,7 +107,8 @@ def next_step(
     if isinstance(action, Wait):
         return action
     if action.purpose != "search":
-        return request(action.index, action.purpose, action.runs, reason_sentence(action.why, plan))
+        order = request(action.index, action.purpose, action.runs, reason_sentence(action.why, plan))
+        return order if action.mate is None else replace(order, mate=plan.positions[action.mate].change)
     launched, base = {launch.position for launch in records}, plan.merge_base
     if base is not None and base not in launched and not plan.positions[base].skip:
         why = f"the merge base: is the step in {plan.end_name(0)}'s own commits?"

@@ -163,7 +163,8 @@ def _next_launch(
     index = confirm.turn(step.parent, step.culprit, made)
     change, runs = plan.positions[index].change, _confirming_launch(records, step).runs
     why = f"the A/B on another machine, pair {made // 2 + 1}"
-    return LaunchRequest(index, change, "replicate", runs, why)
+    mate = None if made % 2 else plan.positions[step.parent + step.culprit - index].change
+    return LaunchRequest(index, change, "replicate", runs, why, mate=mate)
 
 
 def _sides(

@@ -186,7 +186,7 @@ def _reclaim(
     def report(phase: str, detail: Mapping[str, object]) -> None:
         sink(PhaseStarted(phase, detail, launch.slot))
 
-    return executor.reclaim(launch.attempt_id, launch.token, launch.slot, folder, report)
+    return executor.reclaim(launch, folder, report)
 
 
 def end_on_fleet(workspace: Workspace, plan: JobPlan, open_launches: Sequence[LaunchRecord]) -> int:

@@ -40,6 +40,7 @@ from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.cell import Cell
+from perfbisect.model.change import Change
 from perfbisect.report.kind import JobKind, JobStatus
 from perfbisect.stats import ab_test
 
@@ -74,7 +75,10 @@ def _next_launch(
     side = plan.position(count)
     why = plan.reason(count) + (", for the guards" if for_guards else "")
     change, name = plan.sides[side].change, plan.side_name(side)
-    return LaunchRequest(side, change, plan.purpose, plan.runs, why, cells[side], name)
+    mate: Change | None = None
+    if isinstance(plan, ComparePlan) and count % 2 == 0 and cells[0] == cells[1]:
+        mate = plan.sides[1 - side].change
+    return LaunchRequest(side, change, plan.purpose, plan.runs, why, cells[side], name, mate)
 
 
 def measure_launches(

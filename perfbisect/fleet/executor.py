@@ -10,19 +10,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from perfbisect.environments.base import Builder, Environment
-from perfbisect.errors import Interrupted, MachineError
+from perfbisect.errors import BuildError, Interrupted, MachineError
 from perfbisect.fleet.agent import read_manifest
 from perfbisect.fleet.base import BundleState, Fleet, Ticket, UnreachableError
 from perfbisect.fleet.bundle import CLIENT, Bundle, BundledLaunch
 from perfbisect.fleet.specs import slot_there
 from perfbisect.jobs.plans import MeasurementConfig, cell_data
+from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.machine import profile
 from perfbisect.machine.slots import Slot
 from perfbisect.measure import faults
 from perfbisect.measure.attempt import FILE, read_attempt, write_attempt
 from perfbisect.measure.executor import AttemptRequest, PhaseLimits, Shared, Sink, Started, Turn
 from perfbisect.measure.record import AttemptRecord
-from perfbisect.model.attempt import Attempt, Provenance
+from perfbisect.model.attempt import Attempt, Provenance, Purpose
+from perfbisect.model.change import Change
 from perfbisect.system.processes import StopRequested, never
 
 _T = TypeVar("_T")
@@ -48,7 +50,10 @@ _BROUGHT = ".bundle"
 
 @dataclass
 class FleetExecutor:
-    """Implements :class:`perfbisect.measure.executor.Executor`; each attempt is a bundle of one launch.
+    """Implements :class:`perfbisect.measure.executor.Executor`; a bundle is an attempt, or the two of a pair.
+
+    A pair is made under one lease. Both are brought when both have ended: the first attempt waits for that,
+    the second is there at once. If one of them is lost, so is the other.
 
     ``client``: the client's environment, None: each change's own. ``wait``: minutes to wait for a lease.
     """
@@ -64,6 +69,8 @@ class FleetExecutor:
     """Machines and keys that were brought to them."""
     _lost: set[Ticket] = field(default_factory=set, init=False, repr=False)
     """Bundles without a result that may go on where they are."""
+    _mates: dict[str, Path] = field(default_factory=dict, init=False, repr=False)
+    """By slot: the folder of a pair whose second launch nobody has asked for yet."""
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
         """Run one attempt on the machine of its slot and write its ``attempt.json`` here.
@@ -77,13 +84,18 @@ class FleetExecutor:
         slot = request.slot
         assert slot is not None
         ticket, submitted = Ticket(request.token, slot.machine), False
+        home = _Home(request.id, request.folder, slot.name)
         try:
             request.folder.mkdir(parents=True, exist_ok=True)
-            self._build(record, slot.machine, sink)
+            pair = self._mates.pop(slot.name, None)
+            second = home.mate(pair, request.change.id, request.purpose, request.runs) if pair else None
+            if second is not None:
+                return second
+            mate = self._build(record, slot.machine, sink)
             record.phase = "launch"
-            home = _Home(request.id, request.folder, slot.name, record.seconds["build"])
+            home = replace(home, build=record.seconds["build"])
             self._end_lost(slot.machine)
-            bundle, submitted = self._bundle(request, slot, record.environment), True
+            bundle, submitted = self._bundle(request, slot, mate), True
             with self._ended_when_stopped(ticket, request.id):
                 self._until_reached(lambda: self.fleet.submit(ticket, bundle), SUBMITTED_WITHIN_S)
                 return self._follow(ticket, home, sink)
@@ -100,32 +112,28 @@ class FleetExecutor:
         for place, turn in enumerate(turns, 1):
             yield self.run(replace(turn(), suite=""), started=started, sink=sink), place < len(turns)
 
-    def reclaim(self, identity: str, token: str, slot: str, folder: Path, sink: Sink) -> Attempt | None:
+    def reclaim(self, launch: LaunchRecord, folder: Path, sink: Sink) -> Attempt | None:
         """The attempt that an earlier process of this job submitted, once it has ended.
 
-        None if it was never submitted or came to nothing.
+        None if it was never submitted or came to nothing. The second launch of a pair is in the folder of the
+        first.
 
         Raises:
             Interrupted: Ctrl-C or a stop; the bundle is ended.
             UnreachableError: its machine does not answer.
         """
-        ticket = self.fleet.find(token)
+        home = _Home(launch.attempt_id, folder, launch.slot)
+        ticket = self.fleet.find(launch.token)
         if ticket is None:
-            return None
+            first = _launch_before(folder, launch.slot)
+            return home.mate(first, launch.change_id, launch.purpose, launch.runs) if first else None
         try:
-            with self._ended_when_stopped(ticket, identity):
-                return self._follow(ticket, _Home(identity, folder, slot), sink)
+            with self._ended_when_stopped(ticket, launch.attempt_id):
+                return self._follow(ticket, home, sink)
         except UnreachableError:
             raise
         except MachineError:
             return None
-
-    def end(self, token: str) -> bool:
-        """End the bundle of a token, if there is one; returns whether there was."""
-        ticket = self.fleet.find(token)
-        if ticket is not None:
-            self.fleet.cancel(ticket, _GRACE_S)
-        return ticket is not None
 
     def _end_lost(self, machine: str) -> None:
         """End earlier bundles of a machine: they would hold its slots."""
@@ -133,13 +141,22 @@ class FleetExecutor:
             self.fleet.cancel(ticket, 0.0)
             self._lost.discard(ticket)
 
-    def _build(self, record: AttemptRecord, machine: str, sink: Sink) -> None:
-        """Build the environment here, and bring it to the machine with the client's."""
+    def _build(self, record: AttemptRecord, machine: str, sink: Sink) -> Change | None:
+        """Build the environment here, and bring it to the machine with the client's.
+
+        Returns the mate; None where its own environment cannot be built, which its own attempt will say.
+        """
         request = record.request
         with record.timed("build", request.folder / "build.log"):
             environment = self.builder.ensure(request.change, log=record.log, timeout=request.limits.build)
-            record.environment = environment
-            needed = [environment, *([self.client] if self.client is not None else [])]
+            record.environment, needed, mate = environment, [environment], request.mate
+            if mate is not None:
+                log = request.folder / "build-mate.log"
+                try:
+                    needed.append(self.builder.ensure(mate, log=log, timeout=request.limits.build))
+                except BuildError:
+                    mate = None
+            needed += [self.client] if self.client is not None else []
             missing = [one for one in needed if (machine, one.key) not in self._placed]
             if missing:
                 self.fleet.place(machine, missing)
@@ -147,9 +164,11 @@ class FleetExecutor:
         sink("build", {"seconds": record.seconds["build"], "cached": environment.seconds == 0.0})
         if self.stop_requested():
             raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
+        return mate
 
-    def _bundle(self, request: AttemptRequest, slot: Slot, environment: Environment | None) -> Bundle:
-        keys = {request.change.id: environment.key} if environment is not None else {}
+    def _bundle(self, request: AttemptRequest, slot: Slot, mate: Change | None) -> Bundle:
+        changes = [request.change, *([mate] if mate is not None else [])]
+        keys = {change.id: self.builder.key(change) for change in changes}
         client = {CLIENT: self.client.key} if self.client is not None else {}
         return Bundle(
             cell=cell_data(request.cell),
@@ -158,9 +177,11 @@ class FleetExecutor:
             metric=request.cell.headline,
             token=request.token,
             slot=slot_there(slot),
-            launches=(BundledLaunch(change=request.change, purpose=request.purpose, runs=request.runs),),
+            launches=tuple(
+                BundledLaunch(change=change, purpose=request.purpose, runs=request.runs) for change in changes
+            ),
             environments=keys | client,
-            limit=_limit(request.limits, request.cell.ready_timeout),
+            limit=len(changes) * _limit(request.limits, request.cell.ready_timeout),
             wait=self.wait,
         )
 
@@ -182,13 +203,14 @@ class FleetExecutor:
         brought = home.folder / _BROUGHT
         brought.mkdir(parents=True, exist_ok=True)
         is_whole = self._until_reached(lambda: self.fleet.fetch(ticket, brought))
-        attempt = home.attempt(brought) if is_whole else None
+        attempt = home.attempt(brought, 0) if is_whole else None
         if attempt is None:
             raise MachineError(
-                state.why or f"nothing came back from {ticket.machine}",
+                state.why or f"nothing came back from {ticket.machine}, or its pair was lost",
                 where=home.folder,
                 code="machine_failed",
             )
+        self._mates[home.slot] = brought
         return attempt
 
     def _await_end(self, ticket: Ticket, sink: Sink) -> BundleState:
@@ -248,14 +270,18 @@ class _Home:
     slot: str
     build: float = 0.0
 
-    def attempt(self, brought: Path) -> Attempt | None:
-        """The attempt in a bundle's folder, as one of this job's; None if it has no result."""
+    def attempt(self, brought: Path, place: int) -> Attempt | None:
+        """The attempt of a launch in a bundle's folder, as one of this job's.
+
+        None if it has no result, or if another launch of the bundle was lost: its pair is void.
+        """
         manifest = read_manifest(brought)
-        launch = manifest.launches[0] if manifest is not None else None
-        if launch is None or launch.outcome != "measured":
+        if manifest is None or place >= len(manifest.launches):
             return None
-        attempt = read_attempt(brought / launch.folder)
-        if attempt is None:
+        launch = manifest.launches[place]
+        attempt = read_attempt(brought / launch.folder) if launch.outcome == "measured" else None
+        is_void = any(other.outcome != "measured" for other in manifest.launches)
+        if attempt is None or (is_void and attempt.failure is None):
             return None
         for path in (brought / launch.folder).iterdir():
             if path.name != FILE:
@@ -264,6 +290,23 @@ class _Home:
         attempt = replace(attempt, id=self.id, folder=str(self.folder), seconds=seconds, slot=self.slot)
         write_attempt(self.folder, attempt)
         return attempt
+
+    def mate(self, brought: Path, change_id: str, purpose: Purpose, runs: int) -> Attempt | None:
+        """The second launch of a pair, if it is the one that is asked for."""
+        attempt = read_attempt(brought / "attempts" / "002")
+        if attempt is None or (attempt.change_id, attempt.purpose) != (change_id, purpose):
+            return None
+        is_whole = attempt.failure is not None or len(attempt.runs) == runs
+        return self.attempt(brought, 1) if is_whole else None
+
+
+def _launch_before(folder: Path, slot: str) -> Path | None:
+    """What was brought of the launch before that of a folder, on the same slot."""
+    for other in sorted(folder.parent.iterdir(), reverse=True):
+        attempt = read_attempt(other) if other.name < folder.name else None
+        if attempt is not None and attempt.slot == slot:
+            return other / _BROUGHT
+    return None
 
 
 def _limit(limits: PhaseLimits, ready: float) -> float:

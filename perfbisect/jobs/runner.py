@@ -116,6 +116,8 @@ class LaunchRequest:
     """None: the job's."""
     side: str = ""
     """Names the change in errors; empty: by its id."""
+    mate: Change | None = None
+    """The change of the next launch, if both are a pair."""
 
 
 def launch_started(number: int, order: LaunchRequest, last: int, slot: str) -> LaunchStarted:
@@ -175,6 +177,7 @@ def record_start(
         token=token,
         slot=slot if slot.name else None,
         measured_before=_measured(journal, cell, order.change),
+        mate=order.mate,
     )
 
 

@@ -69,6 +69,17 @@ class World:
         (folder,) = (self.folder / "state" / "jobs").iterdir()
         return Job(folder)
 
+    def manifests(self) -> dict[Path, dict[str, Any]]:
+        """Of the bundles that have ended, by their folders on the machines."""
+        folders = [folder for name in ("alpha", "beta") for folder in self.machines.bundles(name)]
+        paths = {folder: folder / "run" / "manifest.json" for folder in folders}
+        return {folder: json.loads(path.read_text()) for folder, path in paths.items() if path.exists()}
+
+    def measured_there(self) -> int:
+        """Launches with a result on the machines."""
+        launches = [launch for bundle in self.manifests().values() for launch in bundle["launches"]]
+        return sum(launch["outcome"] == "measured" for launch in launches)
+
     def wait_for_launch(self) -> None:
         """Until a launch is under way on each machine."""
         deadline = time.monotonic() + 100
@@ -102,6 +113,7 @@ def _measured(job: Job) -> list[LaunchRecord]:
     return [launch for launch in launches(job.events()) if launch.end == "finished"]
 
 
+@pytest.mark.fleet
 def test_a_bisection_over_two_machines_names_the_commit(world: World) -> None:
     code, document = world.finish(world.start(*world.bisect()))
     assert code == 3, document
@@ -111,12 +123,20 @@ def test_a_bisection_over_two_machines_names_the_commit(world: World) -> None:
     for launch in made:
         assert (world.job.path / launch.folder / "attempt.json").exists()
         assert launch.attempt is not None and launch.attempt.slot == launch.machine
-    sent = [folder for name in ("alpha", "beta") for folder in world.machines.bundles(name)]
-    assert sorted(folder.name for folder in sent) == sorted(
-        launch.token for launch in launches(world.job.events())
+    assert world.measured_there() == len(made)
+    bundles = world.manifests()
+    assert {folder.name for folder in bundles} <= {launch.token for launch in made}
+    pairs = [bundle for bundle in bundles.values() if len(bundle["launches"]) == 2]
+    assert len(pairs) >= 3  # the ends on both machines, and the A/B
+    assert all(bundle["leased"] is not None for bundle in pairs)
+    confirmed, replicated = (
+        next(launch.machine for launch in made if launch.purpose == purpose)
+        for purpose in ("confirm", "replicate")
     )
+    assert document["replicated_on"] == [confirmed, replicated]
 
 
+@pytest.mark.fleet
 def test_a_killed_driver_takes_back_what_goes_on_without_it(world: World) -> None:
     process = world.start(*world.bisect())
     world.wait_for_launch()
@@ -130,8 +150,10 @@ def test_a_killed_driver_takes_back_what_goes_on_without_it(world: World) -> Non
     assert document["culprits"][0]["changes"][0]["id"] == world.history.culprit
     after = {launch.attempt_id: launch for launch in launches(world.job.events())}
     assert [after[launch.attempt_id].end for launch in still_open] == ["finished"] * len(still_open)
+    assert world.measured_there() == len(_measured(world.job))
 
 
+@pytest.mark.fleet
 def test_stop_ends_what_a_killed_driver_left_on_the_machines(world: World) -> None:
     process = world.start(*world.bisect())
     world.wait_for_launch()
@@ -143,6 +165,7 @@ def test_stop_ends_what_a_killed_driver_left_on_the_machines(world: World) -> No
     assert not world.living()
 
 
+@pytest.mark.fleet
 def test_a_comparison_makes_each_block_on_one_machine(world: World) -> None:
     words = ["--a", world.history.good, "--b", world.history.bad, "--blocks", "4"]
     code, document = world.finish(world.start(*world.measuring("compare", *words)))

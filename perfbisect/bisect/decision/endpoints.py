@@ -57,7 +57,7 @@ def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Se
     posterior = state.whole if made else None
     if posterior is None:
         why = Reason("end round", index=order[0], round=turn + 1)
-        return NextLaunch(order[0], min(2, plan.max_runs), "end", why)
+        return NextLaunch(order[0], min(2, plan.max_runs), "end", why, order[1])
     rounds = min(len(state.at(0)), len(state.at(plan.n)))
     if posterior.none < SEARCH_BELOW:
         return None
@@ -74,7 +74,7 @@ def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Se
             return None
         return SearchEnd(outcome.without_culprit(state, posterior, "too small", needed))
     why = Reason("end round", index=order[0], round=turn + 1, none=posterior.none)
-    return NextLaunch(order[0], runs, "end", why)
+    return NextLaunch(order[0], runs, "end", why, order[1])
 
 
 def launches_if_futile(state: SearchState, posterior: Posterior) -> int:

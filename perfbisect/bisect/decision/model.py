@@ -125,12 +125,13 @@ class Reason:
 
 @dataclass(frozen=True)
 class NextLaunch:
-    """Launch this position afresh and make ``runs`` runs."""
+    """Launch this position afresh and make ``runs`` runs; ``mate``: the other one of a pair that begins."""
 
     index: int
     runs: int
     purpose: Purpose
     why: Reason
+    mate: int | None = None
 
 
 @dataclass(frozen=True)

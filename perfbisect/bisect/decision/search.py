@@ -184,10 +184,10 @@ def next_neighbour(state: SearchState, span: Span, pairs: Pairs) -> int | None:
 
 
 def _turn(pairs: Pairs, skips: frozenset[int]) -> NextLaunch:
-    made = pairs.launches
-    index = confirm.turn(parent_of(pairs.culprit, skips), pairs.culprit, len(made))
+    made, parent = pairs.launches, parent_of(pairs.culprit, skips)
+    index, other = (confirm.turn(parent, pairs.culprit, len(made) + k) for k in (0, 1))
     why = Reason("pair", round=len(made) // 2 + 1)
-    return NextLaunch(index, made[0].runs, "confirm", why)
+    return NextLaunch(index, made[0].runs, "confirm", why, None if len(made) % 2 else other)
 
 
 def _begin(state: SearchState, posterior: Posterior, culprit: int, context: SlotContext) -> NextLaunch:
@@ -196,4 +196,4 @@ def _begin(state: SearchState, posterior: Posterior, culprit: int, context: Slot
     runs = confirm.runs_for(posterior, state.prices, state.plan.max_runs)
     if any(x.alone and x.slot == context.slot and culprit in x.positions for x in state.trials):
         return NextLaunch(parent_of(culprit, state.skips), runs, "search", Reason("parent before pair"))
-    return NextLaunch(culprit, runs, "confirm", Reason("pair", round=1))
+    return NextLaunch(culprit, runs, "confirm", Reason("pair", round=1), parent_of(culprit, state.skips))
