@@ -87,6 +87,8 @@ class FleetSession:
     """Another change than the culprit was named."""
     differs: bool | None = None
     """The interval of the whole change excludes zero."""
+    alone: bool = False
+    """It was said that the ends differ on one machine alone: on that of the world, if it has one."""
     out: tuple[int, ...] = ()
     """Machines that were put out of use."""
     replicated: str = ""
@@ -212,6 +214,10 @@ def play(world: Fleet, seed: int) -> FleetSession:
     found = outcome.verdict == "found"
     is_culprit = bool(world.step) and made.culprit in outcome.culprits
     session.right, session.wrong = found == bool(world.step) and found == is_culprit, found and not is_culprit
+    session.alone = any(
+        note.kind == "ends differ on one machine" and world.only in (None, int(note.machines[0][1:]))
+        for note in outcome.notes
+    )
     if outcome.whole is not None:
         session.differs = outcome.whole.low * outcome.whole.high > 0
     session.wall, session.gpu = made.clock, sum(event.minutes for event in made.events) + made.cut
@@ -234,6 +240,7 @@ def _row(name: str, world: Fleet, sessions: list[FleetSession]) -> str:
         f"{sum(x.wrong for x in sessions)} of {len(sessions)}",
         _share([bool(x.differs) for x in sessions if x.differs is not None]) if not world.step else "-",
         _share([x.verdict == "found" for x in sessions]),
+        _share([x.alone or x.replicated == "not seen" for x in sessions]),
         " / ".join(str(words.count(word)) for word in ("holds", "not seen", "another size")),
         _share([last in x.out for x in sessions]) if world.outlier != 1 else "-",
         str(sum(bool(set(x.out) - ({last} if world.outlier != 1 else set())) for x in sessions)),
@@ -290,11 +297,11 @@ def main(argv: list[str] | None = None) -> int:
     if not worlds:
         raise SystemExit(f"no such world; known: {'; '.join(WORLDS)}")
     print(
-        "| world | right % | wrong name | whole differs % | found % "
+        "| world | right % | wrong name | whole differs % | found % | one machine told % "
         "| second machine: holds / not seen / another size | outlier out % | others out "
         "| GPU min | wall min | with replication: GPU min | wall min |"
     )
-    print("|" + "---|" * 12, flush=True)
+    print("|" + "---|" * 13, flush=True)
     played: dict[str, list[FleetSession]] = {}
     with multiprocessing.get_context("spawn").Pool(args.procs) as pool:
         for name, world in worlds.items():

@@ -26,6 +26,7 @@ def reason_sentence(reason: Reason, plan: BisectPlan) -> str:
     sentences: Mapping[ReasonKind, str] = {
         "end round": f"{end}, round {reason.round}{known}",
         "end new to slot": f"{end}: this slot has not seen it",
+        "on one machine": f"{end}: do the ends differ on this machine alone?",
         "most informative": f"most informative: {reason.bits:.2f} bits in about {reason.minutes:.1f} min",
         "pair": f"A/B of the suspect and its parent, pair {reason.round}",
         "parent before pair": "the suspect's parent, before its A/B",
@@ -59,6 +60,10 @@ def note_sentence(note: Note, plan: BisectPlan) -> str:
         ),
         "intermittent": f"slow in {note.slow[0]} of {note.slow[1]} launches from {pair} on",
         "one machine": f"the step was seen on {' and not on '.join(note.machines)}",
+        "ends differ on one machine": (
+            f"the ends differ on {note.machines[0] if note.machines else ''} alone, by {effect}; on "
+            f"{', '.join(note.machines[1:])} by {note.whole or 0.0:+.1%}"
+        ),
         "unstable ends": f"the {ends} end could not be served at times",
         "ends swapped": f"the {last} end is {against} than the {first} end: {effect}; are they swapped?",
         "not confirmed": (

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from perfbisect.bisect.job import exit_code
 from perfbisect.bisect.machines import machines_out
 from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.journal import read
@@ -113,3 +114,22 @@ def test_machines_that_differ_as_usual_are_all_used(plan_for: MakePlan, new_job:
     assert report.outcome in ("not reproduced", "too small")
     assert "machine" not in kinds(job)
     assert {x.slot for x in report.launches if x.outcome == "measured"} == {"a/0", "b/0", "c/0"}
+
+
+def test_a_step_that_one_machine_alone_has_is_not_averaged_away(plan_for: MakePlan, new_job: NewJob) -> None:
+    speeds = {"a": 1.0, "b": 1.06, "c": 0.95, "d": 1.02}
+    world, watch = world_of(speeds, slow=None, tau=0.01), Watch()
+    last = world.changes[-1].id
+
+    def pace(request: AttemptRequest) -> float:
+        has_step = machine_of(request) == "b" and request.change.id == last
+        return speeds[machine_of(request)] * (1.3 if has_step else 1.0)
+
+    world.pace = pace
+    job = new_job(plan_for(world), watch, world)
+    report = verdict(job, watch, world, slots=fleet(*speeds))
+    assert report.outcome == "too small"
+    assert exit_code(report) == 4
+    (text,) = [text for text in report.summary if "the ends differ on" in text]
+    assert "the ends differ on b alone, by +" in text
+    assert "machine" not in kinds(job), "it is no fault of the machine"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from perfbisect.bisect.decision import multi_step, outcome
 from perfbisect.bisect.decision.endpoints import launches_if_futile, next_end
+from perfbisect.bisect.decision.machines import ends_by_machine
 from perfbisect.bisect.decision.model import (
     Beliefs,
     Event,
@@ -52,6 +53,9 @@ def next_action(
     context = SlotContext(slot, tuple(pending), tuple(slots))
     state = SearchState.from_events(plan, tuple(events))
     action = _decide(state, context)
+    if isinstance(action, SearchEnd) and action.outcome.verdict != "found":
+        again = _ends_again(state, context)
+        return action if again is None else again
     if not isinstance(action, NextLaunch):
         return action
     expected = state.prices.under_way((*context.under_way, (action.index, action.runs)))
@@ -111,6 +115,36 @@ def is_gradual(state: SearchState, rivals: Rivals) -> bool:
     """Whether enough positions show a slope rather than a step."""
     enough = len(rivals.plain.at) >= MIN_POSITIONS and len(state.usable) >= MIN_LAUNCHES
     return enough and rivals.builds.is_slope
+
+
+def _ends_again(state: SearchState, context: SlotContext) -> NextLaunch | Wait | None:
+    """A launch of an end on the machine of a fleet on which alone the ends seem to differ.
+
+    What most machines say would hide it: it is settled before the search ends without a culprit.
+    """
+    if len({launch.machine for launch in state.data}) < 2:
+        return None
+    seen = {(launch.slot, launch.index) for launch in state.data}
+    if any(x.index in (0, state.plan.n) and (x.slot, x.index) not in seen for x in context.pending):
+        return Wait("a machine has yet to see both ends")
+    doubtful = [
+        x for x in ends_by_machine(state.usable, state.plan.n, state.plan.min_effect) if x.is_doubtful
+    ]
+    if not doubtful:
+        return None
+    ends = max(doubtful, key=lambda x: x.ratio)
+    made = sorted((*ends.good, *ends.bad), key=lambda x: x.at)
+    slot = next((x.slot for x in made if x.slot in (context.slots or (context.slot,))), None)
+    if slot is None:
+        return None
+    if slot != context.slot:
+        return Wait(f"the ends are measured again on {ends.machine}")
+    index, runs = made[-1].index, made[-1].runs
+    if len(ends.good) != len(ends.bad):
+        index = 0 if len(ends.good) < len(ends.bad) else state.plan.n
+    if state.prices.spent + state.prices.under_way((*context.under_way, (index, runs))) > state.plan.budget:
+        return None
+    return NextLaunch(index, runs, "end", Reason("on one machine", index=index))
 
 
 def _unseen_end(state: SearchState, context: SlotContext) -> NextLaunch | None:

@@ -97,6 +97,7 @@ class Wait:
 ReasonKind = Literal[
     "end round",
     "end new to slot",
+    "on one machine",
     "most informative",
     "pair",
     "parent before pair",
@@ -181,6 +182,7 @@ NoteKind = Literal[
     "builds differ",
     "intermittent",
     "one machine",
+    "ends differ on one machine",
     "unstable ends",
     "ends swapped",
     "not confirmed",

@@ -190,6 +190,7 @@ class LaunchEstimate:
     """Minutes from the first launch."""
     offset_se: float = 0.0
     """Standard error of the slot's offset, which is taken out; infinite where the slot cannot be compared."""
+    machine: str = ""
 
 
 def launch_centers(seen: Sequence[Measured], sign: int) -> tuple[list[Array], Array]:
@@ -226,6 +227,7 @@ def launches(events: tuple[Event, ...], sign: int) -> tuple[LaunchEstimate, ...]
             slot=event.slot,
             at=at,
             offset_se=float(offset_se[k]),
+            machine=event.machine,
         )
         for k, (event, at) in enumerate(zip(seen, minutes(events), strict=True))
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, leading, prior_weights
+from perfbisect.bisect.decision.machines import ends_by_machine
 from perfbisect.bisect.decision.model import (
     Beliefs,
     Comparison,
@@ -150,17 +151,18 @@ def without_culprit(
         probability=min(MAX_PROBABILITY, posterior.none) if verdict == "not reproduced" else 0.0,
         beliefs=beliefs(state),
         whole=whole,
-        notes=(*notes, *_unstable_ends(state)),
+        notes=(*notes, *_one_machine(state), *_unstable_ends(state)),
         launches_needed=needed,
     )
 
 
 def no_step(state: SearchState, posterior: Posterior) -> SearchOutcome:
-    """Not reproduced where the whole change is below the smallest effect, else too small."""
+    """Not reproduced where the whole change is below the smallest effect on every machine, else too small."""
     outcome = without_culprit(state, posterior, "not reproduced")
     assert outcome.whole is not None
     worst = outcome.whole.high if state.plan.sign > 0 else -outcome.whole.low
-    if worst < state.plan.min_effect:
+    somewhere = any(note.kind == "ends differ on one machine" for note in outcome.notes)
+    if worst < state.plan.min_effect and not somewhere:
         return outcome
     needed = posterior.launches_needed(max(launch.runs for launch in state.data), outcome.whole.launches)
     return replace(outcome, verdict="too small", probability=0.0, launches_needed=needed)
@@ -184,8 +186,21 @@ def out_of_budget(state: SearchState) -> SearchOutcome:
         probability=reached.leading_p,
         beliefs=reached,
         whole=compare_ends(state, posterior, (0, state.plan.n)) if posterior is not None else None,
-        notes=tuple(_unstable_ends(state)),
+        notes=(*_one_machine(state), *_unstable_ends(state)),
     )
+
+
+def _one_machine(state: SearchState) -> Iterator[Note]:
+    """That the ends differ on one machine of a fleet alone."""
+    sign = state.plan.sign
+    for ends in ends_by_machine(state.usable, state.plan.n, state.plan.min_effect):
+        if ends.is_told:
+            there, elsewhere = (math.expm1(sign * math.log1p(x.effect)) for x in (ends.there, ends.elsewhere))
+            machines = (ends.machine, *ends.others)
+            positions = (0, state.plan.n)
+            yield Note(
+                "ends differ on one machine", positions, effect=there, whole=elsewhere, machines=machines
+            )
 
 
 def _more_steps(
