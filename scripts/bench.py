@@ -2,7 +2,8 @@
 
     python -m scripts.bench [--quick] [--real INTERPRETER]
 
-CPU seconds, not seconds by the clock: those are the neighbours' as well. Exits 1 where a limit is passed.
+CPU seconds where a process is ours, not seconds by the clock: those are the neighbours' as well. Exits 1
+where a limit is passed.
 ``--real``: an interpreter that has vLLM, in place of the pretend engine, for the share of an attempt.
 """
 
@@ -31,6 +32,10 @@ from perfbisect.cells.loading import load_cell
 from perfbisect.compare.job import run
 from perfbisect.compare.plan import MeasurementSetup, build_run_plan
 from perfbisect.environments.factory import make_builder
+from perfbisect.fleet.connection import LocalConnection
+from perfbisect.fleet.executor import MOST_POLL_S, FleetExecutor
+from perfbisect.fleet.folders import FleetHost
+from perfbisect.fleet.hosts import HostFleet
 from perfbisect.jobs.events import JobEvent, LaunchEnded, LaunchStarted, PhaseStarted
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import JournalEvent as Line
@@ -38,7 +43,10 @@ from perfbisect.jobs.journal import read, stamp
 from perfbisect.jobs.plans import MeasurementConfig, find_plan, resolve_metric, write_plan
 from perfbisect.jobs.replay import launches
 from perfbisect.jobs.runner import JobContext
+from perfbisect.machine.profile import load_machine
+from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import to_dict
+from perfbisect.measure.executor import AttemptRequest, PhaseLimits
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.model.attempt import Attempt, Costs, Provenance, RunResult
 from perfbisect.model.change import Change, History
@@ -100,6 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     costs = [
         start(sizes.starts),
         elsewhere("--share", str(sizes.launches), *real),
+        agent(sizes.launches),
         decision(sizes.positions),
         elsewhere("--peak", str(sizes.positions)),
         fold(sizes.events),
@@ -209,6 +218,51 @@ def share(count: int, real: str | None) -> Cost:
         f"while it starts, {runs / count:.2f} s beside its runs"
     )
     return Cost("own share of an attempt", 100 * ours / wall, 3.0, "%", how)
+
+
+def agent(count: int) -> Cost:
+    """What an agent adds by the clock to an attempt, as a share of a launch of five minutes.
+
+    The same attempt here and through an agent on this machine, by turns; the differences hold what a bundle
+    costs: the agent's start, its lease, looking at it, and bringing the results. The end of a long launch is
+    seen half the longest pause late.
+    """
+    spec = f"existing:{sys.executable},path={ENGINE},trust=yes"
+    cell = load_cell(str(ROOT / "tests" / "fakes" / "cells" / "pretend.yaml"))
+    with tempfile.TemporaryDirectory() as folder:
+        home, cache = Path(folder), Path(folder) / "cache"
+        builder = make_builder(spec, repository=None, cache=cache)
+        setting = MeasurementConfig(environment=spec, cache=str(cache), machine="cpu")
+        start_agent = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {_MAIN}"
+        command = ("env", f"PERFBISECT_LOCKS={home / 'locks'}", sys.executable, "-c", start_agent)
+        host = FleetHost("here", LocalConnection(), str(home / "there"), command)
+        executors = (
+            LocalExecutor(builder, profile=load_machine("cpu")),
+            FleetExecutor(HostFleet("here", [host]), builder, setting, interference="off"),
+        )
+        took: list[list[float]] = [[], []]
+        for number in range(2 * count + 2):
+            side = number % 2
+            request = AttemptRequest(
+                f"be4c-{number}", cell, CHANGE, 2, "run", home / str(number), PhaseLimits(),
+                token=f"{number:032x}", slot=Slot("here", machine="here") if side else None,
+            )  # fmt: skip
+            began = time.monotonic()
+            attempt = executors[side].run(request, started=_unheard, sink=lambda *_: None)
+            took[side].append(time.monotonic() - began)
+            assert attempt.failure is None, attempt.failure
+    added = median(there - here for here, there in zip(*(side[1:] for side in took), strict=True))
+    late = MOST_POLL_S / 2
+    how = (
+        f"of five minutes; {added:.1f} s by the clock, {count} attempts by turns, and {late:.1f} s of a pause"
+    )
+    return Cost("an agent's share of a launch", 100 * (added + late) / 300, 3.0, "%", how)
+
+
+_MAIN = "from perfbisect.cli import main; main()"
+
+
+def _unheard(*, token: str, pid: int, created: float, port: int) -> None: ...
 
 
 def decision(positions: int) -> Cost:

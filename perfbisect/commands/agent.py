@@ -79,7 +79,8 @@ def _measure(job: Job, bundle: Bundle) -> None:
             builder: Builder = KeyedBuilder(Path(setting.cache), keys, keys.get(CLIENT, ""))
         else:
             builder = wiring.build_builder(workspace, setting)
-        tools = session.tools(workspace, setting, builder, bundle.launches[-1].change)
+        newest = bundle.launches[-1].change
+        tools = session.tools(workspace, setting, builder, newest, bundle.interference)
         measure_bundle(job, replace(tools, ahead=None))
 
 

@@ -137,9 +137,17 @@ class JobSession:
     """Minutes to wait for a lease on another machine."""
 
     def tools(
-        self, workspace: Workspace, setting: MeasurementConfig, builder: Builder, newest: Change | None
+        self,
+        workspace: Workspace,
+        setting: MeasurementConfig,
+        builder: Builder,
+        newest: Change | None,
+        tolerated: str = "",
     ) -> JobContext:
-        """The dependencies of the job; ``newest``: the change with the client, None: nothing is launched."""
+        """The dependencies of the job; ``newest``: the change with the client, None: nothing is launched.
+
+        ``tolerated``: load of others, in place of ``PERFBISECT_LIMITS``.
+        """
         client = None
         if newest is not None:
             log, limit = self.job.path / "client-build.log", PhaseLimits().build
@@ -151,7 +159,7 @@ class JobSession:
                 builder,
                 client,
                 stop_requested=lambda: self.job.stop_requested,
-                limits=interference.parse_limits(os.environ.get(interference.VARIABLE, "")),
+                limits=interference.parse_limits(tolerated or os.environ.get(interference.VARIABLE, "")),
                 profile=wiring.load_profile(setting.machine),
             ),
             clock=now,
@@ -175,6 +183,7 @@ class JobSession:
             setting,
             client,
             wait=self.wait,
+            interference=os.environ.get(interference.VARIABLE, ""),
             stop_requested=lambda: self.job.stop_requested,
             pause=_waiter(self.job),
         )

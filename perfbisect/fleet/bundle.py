@@ -41,6 +41,8 @@ class Bundle(JobPlan):
     slot: Slot = Slot("")
     launches: tuple[BundledLaunch, ...] = Field(min_length=1)
     environments: Mapping[str, str] = {}
+    interference: str = ""
+    """Tolerated load of others, as in ``PERFBISECT_LIMITS``; empty: as the machine's own variable says."""
     limit: float = Field(gt=0)
     wait: float = Field(default=0.0, ge=0)
 

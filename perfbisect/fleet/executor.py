@@ -35,7 +35,7 @@ POLL_S = 1.0
 _POLL_SHARE = 0.05
 """... and their share of the time that it runs: a look costs the machine that measures a little."""
 
-_MOST_POLL_S = 10.0
+MOST_POLL_S = 5.0
 
 LOST_AFTER_S = 600.0
 """Seconds without an answer after which a machine counts as lost."""
@@ -56,6 +56,7 @@ class FleetExecutor:
     the second is there at once. If one of them is lost, so is the other.
 
     ``client``: the client's environment, None: each change's own. ``wait``: minutes to wait for a lease.
+    ``interference``: tolerated load of others, as text.
     """
 
     fleet: Fleet
@@ -63,6 +64,7 @@ class FleetExecutor:
     setting: MeasurementConfig
     client: Environment | None = None
     wait: float = 0.0
+    interference: str = ""
     stop_requested: StopRequested = never
     pause: Callable[[float], None] = time.sleep
     _placed: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
@@ -181,6 +183,7 @@ class FleetExecutor:
                 BundledLaunch(change=change, purpose=request.purpose, runs=request.runs) for change in changes
             ),
             environments=keys | client,
+            interference=self.interference,
             limit=len(changes) * _limit(request.limits, request.cell.ready_timeout),
             wait=self.wait,
         )
@@ -224,7 +227,7 @@ class FleetExecutor:
                 return state
             if self.stop_requested():
                 raise Interrupted("a stop was requested")
-            self.pause(min(_MOST_POLL_S, max(POLL_S, _POLL_SHARE * (time.monotonic() - began))))
+            self.pause(min(MOST_POLL_S, max(POLL_S, _POLL_SHARE * (time.monotonic() - began))))
 
     def _until_reached(self, call: Callable[[], _T], seconds: float = LOST_AFTER_S) -> _T:
         """Call until the machine answers; raises UnreachableError once it counts as lost."""
@@ -236,7 +239,7 @@ class FleetExecutor:
                 silent_since = silent_since or time.monotonic()
                 if time.monotonic() - silent_since > seconds or self.stop_requested():
                     raise
-                self.pause(_MOST_POLL_S)
+                self.pause(MOST_POLL_S)
 
     def _failed(self, record: AttemptRecord, slot: Slot) -> Attempt:
         request, environment = record.request, record.environment
