@@ -17,7 +17,7 @@ from perfbisect.errors import MachineError
 from perfbisect.fleet.base import Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, MachineDocument
 from perfbisect.fleet.connection import Answer, LocalConnection
-from perfbisect.fleet.folders import AGENT_SCRIPT, FleetHost, FolderFleet, unusable, wait_until
+from perfbisect.fleet.folders import AGENT_SCRIPT, FleetHost, FolderFleet, wait_until
 
 _BATCH = "batch.sh"
 _USABLE = ("idle", "mixed", "allocated", "completing")
@@ -29,7 +29,7 @@ _AT_ONCE_S = 60
 _KILL_WAIT_S = 60.0
 """Beyond the grace: Slurm itself waits KillWait, 30 s by default, before it kills."""
 
-_IS_CUT = 'cd "$1" 2>/dev/null && [ -e started ] && [ ! -e exit ] && [ ! -e run/manifest.json ]'
+_HAS_NOT_ENDED = 'cd "$1" 2>/dev/null && [ -e pid ] && [ ! -e exit ] && [ ! -e run/manifest.json ]'
 
 _SIGNAL = """\
 for entry in /proc/[0-9]*; do
@@ -83,7 +83,7 @@ class SlurmFleet(FolderFleet):
         super().__init__(devices=devices, workers=workers)
         self._options, self._folder, self._command = options, folder, command
         self._connection = LocalConnection()
-        self._nodes: dict[str, str] = {}
+        self._nodes: tuple[str, ...] = ()
 
     def hosts(self) -> Sequence[FleetHost]:
         if not self._nodes:
@@ -91,31 +91,21 @@ class SlurmFleet(FolderFleet):
         return tuple(FleetHost(name, self._connection, self._folder, self._command) for name in self._nodes)
 
     def _list_nodes(self) -> None:
-        found: dict[str, str] = {}
-        words = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%f"]
+        found: dict[str, None] = {}
+        words = ["sinfo", "--noheader", "--Node", "--format=%N|%f"]
         words += [f"--partition={self._options.partition}"] if self._options.partition else []
         wanted, needed = set(filter(None, self._options.nodes.split("+"))), self._options.constraint
         for row in self._slurm(words).text.splitlines():
-            name, state, features = (part.strip() for part in row.split("|"))
+            name, features = (part.strip() for part in row.split("|"))
             is_plain = needed.replace("_", "").isalnum()
             if (wanted and name not in wanted) or (is_plain and needed not in features.split(",")):
                 continue
-            found[name] = state
-        self._nodes = found
+            found[name] = None
+        self._nodes = tuple(found)
 
     def machines(self) -> Sequence[MachineDocument]:
         self._list_nodes()
-        down = {name: state for name, state in self._nodes.items() if state not in _USABLE}
-        looked = {document.name: document for document in super().machines()}
-        return tuple(
-            unusable(name, f"Slurm says {down[name]}") if name in down else looked[name]
-            for name in self._nodes
-        )
-
-    def _look(self, host: FleetHost) -> MachineDocument:
-        if self._nodes[host.name] not in _USABLE:
-            return unusable(host.name, f"Slurm says {self._nodes[host.name]}")
-        return super()._look(host)
+        return super().machines()
 
     def ask(self, host: FleetHost, argv: Sequence[str]) -> Answer:
         """By a job of its own, which does not wait for long: a node that is in use does not answer.
@@ -123,6 +113,9 @@ class SlurmFleet(FolderFleet):
         Raises:
             UnreachableError: the job did not run.
         """
+        state = self._slurm(["sinfo", "--noheader", f"--nodes={host.name}", "--format=%T"]).text.split()
+        if not set(state) & set(_USABLE):
+            raise UnreachableError(f"{host.name} does not answer: Slurm says {' '.join(state) or 'nothing'}")
         words = ["srun", "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={host.name}"]
         words += [f"--immediate={_AT_ONCE_S}", "--job-name=perfbisect", *self._options.arguments]
         answer = self._connection.run([*words, *argv], timeout=3 * _AT_ONCE_S)
@@ -168,7 +161,7 @@ class SlurmFleet(FolderFleet):
                 break
         else:
             raise MachineError(f"Slurm does not end the job of bundle {ticket.token} on {host.name}")
-        if self._connection.run(["sh", "-c", _IS_CUT, "sh", host.bundle(ticket.token)]).code == 0:
+        if self._connection.run(["sh", "-c", _HAS_NOT_ENDED, "sh", host.bundle(ticket.token)]).code == 0:
             self._end_forgotten(host, ticket, grace)
 
     def _end_forgotten(self, host: FleetHost, ticket: Ticket, grace: float) -> None:
