@@ -13,6 +13,7 @@
 #   make test            all tests that need neither vLLM nor a browser             (minutes)
 #   make test-vllm       the tests with the real vLLM on CPU                        (30 minutes)
 #   make test-images     servers in images, with podman; installs it if missing     (5 minutes)
+#   make test-fleet      machines behind a real sshd and Slurm; installs them if missing (5 minutes)
 #   make test-browser    the dashboard in Chromium; installs it if missing          (minutes)
 #   make bench           measure the overhead of perfbisect against its limits      (1 minute)
 #   make bars            check the published error rates with fresh seeds           (10 minutes)
@@ -36,7 +37,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly test test-images test-browser test-vllm check bench bars docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly test test-images test-fleet test-browser test-vllm check bench bars docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -91,6 +92,18 @@ test-images: $(STAMP)
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends podman catatonit runc; } || \
 	  { echo "no podman: install it (Debian, Ubuntu: apt install podman catatonit runc)" >&2; exit 1; }
 	IMAGE_TOOL=$(IMAGE_TOOL) $(PY) -m pytest -m images tests/images $(ARGS)
+
+# Programs that a user's PATH may lack are in /usr/sbin.
+FLEET_TOOLS := sshd ssh ssh-keygen munged slurmctld slurmd sbatch
+FLEET_PACKAGES := openssh-server openssh-client slurmctld slurmd slurm-client munge
+
+test-fleet: $(STAMP)
+	@export PATH="$$PATH:/usr/sbin:/sbin"; \
+	  lacking() { for tool in $(FLEET_TOOLS); do command -v $$tool >/dev/null || echo $$tool; done; }; \
+	  [ -z "$$(lacking)" ] || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(FLEET_PACKAGES); } || \
+	  { echo "missing:" $$(lacking) "(Debian, Ubuntu: apt install $(FLEET_PACKAGES))" >&2; exit 1; }
+	$(PY) -m pytest -m fleet tests/fleet -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-vllm: $(STAMP)
 	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)

@@ -310,5 +310,5 @@ def test_the_checks_of_ci_are_targets() -> None:
     found = re.search(r"^for target in (.+); do$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert found is not None
     targets = found[1].split()
-    assert {"check", "test", "test-browser", "test-images", "test-vllm"} == set(targets)
+    assert {"check", "test", "test-browser", "test-images", "test-fleet", "test-vllm"} == set(targets)
     assert all(f"\n{target}: $(STAMP)\n" in (ROOT / "Makefile").read_text() for target in targets)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -14,7 +15,9 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 import pytest
@@ -23,6 +26,7 @@ from perfbisect.fleet.base import Fleet
 from perfbisect.fleet.connection import LocalConnection
 from perfbisect.fleet.folders import FleetHost
 from perfbisect.fleet.hosts import HostFleet, read_hosts
+from perfbisect.fleet.slurm import SlurmFleet, SlurmOptions
 from perfbisect.system.processes import TOKEN_VARIABLE
 
 MACHINES = ("fast", "slow")
@@ -288,5 +292,161 @@ class SshSite(Site):
         self._sshd.wait()
 
 
-SITES: dict[str, type[Site]] = {site.name: site for site in (FolderSite, SshSite)}
-SOME_SITES = ("folders", pytest.param("ssh", marks=pytest.mark.fleet))
+_SLURM = """\
+ClusterName=perfbisect
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CredType=cred/munge
+StateSaveLocation={folder}/controller
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/controller.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/controller.log
+SlurmdLogFile={folder}/%n.log
+MailProg=/bin/true
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SchedulerType=sched/builtin
+SchedulerParameters=sched_min_interval=10000
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+ReturnToService=2
+SlurmdTimeout=6
+KillWait=5
+MessageTimeout=5
+{nodes}
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class SlurmSite(Site):
+    """A cluster of two nodes with its own munge; the nodes share the folder of the bundles."""
+
+    name = "slurm"
+
+    def make(self) -> None:
+        super().make()
+        self.write_command(self.folder / "agent", "$SLURMD_NODENAME")
+        host, user = platform.node(), getpass.getuser()
+        ports = [free_port() for _ in range(3)]
+        cores = len(os.sched_getaffinity(0))
+        nodes = [
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cores}"
+            for name, port in zip(MACHINES, ports[1:], strict=True)
+        ]
+        (self.folder / "slurm.conf").write_text(
+            _SLURM.format(folder=self.folder, host=host, user=user, ports=ports, nodes="\n".join(nodes))
+        )
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # the other needs systemd
+        for part in ("munge", "controller", *MACHINES):
+            (self.folder / part).mkdir(mode=0o755)
+        key = self.folder / "munge" / "key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._conf = patch.dict(os.environ, SLURM_CONF=str(self.folder / "slurm.conf"))
+
+    def fleet(self) -> Fleet:
+        return SlurmFleet(SlurmOptions(), str(self.folder / "shared"), (str(self.folder / "agent"),))
+
+    def bundle(self, machine: str, token: str) -> Path:
+        del machine
+        return self.folder / "shared" / "bundles" / token
+
+    def start(self) -> None:
+        self._conf.start()
+        words = ["key-file=key", "socket=socket", "pid-file=pid", "log-file=log", "seed-file=seed"]
+        paths = [f"--{name}={self.folder}/munge/{file}" for name, file in (word.split("=") for word in words)]
+        self._daemons["munge"] = start_daemon([find_tool("munged"), "--foreground", "--force", *paths])
+        self.start_controller()
+        for name in MACHINES:
+            self.start_node(name)
+
+    def start_controller(self, *, forgets: bool = False) -> None:
+        """Start slurmctld; ``forgets``: without what the one before knew of jobs."""
+        await_that((self.folder / "munge" / "socket").exists, "munged does not listen")
+        self._daemons["controller"] = start_daemon(
+            [find_tool("slurmctld"), "-D", *(["-c"] if forgets else [])]
+        )
+
+    def start_node(self, name: str) -> None:
+        """Start slurmd; returns once its node takes jobs."""
+        self._daemons[name] = start_daemon([find_tool("slurmd"), "-D", "-N", name])
+        self.await_node(name)
+
+    def await_node(self, name: str) -> None:
+        def is_idle() -> bool:
+            for daemon, log in (("controller", "controller.log"), (name, f"{name}.log")):
+                assert self._daemons[daemon].poll() is None, (self.folder / log).read_text()
+            return self.node_state(name) in ("idle", "mixed", "allocated")
+
+        await_that(is_idle, f"node {name} takes no jobs")
+
+    def node_state(self, name: str) -> str:
+        words = [find_tool("sinfo"), "--noheader", f"--nodes={name}", "--format=%T"]
+        return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+
+    def save_jobs(self) -> None:
+        """Wait until slurmctld has saved the jobs as they are, which it does seconds after a change."""
+        saved = self.folder / "controller" / "job_state"
+        before = time.time()
+        run_tool("srun", "--nodelist=slow", "true")
+        await_that(lambda: saved.exists() and saved.stat().st_mtime > before, "slurmctld saves nothing")
+
+    def kill_controller(self) -> None:
+        """kill -9 of slurmctld."""
+        self._end("controller")
+
+    def kill_slurmd(self, name: str) -> None:
+        """kill -9 of slurmd; its jobs go on."""
+        self._end(name)
+
+    def kill_node(self, name: str) -> None:
+        """A node's power cut: slurmd, and all that it started."""
+        self._end(name)
+        conf = os.environ["SLURM_CONF"]
+
+        def is_of_it(process: psutil.Process) -> bool:
+            variables = process.environ()
+            words = process.cmdline()
+            is_step = words[:1] == [f"slurmstepd-{name}"] or f"-N{name}" in words
+            return variables.get("SLURM_CONF") == conf and (
+                variables.get("SLURMD_NODENAME") == name or is_step
+            )
+
+        def kill_all() -> bool:
+            left = list(_processes(is_of_it))
+            for process in left:
+                with suppress(psutil.Error):
+                    process.kill()
+            return not left
+
+        await_that(kill_all, f"node {name} lives")
+
+    def _end(self, name: str) -> None:
+        self._daemons[name].kill()
+        self._daemons[name].wait()
+
+    def stop(self) -> None:
+        for name in MACHINES:
+            if name in self._daemons:
+                self.kill_node(name)
+        for name in ("controller", "munge"):
+            if name in self._daemons:
+                self._end(name)
+        self._conf.stop()
+
+
+SITES: dict[str, type[Site]] = {site.name: site for site in (FolderSite, SshSite, SlurmSite)}
+SOME_SITES = (
+    "folders",
+    pytest.param("ssh", marks=pytest.mark.fleet),
+    pytest.param("slurm", marks=pytest.mark.fleet),
+)
+"""Of tests that each engine passes; those with daemons are not in ``make test``."""
