@@ -94,7 +94,7 @@ test-images: $(STAMP)
 	IMAGE_TOOL=$(IMAGE_TOOL) $(PY) -m pytest -m images tests/images $(ARGS)
 
 # Programs that a user's PATH may lack are in /usr/sbin.
-FLEET_TOOLS := sshd ssh ssh-keygen munged slurmctld slurmd sbatch
+FLEET_TOOLS := setpriv sshd ssh ssh-keygen munged slurmctld slurmd sbatch
 FLEET_PACKAGES := openssh-server openssh-client slurmctld slurmd slurm-client munge
 
 test-fleet: $(STAMP)

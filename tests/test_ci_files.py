@@ -306,6 +306,17 @@ def test_images_are_not_skipped_where_no_container_runs(tmp_path: Path, podman: 
         assert "there is no podman: make test-images installs" in done.stdout
 
 
+def test_a_fleet_is_not_skipped_where_its_programs_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
+    (tmp_path / "id").chmod(0o755)
+    words = ["make", "-o", ".venv/.perfbisect-stamp", "test-fleet", "FLEET_TOOLS=ls no-such-daemon"]
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "missing: no-such-daemon (Debian, Ubuntu: apt install openssh-server" in done.stderr
+    assert done.stdout == ""
+
+
 def test_the_checks_of_ci_are_targets() -> None:
     found = re.search(r"^for target in (.+); do$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert found is not None

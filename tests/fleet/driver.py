@@ -157,7 +157,7 @@ def drive(fleet: Fleet, job: Job, killer: Killer) -> tuple[LaunchRecord, ...]:
     executor.killer = killer
 
     def reclaim(launch: LaunchRecord, folder: Path) -> Attempt | None:
-        return executor.reclaim(launch.attempt_id, launch.token, launch.slot, folder, lambda *_: None)
+        return executor.reclaim(launch, folder, lambda *_: None)
 
     tools = JobContext(
         executor=executor,

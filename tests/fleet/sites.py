@@ -15,7 +15,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -74,10 +74,11 @@ def run_tool(name: str, *words: str) -> str:
 
 
 def start_daemon(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Started in the background: its output is in the file that its configuration names."""
+    """Started in the background: its log is where its configuration says. It ends with this process."""
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
-    )
+        [find_tool("setpriv"), "--pdeathsig", "KILL", *command],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+    )  # fmt: skip
 
 
 def _processes(wanted: Callable[[psutil.Process], bool]) -> Iterator[psutil.Process]:
@@ -434,13 +435,10 @@ class SlurmSite(Site):
         self._daemons[name].wait()
 
     def stop(self) -> None:
-        for name in MACHINES:
-            if name in self._daemons:
-                self.kill_node(name)
-        for name in ("controller", "munge"):
-            if name in self._daemons:
-                self._end(name)
-        self._conf.stop()
+        with ExitStack() as all_of_it:
+            all_of_it.callback(self._conf.stop)
+            for name in self._daemons:
+                all_of_it.callback(self.kill_node if name in MACHINES else self._end, name)
 
 
 SITES: dict[str, type[Site]] = {site.name: site for site in (FolderSite, SshSite, SlurmSite)}

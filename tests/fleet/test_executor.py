@@ -1,0 +1,143 @@
+"""The executor over a pretend engine: what it repeats, what it ends, and whom it blames."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from perfbisect.cells.loading import load_cell
+from perfbisect.environments.base import Environment
+from perfbisect.errors import MachineError
+from perfbisect.fleet import executor as executor_module
+from perfbisect.fleet.base import BundleState, Ticket, UnreachableError
+from perfbisect.fleet.bundle import Bundle, MachineDocument
+from perfbisect.fleet.executor import FleetExecutor
+from perfbisect.jobs.plans import MeasurementConfig
+from perfbisect.machine.slots import Slot
+from perfbisect.measure.executor import AttemptRequest, PhaseLimits
+from perfbisect.model.attempt import Attempt
+from perfbisect.model.change import Change
+from tests.fleet.driver import CELL, Killer, OneEnvironment
+
+
+@dataclass
+class PretendFleet:
+    """Implements :class:`perfbisect.fleet.base.Fleet`; ``silent``: how many of the next calls fail."""
+
+    state_: BundleState = field(default_factory=lambda: BundleState("failed", why="the agent says why"))
+    silent: int = 0
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    name: str = "pretend"
+
+    def _call(self, what: str, token: str) -> None:
+        if self.silent:
+            self.silent -= 1
+            raise UnreachableError("no route to host")
+        self.calls.append((what, token))
+
+    def machines(self) -> Sequence[MachineDocument]:
+        return ()
+
+    def place(self, machine: str, environments: Sequence[Environment]) -> None:
+        del machine, environments
+
+    def submit(self, ticket: Ticket, bundle: Bundle) -> Ticket:
+        assert bundle.token == ticket.token
+        self._call("submit", ticket.token)
+        return ticket
+
+    def state(self, ticket: Ticket) -> BundleState:
+        self._call("state", ticket.token)
+        return self.state_
+
+    def fetch(self, ticket: Ticket, into: Path) -> bool:
+        del into
+        self._call("fetch", ticket.token)
+        return False
+
+    def cancel(self, ticket: Ticket, grace: float) -> None:
+        del grace
+        self._call("cancel", ticket.token)
+
+    def find(self, token: str) -> Ticket | None:
+        return Ticket(token, "fast")
+
+
+@dataclass
+class Launcher:
+    fleet: PretendFleet
+    executor: FleetExecutor
+    folder: Path
+
+    def launch(self, number: int, machine: str = "fast") -> Attempt:
+        request = AttemptRequest(
+            f"job-{number}", load_cell(str(CELL)), Change("a" * 40), 1, "run", self.folder / str(number),
+            PhaseLimits(), token=f"{number}" * 32, slot=Slot(machine, machine=machine),
+        )  # fmt: skip
+        return self.executor.run(request, started=lambda **_: None, sink=lambda *_: None)
+
+    def calls(self, number: int) -> list[str]:
+        return [what for what, token in self.fleet.calls if token == f"{number}" * 32]
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
+    """``SUBMITTED_WITHIN_S`` and ``LOST_AFTER_S`` pass with each pause."""
+    times = iter(range(0, 100_000, 300))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(times)))
+    fleet = PretendFleet()
+    builder = OneEnvironment(tmp_path / "cache" / "environment", Killer(""))
+    executor = FleetExecutor(
+        fleet, builder, MeasurementConfig(environment="existing:nowhere"), pause=lambda _: None
+    )
+    return Launcher(fleet, executor, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["failed", "gone"])
+def test_what_ended_without_a_result_is_ended_there_before_it_is_the_machines_fault(
+    launcher: Launcher, kind: Literal["failed", "gone"]
+) -> None:
+    launcher.fleet.state_ = BundleState(kind, why="the agent says why")
+    attempt = launcher.launch(1)
+    assert attempt.failure is not None
+    assert (attempt.failure.fault, attempt.failure.reason) == ("machine", "the agent says why")
+    assert launcher.calls(1)[:4] == ["submit", "state", "cancel", "fetch"]
+
+
+def test_a_short_silence_changes_nothing(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_module, "SUBMITTED_WITHIN_S", 5000.0)
+    launcher.fleet.silent = 3
+    launcher.launch(1)
+    assert launcher.calls(1)[:2] == ["submit", "state"]
+
+
+def test_a_bundle_that_a_lost_machine_may_have_is_ended_before_the_next_there(launcher: Launcher) -> None:
+    silent = 100
+    launcher.fleet.silent = silent
+    attempt = launcher.launch(1)
+    assert attempt.failure is not None and attempt.failure.fault == "machine"
+    assert launcher.fleet.silent < silent
+    assert launcher.calls(1) == []
+    launcher.fleet.silent = 0
+    launcher.launch(2, "slow")
+    assert launcher.calls(1) == []
+    launcher.launch(3)
+    assert launcher.fleet.calls.index(("cancel", "1" * 32)) < launcher.fleet.calls.index(("submit", "3" * 32))
+
+
+def test_nothing_is_submitted_while_an_earlier_bundle_cannot_be_ended(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MachineError("the agent cannot be ended")
+
+    monkeypatch.setattr(launcher.fleet, "cancel", refuse)
+    launcher.launch(1)
+    attempt = launcher.launch(2)
+    assert attempt.failure is not None and "cannot be ended" in attempt.failure.reason
+    assert launcher.calls(2) == []
