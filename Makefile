@@ -8,6 +8,7 @@
 #   make demo-releases   bisect real releases of vLLM on CPU                        (1 hour)
 #   make demo-track      detect planted changes in generated nightly results        (minutes)
 #   make demo-nightly    run ten nights with planted regressions and failures       (minutes)
+#   make demo-fleet      bisect over a Slurm and a machine behind ssh               (10 minutes)
 #
 #   make check           lint, types, order of imports, rules of the repository
 #   make test            all tests that need neither vLLM nor a browser             (minutes)
@@ -37,7 +38,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly test test-images test-fleet test-browser test-vllm check bench bars docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet test test-images test-fleet test-browser test-vllm fleet-tools check bench bars docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -76,6 +77,9 @@ demo-track: $(STAMP)
 demo-nightly: $(STAMP)
 	$(PY) -m scripts.demo_nightly $(ARGS)
 
+demo-fleet: $(STAMP) fleet-tools
+	$(PY) -m scripts.demo_fleet $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 # Compile once: the tests start perfbisect over a hundred times, and PYTHONDONTWRITEBYTECODE may be set.
 test: $(STAMP)
 	$(PY) -m compileall -q perfbisect
@@ -97,15 +101,17 @@ test-images: $(STAMP)
 FLEET_TOOLS := setpriv sshd ssh ssh-keygen munged slurmctld slurmd sbatch
 FLEET_PACKAGES := openssh-server openssh-client slurmctld slurmd slurm-client munge
 
-test-fleet: $(STAMP)
+fleet-tools:
 	@export PATH="$$PATH:/usr/sbin:/sbin"; \
 	  lacking() { for tool in $(FLEET_TOOLS); do command -v $$tool >/dev/null || echo $$tool; done; }; \
 	  [ -z "$$(lacking)" ] || \
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(FLEET_PACKAGES); } || \
 	  { echo "missing:" $$(lacking) "(Debian, Ubuntu: apt install $(FLEET_PACKAGES))" >&2; exit 1; }
+
+test-fleet: $(STAMP) fleet-tools
 	$(PY) -m pytest -m fleet tests/fleet -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-vllm: $(STAMP)
+test-vllm: $(STAMP) fleet-tools
 	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)
 
 check: $(STAMP)

@@ -50,7 +50,10 @@ _HAS_STARTED = '[ -e "$1/started" ]'
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """How jobs are asked for; empty: as the site has it. ``nodes``: names joined by ``+``, empty: all."""
+    """How jobs are asked for; empty: as the site has it.
+
+    ``nodes``: names joined by ``+``, empty: all. ``command``: perfbisect on the nodes, empty: as it is here.
+    """
 
     partition: str = ""
     constraint: str = ""
@@ -58,6 +61,7 @@ class SlurmOptions:
     qos: str = ""
     gres: str = ""
     nodes: str = ""
+    command: str = ""
 
     @property
     def arguments(self) -> list[str]:

@@ -53,7 +53,8 @@ def _slurm(argument: str, needs: FleetNeeds) -> Fleet:
                 next_step=f"one of {', '.join(f'{name}=' for name in known)}",
             )
         given[name] = value
-    command = (sys.executable, "-c", "from perfbisect.cli import main; main()")
+    here = (sys.executable, "-c", "from perfbisect.cli import main; main()")
+    command = (given["command"],) if "command" in given else here
     return SlurmFleet(
         SlurmOptions(**given), str(needs.folder), command, devices=needs.devices, workers=needs.workers
     )

@@ -1,0 +1,177 @@
+"""`make demo-fleet`: one bisection over two Slurm nodes and a machine behind ssh, beside one machine.
+
+    python -m scripts.demo_fleet [--seed N]
+
+sshd and a Slurm of two nodes run on the loopback; the engine is a pretend one that sleeps, so that three
+machines fit on one host. One machine is 8 % slower, one is killed on the way. Leaves in build/demo-fleet/ the
+history in repo/, the jobs in state/, and verdict.json. Exits 0 if and only if the planted commit was named,
+both times, and the fleet took less of the wall clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.replay import LaunchRecord, launches
+from scripts.demo_history import draw_places
+from tests.fakes.history import ENGINE, PretendHistory, make_history
+from tests.fleet.sites import SlurmSite, SshSite
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "build" / "demo-fleet"
+CELL = ROOT / "tests" / "fakes" / "cells" / "pretend.yaml"
+COMMITS, FACTOR, SLOWER = 32, 1.25, 1.08
+NAMED = 3
+"""Exit code of a bisection that names a culprit."""
+
+KILLED = "fast"
+"""A node of the cluster ..."""
+
+KILLED_AFTER = 6
+"""... that is killed once so many launches have ended."""
+
+_LOAD = {"num_prompts: 6": "num_prompts: 16", "random_output_len: 8": "random_output_len: 64"}
+"""Runs of some seconds: what the engine sleeps, not the starts of processes on few cores, takes the time."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """A bisection that has ended."""
+
+    document: dict[str, Any]
+    seconds: float
+    records: tuple[LaunchRecord, ...]
+
+    @property
+    def culprit(self) -> str | None:
+        return (self.document.get("culprit") or {}).get("id")
+
+    @property
+    def minutes(self) -> float:
+        """Of the machines together."""
+        return sum(record.minutes for record in self.records)
+
+    @property
+    def machines(self) -> dict[str, int]:
+        """Launches that gave values, by machine."""
+        return dict(Counter(record.machine for record in self.records if record.end == "finished"))
+
+
+def say(text: str) -> None:
+    print(f"demo-fleet: {text}", file=sys.stderr, flush=True)
+
+
+def search(history: PretendHistory, fleet: str, state: Path, cell: Path, cluster: SlurmSite | None) -> Search:
+    """Bisect as a user would; ``cluster``: one of its nodes is killed on the way."""
+    command = [
+        *(str(Path(sys.executable).with_name("perfbisect")), "bisect", str(cell), "--fleet", fleet),
+        *("--repo", str(history.path), "--good", history.good, "--bad", history.bad),
+        *("--env", f"overlay:{sys.executable},base=any", "--machine", "cpu"),
+        *("--client", f"existing:{sys.executable},path={ENGINE}", "--budget", "60m", "--json", "--full"),
+    ]
+    say(" ".join(["perfbisect", *command[1:]]))
+    variables = os.environ | {
+        "PERFBISECT_STATE": str(state),
+        "PERFBISECT_CACHE": str(cell.parent / "cache"),
+        "PERFBISECT_LIMITS": "off",
+        "PERFBISECT_BACKOFF": "2,4",
+    }
+    began = time.monotonic()
+    process = subprocess.Popen(command, env=variables, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if cluster is not None:
+        _kill_on_the_way(process, state, cluster)
+    output, _ = process.communicate()
+    seconds = time.monotonic() - began
+    (job,) = Jobs(state).all()
+    return Search(json.loads(output), seconds, launches(job.events()))
+
+
+def _kill_on_the_way(process: subprocess.Popen[str], state: Path, cluster: SlurmSite) -> None:
+    while process.poll() is None:
+        jobs = Jobs(state).all()
+        if jobs and _ended(jobs[0]) >= KILLED_AFTER and _is_running(jobs[0]):
+            say(f"killing node {KILLED}")
+            cluster.kill_node(KILLED)
+            return
+        time.sleep(0.5)
+
+
+def _ended(job: Job) -> int:
+    return sum(record.end == "finished" for record in launches(job.events()))
+
+
+def _is_running(job: Job) -> bool:
+    return any(record.end is None and record.machine == KILLED for record in launches(job.events()))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Plant, search twice, compare; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1, help="where the slow commit is planted")
+    options = parser.parse_args(argv)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    planted = draw_places(COMMITS, options.seed).planted
+    history = make_history(FOLDER / "repo", commits=COMMITS + 1, slow=planted, factor=FACTOR)
+    say(f"planted {history.commits[planted][:12]}, {100 * (FACTOR - 1):.0f} %, commit {planted} of {COMMITS}")
+    with tempfile.TemporaryDirectory(prefix="pb-") as folder:
+        boxes, cluster = SshSite(Path(folder) / "ssh"), SlurmSite(Path(folder) / "slurm")
+        for site in (boxes, cluster):
+            site.folder.mkdir()
+            site.make()
+            site.use_real_agent()
+            site.start()
+        try:
+            alone, fleet = _both(history, Path(folder), cluster)
+        finally:
+            for site in (boxes, cluster):
+                site.stop()
+    verdict = {
+        "planted": history.commits[planted],
+        "culprits": [alone.culprit, fleet.culprit],
+        "replicated_on": fleet.document.get("replicated_on"),
+        "launches": [alone.machines, fleet.machines],
+        "seconds": [round(alone.seconds), round(fleet.seconds)],
+        "wall_clock": round(fleet.seconds / alone.seconds, 2),
+        "machine_minutes": round(fleet.minutes / alone.minutes, 2),
+    }
+    (FOLDER / "verdict.json").write_text(json.dumps(verdict, indent=1) + "\n")
+    print(json.dumps(verdict, indent=1))
+    named = verdict["culprits"] == [history.commits[planted]] * 2
+    say("the planted commit was named both times" if named else "the planted commit was NOT named both times")
+    return 0 if named and fleet.seconds < alone.seconds else 1
+
+
+def _both(history: PretendHistory, folder: Path, cluster: SlurmSite) -> tuple[Search, Search]:
+    text = CELL.read_text().replace("./models", str(CELL.parent / "models"))
+    for short, long in _LOAD.items():
+        text = text.replace(short, long)
+    cell = folder / "cell.yaml"
+    cell.write_text(f"{text}\nenv: {{PRETEND_SLOW_DEVICES: 'slow:{SLOWER}'}}\n")
+    hosts = folder / "ssh" / "box.yaml"
+    lines = (folder / "ssh" / "hosts.yaml").read_text().splitlines()
+    entry = next(line for line in lines if "name: fast" in line).replace("name: fast", "name: box")
+    hosts.write_text("\n".join([*(line for line in lines if not line.startswith("- ")), entry, ""]))
+    say("one machine")
+    alone = search(history, f"ssh:{hosts}", FOLDER / "state" / "one", cell, None)
+    say("three machines, one of them slower, one killed on the way")
+    command = folder / "slurm" / "agent"
+    spec = f"slurm:command={command}+ssh:{hosts}"
+    return alone, search(history, spec, FOLDER / "state" / "fleet", cell, cluster)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
