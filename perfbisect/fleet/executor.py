@@ -89,7 +89,7 @@ class FleetExecutor:
         home = _Home(request.id, request.folder, slot.name)
         try:
             request.folder.mkdir(parents=True, exist_ok=True)
-            pair = self._mates.pop(slot.name, None)
+            pair = self._mates.pop(slot.name, None) or _launch_before(request.folder, slot.name)
             second = home.mate(pair, request.change.id, request.purpose, request.runs) if pair else None
             if second is not None:
                 return second

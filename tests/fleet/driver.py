@@ -1,6 +1,6 @@
 """A job of one launch on a site's machine "fast", whose process can be killed at a named point.
 
-``python -m tests.fleet.driver SITE FOLDER JOB POINT``. A second call, without a point, resumes the job.
+``python -m tests.fleet.driver SITE FOLDER JOB POINT [CHANGE ...]``. :func:`drive` resumes it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,17 @@ from tests.fleet.sites import SITES
 
 CELL = Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml"
 
+ONE = ("a" * 40,)
+PAIR = ("a" * 40, "b" * 40)
+"""Changes of a job's launches."""
+
 NOT_SUBMITTED = ("before the start", "started", "building", "placed", "before submit", "half submitted")
 SUBMITTED = ("submitted", "running", "ended", "half fetched", "before attempt.json")
 POINTS = (*NOT_SUBMITTED, *SUBMITTED)
 """Where the process can be killed, in their order. The agent has been started at those of SUBMITTED."""
+
+
+PAIR_POINTS = ("running", "half fetched", "before attempt.json", "between the two")
 
 
 class OneEnvironment(Builder):
@@ -146,8 +153,8 @@ def _watch_modules(fleet: FolderFleet, killer: Killer) -> None:
     patch.object(executor_module, "write_attempt", write_result).start()
 
 
-def drive(fleet: Fleet, job: Job, killer: Killer) -> tuple[LaunchRecord, ...]:
-    """Run or resume the job until its launch has a result; returns its launches."""
+def drive(fleet: Fleet, job: Job, killer: Killer, changes: Sequence[str] = ONE) -> tuple[LaunchRecord, ...]:
+    """Run or resume the job until its launch, or the two of a pair, have results; returns its launches."""
     cell = load_cell(str(CELL))
     builder = OneEnvironment(job.path / "cache" / "environment", killer)
     setting = MeasurementConfig(environment="existing:nowhere")
@@ -171,19 +178,22 @@ def drive(fleet: Fleet, job: Job, killer: Killer) -> tuple[LaunchRecord, ...]:
         recover_interrupted(job, journal, lambda _: None, stop_leftovers, reclaim)
         killer.reach("before the start")
         with WorkerPool(job, journal, tools, cell) as pool:
-            while not any(launch.end == "finished" for launch in launches(journal.events)):
-                pool.start(LaunchRequest(0, Change("a" * 40), "run", 1, "the only one"), tools.slots[0])
+            while (made := sum(event.kind == "finished" for event in journal.events)) < len(changes):
+                mate = Change(changes[1]) if made == 0 and len(changes) > 1 else None
+                change = Change(changes[made])
+                pool.start(LaunchRequest(made, change, "run", 1, "a launch", mate=mate), tools.slots[0])
                 pool.ended()
                 assert journal.events[-1].kind == "finished", journal.events[-1]
+                killer.reach("between the two")
         return launches(journal.events)
 
 
-def main(site: str, folder: str, job: str, point: str) -> None:
+def main(site: str, folder: str, job: str, point: str, *changes: str) -> None:
     fleet, killer = SITES[site](Path(folder)).fleet(), Killer(point)
     assert isinstance(fleet, FolderFleet)
     _watch_modules(fleet, killer)
     Path(job).mkdir(parents=True)
-    drive(fleet, Job(Path(job)), killer)
+    drive(fleet, Job(Path(job)), killer, changes or ONE)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.replay import launches
 from perfbisect.measure.attempt import read_attempt
-from tests.fleet.driver import NOT_SUBMITTED, POINTS, SUBMITTED, Killer, drive
+from tests.fleet.driver import NOT_SUBMITTED, PAIR, PAIR_POINTS, POINTS, SUBMITTED, Killer, drive
 from tests.fleet.sites import SOME_SITES, Site, await_that
 
 
@@ -53,3 +53,25 @@ def test_a_driver_that_is_killed_is_resumed(site: Site, job: Job, point: str) ->
     else:
         assert point in NOT_SUBMITTED
         assert [launch.end for launch in after] == ["abandoned"] * len(before) + ["finished"]
+
+
+@pytest.mark.parametrize("point", PAIR_POINTS)
+@pytest.mark.parametrize("site", ["folders"], indirect=True)
+def test_a_pair_whose_driver_is_killed_is_measured_once(site: Site, job: Job, point: str) -> None:
+    if point == "running":
+        site.hold()
+    command = [sys.executable, "-m", "tests.fleet.driver", site.name, str(site.folder), str(job.path), point]
+    done = subprocess.run(
+        [*command, *PAIR], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    site.release()
+    after = drive(site.fleet(), job, Killer(""), PAIR)
+    assert [(launch.change_id, launch.end) for launch in after] == [(sha, "finished") for sha in PAIR]
+    assert len(site.measured()) == 2
+    for launch in after:
+        attempt = read_attempt(job.path / launch.folder)
+        assert attempt is not None and (attempt.id, attempt.change_id) == (
+            launch.attempt_id,
+            launch.change_id,
+        )
