@@ -354,11 +354,11 @@ def resumed_slots(
     else:
         slots = slots_for(cell, workers, setting.machine)
         kind = machine_of(slots[0], dict(os.environ), wiring.load_profile(setting.machine)).kind
-    _require_same_machine(job.id, seen, kind)
+    require_same_machine(job.id, seen, kind)
     return slots
 
 
-def _require_same_machine(job: str, seen: Sequence[LaunchRecord], kind: str) -> None:
+def require_same_machine(job: str, seen: Sequence[LaunchRecord], kind: str) -> None:
     """Require that a job has measured on this machine class, if on any."""
     before = next((x.attempt for x in seen if x.end == "finished" and x.attempt), None)
     if before is not None and not is_same_class(before.provenance.machine_class, kind):

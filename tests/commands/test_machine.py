@@ -15,7 +15,7 @@ from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.machine import devices
 from perfbisect.machine.profile import Profile, machine
-from perfbisect.machine.slots import Slot
+from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.model.attempt import Attempt, Provenance
 from perfbisect.model.cell import Cell
 from tests.environments.tiny import write_history
@@ -82,11 +82,12 @@ def test_a_job_goes_on_with_as_many_workers_as_it_has_measured_with() -> None:
         made = Attempt("a", "c", "run", Provenance("d", on, "x"))
         return [LaunchRecord(1, "a", 0, "c", "run", 1, "", "", "", "", end="finished", attempt=made)]
 
-    require_same_machine("j", [], [half], "cpu")
-    require_same_machine("j", measured(here.kind), [whole], "cpu")
-    require_same_machine("j", measured(f"{here.cpu} x 2 of {here.cores}"), [half], "cpu")
+    all_of_it, half_of_it = (machine_of(slot, {}, load_profile("cpu")).kind for slot in (whole, half))
+    require_same_machine("j", [], half_of_it)
+    require_same_machine("j", measured(here.kind), all_of_it)
+    require_same_machine("j", measured(f"{here.cpu} x 2 of {here.cores}"), half_of_it)
     with pytest.raises(UsageError, match=f"job j has measured on .*, this would be .* x 2 of {here.cores}: "):
-        require_same_machine("j", measured(here.kind), [half], "cpu")
+        require_same_machine("j", measured(here.kind), half_of_it)
 
 
 def test_stages_beyond_what_a_cell_reserves_are_told_before_anything_starts(
