@@ -117,25 +117,25 @@ class FleetExecutor:
     def reclaim(self, launch: LaunchRecord, folder: Path, sink: Sink) -> Attempt | None:
         """The attempt that an earlier process of this job submitted, once it has ended.
 
-        None if it was never submitted or came to nothing. The second launch of a pair is in the folder of the
-        first.
+        None if it was never submitted or came to nothing, or if its machine does not answer: what goes on
+        there is ended before the next launch on it. The second launch of a pair is in the first one's folder.
 
         Raises:
             Interrupted: Ctrl-C or a stop; the bundle is ended.
-            UnreachableError: its machine does not answer.
         """
         home = _Home(launch.attempt_id, folder, launch.slot)
-        ticket = self.fleet.find(launch.token)
-        if ticket is None:
-            first = _launch_before(folder, launch.slot)
-            return home.mate(first, launch.change_id, launch.purpose, launch.runs) if first else None
         try:
+            ticket = self._until_reached(lambda: self.fleet.find(launch.token), SUBMITTED_WITHIN_S)
+            if ticket is None:
+                first = _launch_before(folder, launch.slot)
+                return home.mate(first, launch.change_id, launch.purpose, launch.runs) if first else None
             with self._ended_when_stopped(ticket, launch.attempt_id):
                 return self._follow(ticket, home, sink)
         except UnreachableError:
-            raise
+            self._lost.add(Ticket(launch.token, launch.machine))
         except MachineError:
-            return None
+            pass
+        return None
 
     def _end_lost(self, machine: str) -> None:
         """End earlier bundles of a machine: they would hold its slots."""

@@ -14,7 +14,7 @@ import pytest
 from perfbisect.cells.loading import load_cell
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.errors import BuildError
-from perfbisect.fleet.base import BundleState, Ticket
+from perfbisect.fleet.base import BundleState, Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, BundleDocument, BundleLaunchDocument, MachineDocument
 from perfbisect.fleet.executor import FleetExecutor
 from perfbisect.jobs.plans import MeasurementConfig
@@ -35,6 +35,8 @@ class _Bundles:
 
     name: str = "pretend"
     lost: int = 0
+    silent: bool = False
+    ended: list[str] = field(default_factory=list)
     sent: list[Bundle] = field(default_factory=list)
 
     def machines(self) -> Sequence[MachineDocument]:
@@ -81,9 +83,13 @@ class _Bundles:
         (into / "manifest.json").write_text(document.text())
         return True
 
-    def cancel(self, ticket: Ticket, grace: float) -> None: ...
+    def cancel(self, ticket: Ticket, grace: float) -> None:
+        assert grace == 0.0  # nobody waits for its result
+        self.ended.append(ticket.token)
 
     def find(self, token: str) -> Ticket | None:
+        if self.silent:
+            raise UnreachableError("box does not answer")
         return next((Ticket(token, "box") for bundle in self.sent if bundle.token == token), None)
 
 
@@ -126,6 +132,14 @@ class World:
 
 
 def _started(*, token: str, pid: int, created: float, port: int) -> None: ...
+
+
+def _open_launch(number: int, change: Change) -> LaunchRecord:
+    """As a killed driver leaves it in the journal."""
+    began, folder = "2026-01-01T00:00:00+00:00", f"attempts/{number:03d}"
+    return LaunchRecord(
+        number, f"job-{number}", 0, change.id, "confirm", 1, "", folder, f"{number:032x}", began, "box", "box"
+    )
 
 
 @pytest.fixture
@@ -179,10 +193,7 @@ def test_a_later_driver_finds_the_second_launch_with_the_first(world: World) -> 
     world.run(1, A, B)
     folder = world.folder / "attempts" / "002"
     folder.mkdir()
-    began = "2026-01-01T00:00:00+00:00"
-    record = LaunchRecord(
-        2, "job-2", 0, B.id, "confirm", 1, "", "attempts/002", f"{2:032x}", began, "box", "box"
-    )
+    record = _open_launch(2, B)
     found = world.driver().reclaim(record, folder, lambda *_: None)
     assert found is not None
     assert (found.id, found.change_id) == ("job-2", B.id)
@@ -190,3 +201,17 @@ def test_a_later_driver_finds_the_second_launch_with_the_first(world: World) -> 
     other = replace(record, change_id=C.id)
     assert world.driver().reclaim(other, folder, lambda *_: None) is None
     assert json.loads((folder / "attempt.json").read_text())["attempt"]["id"] == "job-2"
+
+
+def test_what_goes_on_on_a_silent_machine_is_ended_before_the_next_launch_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfbisect.fleet.executor.SUBMITTED_WITHIN_S", -1.0)
+    world.fleet.silent = True
+    folder = world.folder / "attempts" / "001"
+    folder.mkdir(parents=True)
+    launch = _open_launch(1, A)
+    assert world.executor.reclaim(launch, folder, lambda *_: None) is None
+    assert world.fleet.ended == []
+    assert world.run(2, A).failure is None
+    assert world.fleet.ended == [launch.token]
