@@ -14,7 +14,7 @@
 #   make test            all tests that need neither vLLM nor a browser             (minutes)
 #   make test-vllm       the tests with the real vLLM on CPU                        (30 minutes)
 #   make test-images     servers in images, with podman; installs it if missing     (5 minutes)
-#   make test-fleet      machines behind a real sshd and Slurm; installs them if missing (5 minutes)
+#   make test-fleet      machines behind a real sshd, Slurm and Ray; installs them  (15 minutes)
 #   make test-browser    the dashboard in Chromium; installs it if missing          (minutes)
 #   make bench           measure the overhead of perfbisect against its limits      (1 minute)
 #   make bars            check the published error rates with fresh seeds           (10 minutes)
@@ -108,8 +108,11 @@ fleet-tools:
 	  { [ "$$(id -u)" = 0 ] && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(FLEET_PACKAGES); } || \
 	  { echo "missing:" $$(lacking) "(Debian, Ubuntu: apt install $(FLEET_PACKAGES))" >&2; exit 1; }
 
+# Ray's cluster takes a gigabyte and half a minute to start: one after the other.
 test-fleet: $(STAMP) fleet-tools
-	$(PY) -m pytest -m fleet tests/fleet -n $(WORKERS) --dist worksteal $(ARGS)
+	$(PY) -m pip install -qq --require-hashes -r requirements/ray.txt
+	$(PY) -m pytest -m "fleet and not ray" tests/fleet -n $(WORKERS) --dist worksteal $(ARGS)
+	$(PY) -m pytest -m ray tests/fleet -n 0 $(ARGS)
 
 test-vllm: $(STAMP) fleet-tools
 	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)
@@ -134,6 +137,7 @@ docs: $(STAMP)
 lock: $(STAMP)
 	$(LOCK) --upgrade pyproject.toml -o requirements/runtime.txt
 	$(LOCK) --upgrade pyproject.toml requirements/build.in --extra dev -c requirements/runtime.txt -o requirements/dev.txt
+	$(LOCK) --upgrade requirements/ray.in -c requirements/dev.txt -o requirements/ray.txt
 
 clean:
 	rm -rf build dist $(VENV)

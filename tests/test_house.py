@@ -88,6 +88,10 @@ def project() -> dict[str, object]:
     return table
 
 
+OPTIONAL = {"ray"}
+"""Packages of an extra of the same name; only what asks for them imports them."""
+
+
 def declared() -> set[str]:
     dependencies = project()["dependencies"]
     assert isinstance(dependencies, list)
@@ -174,17 +178,35 @@ def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 names.add(node.module.split(".")[0])
-    outside = names - set(sys.stdlib_module_names) - {"perfbisect"}
+    outside = names - set(sys.stdlib_module_names) - {"perfbisect"} - OPTIONAL
     distributions = packages_distributions()
     imported = {canonicalize_name(distributions[name][0]) for name in outside}
     assert imported - declared() == set()
     assert declared() - imported == set()
 
 
+def test_what_is_optional_is_imported_by_a_process_of_its_own() -> None:
+    extras = project()["optional-dependencies"]
+    assert isinstance(extras, dict)
+    assert extras.keys() >= OPTIONAL
+    importing = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in modules()
+        if re.search(rf"^\s*(import|from) ({'|'.join(OPTIONAL)})\b", path.read_text(), re.MULTILINE)
+    }
+    assert importing == {"fleet/ray_relay.py"}
+    users = [path for path in modules() if re.search(r"import.*ray_relay\b", path.read_text())]
+    assert users == []
+
+
 @pytest.mark.parametrize("name", ["runtime.txt", "dev.txt"])
+def test_locks_have_what_is_declared(name: str) -> None:
+    assert declared() - pins(name).keys() == set()
+
+
+@pytest.mark.parametrize("name", ["runtime.txt", "dev.txt", "ray.txt"])
 def test_locks_are_pinned_and_hashed_and_name_no_place(name: str) -> None:
     locked = pins(name)
-    assert declared() - locked.keys() == set()
     loose = [p for p, block in locked.items() if "==" not in block or "--hash=sha256:" not in block]
     assert loose == []
     text = (ROOT / "requirements" / name).read_text()

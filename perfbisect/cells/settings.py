@@ -27,7 +27,9 @@ class Settings(BaseModel):
     exclude_newer: str | None = Field(default=None, description="the day of the dependencies: 2026-11-01")
     variant: str | None = Field(default=None, description="a variant of the cell, on all sides")
     machine: str | None = Field(default=None, description="the kind of machine: a name or a machine file")
-    fleet: str | None = Field(default=None, description="the machines that measure: ssh:hosts.yaml, slurm")
+    fleet: str | None = Field(
+        default=None, description="machines that measure: ssh:hosts.yaml, slurm, ray:auto"
+    )
 
     def path(self, name: str, root: Path) -> Path | None:
         """A setting that is a path, relative to the folder of the file; None if unset."""

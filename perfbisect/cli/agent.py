@@ -66,9 +66,9 @@ def look(gpus: int, workers: int | None, machine: str | None) -> CommandResult:
     return look_here(gpus, workers, machine)
 
 
-@agent.command(short_help="Install perfbisect on machines that ssh reaches.")
+@agent.command(short_help="Install perfbisect on machines that ssh or Ray reaches.")
 @click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
-@click.option("--fleet", metavar="ssh:FILE", required=True, help="The file that names the machines.")
+@click.option("--fleet", metavar="SPEC", required=True, help="The machines: ssh:hosts.yaml or ray:ADDRESS.")
 @click.option(
     "--wheels",
     type=click.Path(path_type=Path),
@@ -82,6 +82,7 @@ def install(hosts: tuple[str, ...], fleet: str, wheels: Path | None) -> CommandR
     Examples:
       perfbisect agent install box1 box2 --fleet ssh:hosts.yaml
       perfbisect agent install box1 --fleet ssh:hosts.yaml --wheels wheels
+      perfbisect agent install gpu-node-1 --fleet ray:auto
 
     Exit code: 0; 2 no such host; 5 a machine does not answer, or the installation failed there.
     """

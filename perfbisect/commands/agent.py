@@ -139,7 +139,7 @@ def look(gpus: int, workers: int | None, named: str | None) -> CommandResult:
 
 
 def install_on(names: Sequence[str], spec: str, wheels: Path | None) -> CommandResult:
-    """Install this version of perfbisect on machines that ssh reaches.
+    """Install this version of perfbisect on machines that ssh or Ray reaches.
 
     Raises:
         UsageError: the fleet is of another engine, or has no such machine.
@@ -148,8 +148,8 @@ def install_on(names: Sequence[str], spec: str, wheels: Path | None) -> CommandR
     fleet = make_fleet(spec, FleetNeeds(open_workspace().state / "fleet"))
     if not isinstance(fleet, HostFleet):
         raise UsageError(
-            f"--fleet {spec}: perfbisect is installed on machines that ssh reaches only",
-            next_step="--fleet ssh:hosts.yaml; the nodes of a cluster share the installation that is here",
+            f"--fleet {spec}: perfbisect is installed on machines that ssh or Ray reaches only",
+            next_step="--fleet ssh:hosts.yaml or ray:ADDRESS; Slurm's nodes share the one that is here",
         )
     known = [host.name for host in fleet.hosts()]
     for name in names:

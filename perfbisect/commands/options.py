@@ -151,7 +151,7 @@ machine = click.option(
 fleet = click.option(
     "--fleet",
     metavar="SPEC",
-    help="Machines that measure: ssh:hosts.yaml, slurm[:partition=P,...], joined by +.  [default: this one]",
+    help="Machines that measure: ssh:hosts.yaml, slurm[:..], ray:ADDRESS, joined by +.  [default: this one]",
 )
 wait = click.option(
     "--wait", type=MINUTES, help="How long to wait for busy devices or cores.  [default: do not wait]"

@@ -104,7 +104,7 @@ def read_hosts(path: Path) -> tuple[FleetHost, ...]:
 
 
 class HostFleet(FolderFleet):
-    """Machines that commands reach at any time: by ssh, or this one."""
+    """Machines that commands reach at any time: by ssh or Ray, or this one."""
 
     def __init__(
         self, name: str, hosts: Sequence[FleetHost], *, devices: int = 0, workers: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -14,12 +15,13 @@ from perfbisect.fleet.base import Fleet
 from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.fleet.hosts import HostFleet, read_hosts
 from perfbisect.fleet.joined import JoinedFleet
+from perfbisect.fleet.ray_cluster import RayFleet, RayOptions
 from perfbisect.fleet.slurm import SlurmFleet, SlurmOptions
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import is_same_class
 
 _JOINT = "+"
-_ADVICE = "--fleet ssh:hosts.yaml, --fleet slurm:partition=NAME, or two of them joined by +"
+_ADVICE = "--fleet ssh:hosts.yaml, slurm:partition=NAME or ray:ADDRESS, or two of them joined by +"
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,7 @@ def _ssh(argument: str, needs: FleetNeeds) -> Fleet:
 
 
 def _slurm(argument: str, needs: FleetNeeds) -> Fleet:
-    known = [field.name for field in fields(SlurmOptions)]
-    given: dict[str, str] = {}
-    for part in filter(None, argument.split(",")):
-        name, equals, value = part.partition("=")
-        if name not in known or not equals:
-            raise UsageError(
-                f"--fleet slurm: {part!r} is no option{hint(name, known)}",
-                next_step=f"one of {', '.join(f'{name}=' for name in known)}",
-            )
-        given[name] = value
+    given = _options("slurm", argument, [field.name for field in fields(SlurmOptions)])
     here = (sys.executable, "-c", "from perfbisect.cli import main; main()")
     command = (given["command"],) if "command" in given else here
     return SlurmFleet(
@@ -60,7 +53,36 @@ def _slurm(argument: str, needs: FleetNeeds) -> Fleet:
     )
 
 
-ENGINES: Final[Mapping[str, Callable[[str, FleetNeeds], Fleet]]] = {"ssh": _ssh, "slurm": _slurm}
+def _ray(argument: str, needs: FleetNeeds) -> Fleet:
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError(
+            "--fleet ray: Ray is not installed here",
+            next_step="pip install 'perfbisect[ray]' 'ray==VERSION', in the version of the cluster",
+        )
+    address, _, options = argument.partition(",")
+    given = _options("ray", options, [field.name for field in fields(RayOptions)])
+    return RayFleet(address or "auto", RayOptions(**given), devices=needs.devices, workers=needs.workers)
+
+
+def _options(engine: str, text: str, known: Sequence[str]) -> dict[str, str]:
+    """The options ``NAME=VALUE`` of an engine, which commas separate."""
+    given: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if name not in known or not equals:
+            raise UsageError(
+                f"--fleet {engine}: {part!r} is no option{hint(name, known)}",
+                next_step=f"one of {', '.join(f'{name}=' for name in known)}",
+            )
+        given[name] = value
+    return given
+
+
+ENGINES: Final[Mapping[str, Callable[[str, FleetNeeds], Fleet]]] = {
+    "ssh": _ssh,
+    "slurm": _slurm,
+    "ray": _ray,
+}
 """What makes the fleet of a specification ``NAME[:ARGUMENT]``, by name."""
 
 

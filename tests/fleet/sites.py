@@ -6,6 +6,7 @@ All that a site needs is in its folder: keys, configurations, daemons' files, an
 from __future__ import annotations
 
 import getpass
+import importlib.util
 import os
 import platform
 import shutil
@@ -26,6 +27,7 @@ from perfbisect.fleet.base import Fleet
 from perfbisect.fleet.connection import LocalConnection
 from perfbisect.fleet.folders import FleetHost
 from perfbisect.fleet.hosts import HostFleet, read_hosts
+from perfbisect.fleet.ray_cluster import RayFleet, RayOptions
 from perfbisect.fleet.slurm import SlurmFleet, SlurmOptions
 from perfbisect.system.processes import TOKEN_VARIABLE
 
@@ -441,10 +443,128 @@ class SlurmSite(Site):
                 all_of_it.callback(self.kill_node if name in MACHINES else self._end, name)
 
 
-SITES: dict[str, type[Site]] = {site.name: site for site in (FolderSite, SshSite, SlurmSite)}
+class RaySite(Site):
+    """A cluster of two nodes on the loopback; they share the folder of the bundles."""
+
+    name = "ray"
+
+    def make(self) -> None:
+        super().make()
+        if importlib.util.find_spec("ray") is None:
+            pytest.fail("there is no Ray: make test-fleet installs it", pytrace=False)
+        self.write_command(self.folder / "agent", "$SITE_MACHINE")
+        (self.folder / "ray").mkdir()
+        variables = {
+            "RAY_TMPDIR": str(self.folder),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # keeps Ray on the loopback
+            "RAY_enable_worker_prestart": "0",
+            "RAY_ADDRESS": "127.0.0.1:1",  # of another cluster
+        }
+        self._variables = patch.dict(os.environ, variables)
+
+    def fleet(self) -> RayFleet:
+        options = RayOptions(str(self.folder / "shared"), str(self.folder / "agent"), "cpu")
+        return RayFleet((self.folder / "address").read_text(), options)
+
+    def bundle(self, machine: str, token: str) -> Path:
+        del machine
+        return self.folder / "shared" / "bundles" / token
+
+    def start(self) -> None:
+        self._variables.start()
+        with (self.folder / "cluster.log").open("wb") as log:
+            self._cluster = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("ray_nodes.py")), str(self.folder / "address")],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+            )
+        for name in MACHINES:
+            self.start_node(name)
+
+    def start_node(self, name: str) -> None:
+        """Start a node; returns once it takes actors."""
+        self._tell("start", name, lambda: self._mark(name).exists())
+
+    def kill_node(self, name: str) -> None:
+        """kill -9 of a node's daemon; its actors end by themselves, and perfbisect's agents go on."""
+        actors = self._actors(name)
+        self._tell("kill", name, lambda: not self._mark(name).exists() and not any(map(_lives, actors)))
+
+    def _mark(self, name: str) -> Path:
+        return self.folder / f"address.{name}"
+
+    def _tell(self, verb: str, name: str, is_done: Callable[[], bool]) -> None:
+        assert self._cluster.stdin is not None
+        self._cluster.stdin.write(f"{verb} {name}\n".encode())
+        self._cluster.stdin.flush()
+
+        def is_told() -> bool:
+            assert self._cluster.poll() is None, (self.folder / "cluster.log").read_text()
+            return is_done()
+
+        await_that(is_told, f"Ray does not {verb} node {name}", 120.0)
+
+    def kill_actors(self) -> int:
+        """kill -9 of the actors on all nodes; returns how many there were."""
+        actors = [actor for name in MACHINES for actor in self._actors(name)]
+        for actor in actors:
+            actor.kill()
+        return len(actors)
+
+    def _actors(self, machine: str) -> list[psutil.Process]:
+        def is_one(process: psutil.Process) -> bool:
+            is_actor = process.cmdline()[0].startswith("ray::PerfbisectCommands")
+            return is_actor and process.environ().get("SITE_MACHINE") == machine
+
+        return self._of_ray(is_one)
+
+    def kill_relay(self, fleet: RayFleet) -> None:
+        """kill -9 of the process through which a fleet speaks to Ray."""
+        relay = fleet._cluster._relay
+        assert relay is not None
+        relay.kill()
+        relay.wait()
+
+    def _of_ray(self, wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+        """Processes of this site's cluster."""
+
+        def is_one(process: psutil.Process) -> bool:
+            return (
+                bool(process.cmdline())
+                and wanted(process)
+                and str(self.folder) in (process.environ().get("RAY_TMPDIR", ""))
+            )
+
+        return list(_processes(is_one))
+
+    def stop(self) -> None:
+        assert self._cluster.stdin is not None
+        self._cluster.stdin.close()
+        try:
+            self._cluster.wait(30)
+        finally:
+            self._cluster.kill()
+            self._cluster.wait()
+            for process in self._of_ray(lambda process: process.pid != os.getpid()):
+                with suppress(psutil.Error):
+                    process.kill()
+            self._variables.stop()
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+SITES: dict[str, type[Site]] = {site.name: site for site in (FolderSite, SshSite, SlurmSite, RaySite)}
 SOME_SITES = (
     "folders",
     pytest.param("ssh", marks=pytest.mark.fleet),
     pytest.param("slurm", marks=pytest.mark.fleet),
+    pytest.param("ray", marks=[pytest.mark.fleet, pytest.mark.ray]),
 )
 """Of tests that each engine passes; those with daemons are not in ``make test``."""

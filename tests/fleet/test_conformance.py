@@ -1,6 +1,6 @@
 """What every engine keeps of the contract in :mod:`perfbisect.fleet.base`, whatever is killed or lost.
 
-``make test`` asks it of folders of this host, ``make test-fleet`` of a real sshd and a real Slurm.
+``make test`` asks it of folders of this host, ``make test-fleet`` of a real sshd, Slurm and Ray.
 """
 
 from __future__ import annotations

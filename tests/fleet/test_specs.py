@@ -70,7 +70,7 @@ def test_a_specification_names_an_engine_or_several(hosts: Path, tmp_path: Path)
     assert joined.name == f"slurm+ssh:{hosts}"
 
 
-@pytest.mark.parametrize("spec", ["", "slrum", "ray:auto", "ssh", "slurm:partion=h100", "slurm:h100"])
+@pytest.mark.parametrize("spec", ["", "slrum", "dask:auto", "ssh", "slurm:partion=h100", "slurm:h100"])
 def test_a_wrong_specification_says_what_is_allowed(spec: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
         make_fleet(spec, FleetNeeds(tmp_path))

@@ -1,0 +1,204 @@
+"""The nodes of a Ray cluster: ``--fleet ray:ADDRESS[,folder=..,command=..,profile=..]``.
+
+Ray only runs commands, as ssh does: an agent is started, seen and ended by the same scripts, in a session of
+its own that outlives Ray's worker, the driver and Ray's daemons.
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Client
+from multiprocessing.connection import Connection as Channel
+from pathlib import Path
+from typing import IO, Any
+
+from perfbisect.fleet.base import UnreachableError
+from perfbisect.fleet.connection import Answer
+from perfbisect.fleet.folders import FleetHost
+from perfbisect.fleet.hosts import FOLDER, HostFleet
+
+_CONNECTED_S = 90.0
+_MARGIN_S = 120.0
+"""Beyond a command's own time: for the start of a node's actor, and for Ray's own limits."""
+
+_PIECE = 8 << 20
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """Of all nodes: perfbisect's folder, how it is called, and the machine profile."""
+
+    folder: str = FOLDER
+    command: str = ""
+    profile: str = ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(shlex.split(self.command)) or (f"{self.folder}/agent/bin/perfbisect",)
+
+
+def node_names(rows: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
+    """The ids of the living nodes by the names of their machines; ``rows``: id, name and whether it lives.
+
+    Nodes with one name, such as those of a test on one host, have the beginning of their id in it.
+    """
+    living = [(node, name) for node, name, is_alive in rows if is_alive]
+    counts = Counter(name for _, name in living)
+    return {name if counts[name] == 1 else f"{name}-{node[:8]}": node for node, name in sorted(living)}
+
+
+class RayCluster:
+    """A Ray cluster, reached through a process of its own: :mod:`perfbisect.fleet.ray_relay`."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._lock = threading.Lock()
+        self._relay: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+        self._end: weakref.finalize[..., RayCluster] | None = None
+
+    def nodes(self) -> dict[str, str]:
+        """The ids of its living nodes by the names of their machines.
+
+        Raises:
+            UnreachableError: the cluster does not answer.
+        """
+        return node_names(self._ask(("nodes",), io.BytesIO(), 0.0)[0])
+
+    def run(self, node: str, argv: Sequence[str], given: IO[bytes], timeout: float) -> Answer:
+        """Run a command on the node with an id, in the user's home folder.
+
+        Raises:
+            UnreachableError: the node or the cluster does not answer, or the command not in time.
+        """
+        code, output, errors = self._ask(("run", node, list(argv), timeout), given, timeout)
+        return Answer(code, output, errors.decode("utf-8", "replace").strip()[-2000:])
+
+    def _ask(self, request: tuple[Any, ...], given: IO[bytes], timeout: float) -> list[Any]:
+        answer: list[Any]
+        with self._connect() as channel:
+            try:
+                channel.send(request)
+                if request[0] == "run":
+                    while piece := given.read(_PIECE):
+                        channel.send_bytes(piece)
+                    channel.send_bytes(b"")
+                if not channel.poll(timeout + _MARGIN_S):
+                    raise self._silence("it takes too long")
+                kind, *answer = channel.recv()
+            except (OSError, EOFError):
+                raise self._silence(self._last_words()) from None
+        if kind == "silent":
+            raise self._silence(answer[0])
+        return answer
+
+    def _silence(self, why: str) -> UnreachableError:
+        return UnreachableError(f"Ray at {self.address} does not answer: {why or 'the connection was lost'}")
+
+    def _connect(self) -> Channel:
+        with self._lock:
+            if self._relay is None or self._relay.poll() is not None:
+                self._start()
+            relay, folder = self._relay, self._folder
+            assert relay is not None and folder is not None
+            deadline = time.monotonic() + _CONNECTED_S
+            while True:
+                with suppress(FileNotFoundError, ConnectionRefusedError):
+                    return Client(str(folder / "socket"), "AF_UNIX")
+                if relay.poll() is not None:
+                    raise self._silence(self._last_words())
+                if time.monotonic() > deadline:
+                    relay.kill()
+                    raise self._silence(f"no connection within {_CONNECTED_S:.0f} s")
+                time.sleep(0.05)
+
+    def _start(self) -> None:
+        """Start the relay, in a session of its own: Ctrl-C is the driver's, which then ends its bundles."""
+        if self._end is not None:
+            self._end()
+        # Of the relay's socket: its path must be short, and nobody else may use it.
+        folder = Path(tempfile.mkdtemp(prefix="pb-ray-"))
+        with (folder / "log").open("wb") as log:
+            relay = subprocess.Popen(
+                [sys.executable, "-m", "perfbisect.fleet.ray_relay", self.address, str(folder / "socket")],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._relay, self._folder = relay, folder
+        self._end = weakref.finalize(self, _end_relay, relay, folder)
+
+    def _last_words(self) -> str:
+        """What a relay that ended said last."""
+        assert self._folder is not None
+        with suppress(OSError):
+            lines = (self._folder / "log").read_text("utf-8", "replace").strip().splitlines()
+            return lines[-1][-500:] if lines else ""
+        return ""
+
+
+def _end_relay(relay: subprocess.Popen[bytes], folder: Path) -> None:
+    assert relay.stdin is not None
+    with suppress(OSError):
+        relay.stdin.close()
+    try:
+        relay.wait(10)
+    except subprocess.TimeoutExpired:
+        relay.kill()
+        relay.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class RayConnection:
+    """A node of a Ray cluster. ``node``: its id, empty: it is not there now."""
+
+    cluster: RayCluster
+    name: str
+    node: str
+
+    def run(self, argv: Sequence[str], given: bytes | IO[bytes] = b"", *, timeout: float = 60.0) -> Answer:
+        if not self.node:
+            raise UnreachableError(f"{self.name} does not answer: it is not in the Ray cluster now")
+        stream = io.BytesIO(given) if isinstance(given, bytes) else given
+        return self.cluster.run(self.node, argv, stream, timeout)
+
+
+class RayFleet(HostFleet):
+    """The living nodes of a Ray cluster, and those that have been since this object was made.
+
+    A node that comes back has another id and the same name.
+    """
+
+    def __init__(
+        self, address: str, options: RayOptions, *, devices: int = 0, workers: int | None = None
+    ) -> None:
+        super().__init__(f"ray:{address}", (), devices=devices, workers=workers)
+        self._cluster, self._options = RayCluster(address), options
+        self._known: Mapping[str, str] = {}
+
+    def hosts(self) -> Sequence[FleetHost]:
+        self._known = dict.fromkeys(self._known, "") | self._cluster.nodes()
+        return tuple(
+            FleetHost(
+                name,
+                RayConnection(self._cluster, name, node),
+                self._options.folder,
+                self._options.words,
+                self._options.profile,
+            )
+            for name, node in self._known.items()
+        )

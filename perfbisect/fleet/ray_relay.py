@@ -1,0 +1,219 @@
+"""The process that speaks to Ray for a driver: ``python -m perfbisect.fleet.ray_relay ADDRESS SOCKET``.
+
+Ray ends a process that loses its cluster and takes over its signals, so it has one of its own. It ends with
+its standard input, and with it the actors that run commands; agents, which have sessions of their own, live
+on. perfbisect need not be on the nodes: the actor's class is sent, and it needs only Python's own modules.
+
+A caller connects to the socket, and sends ``("nodes",)`` or ``("run", node, argv, timeout)`` and then the
+command's standard input in pieces, up to an empty one. The answer is ``("nodes", rows)``,
+``("ended", code, output, errors)`` or ``("silent", why)``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+_REACHED_S = 45.0
+"""For what an actor does at once, and for its start."""
+
+_AT_ONCE = 64
+"""Commands on a node."""
+
+
+def _commands() -> type:
+    """The actor's class, which is sent to the nodes by value."""
+
+    class PerfbisectCommands:
+        """Runs commands in the user's home folder."""
+
+        def __init__(self) -> None:
+            import os
+            from pathlib import Path
+
+            self._running: dict[str, tuple[Any, Any, Any]] = {}
+            # Ray sets variables of its workers, such as CUDA_VISIBLE_DEVICES: those of its daemon are the
+            # machine's, but for its allocator. And a server that uses Ray must not join this cluster.
+            source, parent = dict(os.environ), Path(f"/proc/{os.getppid()}")
+            try:
+                if b"raylet" in (parent / "cmdline").read_bytes().split(b"\0")[0]:
+                    rows = os.fsdecode((parent / "environ").read_bytes()).split("\0")
+                    source = dict(row.split("=", 1) for row in rows if "=" in row)
+            except OSError:
+                pass
+            preloaded = source.pop("LD_PRELOAD", "").replace(":", " ").split()
+            if own := [path for path in preloaded if "/ray/core/" not in path]:
+                source["LD_PRELOAD"] = " ".join(own)
+            self._environment = {name: source[name] for name in source if not name.startswith("RAY_")}
+
+        def ready(self) -> None:
+            """Answer: the actor lives."""
+
+        def start(self, key: str, argv: list[str]) -> str:
+            """Start a command; returns why it cannot be started."""
+            import subprocess
+            from concurrent.futures import ThreadPoolExecutor
+            from pathlib import Path
+
+            pipe = subprocess.PIPE
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    stdin=pipe,
+                    stdout=pipe,
+                    stderr=pipe,
+                    cwd=Path.home(),
+                    env=self._environment,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                return f"{argv[0]}: {error.strerror or error}"
+            assert process.stdout is not None and process.stderr is not None
+            pool = ThreadPoolExecutor(2)
+            self._running[key] = (process, pool.submit(process.stdout.read), pool.submit(process.stderr.read))
+            pool.shutdown(wait=False)
+            return ""
+
+        def write(self, key: str, data: bytes) -> None:
+            """Give a command more of its standard input; one that has ended takes no more."""
+            import contextlib
+
+            process = self._running[key][0]
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(data)
+                process.stdin.flush()
+
+        def end(self, key: str, timeout: float) -> tuple[int, bytes, bytes] | None:
+            """Wait for a command's end; None if it was killed after ``timeout`` seconds."""
+            import contextlib
+            import subprocess
+
+            process, output, errors = self._running[key]
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            try:
+                code = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill(key)
+                return None
+            del self._running[key]
+            return code, output.result(), errors.result()[-4000:]
+
+        def kill(self, key: str) -> None:
+            """Kill a command and the processes of its session."""
+            import contextlib
+            import os
+            import signal
+
+            process = self._running.pop(key)[0]
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    return PerfbisectCommands
+
+
+class _Relay:
+    """Answers the requests of a driver; an actor on each node that is asked for runs the commands."""
+
+    def __init__(self) -> None:
+        self._class = ray.remote(_commands())
+        self._actors: dict[str, Any] = {}
+        self._starting: dict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    def serve(self, connection: Connection) -> None:
+        with connection:
+            try:
+                kind, *words = connection.recv()
+                if kind == "nodes":
+                    connection.send(("nodes", _nodes()))
+                else:
+                    connection.send(self._run(connection, *words))
+            except (EOFError, OSError):
+                pass  # the caller is gone
+
+    def _run(self, given: Connection, node: str, argv: Sequence[str], timeout: float) -> tuple[Any, ...]:
+        key, actor = uuid.uuid4().hex, None
+        is_read = False
+        try:
+            actor = self._actor(node)
+            why = ray.get(actor.start.remote(key, list(argv)), timeout=_REACHED_S)
+            while data := given.recv_bytes():
+                if not why:
+                    ray.get(actor.write.remote(key, data), timeout=timeout)
+            is_read = True
+            if why:
+                return "ended", 127, b"", why.encode()
+            ended = ray.get(actor.end.remote(key, timeout), timeout=timeout + _REACHED_S)
+            return ("silent", f"{argv[0]} took over {timeout:.0f} s") if ended is None else ("ended", *ended)
+        except ray.exceptions.RayError as error:
+            if actor is not None:
+                actor.kill.remote(key)
+            while not is_read and given.recv_bytes():
+                """An answer is read once all has been sent."""
+            return "silent", str(error).strip().splitlines()[0]
+        except (EOFError, OSError):  # the caller is gone
+            if actor is not None:
+                actor.kill.remote(key)
+            raise
+
+    def _actor(self, node: str) -> Any:
+        """The actor on a node, a new one if it is gone."""
+        with self._starting[node]:
+            if node in self._actors:
+                try:
+                    ray.get(self._actors[node].ready.remote(), timeout=_REACHED_S)
+                    return self._actors[node]
+                except ray.exceptions.RayActorError:
+                    del self._actors[node]
+            pinned = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+            actor = self._class.options(
+                num_cpus=0, max_concurrency=_AT_ONCE, scheduling_strategy=pinned
+            ).remote()
+            ray.get(actor.ready.remote(), timeout=_REACHED_S)
+            self._actors[node] = actor
+            return actor
+
+
+def _nodes() -> list[tuple[str, str, bool]]:
+    """Id, name and whether it is alive, of each node."""
+    return [
+        (row["NodeID"], row.get("NodeName") or row["NodeManagerAddress"], bool(row["Alive"]))
+        for row in ray.nodes()
+    ]
+
+
+def _listen(socket: str, relay: _Relay) -> None:
+    with Listener(socket, "AF_UNIX", backlog=_AT_ONCE) as listener:
+        while True:
+            threading.Thread(target=relay.serve, args=(listener.accept(),), daemon=True).start()
+
+
+def main(address: str, socket: str) -> None:
+    ray.init(
+        address=address,
+        namespace="perfbisect",
+        log_to_driver=False,
+        configure_logging=False,
+        ignore_reinit_error=True,
+    )
+    threading.Thread(target=_listen, args=(socket, _Relay()), daemon=True).start()
+    sys.stdin.buffer.read()
+    ray.shutdown()
+    shutil.rmtree(Path(socket).parent, ignore_errors=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
