@@ -322,4 +322,4 @@ def test_the_checks_of_ci_are_targets() -> None:
     assert found is not None
     targets = found[1].split()
     assert {"check", "test", "test-browser", "test-images", "test-fleet", "test-vllm"} == set(targets)
-    assert all(f"\n{target}: $(STAMP)\n" in (ROOT / "Makefile").read_text() for target in targets)
+    assert all(f"\n{target}: $(STAMP)" in (ROOT / "Makefile").read_text() for target in targets)
