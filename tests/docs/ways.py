@@ -11,7 +11,7 @@ TYPED, DRY = "as typed", "with --dry-run"
 WAYS: dict[str, str] = {
     "--version": TYPED,
     "agent look": TYPED,
-    "agent install": "wants machines that ssh reaches: tests/fleet/test_install.py has them",
+    "agent install": "wants machines that answer: tests/fleet/test_install.py has them",
     "agent run": "wants a bundle: tests/fleet/test_agent.py has them",
     "bisect": DRY,
     "changes show": TYPED,

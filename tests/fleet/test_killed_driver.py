@@ -14,7 +14,7 @@ from perfbisect.jobs.folders import Job
 from perfbisect.jobs.replay import launches
 from perfbisect.measure.attempt import read_attempt
 from tests.fleet.driver import NOT_SUBMITTED, PAIR, PAIR_POINTS, POINTS, SUBMITTED, Killer, drive
-from tests.fleet.sites import SOME_SITES, Site, await_that
+from tests.fleet.sites import Site, await_that
 
 
 @pytest.fixture
@@ -28,8 +28,18 @@ def job(site: Site, tmp_path: Path) -> Iterator[Job]:
     await_that(lambda: not any(map(site.living, tokens)), "processes of a launch live after its end", 10.0)
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("site", SOME_SITES, indirect=True)
+_OF_THE_ENGINE = ("half submitted", "running", "half fetched")
+"""Points at which the engine is at work. Ray is tried at these alone: each takes it half a minute."""
+
+_MARKS = [pytest.mark.fleet, pytest.mark.ray]
+_CASES = [
+    *(pytest.param("folders", point) for point in POINTS),
+    *(pytest.param(name, point, marks=_MARKS[:1]) for name in ("ssh", "slurm") for point in POINTS),
+    *(pytest.param("ray", point, marks=_MARKS) for point in _OF_THE_ENGINE),
+]
+
+
+@pytest.mark.parametrize(("site", "point"), _CASES, indirect=["site"])
 def test_a_driver_that_is_killed_is_resumed(site: Site, job: Job, point: str) -> None:
     if point == "running":
         site.hold()
