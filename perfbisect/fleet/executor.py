@@ -13,7 +13,7 @@ from perfbisect.environments.base import Builder, Environment
 from perfbisect.errors import BuildError, Interrupted, MachineError
 from perfbisect.fleet.agent import read_manifest
 from perfbisect.fleet.base import BundleState, Fleet, Ticket, UnreachableError
-from perfbisect.fleet.bundle import CLIENT, Bundle, BundledLaunch
+from perfbisect.fleet.bundle import CLIENT, Bundle, BundledLaunch, BundleLaunchDocument
 from perfbisect.fleet.specs import slot_there
 from perfbisect.jobs.plans import MeasurementConfig, cell_data
 from perfbisect.jobs.replay import LaunchRecord
@@ -283,7 +283,7 @@ class _Home:
             return None
         launch = manifest.launches[place]
         attempt = read_attempt(brought / launch.folder) if launch.outcome == "measured" else None
-        is_void = any(other.outcome != "measured" for other in manifest.launches)
+        is_void = any(_is_lost(brought, other) for other in manifest.launches if other != launch)
         if attempt is None or (is_void and attempt.failure is None):
             return None
         for path in (brought / launch.folder).iterdir():
@@ -301,6 +301,12 @@ class _Home:
             return None
         is_whole = attempt.failure is not None or len(attempt.runs) == runs
         return self.attempt(brought, 1) if is_whole else None
+
+
+def _is_lost(brought: Path, launch: BundleLaunchDocument) -> bool:
+    """Whether a launch of a bundle says nothing about its change."""
+    attempt = read_attempt(brought / launch.folder) if launch.outcome == "measured" else None
+    return attempt is None or (attempt.failure is not None and attempt.failure.fault != "change")
 
 
 def _launch_before(folder: Path, slot: str) -> Path | None:

@@ -22,7 +22,7 @@ from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import read_attempt, write_attempt
 from perfbisect.measure.executor import AttemptRequest, PhaseLimits
-from perfbisect.model.attempt import Attempt, Provenance, RunResult
+from perfbisect.model.attempt import Attempt, Failure, Fault, Provenance, RunResult
 from perfbisect.model.change import Change
 
 CELL = load_cell(str(Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml"))
@@ -35,6 +35,8 @@ class _Bundles:
 
     name: str = "pretend"
     lost: int = 0
+    fault: Fault | None = None
+    """Whose failure ends the last launch of a bundle."""
     silent: bool = False
     ended: list[str] = field(default_factory=list)
     sent: list[Bundle] = field(default_factory=list)
@@ -61,7 +63,9 @@ class _Bundles:
             (folder / "server.log").write_text(launch.change.id)
             provenance = Provenance(bundle.digest, "H200", "client")
             runs = tuple(RunResult(k, k, {"tpot:median": 10.0}) for k in range(launch.runs))
-            write_attempt(folder, Attempt(f"run-{place}", launch.change.id, launch.purpose, provenance, runs))
+            failure = Failure("bench", self.fault, "it failed") if self.fault and place == made else None
+            attempt = Attempt(f"run-{place}", launch.change.id, launch.purpose, provenance, runs, failure)
+            write_attempt(folder, attempt)
         for path in sorted(into.rglob("*")):
             if path.is_file():
                 files[str(path.relative_to(into))] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -179,6 +183,23 @@ def test_a_pair_of_which_one_is_lost_is_void(world: World) -> None:
     attempt = world.run(1, A, B)
     assert attempt.failure is not None
     assert (attempt.failure.fault, attempt.runs) == ("machine", ())
+
+
+def test_a_pair_of_which_one_is_disturbed_is_void(world: World) -> None:
+    world.fleet.fault = "machine"
+    attempt = world.run(1, A, B)
+    assert attempt.failure is not None and attempt.failure.fault == "machine"
+    world.fleet.fault = None
+    assert world.run(2, A, B).failure is None
+    assert world.run(3, B).failure is None
+
+
+def test_a_failure_of_the_second_change_is_its_own(world: World) -> None:
+    world.fleet.fault = "change"
+    assert world.run(1, A, B).failure is None
+    second = world.run(2, B)
+    assert second.failure is not None and second.failure.fault == "change"
+    assert len(world.fleet.sent) == 1
 
 
 def test_a_mate_that_cannot_be_built_fails_by_itself(world: World) -> None:
