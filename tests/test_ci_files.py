@@ -310,7 +310,8 @@ def test_a_fleet_is_not_skipped_where_its_programs_are_missing(tmp_path: Path) -
     (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
     (tmp_path / "id").chmod(0o755)
     words = ["make", "-o", ".venv/.perfbisect-stamp", "test-fleet", "FLEET_TOOLS=ls no-such-daemon"]
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    env = ours | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "missing: no-such-daemon (Debian, Ubuntu: apt install openssh-server" in done.stderr
