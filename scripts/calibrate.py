@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_threads, "1")
@@ -286,7 +287,11 @@ def _covers(told: Comparison, truth: float) -> bool:
     return told.low <= math.expm1(truth) <= told.high
 
 
-def _share(flags: list[bool]) -> str:
+_World = TypeVar("_World")
+
+
+def share_text(flags: list[bool]) -> str:
+    """The per cent of flags that are set; a dash where there is none."""
     return f"{100 * sum(flags) / len(flags):.0f}" if flags else "-"
 
 
@@ -300,11 +305,11 @@ def _row(name: str, sessions: list[Session]) -> str:
         name,
         f"{100 * right / count:.0f}",
         f"{wrong} of {count}",
-        " / ".join(_share([held[k] for held in before]) for k in range(len(SETS))),
-        " / ".join(_share([held[k] for held in during]) for k in range(len(SETS))),
-        _share([s.step for s in sessions if s.step is not None]),
-        _share([s.built for s in sessions if s.built is not None]),
-        _share([s.whole for s in sessions if s.whole is not None]),
+        " / ".join(share_text([held[k] for held in before]) for k in range(len(SETS))),
+        " / ".join(share_text([held[k] for held in during]) for k in range(len(SETS))),
+        share_text([s.step for s in sessions if s.step is not None]),
+        share_text([s.built for s in sessions if s.built is not None]),
+        share_text([s.whole for s in sessions if s.whole is not None]),
         f"{np.mean([s.gpu for s in sessions]):.0f}",
         f"{np.mean([s.wall for s in sessions]):.0f}",
     ]
@@ -315,8 +320,11 @@ def _job(job: tuple[World, int]) -> Session:
     return play(*job)
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+def choose_worlds(
+    argv: list[str] | None, description: str | None, known: dict[str, _World]
+) -> tuple[argparse.Namespace, dict[str, _World]]:
+    """The arguments of a simulation (seeds, first, procs), and the worlds that they name."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--worlds", default="", help="parts of names, with semicolons between; default: all")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="first seed")
@@ -324,10 +332,15 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     wanted = [part.strip() for part in args.worlds.split(";") if part.strip()]
     worlds = {
-        name: world for name, world in WORLDS.items() if not wanted or any(part in name for part in wanted)
+        name: world for name, world in known.items() if not wanted or any(part in name for part in wanted)
     }
     if not worlds:
-        raise SystemExit(f"no such world; known: {'; '.join(WORLDS)}")
+        raise SystemExit(f"no such world; known: {'; '.join(known)}")
+    return args, worlds
+
+
+def main(argv: list[str] | None = None) -> int:
+    args, worlds = choose_worlds(argv, __doc__, WORLDS)
     print(
         "| world | right % | wrong name | 50/80/95 % sets before the A/B | during the search "
         "| A/B: the step % | A/B: what was built % | whole % | GPU min | wall min |"

@@ -11,7 +11,6 @@ read the table.
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import math
 import multiprocessing
@@ -42,6 +41,7 @@ from perfbisect.bisect.decision.model import (  # noqa: E402
 from perfbisect.bisect.decision.noise import launches  # noqa: E402
 from perfbisect.bisect.decision.state import SearchState  # noqa: E402
 from perfbisect.model.attempt import Costs  # noqa: E402
+from scripts.calibrate import choose_worlds, share_text  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -227,22 +227,18 @@ def play(world: Fleet, seed: int) -> FleetSession:
     return replace(session, wall_after=session.wall + minutes, gpu_after=session.gpu + minutes)
 
 
-def _share(flags: list[bool]) -> str:
-    return f"{100 * sum(flags) / len(flags):.0f}" if flags else "-"
-
-
 def _row(name: str, world: Fleet, sessions: list[FleetSession]) -> str:
     last = world.machines - 1
     words = [x.replicated for x in sessions if x.replicated]
     cells = [
         name,
-        _share([x.right for x in sessions]),
+        share_text([x.right for x in sessions]),
         f"{sum(x.wrong for x in sessions)} of {len(sessions)}",
-        _share([bool(x.differs) for x in sessions if x.differs is not None]) if not world.step else "-",
-        _share([x.verdict == "found" for x in sessions]),
-        _share([x.alone or x.replicated == "not seen" for x in sessions]),
+        share_text([bool(x.differs) for x in sessions if x.differs is not None]) if not world.step else "-",
+        share_text([x.verdict == "found" for x in sessions]),
+        share_text([x.alone or x.replicated == "not seen" for x in sessions]),
         " / ".join(str(words.count(word)) for word in ("holds", "not seen", "another size")),
-        _share([last in x.out for x in sessions]) if world.outlier != 1 else "-",
+        share_text([last in x.out for x in sessions]) if world.outlier != 1 else "-",
         str(sum(bool(set(x.out) - ({last} if world.outlier != 1 else set())) for x in sessions)),
         *(
             f"{np.mean([getattr(x, name) for x in sessions]):.0f}"
@@ -284,18 +280,7 @@ def _job(job: tuple[Fleet, int]) -> FleetSession:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--worlds", default="", help="parts of names, with semicolons between; default: all")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0, help="first seed")
-    parser.add_argument("--procs", type=int, default=1)
-    args = parser.parse_args(argv)
-    wanted = [part.strip() for part in args.worlds.split(";") if part.strip()]
-    worlds = {
-        name: world for name, world in WORLDS.items() if not wanted or any(part in name for part in wanted)
-    }
-    if not worlds:
-        raise SystemExit(f"no such world; known: {'; '.join(WORLDS)}")
+    args, worlds = choose_worlds(argv, __doc__, WORLDS)
     print(
         "| world | right % | wrong name | whole differs % | found % | one machine told % "
         "| second machine: holds / not seen / another size | outlier out % | others out "
