@@ -204,7 +204,7 @@ def test_locks_have_what_is_declared(name: str) -> None:
     assert declared() - pins(name).keys() == set()
 
 
-@pytest.mark.parametrize("name", ["runtime.txt", "dev.txt", "ray.txt"])
+@pytest.mark.parametrize("name", ["runtime.txt", "dev.txt", "ray.txt", "explain.txt"])
 def test_locks_are_pinned_and_hashed_and_name_no_place(name: str) -> None:
     locked = pins(name)
     loose = [p for p, block in locked.items() if "==" not in block or "--hash=sha256:" not in block]

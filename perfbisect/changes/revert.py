@@ -57,6 +57,30 @@ def apply_patch(repository: Repository, head: Change, patch: bytes, name: str) -
     return Change(writer.commit(tree, (head.id,), f"{subject}\n", head.date), "commit", subject, head.date)
 
 
+@dataclass(frozen=True)
+class FileState:
+    """Mode and content of a file of a commit."""
+
+    mode: str
+    content: bytes
+
+
+def edit_files(
+    repository: Repository, head: Change, files: Mapping[str, FileState | None], name: str
+) -> Change:
+    """``head`` with files replaced, or deleted where there is None; ``name`` is what it is called.
+
+    Raises:
+        ConflictError: that changes nothing.
+    """
+    writer = _object_writer(repository)
+    tree = writer.edit(head.id, files)
+    if tree == repository.tree_id(head.id, ""):
+        raise ConflictError(f"it changes nothing of {head.short}")
+    subject = f"{head.subject} + {name}"
+    return Change(writer.commit(tree, (head.id,), f"{subject}\n", head.date), "commit", subject, head.date)
+
+
 def _object_writer(repository: Repository) -> _ObjectWriter:
     if repository.objects is None:
         raise RevisionError(f"there is no folder for objects beside {repository.path}")
@@ -99,6 +123,22 @@ class _ObjectWriter:
                 errors = done.stderr.decode(errors="replace")
                 files = dict.fromkeys(re.findall(r"^error: patch failed: (.+):\d+$", errors, re.M))
                 raise ConflictError(f"{refused}: {', '.join([*files][:5]) or error_text(done)}")
+            return self._done("write-tree", env=index)
+
+    def edit(self, head: str, files: Mapping[str, FileState | None]) -> str:
+        """The tree of ``head`` with files replaced or deleted, in an index of our own."""
+        rows = []
+        # Deletions first: a file may take the place of a folder.
+        for path, state in sorted(files.items(), key=lambda item: (item[1] is not None, item[0])):
+            blob = "0" * len(head)
+            if state is not None:
+                blob = self._done("hash-object", "-w", "--stdin", "--no-filters", stdin=state.content)
+            rows.append(f"{state.mode if state else 0} {blob}\t{path}\0")
+        with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
+            index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+            self._done("read-tree", head, env=index)
+            text = "".join(rows).encode(errors="surrogateescape")
+            self._done("update-index", "-z", "--index-info", stdin=text, env=index)
             return self._done("write-tree", env=index)
 
     def commit(self, tree: str, parents: tuple[str, ...], message: str, date: str) -> str:

@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 import perfbisect
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.jobs.replay import LaunchRecord, lost_minutes
-from perfbisect.model.attempt import Attempt, key
+from perfbisect.model.attempt import Attempt, Purpose, key
 from perfbisect.model.cell import Cell, describe_cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
+from perfbisect.serving.log_facts import combine_launches, fact_differences
 
 _Self = TypeVar("_Self", bound="Document")
 _Long = TypeVar("_Long", bound="LongDocument")
@@ -109,7 +110,7 @@ class LaunchDocument(Document):
     attempt: str
     position: int
     change: ChangeDocument
-    purpose: Literal["run", "end", "search", "confirm", "replicate", "revert"]
+    purpose: Purpose
     why: str
     outcome: Literal["measured", "failed", "abandoned", "running"]
     value: float | None
@@ -250,3 +251,16 @@ def reported_value(attempt: Attempt, metric: MetricRef) -> float | None:
         return attempt.value(metric)
     except (KeyError, ValueError):
         return None
+
+
+def log_differences(a: Iterable[Attempt], b: Iterable[Attempt]) -> tuple[tuple[str, str, str], ...]:
+    """What the engines' own logs say differently on the two sides: fact, A, B."""
+    left, right = (
+        combine_launches(
+            facts
+            for attempt in side
+            if isinstance(facts := attempt.provenance.facts.get("engine_log"), Mapping)
+        )
+        for side in (a, b)
+    )
+    return fact_differences(left, right) if left and right else ()

@@ -27,6 +27,8 @@ EventKind = Literal[
     "machine",
     "replicate",
     "revert",
+    "node",
+    "unusable",
     "job",
     "cell",
     "step",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -227,9 +227,14 @@ class PolicyLaunches:
             raise self._failures.broken(ended, order.side or order.change.short, policy.advice)
         self._failures.after(ended)
 
+    @property
+    def rest(self) -> float | None:
+        """Seconds until the slot can be used again, after a failure of the machine; None: now."""
+        return self._failures.rest
+
     def wait_for_machine(self) -> None:
         """Wait until the slot can be used again, after a failure of the machine."""
-        if self._failures.rest is not None:
+        if self.rest is not None:
             self._failures.wait()
 
 
@@ -245,6 +250,25 @@ def run_sequentially(
         pool.start(order, launches.slot)
         launches.finish(pool.ended())
         launches.wait_for_machine()
+    return order
+
+
+def launch_in_steps(
+    job: Job, journal: Journal, tools: JobContext, pool: WorkerPool, policy: LaunchPolicy, *, poll: float
+) -> Generator[float, None, str]:
+    """:func:`run_sequentially` beside other jobs of this thread.
+
+    Waits for at most ``poll`` seconds at a time and yields the seconds for which there is nothing to do.
+    """
+    launches = PolicyLaunches(job, journal, tools, policy)
+    while isinstance(order := launches.announce(), LaunchRequest):
+        pool.start(order, launches.slot)
+        while (ended := pool.ended(poll)) is None:
+            yield 0.0
+        launches.finish(ended)
+        if launches.rest is not None:
+            yield launches.rest
+            launches.wait_for_machine()
     return order
 
 

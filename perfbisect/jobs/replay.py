@@ -33,6 +33,8 @@ class LaunchRecord:
     """Of a fleet; empty: this machine."""
     at: float | None = None
     """Start in minutes after the job's first launch."""
+    trial: tuple[int, ...] = ()
+    """The A/B of a search that it was made for, as the search writes it."""
     ended: int = -1
     """Sequence number of the event that ended it."""
     pid: int = 0
@@ -117,6 +119,7 @@ def _started(event: JournalEvent, number: int) -> LaunchRecord:
         slot=str(data.get("slot", "")),
         machine=str(data.get("machine", "")),
         at=None if data.get("at") is None else float(data["at"]),
+        trial=tuple(map(int, data.get("trial", ()))),
     )
 
 

@@ -101,6 +101,8 @@ class JobContext:
     """Returns an open launch's attempt from the machine where it goes on, once it has ended; None: here."""
     revert: Callable[[Change, Change], Change | str] | None = None
     """Maps a commit and an ancestor to the commit with the ancestor reverted, or to why there is none."""
+    revert_hunks: Callable[[Change, Sequence[tuple[str, int]]], Change | str] | None = None
+    """Maps a commit and hunks of it (path, index) to the commit without them, or to why there is none."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class LaunchRequest:
     """Names the change in errors; empty: by its id."""
     mate: Change | None = None
     """The change of the next launch, if both are a pair."""
+    trial: tuple[int, ...] = ()
+    """The A/B of a search that it is made for, as the search writes it."""
 
 
 def launch_started(number: int, order: LaunchRequest, last: int, slot: str) -> LaunchStarted:
@@ -163,6 +167,7 @@ def record_start(
             "token": token,
             "slot": slot.name,
             **({"machine": slot.machine} if slot.machine else {}),
+            **({"trial": order.trial} if order.trial else {}),
             "at": round(at, 4),
         },
     )

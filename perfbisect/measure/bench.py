@@ -22,7 +22,9 @@ from perfbisect.measure.faults import ATTEMPT_ERRORS, BlamedError, DiscardedRunE
 from perfbisect.measure.record import END_OF_LOG, AttemptRecord
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
-from perfbisect.serving.server import Server, hit_rate
+from perfbisect.model.counters import COUNTERS_FACT, CPU_FACT
+from perfbisect.serving.counters import CpuReading, cpu_increase, hit_rate, prefix_cache, read_cpu
+from perfbisect.serving.server import Server
 from perfbisect.system import logs, processes
 from perfbisect.system.ports import SharedPortError
 from perfbisect.system.processes import Process, ProcessResult, StopRequested
@@ -123,15 +125,17 @@ class BenchRuns:
     def _result(self, name: str) -> Path:
         return self.record.request.folder / f"run-{name}.json"
 
-    def run(self, name: str, index: int, seed: int) -> RunResult:
-        """Run the client and check port, server and result. Run 0 is the warm run: load does not discard it.
+    def run(self, name: str, index: int, seed: int, *, judged: bool = True) -> RunResult:
+        """Run the client and check port, server and result. Run 0 is the warm run.
+
+        Foreign load discards neither that nor what is not ``judged``.
 
         Raises:
             BlamedError: no measurement, with its fault.
             MachineError: another process listens on the port or used the machine.
             Interrupted: a stop was requested.
         """
-        with self.monitor.sample(measured=index > 0) as sampled:
+        with self.monitor.sample(measured=index > 0 and judged) as sampled:
             run = self._run(name, index, seed)
         return replace(run, facts={**run.facts, "sampled": sampled})
 
@@ -141,7 +145,7 @@ class BenchRuns:
         result, log = self._result(name), self.log(name)
         result.unlink(missing_ok=True)
         self.server.check_ports(f"before run {name}")
-        cache_before = self.server.prefix_cache()
+        before, cpu_before = self.server.counters(), self._cpu()
         unfinished: list[int] = []
         try:
             ended = self.runner.run(
@@ -162,12 +166,15 @@ class BenchRuns:
             run = self.record.instrument.parse(cell, document, index=index, seed=seed, expected=expected)
         except ClientError as error:
             raise self._client_failed(error, log, has_errors=_has_errors(document)) from error
-        cache_after = self.server.prefix_cache()
+        cpu_s, after = cpu_increase(cpu_before, self._cpu()), self.server.counters()
         self.server.check_ports(f"after run {name}")
+        cache_before, cache_after = prefix_cache(before), prefix_cache(after)
         rate = hit_rate(cache_before, cache_after)
         facts = {
             "duration": run.seconds,
             "prefix_cache": {"before": cache_before, "after": cache_after, "rate": rate},
+            COUNTERS_FACT: {"before": before.to_json(), "after": after.to_json()},
+            CPU_FACT: cpu_s,
         }
         return replace(
             run,
@@ -178,6 +185,11 @@ class BenchRuns:
             values={**run.values, **({} if rate is None else {"prefix_cache_hit_rate": rate})},
             facts={**run.facts, **facts},
         )
+
+    def _cpu(self) -> CpuReading:
+        """CPU seconds of the server's processes so far."""
+        owned, host = self.server.owned, self.runner.host
+        return read_cpu(owned.living(), owned.pid, host.pid if host else None)
 
     def _read(self, ended: ProcessResult, result: Path, log: Path, unfinished: int) -> Mapping[str, Any]:
         """The result of a client that has ended well."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from perfbisect.clients.runner import Runner
@@ -30,6 +31,8 @@ from perfbisect.measure.preparation import (
     is_offline,
     needs_hub_dataset,
 )
+from perfbisect.measure.profiling import FOLDER as PROFILE_FOLDER
+from perfbisect.measure.profiling import profile_load, with_torch_profiler
 from perfbisect.measure.record import AttemptRecord, ClientVersion, SharedTurns, command_facts
 from perfbisect.measure.serving import add_serve_args, check_stages, find_engine, running_server
 from perfbisect.model.attempt import Attempt
@@ -231,7 +234,13 @@ class LocalExecutor:
         cell = request.cell
         engine = find_engine(cell, request.change, environment)
         check_stages(cell, slot, self.profile.platform, root=engine.root)
-        return FAMILIES[cell.family].server(add_serve_args(cell, self.profile.serve_args), endpoint, engine)
+        command = FAMILIES[cell.family].server(
+            add_serve_args(cell, self.profile.serve_args), endpoint, engine
+        )
+        if request.purpose != "profile":
+            return command
+        folder = request.folder / PROFILE_FOLDER
+        return with_torch_profiler(command, Path(environment.engine_file).parent, folder)
 
     def _serve(self, shared: SharedTurns, started: Started, sink: Sink) -> Iterator[None]:
         """Start the server and measure the turns; other failures than the server's fail one turn."""
@@ -328,7 +337,10 @@ class LocalExecutor:
             record.facts["warm"] = {"values": dict(warm.values), "warnings": warm.warnings}
             sink("warm", {"seconds": record.seconds["warm"]})
             with record.timed("bench"):
-                measure_runs(bench, sink)
+                if record.request.purpose == "profile":
+                    profile_load(bench, env, sink)
+                else:
+                    measure_runs(bench, sink)
             with monitor.sample(measured=False):
                 check_image(record, server, env, self.stop_requested, sink)
 

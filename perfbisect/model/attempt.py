@@ -16,7 +16,8 @@ Phase = Literal["build", "fetch", "launch", "first_request", "warm", "bench", "s
 Fault = Literal["change", "machine", "client"]
 """Whose a failure is: only ``change`` is data about a change."""
 
-Purpose = Literal["run", "end", "search", "confirm", "replicate", "revert"]
+Purpose = Literal["run", "end", "search", "confirm", "replicate", "revert", "profile"]
+"""``profile``: recorded where time goes; has no runs and is never a measurement."""
 
 
 @dataclass(frozen=True)

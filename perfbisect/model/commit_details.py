@@ -77,7 +77,8 @@ class MeasuredCell:
     ``hit``: it moved as the change did. ``start``: the server start that served it: cells of one start are
     one vote. ``traits``: its family, and the knobs that choose what code runs (``async_chunk``);
     ``features``: what its model and device imply (``moe``, ``rocm``); ``model``: as it is served. ``shift``:
-    log of after / before, above 0 worse. ``control``: little but the machine moves it.
+    log of after / before, above 0 worse. ``control``: little but the machine moves it. ``machine``: of a
+    fleet, empty where there was none.
     """
 
     cell: str
@@ -88,6 +89,7 @@ class MeasuredCell:
     shift: float = 0.0
     control: bool = False
     features: frozenset[str] = frozenset()
+    machine: str = ""
 
 
 @dataclass(frozen=True)

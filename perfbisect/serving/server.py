@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,14 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfbisect.errors import FaultCode, Interrupted, MachineError, PerfbisectError, ServerError
+from perfbisect.model.counters import EngineCounters
+from perfbisect.serving.counters import read_counters, requests_in_flight
 from perfbisect.serving.families import Endpoint, ProbeRequest, ServerCommand
 from perfbisect.system import http, logs, ports, processes
 from perfbisect.system.http import NoAnswerError, Reply
 from perfbisect.system.processes import OwnedProcess, StopRequested, never
 
-_SAMPLE = re.compile(
-    r"^(?P<name>[A-Za-z_:][\w:]*)(?:\{.*\})?[ \t]+(?P<value>[-+]?[\d.]+(?:[eE][-+]?\d+)?)", re.M
-)
 _TICK = 0.1
 _EXIT_PATIENCE = 2.0
 _EXIT_OF_SILENT = 5.0
@@ -28,11 +26,10 @@ _HELD_PATIENCE = 5.0
 """Time for an engine to free the blocks of finished requests."""
 
 _ASK_LIMIT = 10.0
-"""Timeout of cheap requests: models, metrics, health."""
+"""Timeout of cheap requests: models, health."""
 
-PREFIX_CACHE = {"queries": "prefix_cache_queries", "hits": "prefix_cache_hits"}
-IN_FLIGHT = {"running": "num_requests_running", "waiting": "num_requests_waiting"}
-"""Counters of ``/metrics``, by what is read from them."""
+_METRICS_LIMIT = 3.0
+"""Timeout of ``/metrics``, which is read between runs and may be missing."""
 
 
 @dataclass(frozen=True)
@@ -228,46 +225,26 @@ class Server:
                 time.sleep(_TICK if is_held else 0.0)
         return ""
 
-    def prefix_cache(self) -> dict[str, float]:
-        """Prefix-cache queries and hits since the start; empty if not reported."""
-        return self._counters(PREFIX_CACHE)
+    def counters(self) -> EngineCounters:
+        """The engine's counters; none if it does not serve them."""
+        return read_counters(self._metrics())
 
     def in_flight(self) -> int:
         """Number of unfinished requests; 0 if not reported."""
-        return int(sum(self._counters(IN_FLIGHT).values()))
+        return requests_in_flight(self._metrics())
 
-    def _counters(self, wanted: Mapping[str, str]) -> dict[str, float]:
-        try:
-            answer = self._ask("/metrics")
-        except NoAnswerError:
-            return {}
-        return counters(answer.text, wanted) if answer.status == 200 else {}
+    def _metrics(self) -> str:
+        """The page, or nothing; one that never ends is not waited for."""
+        url = self.endpoint.base_url + "/metrics"
+        call = http.ask_in_background(lambda: http.ask_server("GET", url, _METRICS_LIMIT))
+        if not wait([call], _METRICS_LIMIT).done or call.exception() is not None:
+            return ""
+        answer = call.result()
+        return answer.text if answer.status == 200 else ""
 
     def _ask(self, path: str, body: Mapping[str, object] | None = None) -> Reply:
         method = "GET" if body is None else "POST"
         return http.ask_server(method, self.endpoint.base_url + path, _ASK_LIMIT, body)
-
-
-def counters(text: str, wanted: Mapping[str, str]) -> dict[str, float]:
-    """Sum Prometheus counters over label sets; empty unless all are present.
-
-    Names vary between versions: ``vllm:prefix_cache_hits_total``, ``vllm:gpu_prefix_cache_hits``.
-    ``external_prefix_cache_hits`` is another cache.
-    """
-    sums: dict[str, float] = {}
-    for found in _SAMPLE.finditer(text):
-        name = found["name"].rpartition(":")[2].removesuffix("_total")
-        for key, word in wanted.items():
-            if name in (word, f"gpu_{word}", f"cpu_{word}"):
-                sums[key] = sums.get(key, 0.0) + float(found["value"])
-    return sums if len(sums) == len(wanted) else {}
-
-
-def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float | None:
-    """Hit rate between two readings; None without queries."""
-    queries = after.get("queries", 0.0) - before.get("queries", 0.0)
-    hits = after.get("hits", 0.0) - before.get("hits", 0.0)
-    return min(1.0, max(0.0, hits / queries)) if queries > 0 else None
 
 
 def _problem(answer: Reply, request: ProbeRequest) -> str:

@@ -35,6 +35,7 @@ from perfbisect.machine import devices, leases, sampler
 from perfbisect.machine.devices import DeviceProcess, DeviceReading, Gpu, Smi
 from perfbisect.machine.interference import SLOWED, InterferenceLimits
 from perfbisect.machine.profile import CommandQuery, Profile
+from perfbisect.measure.profiling import find_py_spy, sampling_problem
 from perfbisect.model.attempt import is_same_class
 from perfbisect.model.change import Change
 from perfbisect.system import clock, ports, processes
@@ -152,7 +153,18 @@ def machine_checks(
         ("leases", lambda: check_leases(leases.lock_folder(shell))),
         ("load", check_load),
         ("clock", _check_clock),
+        ("py-spy", lambda: check_sampling(find_py_spy())),
     )
+
+
+def check_sampling(py_spy: Path | None) -> Finding:
+    """Whether profile launches can sample stacks; only ``explain --profile`` needs that."""
+    problem = sampling_problem(py_spy, is_root=os.geteuid() == 0)
+    if py_spy is None:
+        return Finding("good", f"{problem}: explain --profile needs pip install 'perfbisect[explain]'")
+    if problem:
+        return Finding("warning", problem, "for explain --profile: sudo sysctl kernel.yama.ptrace_scope=0")
+    return Finding("good", str(py_spy))
 
 
 def device_checks(shell: Mapping[str, str], profile: Profile) -> Iterator[Check]:

@@ -301,6 +301,8 @@ fetch: false        # true: fetch the branch's remote first, as in origin/main
 
 # How a commit gets an environment, the load generator, the machine kind.
 {settings}
+# fleet: ssh:hosts.yaml     # the machines that measure, each cell on one of them; docs/fleet.md
+# every_machine: true       # each cell on every machine of the fleet
 # Dependencies are those of the head's day. A fixed day, or constraints, keeps them the same every night, so
 # that no change between two nights is theirs; main may soon need newer ones.
 # exclude_newer: "{date}"

@@ -98,13 +98,11 @@ def level_posterior(values: Array) -> tuple[Array, Array]:
     return delta, noise.mass(delta, one_level)
 
 
-def differ(groups: Sequence[Sequence[float]], room: float, error: float) -> bool:
-    """Whether the first two groups have different levels; equal ones are called so with at most ``error``.
+def difference_p(groups: Sequence[Sequence[float]]) -> float:
+    """Two-sided p value of equal levels of the first two groups, with the variance within all groups.
 
-    Judged once. Both must say so: the posterior, whose prior of the noise keeps launches that agree by chance
-    from counting as free of noise; and Student's t with the variance within all groups (the contrast of a
-    one-way analysis of variance), which is exact for normal launches of any noise. Levels whose difference is
-    within ``room`` with 95 % probability do not differ.
+    The contrast of a one-way analysis of variance, by Student's t: exact for normal values of any noise. Zero
+    where no group has a spread and the two differ.
     """
     # Imported here: scipy takes half a second to load.
     from scipy.special import stdtr
@@ -113,8 +111,23 @@ def differ(groups: Sequence[Sequence[float]], room: float, error: float) -> bool
     degrees = sum(len(group) - 1 for group in groups)
     variance = sum(float(np.var(group)) * len(group) for group in groups) / degrees
     deviation = math.sqrt(variance * (1 / len(a) + 1 / len(b)))
-    if deviation and 2 * stdtr(degrees, -abs(float(a.mean() - b.mean())) / deviation) >= error:
+    difference = abs(float(a.mean() - b.mean()))
+    if not deviation:
+        return 0.0 if difference else 1.0
+    return float(2 * stdtr(degrees, -difference / deviation))
+
+
+def differ(groups: Sequence[Sequence[float]], room: float, error: float) -> bool:
+    """Whether the first two groups have different levels; equal ones are called so with at most ``error``.
+
+    Judged once. Both must say so: the posterior, whose prior of the noise keeps launches that agree by chance
+    from counting as free of noise; and Student's t with the variance within all groups (the contrast of a
+    one-way analysis of variance), which is exact for normal launches of any noise. Levels whose difference is
+    within ``room`` with 95 % probability do not differ.
+    """
+    if difference_p(groups) >= error:
         return False
+    a, b = (np.array(group, float) for group in groups[:2])
     values, is_b = np.concatenate([a, b]), np.arange(len(a) + len(b)) >= len(a)
     posterior = difference_posterior(values[None, :], is_b[None, :])
     lowest, low, high, highest = quantiles(*posterior, (error / 2, 0.025, 0.975, 1 - error / 2))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfbisect.changes.git import Repository
+from perfbisect.changes.hunks import CommitDiff, read_diff
+from perfbisect.model.change import Change
 from tests.fakes.gitwriter import run_git
 
 
@@ -33,3 +35,34 @@ def everything(path: Path) -> dict[str, tuple[int, bytes]]:
 def blobs(repository: Repository, sha: str, path: str = "") -> dict[str, str]:
     """File path -> object name, of a commit's files below ``path``."""
     return {entry.path: entry.blob for entry in repository.entries(sha, path)}
+
+
+Files = dict[str, str | bytes | None]
+
+
+def commit_files(path: Path, files: Files) -> str:
+    """A commit of these files; None: deleted."""
+    for name, content in files.items():
+        file = path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            file.unlink()
+        elif isinstance(content, bytes):
+            file.write_bytes(content)
+        else:
+            file.write_text(content)
+    git(path, "add", "--all")
+    git(path, "commit", "--quiet", "--allow-empty", "-m", "a change")
+    return git(path, "rev-parse", "HEAD")
+
+
+def repository_of(tmp_path: Path, before: Files, after: Files) -> tuple[Repository, Change, CommitDiff]:
+    """A repository with two commits: the later one, and what it changed."""
+    path = tmp_path / "repo"
+    path.mkdir()
+    git(path, "init", "--quiet", "--initial-branch=main")
+    commit_files(path, before)
+    commit_files(path, after)
+    repository = Repository(path, tmp_path / "objects")
+    head = repository.head()
+    return repository, head, read_diff(repository, head)

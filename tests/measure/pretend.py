@@ -14,7 +14,7 @@ from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import AttemptRequest, PhaseLimits
 from perfbisect.measure.local import LocalExecutor
-from perfbisect.model.attempt import Attempt
+from perfbisect.model.attempt import Attempt, Purpose
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.system import ports, processes
@@ -116,6 +116,7 @@ def attempt(
     workload: Cell | None = None,
     token: str = "",
     slot: Slot | None = None,
+    purpose: Purpose = "search",
     limits_of_machine: MachineLimits = UNJUDGED,
     **options: Any,
 ) -> Attempt:
@@ -124,7 +125,7 @@ def attempt(
     options["limits"] = limits_of_machine
     executor = LocalExecutor(OneEnvironment(server or environment(folder)), client, **options)
     request = AttemptRequest(
-        "a-1", workload or cell(), CHANGE, runs, "search", folder / "attempt", limits, token, slot
+        "a-1", workload or cell(), CHANGE, runs, purpose, folder / "attempt", limits, token, slot
     )
     try:
         return executor.run(request, started=watch.started, sink=watch.sink)

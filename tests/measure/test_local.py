@@ -17,6 +17,7 @@ import pytest
 from perfbisect.measure.attempt import read_attempt
 from perfbisect.measure.local import WARM_SEED_OFFSET
 from perfbisect.model.attempt import Attempt
+from perfbisect.model.counters import RunCounters
 from perfbisect.system import processes
 from perfbisect.system.files import scratch_folder
 from tests.measure.pretend import CHANGE, ENGINE, Watch, attempt, cell, environment
@@ -98,7 +99,24 @@ def test_provenance(good: Made) -> None:
     run = good.attempt.runs[0]
     assert run.facts["sampled"]["samples"] > 0 and run.facts["sampled"]["problem"] == ""
     assert run.facts["prefix_cache"]["after"]["queries"] > 0
+    counted, document = RunCounters.of_run(run), good.document("1")
+    # The client sends the first of its four prompts once before.
+    assert counted.engine.total("requests") == 4 + 1
+    assert counted.engine.total("generation_tokens") == document["total_output_tokens"] * 5 / 4
+    seconds = [counted.engine.total(name) or 0.0 for name in ("queue_s", "prefill_s", "decode_s")]
+    assert min(seconds) > 0 and sum(seconds) == pytest.approx(counted.engine.total("request_s"))
+    assert counted.cpu_s.keys() == {"api_server", "engine_core", "worker"}
+    assert 0.0 <= counted.cpu_s["worker"] <= counted.cpu_s["api_server"] <= run.seconds
     assert 0 <= run.values["prefix_cache_hit_rate"] <= 1
+
+
+@pytest.mark.parametrize("fault", ["no_metrics", "half_metrics"])
+def test_an_engine_without_counters_is_measured(tmp_path: Path, fault: str) -> None:
+    made = attempt(tmp_path, environment(tmp_path, "server", PRETEND_FAULT=fault), runs=1)
+    assert made.failure is None
+    (run,) = made.runs
+    assert RunCounters.of_run(run).engine.stages == {}
+    assert "prefix_cache_hit_rate" not in run.values
 
 
 def test_client_digest_is_of_its_sources(good: Made) -> None:

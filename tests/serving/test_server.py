@@ -14,7 +14,7 @@ import pytest
 
 from perfbisect.errors import Interrupted, MachineError, ServerError
 from perfbisect.serving.families import Endpoint, ProbeRequest, ServerCommand
-from perfbisect.serving.server import Server, counters, hit_rate
+from perfbisect.serving.server import Server
 from perfbisect.system import ports, processes
 from tests.system.stand_ins import ENV, listen, until
 
@@ -257,47 +257,23 @@ def test_an_engine_that_still_holds_blocks_is_asked_again(
     assert never.reset_caches() == '/reset_prefix_cache: 200 {"success": false}'
 
 
-def test_prefix_cache_counters(make: Make) -> None:
+def test_counters(make: Make) -> None:
     text = "vllm:prefix_cache_queries_total 10.0\nvllm:prefix_cache_hits_total 4.0\n"
     flight = 'vllm:num_requests_running{e="0"} 2\nvllm:num_requests_waiting{e="0"} 1\n'
     server = make({**GOOD, "/metrics": [200, text + flight]})
     server.wait_named(20.0)
-    assert server.prefix_cache() == {"queries": 10.0, "hits": 4.0}
+    assert server.counters().stages == {"": {"prefix_queries": 10.0, "prefix_hits": 4.0}}
     assert server.in_flight() == 3
     silent = make(GOOD)
     silent.wait_named(20.0)
-    assert silent.prefix_cache() == {}
+    assert silent.counters().stages == {}
     assert silent.in_flight() == 0
 
 
-METRICS = """# HELP vllm:prefix_cache_queries Prefix cache queries, in terms of number of queried tokens.
-# TYPE vllm:prefix_cache_queries counter
-vllm:prefix_cache_queries_total{engine="0",model_name="a } b 7"} 100.0
-vllm:prefix_cache_queries_total{engine="1",model_name="x"} 1.5e+02
-vllm:prefix_cache_queries_created{engine="0"} 1.7e+09
-vllm:prefix_cache_hits_total{engine="0"} 30.0 1700000000000
-vllm:prefix_cache_hits_total{engine="1"} 20
-vllm:external_prefix_cache_queries_total{engine="0"} 999.0
-vllm:external_prefix_cache_hits_total{engine="0"} 999.0
-"""
-WANTED = {"queries": "prefix_cache_queries", "hits": "prefix_cache_hits"}
-
-
-@pytest.mark.parametrize(
-    "text, sums",
-    [
-        (METRICS, {"queries": 250.0, "hits": 50.0}),
-        ("vllm:gpu_prefix_cache_queries_total 5\nvllm:prefix_cache_hits 2", {"queries": 5.0, "hits": 2.0}),
-        ("vllm:prefix_cache_queries_total 5\n", {}),
-        ("", {}),
-        ("<html>prefix_cache_hits 5</html>", {}),
-    ],
-)
-def test_counters(text: str, sums: dict[str, float]) -> None:
-    assert counters(text, WANTED) == sums
-
-
-def test_hit_rate_is_of_the_tokens_between_the_readings() -> None:
-    assert hit_rate({"queries": 100.0, "hits": 90.0}, {"queries": 200.0, "hits": 115.0}) == 0.25
-    assert hit_rate({}, {}) is None
-    assert hit_rate({"queries": 5.0, "hits": 5.0}, {"queries": 5.0, "hits": 5.0}) is None
+@pytest.mark.parametrize("reply", ["hang", "drip"])
+def test_counters_that_never_come_are_none(make: Make, reply: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfbisect.serving.server._METRICS_LIMIT", 0.3)
+    server = make({**GOOD, "/metrics": reply})
+    server.wait_named(20.0)
+    assert server.counters().stages == {}
+    server.check_going("after it")

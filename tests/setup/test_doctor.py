@@ -34,7 +34,7 @@ def test_every_check_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyP
     by_name = {result.name: result for result in run_checks(checks)}
     assert list(by_name) == [
         "python", "system", "git", "uv", "state", "cache", "memory", "shm", "ports", "machine", "leases",
-        "load", "clock",
+        "load", "clock", "py-spy",
     ]  # fmt: skip
     uv_check = by_name["uv"]
     assert (uv_check.state, uv_check.found, uv_check.advice) == (

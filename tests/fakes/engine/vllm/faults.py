@@ -28,6 +28,8 @@ SERVER = (
     "stall",
     "stall_in_bench",
     "no_reset",
+    "no_metrics",
+    "half_metrics",
 )
 CLIENT = (
     "client_exit1",

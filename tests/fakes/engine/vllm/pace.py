@@ -6,6 +6,9 @@ STEP_MS = 5.0
 PREFILL_MS = 8.0
 """Milliseconds of a prefill with an empty prefix cache: most of the time to first token."""
 
+QUEUE_MS = 0.2
+"""Milliseconds that a request waits for its prefill."""
+
 CACHED_SHARE = 0.25
 """Share of PREFILL_MS that is left when the whole prompt is in the prefix cache."""
 

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import vllm
 
 from . import faults, pace, processes
+from .counters import Counters
 from .noise import Noise
 from .prefix_cache import PrefixCache
 
@@ -35,6 +36,7 @@ class Engine:
         self.max_model_len = options.max_model_len
         self.cache = PrefixCache(options.enable_prefix_caching)
         self.noise = Noise(options.port, self.model)
+        self.counters = Counters()
         self.completions = 0
         self.streams = 0
         self.running = 0
@@ -69,20 +71,28 @@ class Engine:
         with self._lock:
             self.running += 1
         try:
-            yield from self._timed(count, cached)
+            yield from self._timed(count, cached, len(words))
         finally:
             with self._lock:
                 self.running -= 1
         self.noise.finished()
 
-    def _timed(self, count, cached):
+    def _timed(self, count, cached, prompt_tokens):
         factor = self.noise.request()
-        due = time.monotonic() + factor * pace.PREFILL_MS / 1e3 * (1.0 - (1.0 - pace.CACHED_SHARE) * cached)
+        arrived = due = time.monotonic()
+        queued = factor * pace.QUEUE_MS / 1e3
+        due += queued + factor * pace.PREFILL_MS / 1e3 * (1.0 - (1.0 - pace.CACHED_SHARE) * cached)
         if faults.wanted("short_outputs"):
             count = max(1, count // 2)
+        first = None
         for index in range(count):
             time.sleep(max(0.0, due - time.monotonic()))
             self.check()
+            last = time.monotonic()
+            first = last if first is None else first
+            self.counters.iteration(0 if index else prompt_tokens)
+            if index == count - 1:
+                self.counters.finished(arrived=arrived, queued=queued, first=first, last=last)
             yield f" w{index}"
             due += factor * pace.STEP_MS / 1e3
 
@@ -111,7 +121,9 @@ class Engine:
             ]
         for state, value in (("running", self.running), ("waiting", 0)):
             lines.append(f"vllm:num_requests_{state}{label} {value}.0")
-        return "\n".join(lines) + "\n"
+        lines += self.counters.lines(label)
+        page = "\n".join(lines) + "\n"
+        return page[: len(page) // 2] if faults.wanted("half_metrics") else page
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -155,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, "")
         elif path == "/version":
             self._send(200, {"version": vllm.__version__})
-        elif path == "/metrics":
+        elif path == "/metrics" and not faults.wanted("no_metrics"):
             self._send(200, self.engine.metrics(), "text/plain; version=0.0.4; charset=utf-8")
         else:
             self._error(404, "Not Found", "NotFoundError")

@@ -1,0 +1,176 @@
+"""Phases of a request on two sides: document, sentences, table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from perfbisect.common.quantities import number
+from perfbisect.jobs.documents import Document
+from perfbisect.model.attempt import Attempt
+from perfbisect.model.counters import RunCounters
+from perfbisect.report.document import Block, Inline, Paragraph, Section, make_table
+from perfbisect.stats.phases import PhaseKind, PhaseVerdict, compare_phases
+
+TITLE: Final = "Phases"
+
+_NAMES: Final = {
+    "api_server": "API server",
+    "engine_core": "engine core",
+    "worker": "workers",
+    "other": "other processes",
+}
+_ORDER: Final = ("time", "work", "cpu")
+_NOTE: Final = (
+    "From the engine's own counters before and after each run, and the CPU time of its processes. Medians of "
+    "launches; each interval holds with 95 %. A phase moved if its interval excludes zero, the difference is "
+    "relevant, and it would be called so by chance in 5 % of comparisons of equal sides, over all phases "
+    "together."
+)
+
+
+class PhaseDocument(Document):
+    """A phase of a request, or CPU time of a role, on both sides: medians, and B - A with its 95 % interval.
+
+    ``moved``: by a relevant amount, with 5 % error over all phases. ``unchanged``: the interval lies within
+    ``smallest``. ``open``: neither. ``unknown``: one launch a side has no interval.
+    """
+
+    name: str
+    kind: PhaseKind
+    unit: str
+    stage: str
+    """Of a pipeline; else empty."""
+    a: float
+    b: float
+    difference: float
+    low: float | None
+    high: float | None
+    smallest: float
+    verdict: PhaseVerdict
+
+
+class PhasesDocument(Document):
+    """Where the time of a request goes on two sides, from the engine's counters in all their launches."""
+
+    a: str
+    b: str
+    launches_a: int
+    launches_b: int
+    phases: tuple[PhaseDocument, ...]
+
+
+def phases_document(
+    names: tuple[str, str],
+    sides: tuple[Sequence[Attempt], Sequence[Attempt]],
+    others: Iterable[Sequence[Attempt]] = (),
+    *,
+    is_blocked: bool,
+) -> PhasesDocument | None:
+    """The phases of two sides; None where launches were recorded without counters.
+
+    ``others``: launches of other changes, a group each. ``is_blocked``: see :func:`compare_phases`.
+    """
+    a, b, *rest = ([RunCounters.of_runs(x.runs) for x in group] for group in (*sides, *others))
+    counted = [[x for x in group if x != RunCounters()] for group in (a, b, *rest)]
+    phases = compare_phases(
+        counted[0],
+        counted[1],
+        counted[2:],
+        is_blocked=is_blocked and (len(counted[0]), len(counted[1])) == (len(a), len(b)),
+    )
+    if not phases:
+        return None
+    return PhasesDocument(
+        a=names[0],
+        b=names[1],
+        launches_a=len(counted[0]),
+        launches_b=len(counted[1]),
+        phases=tuple(PhaseDocument.model_validate(phase, from_attributes=True) for phase in phases),
+    )
+
+
+def phases_section(document: PhasesDocument | None, *, detail: bool = True) -> Section:
+    """The section of a report, empty without counters."""
+    return Section(TITLE, tuple(phase_blocks(document)) if document else (), detail)
+
+
+def phases_paragraph(document: PhasesDocument | None) -> tuple[Paragraph, ...]:
+    """The sentence for a summary, where a phase moved."""
+    if document is None or all(phase.verdict != "moved" for phase in document.phases):
+        return ()
+    return tuple(map(Paragraph, phase_sentences(document)))
+
+
+def phase_blocks(document: PhasesDocument) -> Iterator[Block]:
+    """Sentences, the table, and how to read it."""
+    yield from map(Paragraph, phase_sentences(document))
+    titles = ("phase", "unit", f"{document.a}*", f"{document.b}*", "difference*", "95 % interval*", "")
+    moved = [index for index, phase in enumerate(document.phases) if phase.verdict == "moved"]
+    yield make_table(titles, map(_row, document.phases), moved)
+    yield Paragraph(
+        f"{document.launches_a} launches of {document.a}, {document.launches_b} of {document.b}. {_NOTE}",
+        quiet=True,
+    )
+
+
+def phase_sentences(document: PhasesDocument) -> tuple[str, ...]:
+    """What moved, what did not, and what cannot be said."""
+    parts = [
+        clause
+        for kind in _ORDER
+        for clause in _clauses(kind, [phase for phase in document.phases if phase.kind == kind])
+    ]
+    return (f"{_capitalized('; '.join(parts))}.",) if parts else ()
+
+
+def _clauses(kind: str, phases: Sequence[PhaseDocument]) -> Iterator[str]:
+    moved = [phase for phase in phases if phase.verdict in ("moved", "unknown")]
+    if moved:
+        yield ", ".join(map(_difference, moved))
+    cpu = " CPU" if kind == "cpu" else ""
+    unchanged = [_name(phase) for phase in phases if phase.verdict == "unchanged"]
+    if unchanged and (kind != "work" or moved):
+        yield f"{_listed(unchanged)}{cpu} {'as before' if cpu else 'unchanged'}"
+    is_open = [_name(phase) for phase in phases if phase.verdict == "open"]
+    if is_open:
+        yield f"no difference seen in {_listed(is_open)}{cpu}"
+
+
+def _difference(phase: PhaseDocument) -> str:
+    text = f"{_name(phase)} {_signed(phase.difference, phase.unit)}"
+    if phase.low is None or phase.high is None:
+        return f"{text} (one launch a side: no interval)"
+    return f"{text} ({_signed(phase.low)} to {_signed(phase.high)})"
+
+
+def _row(phase: PhaseDocument) -> tuple[Inline, ...]:
+    known = phase.low is not None and phase.high is not None
+    return (
+        _name(phase),
+        phase.unit,
+        number(phase.a),
+        number(phase.b),
+        _signed(phase.difference),
+        f"{_signed(phase.low or 0.0)} to {_signed(phase.high or 0.0)}" if known else "",
+        {"open": "no difference seen", "unknown": "one launch a side"}.get(phase.verdict, phase.verdict),
+    )
+
+
+def _name(phase: PhaseDocument) -> str:
+    name = _NAMES.get(phase.name, phase.name)
+    return f"{phase.stage}: {name}" if phase.stage else name
+
+
+def _signed(value: float, unit: str = "") -> str:
+    sign = "+" if value > 0 else "-" if value < 0 else ""
+    return f"{sign}{number(abs(value), 3)}{' ' if unit else ''}{unit}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
