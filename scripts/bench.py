@@ -287,7 +287,10 @@ def decided(positions: int) -> list[float]:
         level = 10.0 * (1.1 if action.index > positions * 2 // 3 else 1.0)
         wobble = [1 + 0.01 * math.sin(7.0 * len(events) + 3.0 * run) for run in range(action.runs)]
         values = tuple(level * part for part in wobble)
-        events.append(Measured(action.index, action.purpose, values, launch=3.0, run=1.5 * action.runs))
+        minutes = 1.5 * action.runs
+        events.append(
+            Measured(action.index, action.purpose, values, launch=3.0, run=minutes, trial=action.trial)
+        )
 
 
 def peak(positions: int) -> Cost:

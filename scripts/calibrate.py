@@ -200,6 +200,7 @@ class Bench:
             action.runs * self.costs.run,
             name,
             began,
+            trial=action.trial,
         )
 
 
@@ -240,7 +241,7 @@ def _crew(
     free, clock, count = list(range(len(names))), 0.0, 0
     while True:
         for slot in list(free):
-            pending = [Pending(a.index, a.runs, a.purpose, names[s]) for _, _, s, a, _ in running]
+            pending = [Pending(a.index, a.runs, a.purpose, names[s], a.trial) for _, _, s, a, _ in running]
             action = next_action(plan, events, pending, names[slot], names)
             if isinstance(action, SearchEnd):
                 yield action, clock

@@ -38,9 +38,9 @@ from perfbisect.environments.source_tree import declared_bases, is_built
 from perfbisect.errors import PerfbisectError, UsageError
 from perfbisect.model.cell import Cell
 from perfbisect.report.markdown import table
+from perfbisect.serving.counters import METRIC_FAMILIES
 from perfbisect.serving.eras import ERAS, NIGHTLY_ERAS
 from perfbisect.serving.families import FAMILIES, Endpoint, ServerCommand
-from perfbisect.serving.server import IN_FLIGHT, PREFIX_CACHE
 from perfbisect.setup.templates import INDEX, ROCM_INDEX
 
 RECENT = 100
@@ -134,8 +134,7 @@ def check_server(up: Upstream) -> Iterator[Row]:
     yield Row("paths of the server", len(paths), up.missing(paths))
     if not up.is_vllm:
         return
-    counters = {f"vllm:{name}" for name in (*PREFIX_CACHE.values(), *IN_FLIGHT.values())}
-    yield Row("counters of /metrics", len(counters), up.missing(counters))
+    yield Row("counters of /metrics", len(METRIC_FAMILIES), up.missing(METRIC_FAMILIES))
     variables = {name for server in up.servers for name in server.env} | CACHE_VARIABLES.keys()
     variables |= {name for cell in up.cells for name in CLIENTS[cell.client.name].env(cell)}
     own = {name for name in variables if name.startswith("VLLM_")}

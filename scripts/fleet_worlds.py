@@ -25,7 +25,13 @@ import numpy as np  # noqa: E402
 
 from perfbisect.bisect.decision import confirm  # noqa: E402
 from perfbisect.bisect.decision.decide import next_action  # noqa: E402
-from perfbisect.bisect.decision.machines import machine_offsets, outlying_machines  # noqa: E402
+from perfbisect.bisect.decision.machines import (  # noqa: E402
+    home_machine,
+    launches_in_blocks,
+    machine_offsets,
+    made_elsewhere,
+    outlying_machines,
+)
 from perfbisect.bisect.decision.model import (  # noqa: E402
     Event,
     Lost,
@@ -38,7 +44,6 @@ from perfbisect.bisect.decision.model import (  # noqa: E402
     SearchOutcome,
     Wait,
 )
-from perfbisect.bisect.decision.noise import launches  # noqa: E402
 from perfbisect.bisect.decision.state import SearchState  # noqa: E402
 from perfbisect.model.attempt import Costs  # noqa: E402
 from scripts.calibrate import choose_worlds, share_text  # noqa: E402
@@ -148,6 +153,7 @@ class FleetSimulation:
             machine,
             self.clock + build + costs.launch,
             machine,
+            action.trial,
         )
 
     def search(self) -> SearchOutcome:
@@ -156,7 +162,7 @@ class FleetSimulation:
         free, count = self.machines, 0
         while True:
             for machine in [name for name in free if name not in self.out]:
-                pending = [Pending(a.index, a.runs, a.purpose, x.slot) for _, _, _, a, x in running]
+                pending = [Pending(a.index, a.runs, a.purpose, x.slot, a.trial) for _, _, _, a, x in running]
                 action = next_action(self.plan, self.events, pending, machine, self.machines)
                 if isinstance(action, SearchEnd):
                     self.cut = sum(self.clock - began for _, began, _, _, _ in running)
@@ -181,29 +187,31 @@ class FleetSimulation:
             ]
 
     def replicate(self, outcome: SearchOutcome) -> tuple[str, float]:
-        """What :mod:`perfbisect.bisect.replicate` does: what the second machine says, and the minutes."""
+        """What :mod:`perfbisect.bisect.replicate` does: what the other machines say, and the minutes."""
         step = outcome.confirmed
         assert step is not None
-        first = [x for x in self.events if isinstance(x, Measured) and x.purpose == "confirm"][-1]
-        others = [name for name in self.machines if name != first.machine]
-        if not others:
-            return "", 0.0
-        posterior = SearchState.from_events(self.plan, tuple(self.events)).whole
-        assert posterior is not None
-        look, made = confirm.expected(posterior), list[Measured]()
+        state, added = SearchState.from_events(self.plan, tuple(self.events)), list[Measured]()
+        trial = [x for x in self.events if isinstance(x, Measured) and x.trial is not None][-1].trial
+        assert state.whole is not None
+        assert trial is not None
+        first = [x for x in self.events if isinstance(x, Measured) and x.trial == trial]
+        look = confirm.expected(state.whole)
+        home = home_machine(launches_in_blocks(first, self.plan.sign), step, look)
+        other = next((name for name in self.machines if name != home), None)
         while True:
-            data = launches(tuple(made), self.plan.sign)
-            parent = [x for x in data if x.index == step.parent]
-            culprit = [x for x in data if x.index == step.culprit]
-            ratio = confirm.log_ratio(parent, culprit, look) if parent and culprit else 0.0
-            if confirm.is_confirmed(len(made), ratio) is not None:
+            made = launches_in_blocks([*first, *added], self.plan.sign)
+            parent, culprit = made_elsewhere(made, step, home)
+            ratio = confirm.log_ratio(parent, culprit, look) if parent else 0.0
+            is_settled = confirm.is_confirmed(len(parent) + len(culprit), ratio) is not None
+            if other is None or (is_settled and len(added) % 2 == 0):
                 break
-            index = confirm.turn(step.parent, step.culprit, len(made))
-            runs = len(first.values)
-            made.append(self.launch(NextLaunch(index, runs, "replicate", Reason("pair")), others[0]))
-        holds = confirm.is_replicated(parent, culprit, look)
+            index = confirm.turn(step.parent, step.culprit, len(added))
+            added.append(self.launch(NextLaunch(index, trial.runs, "replicate", Reason("pair")), other))
+        if not parent:
+            return "", 0.0
         words = {True: "holds", False: "not seen", None: "another size"}
-        return words[holds], sum(event.minutes for event in made)
+        minutes = sum(event.minutes for event in added)
+        return words[confirm.is_replicated(parent, culprit, look)], minutes
 
 
 def play(world: Fleet, seed: int) -> FleetSession:

@@ -138,7 +138,9 @@ class Strategy:
             run = costs.run * len(self._values)
             build = costs.build if new else 0.0
             launch = max(0.0, self._cost - self._begun - run - build)
-            self.events.append(Measured(index, action.purpose, tuple(self._values), build, launch, run))
+            self.events.append(
+                Measured(index, action.purpose, tuple(self._values), build, launch, run, trial=action.trial)
+            )
         self._values = []
         self._action = self._decide()
 

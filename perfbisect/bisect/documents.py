@@ -30,6 +30,7 @@ from perfbisect.jobs.documents import (
     cell_document,
     change_document,
     launch_document,
+    log_differences,
     metric_document,
     minutes_document,
     reported_value,
@@ -42,7 +43,7 @@ from perfbisect.jobs.replay import minutes_saved
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
-from perfbisect.serving.log_facts import combine_launches, fact_differences
+from perfbisect.report.phases import PhasesDocument, phases_document
 from perfbisect.stats.ab_test import AbVerdict
 from perfbisect.stats.two_sample import Scale, differ
 
@@ -185,15 +186,17 @@ class ReportDocument(LongDocument):
     steps: tuple[StepDocument, ...] = ()
     """Where every step was asked for: those that were named, in the history's order."""
     log_differences: tuple[tuple[str, str, str], ...] = ()
+    phases: PhasesDocument | None = None
+    """Of parent and culprit, or without an A/B of the two ends; None for launches without counters."""
     """What the engines' own logs say differently at parent and culprit: fact, parent's, culprit's."""
     machines: tuple[FleetMachineDocument, ...] = ()
     """Those of a fleet that made launches."""
     replicated_on: tuple[str, ...] = ()
-    """Machines of a fleet on which the step holds, that of the confirming A/B first."""
+    """Machines of a fleet on which the step holds, the one that shows it most first."""
     not_replicated_on: tuple[str, ...] = ()
     """... and on which it was not seen."""
     replication: EffectDocument | None = None
-    """Parent against culprit on the second machine."""
+    """Parent against culprit on the other machines."""
     replication_note: str = ""
     """... and why that was not settled, where it was begun."""
     revert: EffectDocument | None = None
@@ -293,12 +296,15 @@ def build_document(result: BisectResult) -> ReportDocument:
             )
             for step in (outcome.steps if outcome else ())
         ),
-        log_differences=_log_differences(result) if result.found else (),
-        machines=tuple(_machines(result)),
-        replicated_on=tuple(
-            name for name, holds in ((again.machine, True), (again.other, again.holds)) if name and holds
+        log_differences=(
+            log_differences(*([attempt for _, attempt in side] for side in result.sides))
+            if result.found
+            else ()
         ),
-        not_replicated_on=(again.other,) if again.holds is False else (),
+        phases=_phases(result),
+        machines=tuple(_machines(result)),
+        replicated_on=tuple(name for name in (again.machine, *(again.others if again.holds else ())) if name),
+        not_replicated_on=again.others if again.holds is False else (),
         replication=_comparison(again.effect, plan) if again.effect else None,
         replication_note=again.note,
         revert=(
@@ -404,14 +410,30 @@ def _effect(left: Change, right: Change, effect: Comparison | AbVerdict, launche
 
 def _guards(result: BisectResult) -> tuple[GuardDocument, ...]:
     """Judged once, when the job has ended: in the A/B, or without one over all launches of the sides."""
+    sides, others, _ = _compared_attempts(result)
+    guards = guard_metrics(plan_cell(result.plan))
+    error, has_ended = GUARD_ERROR / max(1, len(guards)), result.outcome is not None
+    return tuple(_judge_guard(guard, [*sides, *others], error, has_ended) for guard in guards)
+
+
+def _compared_attempts(
+    result: BisectResult,
+) -> tuple[tuple[list[Attempt], list[Attempt]], list[list[Attempt]], bool]:
+    """The launches of both sides, those of other changes by change, and whether the sides are of the A/B."""
     attempts: dict[tuple[int, bool], list[Attempt]] = {}
     for launch in result.measured:
         if launch.purpose in SEARCHING and launch.attempt is not None:
             attempts.setdefault((launch.position, launch.purpose == "confirm"), []).append(launch.attempt)
-    sides = [attempts.pop((x, True), []) or attempts.pop((x, False), []) for x in result.compared]
-    guards = guard_metrics(plan_cell(result.plan))
-    error, has_ended = GUARD_ERROR / max(1, len(guards)), result.outcome is not None
-    return tuple(_judge_guard(guard, [*sides, *attempts.values()], error, has_ended) for guard in guards)
+    left, right = result.compared
+    is_blocked = (left, True) in attempts and (right, True) in attempts
+    a, b = (attempts.pop((x, True), []) or attempts.pop((x, False), []) for x in (left, right))
+    return (a, b), list(attempts.values()), is_blocked
+
+
+def _phases(result: BisectResult) -> PhasesDocument | None:
+    sides, others, is_blocked = _compared_attempts(result)
+    left, right = (result.plan.positions[x].change.short for x in result.compared)
+    return phases_document((left, right), sides, others, is_blocked=is_blocked)
 
 
 def _judge_guard(
@@ -444,15 +466,4 @@ def _judge_guard(
         right=median(b) if a and b else None,
         moved=moved,
         note=note,
-    )
-
-
-def _log_differences(result: BisectResult) -> tuple[tuple[str, str, str], ...]:
-    """What the engines' own logs say differently on the two sides."""
-    left, right = (
-        [attempt.provenance.facts.get("engine_log") for _, attempt in side] for side in result.sides
-    )
-    return fact_differences(
-        combine_launches(fact for fact in left if isinstance(fact, Mapping)),
-        combine_launches(fact for fact in right if isinstance(fact, Mapping)),
     )

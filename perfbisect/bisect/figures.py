@@ -108,7 +108,7 @@ def effect_rows(report: ReportDocument) -> list[tuple[str, EffectDocument]]:
     """Each comparison of a report with its name, the confirming A/B first."""
     rows = [
         ("culprit against parent", report.confirmed),
-        ("culprit against parent, on another machine", report.replication),
+        ("culprit against parent, on other machines", report.replication),
         ("bad against good", report.whole),
         ("bad without the culprit against bad", report.revert),
     ]

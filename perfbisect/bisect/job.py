@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from functools import partial
 from typing import Final
 
@@ -99,7 +99,7 @@ def next_step(
     failed = retry_due([x for x in records if x.purpose in SEARCHING], slot, slots)
     if failed is not None:
         why = f"once more: it failed ({failed.reason})"
-        return request(failed.position, failed.purpose, failed.runs, why)
+        return replace(request(failed.position, failed.purpose, failed.runs, why), trial=failed.trial)
     events = to_search_events(records, plan)
     action = decide.next_action(plan.search, events, pending_launches(records), slot, slots)
     if isinstance(action, SearchEnd):
@@ -108,7 +108,8 @@ def next_step(
         return action
     if action.purpose != "search":
         order = request(action.index, action.purpose, action.runs, reason_sentence(action.why, plan))
-        return order if action.mate is None else replace(order, mate=plan.positions[action.mate].change)
+        mate = None if action.mate is None else plan.positions[action.mate].change
+        return replace(order, mate=mate, trial=astuple(action.trial) if action.trial else ())
     launched, base = {launch.position for launch in records}, plan.merge_base
     if base is not None and base not in launched and not plan.positions[base].skip:
         why = f"the merge base: is the step in {plan.end_name(0)}'s own commits?"

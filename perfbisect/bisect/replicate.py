@@ -1,6 +1,7 @@
-"""A named step on a second machine of a fleet: the A/B again, where the first one was not made.
+"""A named step on other machines of a fleet than the one that shows it most.
 
-These launches have a purpose of their own and are judged by themselves: they do not enter the search.
+What the A/B launched on other machines is judged by itself; where that settles nothing, pairs are added on
+one of them. These have a purpose of their own and do not enter the search.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from perfbisect.bisect.decision import confirm
-from perfbisect.bisect.decision.model import Comparison, Measured, Note, SearchOutcome
-from perfbisect.bisect.decision.noise import LaunchEstimate, launches
+from perfbisect.bisect.decision.machines import home_machine, launches_in_blocks, made_elsewhere
+from perfbisect.bisect.decision.model import Comparison, Note, SearchOutcome
+from perfbisect.bisect.decision.noise import LaunchEstimate
 from perfbisect.bisect.decision.state import SearchState
 from perfbisect.bisect.machines import machines_out
 from perfbisect.bisect.plan import BisectPlan
@@ -29,15 +31,15 @@ from perfbisect.machine.slots import Slot
 
 @dataclass(frozen=True)
 class Replication:
-    """The A/B of a named step on a second machine.
+    """The A/B of a named step on other machines.
 
-    ``machine``: where the step was confirmed; ``other``, ``slot``: where that was repeated, empty where it
-    was not. ``holds``: whether the step was seen there; None where that is not settled, or where it is of
-    another size. ``note``: why it ended early.
+    ``machine``: the one that shows the step most; ``others``: those where it was repeated; ``slot``: where
+    pairs were added, empty where none were. ``holds``: whether the step was seen on the others; None where
+    that is not settled, or where it is of another size. ``note``: why it ended early.
     """
 
     machine: str = ""
-    other: str = ""
+    others: tuple[str, ...] = ()
     slot: str = ""
     holds: bool | None = None
     effect: Comparison | None = None
@@ -55,30 +57,30 @@ def replication(
     step = _step(outcome)
     if step is None:
         return Replication()
-    found = Replication(_confirming_launch(records, step).machine)
+    made, look = _launches(records, plan, step), _expected(plan, records)
+    found = Replication(home_machine(made, step, look))
     for event in events:
         if event.kind != "replicate" or event.data["positions"] != [step.parent, step.culprit]:
             continue
         if "slot" in event.data:
-            other, slot = str(event.data["machine"]), str(event.data["slot"])
-            found = Replication(found.machine, other, slot)
+            found = Replication(found.machine, (str(event.data["machine"]),), str(event.data["slot"]))
         else:
             found = replace(found, note=str(event.data["note"]), done=True)
-    if not found.slot:
+    parent, culprit = made_elsewhere(made, step, found.machine)
+    if not parent:
         return found
-    parent, culprit = _sides(records, plan, step, found.slot)
-    if not parent or not culprit:
-        return found
-    look, sign = _expected(plan, records), plan.search.sign
-    effect = confirm.compare(parent, culprit, look, sign)
-    holds = confirm.is_replicated(parent, culprit, look)
-    return replace(found, holds=holds, effect=effect)
+    return replace(
+        found,
+        others=tuple(dict.fromkeys(launch.machine for launch in (*parent, *culprit))),
+        holds=confirm.is_replicated(parent, culprit, look),
+        effect=confirm.compare(parent, culprit, look, plan.search.sign),
+    )
 
 
 def replicate_step(
     job: Job, journal: Journal, plan: BisectPlan, tools: JobContext, pool: WorkerPool, outcome: SearchOutcome
 ) -> SearchOutcome:
-    """Repeat the A/B on a second machine, if there is one; return the outcome with what that adds to it.
+    """Add pairs on a second machine until the step is settled there; return the outcome with what that adds.
 
     What ends the replication early is noted: the step has its A/B, and a second machine that fails takes
     nothing from it.
@@ -87,7 +89,7 @@ def replicate_step(
     if step is None:
         return outcome
     known = replication(journal.events, plan, replay.launches(journal.events), outcome)
-    if not known.done:
+    if not known.done and known.holds is None:
         slot = _second_slot(tools, journal, known)
         if slot is not None:
             positions = [step.parent, step.culprit]
@@ -100,7 +102,7 @@ def replicate_step(
     if known.holds is not False:
         return outcome
     assert known.effect is not None
-    machines = (known.machine, known.other)
+    machines = (known.machine, *known.others)
     note_ = Note("one machine", outcome.culprits, effect=known.effect.effect, machines=machines)
     return replace(outcome, notes=(*outcome.notes, note_))
 
@@ -135,7 +137,7 @@ def _measure(
     """Launch until the A/B is settled; return why it ended early, empty where it did not."""
     look = _expected(plan, replay.launches(journal.events))
     policy = LaunchPolicy(
-        partial(_next_launch, plan, step, look, tools.slots[0].name),
+        partial(_next_launch, plan, step, look, tools.slots[0]),
         partial(require_comparable, metric=plan.ref),
         plan.ref,
         plan.budget,
@@ -150,37 +152,39 @@ def _next_launch(
     plan: BisectPlan,
     step: Comparison,
     look: confirm.EffectPrior,
-    slot: str,
+    slot: Slot,
     records: Sequence[LaunchRecord],
 ) -> LaunchRequest | str:
-    parent, culprit = _sides(records, plan, step, slot)
-    made = len(parent) + len(culprit)
-    ratio = confirm.log_ratio(parent, culprit, look) if parent and culprit else 0.0
-    if confirm.is_confirmed(made, ratio) is not None:
-        return ""
-    if not fits_budget(records, plan.budget):
-        return f"the budget of {plan.budget:.0f} minutes is spent"
-    index = confirm.turn(step.parent, step.culprit, made)
+    made = _launches(records, plan, step)
+    here = [launch.index for launch in made if launch.slot == slot.name]
+    if len(here) % 2 == 0:
+        parent, culprit = made_elsewhere(made, step, home_machine(made, step, look))
+        ratio = confirm.log_ratio(parent, culprit, look) if parent else 0.0
+        if confirm.is_confirmed(len(parent) + len(culprit), ratio) is not None:
+            return ""
+        if not fits_budget(records, plan.budget):
+            return f"the budget of {plan.budget:.0f} minutes is spent"
+    turn = len(here) + 2 * (here[:1] == [step.parent])
+    index = confirm.turn(step.parent, step.culprit, turn)
     change, runs = plan.positions[index].change, _confirming_launch(records, step).runs
-    why = f"the A/B on another machine, pair {made // 2 + 1}"
-    mate = None if made % 2 else plan.positions[step.parent + step.culprit - index].change
+    why = f"the A/B on another machine, pair {len(here) // 2 + 1}"
+    mate = None if len(here) % 2 else plan.positions[step.parent + step.culprit - index].change
     return LaunchRequest(index, change, "replicate", runs, why, mate=mate)
 
 
-def _sides(
-    records: Sequence[LaunchRecord], plan: BisectPlan, step: Comparison, slot: str
-) -> tuple[list[LaunchEstimate], list[LaunchEstimate]]:
-    """The launches of parent and culprit that were made for the replication on a slot."""
-    events: list[Measured] = [
+def _launches(
+    records: Sequence[LaunchRecord], plan: BisectPlan, step: Comparison
+) -> tuple[LaunchEstimate, ...]:
+    """The launches of the A/B that named a step, and those that were added; each slot is a block."""
+    trial = _confirming_launch(records, step).trial
+    events = [
         measured_event(launch, launch.attempt, plan.ref)
         for launch in ended_launches(records)
-        if launch.purpose == "replicate" and launch.slot == slot
         if launch.end == "finished" and launch.attempt is not None
         if launch.position in (step.parent, step.culprit)
+        if launch.purpose == "replicate" or (launch.purpose == "confirm" and launch.trial == trial)
     ]
-    made = launches(tuple(events), plan.search.sign)
-    parent = [launch for launch in made if launch.index == step.parent]
-    return parent, [launch for launch in made if launch.index == step.culprit]
+    return launches_in_blocks(events, plan.search.sign)
 
 
 def _expected(plan: BisectPlan, records: Sequence[LaunchRecord]) -> confirm.EffectPrior:

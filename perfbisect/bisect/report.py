@@ -27,6 +27,7 @@ from perfbisect.report.document import (
     parts_of,
     strong,
 )
+from perfbisect.report.phases import phases_paragraph, phases_section
 from perfbisect.report.plots import Plot
 from perfbisect.report.sections import (
     cell_section,
@@ -122,8 +123,10 @@ def build_report(document: ReportDocument) -> Report:
     shown |= {"Guards"} if any(guard.moved for guard in document.guards) else set()
     shown |= {"Machines"} if any(machine.out_of_use for machine in document.machines) else set()
     culprit = document.culprit.id if document.culprit else ""
+    phases = phases_section(document.phases if document.outcome == "found" else None)
     sections = (
         *(Section(title, tuple(blocks), title not in shown) for title, blocks in details.items()),
+        phases,
         minutes_section(document.minutes, _figures(drawn, "phases")),
         launch_section(document.launches, document.metric.unit, culprit),
         cell_section(document.cell, document.notes, _setting_rows(document)),
@@ -154,6 +157,8 @@ def _summary(document: ReportDocument) -> Iterator[Block]:
         f"{len(document.launches)} launches, {spent_text(document.minutes.total, 0.0, document.minutes.lost)}"
         f"{_saved(document, ', ')}; {_untested(document)}"
     )
+    if document.outcome == "found":
+        yield from phases_paragraph(document.phases)
     yield Paragraph(("report: ", code(f"{document.folder}/report.md"), ", report.html"))
     if document.next:
         yield Command(document.next)

@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from perfbisect.bisect.decision import decide
-from perfbisect.bisect.decision.model import Beliefs, Event, Lost, Measured, NextLaunch, Pending, Skipped
+from perfbisect.bisect.decision.model import (
+    Beliefs,
+    Event,
+    Lost,
+    Measured,
+    NextLaunch,
+    Pending,
+    Skipped,
+    Trial,
+)
 from perfbisect.bisect.decision.noise import launch_variance
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.jobs.replay import LaunchRecord, ended_launches
@@ -54,10 +63,15 @@ def to_search_events(records: Iterable[LaunchRecord], plan: BisectPlan) -> tuple
 
 def pending_launches(records: Iterable[LaunchRecord]) -> tuple[Pending, ...]:
     return tuple(
-        Pending(launch.position, launch.runs, launch.purpose, launch.slot)
+        Pending(launch.position, launch.runs, launch.purpose, launch.slot, _trial(launch))
         for launch in records
         if launch.end is None and launch.purpose in SEARCHING
     )
+
+
+def _trial(launch: LaunchRecord) -> Trial | None:
+    """The A/B that a launch was made for; a journal has its fields in their order."""
+    return Trial(*launch.trial) if launch.trial else None
 
 
 def search_launches(records: Iterable[LaunchRecord], position: int) -> list[tuple[LaunchRecord, Attempt]]:
@@ -97,7 +111,15 @@ def likely_next(
     found: dict[int, None] = {}
     for logs in levels.values():
         values = (math.exp(fmean(logs)),) * running.runs
-        answer = Measured(running.position, purpose, values, slot=running.slot, at=running.at)
+        answer = Measured(
+            running.position,
+            purpose,
+            values,
+            slot=running.slot,
+            at=running.at,
+            machine=running.machine,
+            trial=_trial(running),
+        )
         try:
             action = decide.next_action(
                 plan.search, (*events, answer), pending_launches(others), running.slot, slots
@@ -125,6 +147,7 @@ def measured_event(launch: LaunchRecord, attempt: Attempt, metric: MetricRef) ->
         slot=launch.slot,
         at=None if launch.at is None else launch.at + minutes(*_BEFORE_BENCH),
         machine=launch.machine,
+        trial=_trial(launch),
     )
 
 

@@ -29,7 +29,6 @@ def reason_sentence(reason: Reason, plan: BisectPlan) -> str:
         "on one machine": f"{end}: do the ends differ on this machine alone?",
         "most informative": f"most informative: {reason.bits:.2f} bits in about {reason.minutes:.1f} min",
         "pair": f"A/B of the suspect and its parent, pair {reason.round}",
-        "parent before pair": "the suspect's parent, before its A/B",
         "another step": f"{' and '.join(_shorts(plan, reason.span))}: is there another step?",
         "another build": "another build beside the suspect: does it show the step, too?",
         "slow at times": "the suspect and its parent again: does it slow every launch?",
@@ -282,11 +281,12 @@ def _replicated(result: BisectResult) -> Iterator[str]:
     check = result.replication
     if len(result.machines) < 2 or not check.machine:
         return
-    first, other = check.machine, check.other
+    first, other = check.machine, " and ".join(check.others)
     size = _size(check.effect) if check.effect else ""
     stopped = f" It ended there: {check.note}." if check.note else ""
     if check.holds:
-        yield f"Holds on 2 of 2 machines: {first}, and {other} with {size}."
+        count = 1 + len(check.others)
+        yield f"Holds on {count} of {count} machines: {first}, and {other} with {size}."
     elif check.holds is False:
         yield f"Only on {first}: on {other} it was not seen, {size}."
     elif check.done and check.effect and not check.note:

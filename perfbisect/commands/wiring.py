@@ -96,6 +96,7 @@ def build_config(
             newest_day((*changes, *client_changes(pinned, place.repository)), place.repository)
             or now().date().isoformat()
         )
+    folder = None if fleet is not None else place.root
     return MeasurementConfig(
         repository=str(place.needed_repository().path) if needs_repository else "",
         cache=str(place.cache),
@@ -104,7 +105,7 @@ def build_config(
         exclude_newer=day,
         constraints=str(pins.absolute()) if pins else "",
         machine=machine_name(place),
-        fleet=absolute_fleet(place.setting("fleet", fleet) or ""),
+        fleet=absolute_fleet(fleet if fleet is not None else place.settings.fleet or "", folder),
         typed=shlex.join(["perfbisect", *sys.argv[1:]]),
     )
 

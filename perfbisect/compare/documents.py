@@ -36,6 +36,7 @@ from perfbisect.jobs.documents import (
     cell_document,
     change_document,
     launch_document,
+    log_differences,
     metric_document,
     minutes_document,
     reported_value,
@@ -46,6 +47,7 @@ from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.metric import MetricRef, parse_metric
+from perfbisect.report.phases import PhasesDocument, phases_document
 from perfbisect.stats.ab_test import Word
 
 CheckWord = Literal["passed", "failed", "inconclusive"]
@@ -132,6 +134,10 @@ class CompareDocument(VerdictDocument):
     environment: str
     client: str
     reproduce: tuple[CommandsDocument, ...]
+    log_differences: tuple[tuple[str, str, str], ...] = ()
+    """What the engines' logs say differently: fact, A, B."""
+    phases: PhasesDocument | None = None
+    """None for launches without counters."""
 
     @property
     def by_guard(self) -> bool:
@@ -363,6 +369,7 @@ def compare_document(job: Job, events: Sequence[JournalEvent]) -> CompareDocumen
     plan, verdict = result.plan, result.verdict
     combined = combine_words(row.word for row in result.verdicts)
     is_claimed = plan.expected(plan.ref) is not None
+    sides = attempts_of(result.measured, 0), attempts_of(result.measured, 1)
     return CompareDocument(
         **_job_fields(result),
         **_effect_fields(result),
@@ -391,6 +398,8 @@ def compare_document(job: Job, events: Sequence[JournalEvent]) -> CompareDocumen
         environment=plan.setting.environment,
         client=plan.setting.instrument,
         reproduce=(_commands(result, 0), _commands(result, 1)),
+        log_differences=log_differences(*sides),
+        phases=phases_document((plan.a.name, plan.b.name), sides, is_blocked=True),
     )
 
 

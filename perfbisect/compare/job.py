@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Final
 
@@ -34,7 +34,7 @@ from perfbisect.compare.result import has_open_guard
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, UsageError
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent, read
-from perfbisect.jobs.loop import LaunchPolicy, fits_budget, run_sequentially
+from perfbisect.jobs.loop import LaunchPolicy, fits_budget, launch_in_steps, run_sequentially
 from perfbisect.jobs.plans import find_plan, plan_data, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
@@ -101,9 +101,14 @@ def measure_launches(
             cells = served_cells(plan)
             with WorkerPool(job, journal, tools, cells[0]) as pool:
                 run_sequentially(job, journal, tools, pool, launch_policy(plan, cells, until))
-            if not until or until >= plan.max_launches:
-                journal.append("verdict", _conclusion(plan, launches(journal.events)))
+            _conclude(journal, plan, until)
         return journal.events
+
+
+def _conclude(journal: Journal, plan: MeasurementPlan, until: int) -> None:
+    """Record the verdict, unless more launches are to come than ``until``."""
+    if not until or until >= plan.max_launches:
+        journal.append("verdict", _conclusion(plan, launches(journal.events)))
 
 
 def _conclusion(plan: MeasurementPlan, records: Sequence[LaunchRecord]) -> dict[str, object]:
@@ -117,6 +122,25 @@ def _conclusion(plan: MeasurementPlan, records: Sequence[LaunchRecord]) -> dict[
 def run(job: Job, tools: JobContext, *, until: int = 0) -> RunDocument:
     """Continue a run; ``until``: stop, unfinished, as soon as so many launches are measured."""
     return run_document(job, measure_launches(job, tools, RunPlan, until))
+
+
+def run_in_steps(
+    job: Job, tools: JobContext, *, until: int, poll: float
+) -> Generator[float, None, RunDocument]:
+    """:func:`run` beside other jobs of this thread; yields the seconds for which there is nothing to do.
+
+    ``poll``: the longest time to wait for a launch before the others have their turn, in seconds.
+    """
+    with Journal(job.journal, clock=tools.clock) as journal:
+        plan = require_plan(job, journal.events, RunPlan)
+        if not finished(journal.events):
+            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
+            cells = served_cells(plan)
+            policy = launch_policy(plan, cells, until)
+            with WorkerPool(job, journal, tools, cells[0]) as pool:
+                yield from launch_in_steps(job, journal, tools, pool, policy, poll=poll)
+            _conclude(journal, plan, until)
+        return run_document(job, journal.events)
 
 
 def check(job: Job, tools: JobContext) -> CheckDocument:

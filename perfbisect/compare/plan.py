@@ -53,7 +53,7 @@ def measured_launches(launches: Iterable[LaunchRecord]) -> tuple[MeasuredLaunch,
     return tuple(
         MeasuredLaunch(launch.position, launch.attempt)
         for launch in launches
-        if launch.end == "finished" and launch.attempt is not None
+        if launch.end == "finished" and launch.attempt is not None and launch.purpose != "profile"
     )
 
 

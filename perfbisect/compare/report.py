@@ -36,7 +36,9 @@ from perfbisect.report.document import (
     Tone,
     Verdict,
     code,
+    make_table,
 )
+from perfbisect.report.phases import phases_paragraph, phases_section
 from perfbisect.report.plots import LaunchGroup, Limit, launches_plot
 from perfbisect.report.sections import (
     cell_section,
@@ -96,10 +98,14 @@ def compare_report(document: CompareDocument, check: CheckDocument | None = None
         document,
         title=f"Check of {sides}" if check else f"Comparison of {sides}",
         verdict=Verdict(word + (" by a guard" if by_guard else ""), _TONES[verdict]),
-        blocks=(*blocks, Command(document.next)),
+        blocks=(*blocks, *phases_paragraph(document.phases), Command(document.next)),
         metric=document.metric,
         groups=groups,
-        section=Section("Sides", (rows,), detail=True),
+        more=(
+            Section("Sides", (rows,), detail=True),
+            phases_section(document.phases),
+            _log_section(document),
+        ),
         commands=document.reproduce,
     )
 
@@ -138,7 +144,7 @@ def check_report(document: CheckDocument) -> Report:
         metric=document.metric,
         groups=[LaunchGroup(document.change.short, "@search", "square", document.launches, document.value)],
         limits=limits,
-        section=Section("Checked against", (Table(columns, rows),) if rows else (), detail=True),
+        more=(Section("Checked against", (Table(columns, rows),) if rows else (), detail=True),),
         commands=(document.reproduce,) if document.reproduce else (),
     )
 
@@ -193,11 +199,11 @@ def _job_report(
     metric: MetricDocument,
     groups: Sequence[LaunchGroup],
     limits: Sequence[Limit] = (),
-    section: Section | None = None,
+    more: Sequence[Section] = (),
     commands: Sequence[CommandsDocument],
 ) -> Report:
-    """The blocks, and the sections that all jobs have; ``section``: the one of this job."""
-    sections = [] if section is None else [section]
+    """The blocks, and the sections that all jobs have; ``more``: those of this job."""
+    sections = [section for section in more if section.blocks]
     if plot := launches_plot(groups, metric, limits):
         caption = f"Every launch by time, with its runs; {metric.direction} is better. Dotted: levels."
         sections.insert(0, Section("Launches by time", (Figure("launches", caption, plot),), detail=True))
@@ -220,6 +226,12 @@ def _job_report(
         blocks = (*blocks, Paragraph(("report: ", code(f"{document.folder}/report.md"), ", report.html")))
     footer = f"Job {document.job}. This page loads nothing from the network."
     return Report(title, verdict, blocks, tuple(sections), highlights, footer)
+
+
+def _log_section(document: CompareDocument) -> Section:
+    rows = (tuple(map(code, row)) for row in document.log_differences)
+    table = make_table(("", "A", "B"), rows)
+    return Section("What the engines' logs say differently", (table,) if table.rows else (), detail=True)
 
 
 def _count_measured(document: MeasuredDocument) -> int:

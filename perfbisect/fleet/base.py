@@ -21,11 +21,10 @@ class UnreachableError(MachineError):
 
 @dataclass(frozen=True)
 class Ticket:
-    """A bundle on a machine. The token is ours; ``engine_id`` is a hint: an engine may give one out twice."""
+    """A bundle on a machine. The token is ours: an engine may give out an id of its own twice."""
 
     token: str
     machine: str
-    engine_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Fleet(Protocol):
         """
         ...
 
-    def submit(self, ticket: Ticket, bundle: Bundle) -> Ticket:
+    def submit(self, ticket: Ticket, bundle: Bundle) -> None:
         """Start a bundle; submitting it twice starts it once.
 
         Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -14,12 +15,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Protocol
 
+import psutil
+
 from perfbisect.errors import MachineError
 from perfbisect.fleet.base import UnreachableError
 
 _TIMEOUT_S = 60.0
 _NO_CONNECTION = 255
 """Exit code of ssh itself."""
+
+_SOCKETS = "pb-ssh-"
+"""Begins the name of a folder of sockets; the id of its process follows."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,13 @@ class Answer:
     @property
     def text(self) -> str:
         return self.output.decode("utf-8", "replace").strip()
+
+    def checked(self, what: str, where: str = "") -> Answer:
+        """Itself. :raises MachineError: the command failed, so ``what`` cannot be done."""
+        if self.code:
+            why = self.errors or f"exit code {self.code}"
+            raise MachineError(f"cannot {what}: {why}", where=where or None)
+        return self
 
 
 class Connection(Protocol):
@@ -68,6 +81,17 @@ def run_command(
     return Answer(done.returncode, done.stdout, errors)
 
 
+def run_script(
+    connection: Connection,
+    script: str,
+    *arguments: str,
+    given: bytes | IO[bytes] = b"",
+    timeout: float = _TIMEOUT_S,
+) -> Answer:
+    """Run a script of sh on a machine; its arguments are ``$1`` and so on."""
+    return connection.run(["sh", "-c", script, "sh", *arguments], given, timeout=timeout)
+
+
 @dataclass(frozen=True)
 class LocalConnection:
     """This machine, or a folder that this one shares with others."""
@@ -91,7 +115,8 @@ class SshConnection:
     @cached_property
     def _ssh(self) -> tuple[str, ...]:
         # Of the shared connection's socket: its path must be short, and nobody else may use it.
-        folder = Path(tempfile.mkdtemp(prefix="pb-ssh-"))
+        _remove_left()
+        folder = Path(tempfile.mkdtemp(prefix=f"{_SOCKETS}{os.getpid()}-"))
         settings = {
             "BatchMode": "yes",
             "ConnectTimeout": "10",
@@ -111,6 +136,15 @@ class SshConnection:
     ) -> Answer:
         command = (*self._ssh, shlex.join(argv))
         return run_command(command, given, timeout, self.address, silent=_NO_CONNECTION)
+
+
+def _remove_left() -> None:
+    """Remove the empty folders of processes that were killed: a kept connection ends a minute after them."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_SOCKETS}*"):
+        pid = folder.name.removeprefix(_SOCKETS).partition("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            with suppress(OSError):  # it is in use, or another user's
+                folder.rmdir()
 
 
 def _end_shared(words: Sequence[str], folder: Path) -> None:

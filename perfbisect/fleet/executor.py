@@ -86,7 +86,7 @@ class FleetExecutor:
         slot = request.slot
         assert slot is not None
         ticket, submitted = Ticket(request.token, slot.machine), False
-        home = _Home(request.id, request.folder, slot.name)
+        home = _Home(request.id, request.folder, slot.name, slot.machine)
         try:
             request.folder.mkdir(parents=True, exist_ok=True)
             pair = self._mates.pop(slot.name, None) or _launch_before(request.folder, slot.name)
@@ -123,7 +123,7 @@ class FleetExecutor:
         Raises:
             Interrupted: Ctrl-C or a stop; the bundle is ended.
         """
-        home = _Home(launch.attempt_id, folder, launch.slot)
+        home = _Home(launch.attempt_id, folder, launch.slot, launch.machine)
         try:
             ticket = self._until_reached(lambda: self.fleet.find(launch.token), SUBMITTED_WITHIN_S)
             if ticket is None:
@@ -271,6 +271,7 @@ class _Home:
     id: str
     folder: Path
     slot: str
+    machine: str
     build: float = 0.0
 
     def attempt(self, brought: Path, place: int) -> Attempt | None:
@@ -290,7 +291,16 @@ class _Home:
             if path.name != FILE:
                 path.replace(self.folder / path.name)
         seconds = {**attempt.seconds, "build": self.build}
-        attempt = replace(attempt, id=self.id, folder=str(self.folder), seconds=seconds, slot=self.slot)
+        facts = attempt.provenance.facts
+        facts = {**facts, "machine": {**(facts.get("machine") or {}), "name": self.machine}}
+        attempt = replace(
+            attempt,
+            id=self.id,
+            folder=str(self.folder),
+            seconds=seconds,
+            slot=self.slot,
+            provenance=replace(attempt.provenance, facts=facts),
+        )
         write_attempt(self.folder, attempt)
         return attempt
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import signal
 import subprocess
 import tarfile
 import time
@@ -29,7 +30,10 @@ from perfbisect.errors import MachineError
 from perfbisect.fleet.agent import MANIFEST
 from perfbisect.fleet.base import BundleState, Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, BundleDocument, MachineDocument
-from perfbisect.fleet.connection import Answer, Connection
+from perfbisect.fleet.connection import Answer, Connection, run_script
+
+KILLED_WITHIN_S = 30.0
+"""Seconds that an agent may take to end after SIGKILL."""
 
 RUN = "run"
 """The agent's own folder in that of a bundle."""
@@ -149,8 +153,8 @@ class FolderFleet(ABC):
         """The machines. :raises MachineError: the engine does not list them."""
 
     @abstractmethod
-    def start(self, host: FleetHost, ticket: Ticket, argv: Sequence[str], bundle: Bundle) -> str:
-        """Start the agent's command in its bundle's folder by :data:`AGENT_SCRIPT`; the engine's id of it."""
+    def start(self, host: FleetHost, ticket: Ticket, argv: Sequence[str], bundle: Bundle) -> None:
+        """Start the agent's command in its bundle's folder by :data:`AGENT_SCRIPT`."""
 
     @abstractmethod
     def lives(self, host: FleetHost, ticket: Ticket) -> bool:
@@ -171,7 +175,7 @@ class FolderFleet(ABC):
         if not host.is_relative:
             return host
         if host.name not in self._homes:
-            self._homes[host.name] = _checked(host.connection.run(["pwd"]), f"use {host.name}").text
+            self._homes[host.name] = host.connection.run(["pwd"]).checked(f"use {host.name}").text
         return host.below(self._homes[host.name])
 
     def machines(self) -> Sequence[MachineDocument]:
@@ -208,20 +212,18 @@ class FolderFleet(ABC):
         root = next((folder.parent for folder in folders.values()), None)
         if root is None:
             return
-        answer = _sh(host.connection, _KEYS, str(root), *folders)
+        answer = run_script(host.connection, _KEYS, str(root), *folders)
         for key in folders.keys() - set(answer.text.split()):
             _send(host, folders[key], root)
 
-    def submit(self, ticket: Ticket, bundle: Bundle) -> Ticket:
+    def submit(self, ticket: Ticket, bundle: Bundle) -> None:
         host = self.host(ticket.machine)
         folder = host.bundle(ticket.token)
         request = bundle.model_dump_json(by_alias=True).encode()
-        _checked(
-            _sh(host.connection, _PUT, folder, host.name, given=request),
-            f"write {folder} on {host.name}",
-        )
+        written = run_script(host.connection, _PUT, folder, host.name, given=request)
+        written.checked(f"write {folder} on {host.name}")
         command = host.agent("run", "request.json", "--folder", RUN, "--json")
-        return Ticket(ticket.token, ticket.machine, self.start(host, ticket, command, bundle))
+        self.start(host, ticket, command, bundle)
 
     def state(self, ticket: Ticket) -> BundleState:
         host = self.host(ticket.machine)
@@ -234,7 +236,7 @@ class FolderFleet(ABC):
             return BundleState("gone", phase, f"the agent on {host.name} was killed")
         if kind == "failed":
             return BundleState(
-                "failed", phase, _error(_sh(host.connection, _LOG, host.bundle(ticket.token)).text)
+                "failed", phase, _error(run_script(host.connection, _LOG, host.bundle(ticket.token)).text)
             )
         return BundleState(
             "ended" if kind == "ended" else "running" if kind == "running" else "waiting", phase
@@ -242,7 +244,7 @@ class FolderFleet(ABC):
 
     def _seen(self, host: FleetHost, ticket: Ticket) -> tuple[str, str, str]:
         """How far a bundle is, its machine, and the phase of its launch."""
-        answer = _sh(host.connection, _STATE, host.bundle(ticket.token))
+        answer = run_script(host.connection, _STATE, host.bundle(ticket.token))
         kind, machine, heartbeat = (*answer.text.split("\n", 2), "", "")[:3]
         try:
             return kind, machine, str(json.loads(heartbeat)["phase"]) if heartbeat else ""
@@ -273,7 +275,7 @@ class FolderFleet(ABC):
 
     def cancel(self, ticket: Ticket, grace: float) -> None:
         host = self.host(ticket.machine)
-        _sh(
+        run_script(
             host.connection,
             'cd "$1" 2>/dev/null && mkdir started 2>/dev/null; true',
             host.bundle(ticket.token),
@@ -284,7 +286,7 @@ class FolderFleet(ABC):
     def close(self, host: FleetHost, ticket: Ticket) -> None:
         """End what a killed agent left, and write the manifest: a second call of the agent does both."""
         folder = host.bundle(ticket.token)
-        if _sh(host.connection, _IS_CUT, folder).code == 0:
+        if run_script(host.connection, _IS_CUT, folder).code == 0:
             words = host.agent("run", f"{folder}/request.json", "--folder", f"{folder}/{RUN}", "--json")
             answer = self.ask(host, words)
             if answer.code:
@@ -332,14 +334,13 @@ def wait_until(happened: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _sh(connection: Connection, script: str, *arguments: str, given: bytes = b"") -> Answer:
-    return connection.run(["sh", "-c", script, "sh", *arguments], given)
-
-
-def _checked(answer: Answer, what: str) -> Answer:
-    if answer.code:
-        raise MachineError(f"cannot {what}: {answer.errors or f'exit code {answer.code}'}")
-    return answer
+def escalate(send: Callable[[int], object], is_gone: Callable[[], bool], *waits: float) -> bool:
+    """End something by SIGTERM, then by SIGKILL, each with so many seconds; returns whether it is gone."""
+    for number, seconds in zip((signal.SIGTERM, signal.SIGKILL), waits, strict=True):
+        send(int(number))
+        if wait_until(is_gone, seconds):
+            return True
+    return False
 
 
 def _error(output: str) -> str:
@@ -372,8 +373,8 @@ def _send(host: FleetHost, folder: Path, root: Path) -> None:
     pack = ["tar", "-C", str(folder), "--exclude=./caches/*", "-cf", "-", "."]
     with subprocess.Popen(pack, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as packing:
         assert packing.stdout is not None
-        answer = host.connection.run(
-            ["sh", "-c", _UNPACK, "sh", str(root), folder.name], packing.stdout, timeout=3600
+        answer = run_script(
+            host.connection, _UNPACK, str(root), folder.name, given=packing.stdout, timeout=3600
         )
     if answer.code:
         raise MachineError(

@@ -5,7 +5,6 @@ The agent runs in a session of its own, which outlives the connection and the dr
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from perfbisect.common.yaml_source import load, validate
 from perfbisect.errors import MachineError
 from perfbisect.fleet.base import Ticket
 from perfbisect.fleet.bundle import Bundle
-from perfbisect.fleet.connection import SshConnection
-from perfbisect.fleet.folders import AGENT_SCRIPT, FleetHost, FolderFleet, wait_until
+from perfbisect.fleet.connection import SshConnection, run_script
+from perfbisect.fleet.folders import AGENT_SCRIPT, KILLED_WITHIN_S, FleetHost, FolderFleet, escalate
 
 FOLDER = ".perfbisect"
 """perfbisect's folder on a machine, in the user's home folder."""
@@ -115,20 +114,20 @@ class HostFleet(FolderFleet):
     def hosts(self) -> Sequence[FleetHost]:
         return self._hosts
 
-    def start(self, host: FleetHost, ticket: Ticket, argv: Sequence[str], bundle: Bundle) -> str:
+    def start(self, host: FleetHost, ticket: Ticket, argv: Sequence[str], bundle: Bundle) -> None:
         del bundle
         folder = host.bundle(ticket.token)
-        answer = host.connection.run(["sh", "-c", _START, "sh", folder, AGENT_SCRIPT, *argv])
-        if answer.code:
-            raise MachineError(f"no agent can be started on {host.name}: {answer.errors}", where=folder)
-        return ""
+        started = run_script(host.connection, _START, folder, AGENT_SCRIPT, *argv)
+        started.checked(f"start an agent on {host.name}", folder)
 
     def lives(self, host: FleetHost, ticket: Ticket) -> bool:
-        return host.connection.run(["sh", "-c", _IS_GONE, "sh", host.bundle(ticket.token)]).code != 0
+        return run_script(host.connection, _IS_GONE, host.bundle(ticket.token)).code != 0
 
     def end(self, host: FleetHost, ticket: Ticket, grace: float) -> None:
-        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 30.0)):
-            host.connection.run(["sh", "-c", _SIGNAL, "sh", host.bundle(ticket.token), str(int(number))])
-            if wait_until(lambda: not self.lives(host, ticket), seconds):
-                return
-        raise MachineError(f"the agent of bundle {ticket.token} cannot be ended on {host.name}")
+        folder = host.bundle(ticket.token)
+
+        def send(number: int) -> None:
+            run_script(host.connection, _SIGNAL, folder, str(number))
+
+        if not escalate(send, lambda: not self.lives(host, ticket), grace, KILLED_WITHIN_S):
+            raise MachineError(f"the agent of bundle {ticket.token} cannot be ended on {host.name}")

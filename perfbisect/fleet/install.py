@@ -25,6 +25,7 @@ from pydantic import Field
 import perfbisect
 from perfbisect.environments.uv import find_uv
 from perfbisect.errors import MachineError
+from perfbisect.fleet.connection import run_script
 from perfbisect.fleet.folders import FleetHost
 from perfbisect.jobs.documents import Document
 
@@ -126,18 +127,19 @@ def install_agent(host: FleetHost, wheel: Path, wheels: Path | None) -> str:
         MachineError: the machine does not answer, or the installation failed.
     """
     folder = host.folder
-    facts = _sh(host, _FACTS, folder, what="look at it").splitlines()
+    facts = _run(host, "look at", _FACTS, folder).splitlines()
     here = subprocess.run(["uname", "-sm"], capture_output=True, text=True, check=True).stdout.strip()
     if facts[:1] != [here]:
         raise MachineError(f"{host.name} is {facts[0] if facts else 'unknown'}, and uv here is for {here}")
     if len(facts) < 2:
         with find_uv().open("rb") as binary:
-            _sh(host, _PUT_UV, folder, given=binary, what="send uv")
+            _run(host, "send uv to", _PUT_UV, folder, given=binary)
     sent = [wheel, *(sorted(wheels.glob("*.whl")) if wheels is not None else ())]
     _send(host, sent)
     name = f"{perfbisect.__version__}-{_contents(wheel)}"
     offline = ["--offline", "--no-index"] if wheels is not None else []
-    return _sh(host, _INSTALL, folder, name, *offline, what="install perfbisect").splitlines()[0].split()[-1]
+    answer = _run(host, "install perfbisect on", _INSTALL, folder, name, *offline)
+    return answer.splitlines()[0].split()[-1]
 
 
 def _contents(wheel: Path) -> str:
@@ -153,13 +155,9 @@ def _send(host: FleetHost, wheels: Sequence[Path]) -> None:
             for wheel in wheels:
                 archive.add(wheel, wheel.name)
         packed.seek(0)
-        _sh(host, _UNPACK_WHEELS, host.folder, given=packed, what="send the wheels")
+        _run(host, "send wheels to", _UNPACK_WHEELS, host.folder, given=packed)
 
 
-def _sh(host: FleetHost, script: str, *arguments: str, what: str, given: bytes | IO[bytes] = b"") -> str:
-    answer = host.connection.run(["sh", "-c", script, "sh", *arguments], given, timeout=_INSTALL_S)
-    if answer.code:
-        raise MachineError(
-            f"{host.name}: cannot {what}: {answer.errors or f'exit code {answer.code}'}", where=host.folder
-        )
-    return answer.text
+def _run(host: FleetHost, what: str, script: str, *arguments: str, given: bytes | IO[bytes] = b"") -> str:
+    answer = run_script(host.connection, script, *arguments, given=given, timeout=_INSTALL_S)
+    return answer.checked(f"{what} {host.name}", host.folder).text

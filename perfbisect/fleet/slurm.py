@@ -8,7 +8,6 @@ file system that the nodes share.
 from __future__ import annotations
 
 import math
-import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 from perfbisect.errors import MachineError
 from perfbisect.fleet.base import Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, MachineDocument
-from perfbisect.fleet.connection import Answer, LocalConnection
-from perfbisect.fleet.folders import AGENT_SCRIPT, FleetHost, FolderFleet, wait_until
+from perfbisect.fleet.connection import Answer, LocalConnection, run_script
+from perfbisect.fleet.folders import AGENT_SCRIPT, KILLED_WITHIN_S, FleetHost, FolderFleet, escalate
 
 _BATCH = "batch.sh"
 _USABLE = ("idle", "mixed", "allocated", "completing")
@@ -42,8 +41,10 @@ done
 """
 """Signals the agent and its script: they work in the bundle's folder, by whatever job they were started."""
 
-_OF_THE_COMMAND = re.compile(r"^srun: error: \S+: task", re.MULTILINE)
-"""What srun says of the command's own exit code; after other errors there was no command."""
+_NOT_RUN = 121
+"""The exit code that srun is told to have where it did not run the command."""
+
+_SRUN = ("env", f"SLURM_EXIT_ERROR={_NOT_RUN}", f"SLURM_EXIT_IMMEDIATE={_NOT_RUN}", "srun")
 
 _HAS_STARTED = '[ -e "$1/started" ]'
 
@@ -120,28 +121,25 @@ class SlurmFleet(FolderFleet):
         state = self._slurm(["sinfo", "--noheader", f"--nodes={host.name}", "--format=%T"]).text.split()
         if not set(state) & set(_USABLE):
             raise UnreachableError(f"{host.name} does not answer: Slurm says {' '.join(state) or 'nothing'}")
-        words = ["srun", "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={host.name}"]
+        words = [*_SRUN, "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={host.name}"]
         words += [f"--immediate={_AT_ONCE_S}", "--job-name=perfbisect", *self._options.arguments]
         answer = self._connection.run([*words, *argv], timeout=3 * _AT_ONCE_S)
-        if answer.code and "srun: error: " in answer.errors and not _OF_THE_COMMAND.search(answer.errors):
+        if answer.code == _NOT_RUN:
             raise UnreachableError(f"{host.name} does not answer: {answer.errors}")
         return answer
 
-    def start(self, host: FleetHost, ticket: Ticket, argv: Sequence[str], bundle: Bundle) -> str:
+    def start(self, host: FleetHost, ticket: Ticket, argv: Sequence[str], bundle: Bundle) -> None:
         folder = host.bundle(ticket.token)
-        if self._connection.run(["sh", "-c", _HAS_STARTED, "sh", folder]).code == 0 or self.lives(
-            host, ticket
-        ):
-            return ticket.engine_id
+        has_started = run_script(self._connection, _HAS_STARTED, folder).code == 0
+        if has_started or self.lives(host, ticket):
+            return
         script = f"#!/bin/sh\n{AGENT_SCRIPT}".encode()
-        written = self._connection.run(["sh", "-c", 'cat > "$1"', "sh", f"{folder}/{_BATCH}"], script)
-        if written.code:
-            raise MachineError(f"cannot write {folder}: {written.errors}")
-        words = ["sbatch", "--parsable", "--no-requeue", "--nodes=1", "--exclusive", "--job-name=perfbisect"]
+        written = run_script(self._connection, 'cat > "$1"', f"{folder}/{_BATCH}", given=script)
+        written.checked(f"write {folder}")
+        words = ["sbatch", "--no-requeue", "--nodes=1", "--exclusive", "--job-name=perfbisect"]
         words += [f"--comment={ticket.token}", f"--nodelist={host.name}", f"--output={folder}/slurm.out"]
         words += [f"--time={math.ceil(bundle.limit + bundle.wait) + 5}", *self._options.arguments]
-        answer = self._slurm([*words, f"{folder}/{_BATCH}", folder, *argv])
-        return answer.text.partition(";")[0]
+        self._slurm([*words, f"{folder}/{_BATCH}", folder, *argv])
 
     def lives(self, host: FleetHost, ticket: Ticket) -> bool:
         del host
@@ -155,35 +153,37 @@ class SlurmFleet(FolderFleet):
         return [part[0] for part in parts if len(part) == 3 and part[1] == token and part[2] in live]
 
     def end(self, host: FleetHost, ticket: Ticket, grace: float) -> None:
-        for words, seconds in (
-            (["scancel"], grace + _KILL_WAIT_S),
-            (["scancel", "--signal=KILL", "--full"], 60.0),
-        ):
+        def cancel(number: int) -> None:
+            force = ["--signal=KILL", "--full"] if number == signal.SIGKILL else []
             for job in self._jobs(ticket.token):
-                self._connection.run([*words, job])
-            if wait_until(lambda: not self._jobs(ticket.token), seconds):
-                break
-        else:
+                self._connection.run(["scancel", *force, job])
+
+        if not escalate(cancel, lambda: not self._jobs(ticket.token), grace + _KILL_WAIT_S, _KILL_WAIT_S):
             raise MachineError(f"Slurm does not end the job of bundle {ticket.token} on {host.name}")
-        if self._connection.run(["sh", "-c", _HAS_NOT_ENDED, "sh", host.bundle(ticket.token)]).code == 0:
+        if run_script(self._connection, _HAS_NOT_ENDED, host.bundle(ticket.token)).code == 0:
             self._end_forgotten(host, ticket, grace)
 
     def _end_forgotten(self, host: FleetHost, ticket: Ticket, grace: float) -> None:
         """End an agent of whose job the controller knows nothing any more."""
 
-        def signals(number: int) -> bool:
+        def signals_none(number: int = 0) -> bool:
             words = ["sh", "-c", _SIGNAL, "sh", host.bundle(ticket.token), str(number)]
             return self.ask(host, words).code == 0
 
-        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 30.0)):
-            if signals(number) or wait_until(lambda: signals(0), seconds):
-                return
-        raise MachineError(f"the agent of bundle {ticket.token} cannot be ended on {host.name}")
+        if not escalate(signals_none, signals_none, grace, KILLED_WITHIN_S):
+            raise MachineError(f"the agent of bundle {ticket.token} cannot be ended on {host.name}")
 
     def _slurm(self, argv: Sequence[str]) -> Answer:
-        answer = self._connection.run(argv)
-        if answer.code == 0:
-            return answer
-        if "contact" in answer.errors or "onnect" in answer.errors:
-            raise UnreachableError(f"Slurm does not answer: {answer.errors}")
+        """Run a command of Slurm's, twice where it failed and the controller answers: it may be back.
+
+        Raises:
+            UnreachableError: the controller does not answer.
+            MachineError: the command failed.
+        """
+        for _ in range(2):
+            answer = self._connection.run(argv)
+            if answer.code == 0:
+                return answer
+            if self._connection.run(["scontrol", "ping"]).code:
+                raise UnreachableError(f"Slurm does not answer: {answer.errors}")
         raise MachineError(f"{argv[0]} failed: {answer.errors}", next_step=f"run it yourself: {argv[0]}")

@@ -13,6 +13,7 @@ from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.fleet.base import Fleet
 from perfbisect.fleet.bundle import MachineDocument
+from perfbisect.fleet.folders import FolderFleet
 from perfbisect.fleet.hosts import HostFleet, read_hosts
 from perfbisect.fleet.joined import JoinedFleet
 from perfbisect.fleet.ray_cluster import RayFleet, RayOptions
@@ -37,14 +38,14 @@ class FleetNeeds:
     workers: int | None = None
 
 
-def _ssh(argument: str, needs: FleetNeeds) -> Fleet:
+def _ssh(argument: str, needs: FleetNeeds) -> FolderFleet:
     if not argument:
         raise UsageError("--fleet ssh names no file of hosts", next_step="--fleet ssh:hosts.yaml")
     hosts = read_hosts(Path(argument).expanduser())
     return HostFleet(f"ssh:{argument}", hosts, devices=needs.devices, workers=needs.workers)
 
 
-def _slurm(argument: str, needs: FleetNeeds) -> Fleet:
+def _slurm(argument: str, needs: FleetNeeds) -> FolderFleet:
     given = _options("slurm", argument, [field.name for field in fields(SlurmOptions)])
     here = (sys.executable, "-c", "from perfbisect.cli import main; main()")
     command = (given["command"],) if "command" in given else here
@@ -53,7 +54,7 @@ def _slurm(argument: str, needs: FleetNeeds) -> Fleet:
     )
 
 
-def _ray(argument: str, needs: FleetNeeds) -> Fleet:
+def _ray(argument: str, needs: FleetNeeds) -> FolderFleet:
     if importlib.util.find_spec("ray") is None:
         raise UsageError(
             "--fleet ray: Ray is not installed here",
@@ -78,7 +79,7 @@ def _options(engine: str, text: str, known: Sequence[str]) -> dict[str, str]:
     return given
 
 
-ENGINES: Final[Mapping[str, Callable[[str, FleetNeeds], Fleet]]] = {
+ENGINES: Final[Mapping[str, Callable[[str, FleetNeeds], FolderFleet]]] = {
     "ssh": _ssh,
     "slurm": _slurm,
     "ray": _ray,
@@ -86,13 +87,13 @@ ENGINES: Final[Mapping[str, Callable[[str, FleetNeeds], Fleet]]] = {
 """What makes the fleet of a specification ``NAME[:ARGUMENT]``, by name."""
 
 
-def absolute_fleet(spec: str) -> str:
-    """A specification with absolute paths, as a plan keeps it."""
+def absolute_fleet(spec: str, folder: Path | None = None) -> str:
+    """A specification with absolute paths, as a plan keeps it; ``folder``: of relative ones."""
     parts = []
     for part in spec.split(_JOINT) if spec else ():
         name, colon, argument = part.partition(":")
         if name == "ssh" and argument:
-            argument = str(Path(argument).expanduser().absolute())
+            argument = str((folder or Path()).absolute() / Path(argument).expanduser())
         parts.append(name + colon + argument)
     return _JOINT.join(parts)
 
@@ -165,14 +166,15 @@ def choose_slots(machines: Sequence[MachineDocument], most: int | None = None) -
         for machine in machines
         if machine not in chosen
     }
-    slots = tuple(
-        replace(slot, name="/".join(filter(None, (machine.name, slot.name))), machine=machine.name)
-        for machine in chosen
-        for slot in machine.slots
-    )[:most]
+    slots = tuple(slot_here(machine.name, slot) for machine in chosen for slot in machine.slots)[:most]
     used = {slot.machine for slot in slots}
     chosen = [machine for machine in chosen if machine.name in used]
     return FleetSlots(chosen[0].machine_class, tuple(chosen), slots, left_out)
+
+
+def slot_here(machine: str, slot: Slot) -> Slot:
+    """A slot of a machine as its fleet names it."""
+    return replace(slot, name="/".join(filter(None, (machine, slot.name))), machine=machine)
 
 
 def slot_there(slot: Slot) -> Slot:

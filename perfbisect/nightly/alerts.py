@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from perfbisect.jobs.folders import Job
@@ -35,12 +35,18 @@ def ingest_jobs(store: SeriesStore, jobs: Iterable[Job]) -> str:
 
 
 def judge_series(
-    store: SeriesStore, table: SuspectTable, rules: AlertRules, cells: Container[str] = (), since: str = ""
+    store: SeriesStore,
+    table: SuspectTable,
+    rules: AlertRules,
+    cells: Mapping[tuple[str, str], str] | None = None,
+    since: str = "",
 ) -> tuple[SeriesAnalysis, NightFindings]:
     """Analyse the series and decide what happens to their alerts; writes nothing.
 
-    ``cells``: those of the night, which began on the day ``since``.
+    ``cells``: those of the night, which began on the day ``since``: cell and machine of a series -> its name
+    in the night.
     """
+    cells = cells or {}
     analysis = analyze_series(store, table, rules.fdr)
     set_by_rule = {record.alert.id for record in analysis.known if record.by_rule}
     changes = [
@@ -66,12 +72,14 @@ def summarize_changes(alerts: Iterable[NightAlert]) -> str:
     return ", ".join(f"{count} {change}" for change, count in counts.items()) or "no alerts"
 
 
-def _machine_notes(analysis: SeriesAnalysis, cells: Container[str], since: str) -> Iterator[str]:
+def _machine_notes(
+    analysis: SeriesAnalysis, cells: Mapping[tuple[str, str], str], since: str
+) -> Iterator[str]:
     """Notes on cells whose series restarted on a new machine on or after the night ``since``."""
     restarted = Counter(
         (begun.before.night, begun.what)
         for begun in analysis.machine_starts
-        if begun.first.night >= since and begun.first.cell in cells
+        if begun.first.night >= since and (begun.first.cell, begun.first.machine) in cells
     )
     for (night, difference), count in restarted.items():
         series = "1 cell restarts" if count == 1 else f"{count} cells restart"
@@ -81,12 +89,14 @@ def _machine_notes(analysis: SeriesAnalysis, cells: Container[str], since: str) 
         )
 
 
-def _count_too_few_nights(analysis: SeriesAnalysis, cells: Container[str]) -> dict[str, int]:
+def _count_too_few_nights(analysis: SeriesAnalysis, cells: Mapping[tuple[str, str], str]) -> dict[str, int]:
     """Cells whose series are too short to judge, with their nights on the current machine."""
     nights: dict[str, int] = {}
     for series in analysis.series:
-        if series.cell in cells and night_of(series.nights[-1]) == analysis.until:
-            nights[series.cell] = max(nights.get(series.cell, 0), len(series.nights))
+        last = series.points[-1]
+        name = cells.get((last.cell, last.machine))
+        if name is not None and night_of(series.nights[-1]) == analysis.until:
+            nights[name] = max(nights.get(name, 0), len(series.nights))
     return {cell: count for cell, count in sorted(nights.items()) if count < FEWEST}
 
 

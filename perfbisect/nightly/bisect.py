@@ -124,8 +124,9 @@ def select_cases(
 
 
 def _measuring_cell(finding: SeriesChange, plan: NightPlan) -> CellPlan | None:
-    digest = finding.series.points[-1].workload.digest
-    return next((cell for cell in plan.cells if digest and cell.digest == digest), None)
+    last = finding.series.points[-1]
+    measuring = [cell for cell in plan.cells if last.workload.digest and cell.digest == last.workload.digest]
+    return next((cell for cell in measuring if cell.machine == last.machine), next(iter(measuring), None))
 
 
 def _priority(case: EventCase) -> tuple[bool, bool, float, str]:

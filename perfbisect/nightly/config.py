@@ -160,7 +160,8 @@ class Nightly(BaseModel):
     ``cells``: names, patterns of names (``text_*``) or files. ``branch``: its head is measured; ``fetch``:
     fetch its remote first. ``launches`` a cell, at least two; ``launches_of``: more for patterns of names.
     ``suite``: cells of one server share its launches; ``as_nightly``: in the order of the file. ``budget``:
-    of a night, bisections included.
+    of a night, bisections included. ``every_machine``: each cell is measured on every machine of the
+    ``fleet``, otherwise on one.
     """
 
     model_config = _STRICT
@@ -175,6 +176,8 @@ class Nightly(BaseModel):
     constraints: str | None = None
     exclude_newer: Day | None = None
     machine: str | None = None
+    fleet: str | None = None
+    every_machine: bool = False
     launches: int = Field(default=2, ge=2)
     launches_of: dict[str, Annotated[int, Field(ge=2)]] = Field(default_factory=dict)
     runs: int = Field(default=1, ge=1)

@@ -207,17 +207,23 @@ class NightRecord:
         minutes = {name: cell.launch_minutes for name, cell in self.cells.items()}
         return {name: value for name, value in minutes.items() if value is not None}
 
+    def spent_on(self, machine: str) -> float:
+        """Minutes of the cells' launches on a machine."""
+        return sum(self.cells[cell.name].minutes for cell in self.plan.wanted if cell.machine == machine)
+
     @property
     def spent(self) -> float:
-        """Minutes of all launches of the night, bisections included."""
+        """Minutes of all launches of the night, bisections included; of machines that measured at the same
+        time those of the one that took longest."""
         bisections = (self._launches(job) for job in self.bisection_jobs.values())
-        return sum(job.minutes for job in (*self.cells.values(), *bisections))
+        cells = max((self.spent_on(machine) for machine in self.plan.machines), default=0.0)
+        return cells + sum(job.minutes for job in bisections)
 
     def history(self) -> dict[str, object]:
         wanted, counts, minutes = self.plan.wanted, self.counts, self.launch_minutes
         return {
             "setting": self.plan.setting_key,
-            "measured": {cell.digest: counts[cell.name] for cell in wanted},
+            "measured": {cell.history_key: counts[cell.name] for cell in wanted},
             "launch_minutes": {cell.digest: minutes[cell.name] for cell in wanted if cell.name in minutes},
         }
 

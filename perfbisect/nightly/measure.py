@@ -1,12 +1,12 @@
-"""A real night on this machine: launches and bisections as ``run`` and ``bisect`` do them."""
+"""A real night on this machine or a fleet: launches and bisections as ``run`` and ``bisect`` do them."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfbisect.bisect.documents import ReportDocument
@@ -18,21 +18,28 @@ from perfbisect.commands.bisect_request import BisectRequest, PlannedBisection, 
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import progress_printer
 from perfbisect.commands.session import (
+    end_on_fleet,
+    fleet_machines,
     interruptible,
     open_session,
     plan_job_slots,
+    reclaim_from_fleet,
     run_job,
     write_report,
 )
 from perfbisect.commands.workspace import Workspace, open_workspace
-from perfbisect.compare.job import RUN, run
+from perfbisect.compare.job import RUN, run, run_in_steps
 from perfbisect.compare.plan import MeasurementSetup, RunPlan, build_run_plan
 from perfbisect.compare.suite import suite
 from perfbisect.environments.base import Builder
 from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, RevisionError, UsageError
+from perfbisect.fleet.bundle import MachineDocument
+from perfbisect.fleet.specs import absolute_fleet, choose_slots, slot_here
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.plans import require_plan, resolve_metric, write_plan
+from perfbisect.jobs.plans import plan_data, require_plan, resolve_metric, write_plan
+from perfbisect.jobs.replay import launches
+from perfbisect.model.cell import Cell
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
 from perfbisect.nightly.delivery import delivery_tasks
 from perfbisect.nightly.model import Night
@@ -41,9 +48,10 @@ from perfbisect.nightly.night import (
     CellJob,
     NightlyContext,
     PreparedBisection,
+    Reclaim,
     StepResult,
 )
-from perfbisect.nightly.plan import NightPlan
+from perfbisect.nightly.plan import CellMachines, NightPlan
 from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.report.console import Console
 from perfbisect.series.suspects.table import load_suspect_table
@@ -53,27 +61,79 @@ from perfbisect.system.processes import stop_leftovers
 _MAX_WAIT_MIN = 60.0
 """How long a launch waits for busy devices and cores."""
 
+_POLL_S = 0.2
+"""How long one machine of a fleet is waited for before the others have their turn."""
+
 
 @dataclass(frozen=True)
-class LocalMachine:
-    """Measures on this machine; cells of one group share their server launches."""
+class CommandMachine:
+    """Implements :class:`perfbisect.nightly.night.NightMachine` by what the commands do.
+
+    On this machine cells of one group share their server launches. ``fleet``: its specification, empty:
+    this machine.
+    """
 
     workspace: Workspace
     measuring: MeasureOptions
+    fleet: str = ""
+    _listed: dict[int, tuple[MachineDocument, ...]] = field(default_factory=dict, init=False)
+    """The machines by the devices of a slot: they are asked once, before anything runs on them."""
 
     def new_job(self) -> Job:
         return wiring.new_job(self.workspace)
 
+    def machines(self, cell: Cell) -> CellMachines:
+        listed = self._list(cell)
+        slots = {one.name: slot_here(one.name, one.slots[0]) for one in listed if one.slots}
+        return CellMachines(
+            slots=slots,
+            preferred=tuple(one.name for one in choose_slots(listed).machines) if slots else (),
+            left_out={one.name: one.problem or "no slot" for one in listed if not one.slots},
+        )
+
+    def _list(self, cell: Cell) -> tuple[MachineDocument, ...]:
+        if cell.gpus not in self._listed:
+            self._listed[cell.gpus] = tuple(fleet_machines(self.workspace, cell, self.fleet))
+        return self._listed[cell.gpus]
+
     def measure(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
-    ) -> Mapping[str, PerfbisectError]:
-        """Implement :class:`perfbisect.nightly.night.NightMachine`."""
+    ) -> Generator[float, None, Mapping[str, PerfbisectError]]:
         try:
+            if self.fleet:
+                yield from self._launch_on_fleet(night, cells[0], launch)
+                return {}
             return self._launch(night, cells, launch)
         except Interrupted:
             raise
         except PerfbisectError as error:
             return {cell.plan.name: error for cell in cells}
+
+    def _launch_on_fleet(self, night: NightPlan, cell: CellJob, launch: int) -> Generator[float, None, None]:
+        """Continue the job of a cell on its machine."""
+        slot, setting = cell.plan.slot, night.setting
+        if slot is None:
+            raise MachineError(
+                "no machine of the fleet could be used when the night began",
+                next_step="perfbisect doctor --fleet says what each machine lacks",
+            )
+        builder = wiring.build_builder(self.workspace, setting)
+        plan = _new_plan(night, cell, builder, (), (f"measured on {slot.machine}",))
+        with open_session(cell.job, (slot,), self.measuring, plan=plan, beside_others=True) as session:
+            tools = session.tools(self.workspace, setting, builder, night.commit)
+            document = yield from run_in_steps(cell.job, tools, until=launch, poll=_POLL_S)
+            write_report(cell.job, RUN, document)
+
+    def end_bundles(self, job: Job) -> Reclaim | None:
+        events = job.events()
+        still_open = [launch for launch in launches(events) if launch.end is None]
+        if not still_open:
+            return None
+        plan = require_plan(job, events, BisectPlan if plan_data(events)["verb"] == "bisect" else RunPlan)
+        if not plan.setting.fleet:
+            return None
+        end_on_fleet(self.workspace, plan, still_open)
+        return reclaim_from_fleet(self.workspace, plan)
 
     def _launch(self, night: NightPlan, cells: Sequence[CellJob], launch: int) -> dict[str, PerfbisectError]:
         setting, first = night.setting, cells[0]
@@ -101,7 +161,6 @@ class LocalMachine:
     def prepare_bisection(
         self, night: NightPlan, window: BisectionWindow, minutes: float
     ) -> PreparedBisection:
-        """Implement :class:`perfbisect.nightly.night.NightMachine`."""
         setting = night.setting
         measuring = replace(
             self.measuring,
@@ -111,6 +170,7 @@ class LocalMachine:
             constraints=Path(setting.constraints) if setting.constraints else None,
             exclude_newer=setting.exclude_newer or None,
             machine=setting.machine or None,
+            fleet=setting.fleet or None,
         )
         planned = build_plan(
             self.workspace,
@@ -217,8 +277,11 @@ def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False)
         client=_resolve_spec(file, rules.client),
         constraints=file.path(rules.constraints),
         exclude_newer=rules.exclude_newer,
+        fleet=absolute_fleet(rules.fleet, file.folder) if rules.fleet else None,
         changes=(commit,),
     )
+    if rules.every_machine and not setting.fleet:
+        raise file.wrong(("every_machine",), "there is no fleet", "fleet: ssh:hosts.yaml")
     say, costs = progress_printer(working), wiring.costs(setting.environment)
     return NightlyContext(
         file=file,
@@ -228,7 +291,7 @@ def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False)
         cells=find_cells(file, read_at=read_at),
         setting=setting,
         table=load_suspect_table(),
-        machine=LocalMachine(workspace, measuring),
+        machine=CommandMachine(workspace, measuring, setting.fleet),
         clock=now,
         sink=Console(say, verbose=working.verbose),
         stop_leftovers=stop_leftovers,

@@ -50,12 +50,14 @@ class NightCell(Document):
 
     ``launches`` measured of ``wanted``; ``value``: their median of the headline ``metric``. ``expected``:
     forecast minutes, ``forecast_basis`` says from what. ``reason``: why it failed, was skipped or not
-    reached. ``too_few_nights``: the length of its series, where that is too short to judge.
+    reached. ``too_few_nights``: the length of its series, where that is too short to judge. ``machine``: of a
+    fleet, empty for this one.
     """
 
     name: str
     digest: str
     state: CellState
+    machine: str = ""
     reason: str = ""
     launches: int = 0
     wanted: int = 0

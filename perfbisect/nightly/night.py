@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,13 +12,16 @@ from typing import Any, Protocol
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
-from perfbisect.errors import PerfbisectError
+from perfbisect.errors import MachineError, PerfbisectError
 from perfbisect.jobs.documents import change_document, metric_document
 from perfbisect.jobs.events import EventListener
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Clock
 from perfbisect.jobs.plans import MeasurementConfig, cell_data, runs_per_launch
+from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.jobs.runner import StopLeftovers
+from perfbisect.model.attempt import Attempt
+from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile, launches_of
 from perfbisect.nightly.journal import CellLaunches, NightFolder, NightRecord, Nights
@@ -30,9 +33,18 @@ from perfbisect.nightly.model import (
     new_regressions,
     night_exit_code,
 )
-from perfbisect.nightly.plan import CellPlan, NightPlan, derive_seed, setting_key
+from perfbisect.nightly.plan import (
+    CellMachines,
+    CellPlan,
+    NightPlan,
+    assign_machines,
+    derive_seed,
+    find_home,
+    setting_key,
+)
 from perfbisect.series.detection.fdr import FDR
 from perfbisect.series.detection.model import FEWEST
+from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
 from perfbisect.serving.families import suites
 
@@ -84,17 +96,38 @@ class PreparedBisection:
     run: Callable[[Job], ReportDocument]
 
 
+Reclaim = Callable[[LaunchRecord, Path], Attempt | None]
+"""Takes the attempt of an open launch from the machine that made it; see :class:`JobContext`."""
+
+
 class NightMachine(Protocol):
-    """Measures cells and bisects windows."""
+    """Measures cells and bisects windows, on this machine or on a fleet's."""
 
     def new_job(self) -> Job: ...
 
+    def machines(self, cell: Cell) -> CellMachines:
+        """The machines of the fleet that can measure a cell, which are asked before anything runs on them.
+
+        Raises:
+            MachineError: the engine does not list them.
+        """
+        ...
+
     def measure(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
-    ) -> Mapping[str, PerfbisectError]:
+    ) -> Generator[float, None, Mapping[str, PerfbisectError]]:
         """Continue the jobs of cells of one group until each has ``launch`` launches.
 
-        Returns the cells that failed, with the error; raises Interrupted after Ctrl-C or a stop.
+        Yields the seconds for which it has nothing to do, where the machines of a fleet measure at the same
+        time. Returns the cells that failed, with the error; raises Interrupted after Ctrl-C or a stop.
+        """
+        ...
+
+    def end_bundles(self, job: Job) -> Reclaim | None:
+        """End what an unfinished job has going on on a fleet; None: it ran on this machine.
+
+        Raises:
+            MachineError: a machine does not answer.
         """
         ...
 
@@ -148,7 +181,14 @@ def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: dat
         for night, verdict in verdicts
         if night.measures(context.commit.id) and verdict.get("setting") == key
     }
-    groups = suites([found.cell for found in cells]) if rules.suite else [(found.cell,) for found in cells]
+    is_shared = rules.suite and not context.setting.fleet
+    groups = suites([found.cell for found in cells]) if is_shared else [(found.cell,) for found in cells]
+    planned = [_plan_cell(context, found, recent, same) for found in cells]
+    names = [tuple(cell.name for cell in group) for group in groups]
+    notes = list(_dependency_notes(context))
+    if context.setting.fleet:
+        planned, spread = _spread(context, planned, same)
+        names, notes = [(cell.name,) for cell in planned], [*notes, *spread]
     return NightPlan(
         name=rules.name,
         file=str(context.file.file),
@@ -157,10 +197,10 @@ def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: dat
         setting=context.setting,
         seed=derive_seed(rules.name, context.commit.id, f"{now.astimezone(timezone.utc):%Y-%m-%d}"),
         budget=rules.budget,
-        cells=tuple(_plan_cell(context, found, recent, same) for found in cells),
-        groups=tuple(tuple(cell.name for cell in group) for group in groups),
+        cells=tuple(planned),
+        groups=tuple(names),
         ordered=rules.suite == "as_nightly",
-        notes=_dependency_notes(context),
+        notes=tuple(notes),
     )
 
 
@@ -179,8 +219,7 @@ def _plan_cell(
         )
     known = [verdict.get("launch_minutes", {}).get(cell.digest) for verdict in recent]
     minutes = [float(each) for each in known if each is not None]
-    done = [night for night, verdict in same.items() if verdict["measured"].get(cell.digest, 0) >= launches]
-    return CellPlan(
+    plan = CellPlan(
         name=cell.name,
         source=found.source,
         cell=cell_data(cell),
@@ -190,8 +229,73 @@ def _plan_cell(
         runs=runs,
         launch_minutes=median(minutes) if minutes else context.launch_minutes,
         forecast_basis=f"from {len(minutes)} earlier nights" if minutes else "an estimate: never measured",
-        skip=f"measured at this commit in night {done[-1]}" if done else "",
     )
+    return _skipped_if_measured(plan, same)
+
+
+def _skipped_if_measured(cell: CellPlan, same: Mapping[str, Mapping[str, Any]]) -> CellPlan:
+    """The cell, skipped if an earlier night of this commit and setting measured it."""
+    done = [
+        night
+        for night, verdict in same.items()
+        if verdict["measured"].get(cell.history_key, 0) >= cell.launches
+    ]
+    return cell.model_copy(update={"skip": f"measured at this commit in night {done[-1]}" if done else ""})
+
+
+def _spread(
+    context: NightlyContext, cells: Sequence[CellPlan], same: Mapping[str, Mapping[str, Any]]
+) -> tuple[list[CellPlan], list[str]]:
+    """The cells with the machines of the fleet that measure them, and notes on what is unusual."""
+    rules, notes = context.file.nightly, list[str]()
+    if rules.suite:
+        notes.append("cells that share a server are launched one by one on a fleet")
+    wanted = [cell for cell in cells if rules.every_machine or not cell.skip]
+    machines = {}
+    for cell in wanted:
+        try:
+            machines[cell.name] = context.machine.machines(cell.load())
+        except MachineError as error:
+            machines[cell.name] = CellMachines()
+            notes.append(f"no machine measures: {error.message}")
+    left_out = {name: why for each in machines.values() for name, why in each.left_out.items()}
+    notes += [f"machine {name} is not used: {why}" for name, why in left_out.items()]
+    if rules.every_machine:
+        spread = [
+            _skipped_if_measured(one, same)
+            for cell in cells
+            for one in [cell.one_of_several(*each) for each in machines[cell.name].slots.items()] or [cell]
+        ]
+        return spread, list(dict.fromkeys(notes))
+    nights = _machines_of_nights(context.state, [cell.name for cell in wanted])
+    assigned = assign_machines(wanted, machines, nights)
+    for cell in wanted:
+        home, machine = find_home(nights.get(cell.name, ())), assigned.get(cell.name, "")
+        if home and machine and home != machine:
+            why = left_out.get(home, "it cannot measure the cell, or is not in the fleet")
+            notes.append(
+                f"{cell.name} is measured on {machine}, where it has a series of its own: its machine is "
+                f"{home} ({why})"
+            )
+    placed = [
+        cell.on(assigned[cell.name], machines[cell.name].slots[assigned[cell.name]])
+        if cell.name in assigned
+        else cell
+        for cell in cells
+    ]
+    return placed, list(dict.fromkeys(notes))
+
+
+def _machines_of_nights(state: Path, cells: Sequence[str]) -> dict[str, list[str]]:
+    """By cell: the machine of each night, oldest first, where it was one of a fleet."""
+    nights: dict[str, dict[str, str]] = {}
+    if not cells or not SeriesStore.exists(state):
+        return {}
+    with SeriesStore.of(state) as store:
+        for point in store.points(cells):
+            if point.machine:
+                nights.setdefault(point.cell, {})[point.night] = point.machine
+    return {cell: list(machines.values()) for cell, machines in nights.items()}
 
 
 def _dependency_notes(context: NightlyContext) -> tuple[str, ...]:
@@ -214,7 +318,13 @@ def build_night(
     measured = [cell.measured[-1].provenance for cell in record.cells.values() if cell.measured]
     bisections = tuple(record.bisections.values())
     cells = tuple(_cell(cell, record, findings, dry_run) for cell in plan.cells)
-    planned_minutes = sum(cell.expected for cell in cells if cell.state == "planned")
+    planned_minutes = max(
+        (
+            sum(cell.expected for cell in cells if cell.state == "planned" and cell.machine == machine)
+            for machine in plan.machines
+        ),
+        default=0.0,
+    )
     return Night(
         name=plan.name,
         night="" if dry_run else folder.name,
@@ -254,11 +364,12 @@ def _cell(cell: CellPlan, record: NightRecord, findings: NightFindings, dry_run:
         name=cell.name,
         digest=cell.digest,
         state=state,
+        machine=cell.machine,
         reason=reason,
         launches=len(measured.measured),
         wanted=cell.launches,
         minutes=measured.minutes,
-        expected=0.0 if cell.skip else cell.launches * cell.launch_minutes,
+        expected=0.0 if cell.skip else cell.minutes,
         forecast_basis="" if cell.skip else cell.forecast_basis,
         metric=metric.name,
         unit=metric.unit,

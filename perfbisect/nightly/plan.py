@@ -1,22 +1,28 @@
-"""What a night measures, the order of its launches, and its budget; pure functions.
+"""What a night measures, on which machine, the order of its launches, and its budget; pure functions.
 
 Groups of cells are taken shortest first, since the budget holds more of them. Their launches run in rounds,
 each in a random order of its own, so that a machine that slows down within the night affects all cells alike.
+On a fleet each machine has groups, an order and a budget of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from perfbisect.jobs.plans import MeasurementConfig, PlanPart, read_cell
+from perfbisect.machine.slots import Slot
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef, parse_metric
 
 _Item = TypeVar("_Item")
+
+_HOME_NIGHTS = 20
+"""The last nights of a cell by which its machine is chosen: one that is back after a few has it again."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +30,14 @@ class ScheduledGroup:
     """Cells measured by the same server launch: one, or several that share a server.
 
     ``launches``: how many are wanted, each expected to take ``launch_minutes``. ``ordered``: the cells keep
-    this order; otherwise each launch shuffles them.
+    this order; otherwise each launch shuffles them. ``machine``: of a fleet, empty for this one.
     """
 
     cells: tuple[str, ...]
     launches: int
     launch_minutes: float
     ordered: bool = False
+    machine: str = ""
 
     @property
     def total_minutes(self) -> float:
@@ -47,7 +54,12 @@ class ScheduledLaunch:
 
 
 class CellPlan(PlanPart):
-    """A cell of a night; ``source``: its file (``FILE@c4-n40``); ``skip``: why it is not measured."""
+    """A cell of a night; ``source``: its file (``FILE@c4-n40``); ``skip``: why it is not measured.
+
+    ``machine``: of a fleet, on which it is measured; empty without a fleet, or where it can use none.
+    ``slot``: of that machine, as it was when the night was planned. ``name``: the cell's, with the machine
+    where each cell is measured on every one.
+    """
 
     name: str
     source: str
@@ -59,10 +71,34 @@ class CellPlan(PlanPart):
     launch_minutes: float
     forecast_basis: str
     skip: str = ""
+    machine: str = ""
+    slot: Slot | None = None
 
     @property
     def headline(self) -> MetricRef:
         return parse_metric(self.metric)
+
+    @property
+    def minutes(self) -> float:
+        """Expected minutes of all launches."""
+        return self.launches * self.launch_minutes
+
+    @property
+    def series(self) -> tuple[str, str]:
+        """The cell and the machine whose series the night adds to."""
+        return str(self.cell["name"]), self.machine
+
+    @property
+    def history_key(self) -> str:
+        """What later nights know its measurements by."""
+        return self.digest if self.name == self.cell["name"] else f"{self.digest} on {self.machine}"
+
+    def on(self, machine: str, slot: Slot | None) -> CellPlan:
+        return self.model_copy(update={"machine": machine, "slot": slot})
+
+    def one_of_several(self, machine: str, slot: Slot) -> CellPlan:
+        """The same on one of several machines that measure it."""
+        return self.on(machine, slot).model_copy(update={"name": f"{self.name} on {machine}"})
 
     def load(self) -> Cell:
         """Parse the cell; raises what :func:`read_cell` raises."""
@@ -94,6 +130,11 @@ class NightPlan(PlanPart):
         return tuple(cell for cell in self.cells if not cell.skip)
 
     @property
+    def machines(self) -> tuple[str, ...]:
+        """The machines of a fleet that measure; one without a name: this one."""
+        return tuple(dict.fromkeys(cell.machine for cell in self.wanted))
+
+    @property
     def setting_key(self) -> str:
         return setting_key(self.setting)
 
@@ -107,24 +148,77 @@ class NightPlan(PlanPart):
                 launches=max(cell.launches for cell in cells),
                 launch_minutes=sum(known.get(cell.name, cell.launch_minutes) for cell in cells),
                 ordered=self.ordered,
+                machine=cells[0].machine,
             )
             for cells in groups
             if cells
         )
 
+    def groups_on(
+        self, machine: str, launch_minutes: Mapping[str, float] | None = None
+    ) -> tuple[ScheduledGroup, ...]:
+        """The wanted groups of a machine."""
+        return tuple(group for group in self.launch_groups(launch_minutes) if group.machine == machine)
+
+    def order_on(self, machine: str) -> tuple[ScheduledLaunch, ...]:
+        return schedule_launches(self.groups_on(machine), self.budget, self.seed)
+
     @property
     def order(self) -> tuple[ScheduledLaunch, ...]:
-        return schedule_launches(self.launch_groups(), self.budget, self.seed)
+        """All launches, machine by machine."""
+        return tuple(launch for machine in self.machines for launch in self.order_on(machine))
 
     def fitting(self) -> frozenset[str]:
-        """The cells expected to fit the budget."""
-        groups, _ = fit_to_budget(self.launch_groups(), self.budget)
-        return frozenset(name for group in groups for name in group.cells)
+        """The cells expected to fit the budget of their machine."""
+        fits = [fit_to_budget(self.groups_on(machine), self.budget)[0] for machine in self.machines]
+        return frozenset(name for groups in fits for group in groups for name in group.cells)
 
 
 def setting_key(setting: MeasurementConfig) -> str:
     """What must be equal for a measurement of a commit to count for another night."""
     return " ".join(filter(None, (setting.environment, setting.client, setting.constraints, setting.machine)))
+
+
+@dataclass(frozen=True)
+class CellMachines:
+    """The machines of a fleet on which a cell can be measured: the ``slot`` of each.
+
+    ``preferred``: those of the class that most of them have. ``left_out``: why, by the names of the others.
+    """
+
+    slots: Mapping[str, Slot] = field(default_factory=dict)
+    preferred: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_home(nights: Sequence[str], among: Collection[str] | None = None) -> str:
+    """The machine that a cell's series lives on: the one of most of its last nights, of equals the later.
+
+    ``nights``: the machine of each, oldest first; ``among``: these only. Empty: none of them measured it.
+    """
+    recent = [machine for machine in nights[-_HOME_NIGHTS:] if among is None or machine in among]
+    counts = Counter(recent[::-1])  # of equal counts the first is taken
+    return max(counts, key=lambda machine: counts[machine], default="")
+
+
+def assign_machines(
+    cells: Sequence[CellPlan], machines: Mapping[str, CellMachines], nights: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """The machine of each cell: the one that its series lives on, else the one with least to do.
+
+    ``machines``, ``nights``: by the name of the cell. A cell that no machine can measure is left out.
+    """
+    homes = {cell.name: find_home(nights.get(cell.name, ()), machines[cell.name].slots) for cell in cells}
+    assigned = {name: home for name, home in homes.items() if home}
+    load = Counter[str]()
+    for cell in cells:
+        load[homes[cell.name]] += round(60 * cell.minutes)
+    for cell in sorted(cells, key=lambda cell: (-cell.minutes, cell.name)):
+        if cell.name not in assigned and machines[cell.name].preferred:
+            chosen = min(machines[cell.name].preferred, key=lambda machine: load[machine])
+            assigned[cell.name] = chosen
+            load[chosen] += round(60 * cell.minutes)
+    return assigned
 
 
 def fit_to_budget(

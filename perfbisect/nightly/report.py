@@ -47,7 +47,7 @@ def night_report(night: Night, *, paths: bool = False) -> Report:
         Section("Commits", tuple(_bisection_blocks(night))),
         Section("Series at a new level", _level_blocks(night.rows), detail=True),
         Section("Failures", _failure_blocks(night)),
-        Section("Cells", (Table(_CELL_COLUMNS, tuple(_cell_row(cell) for cell in _in_order(night))),)),
+        Section("Cells", (_cell_table(night),)),
         Section("Files", _file_blocks(night) if paths else ()),
         Section("Next", (Command(night.next, "run"),) if night.next else ()),
     )
@@ -182,6 +182,14 @@ def _in_order(night: Night) -> list[NightCell]:
     """Cells by their first launch, then those without one."""
     position = {name: index for index, name in enumerate(night.order)}
     return sorted(night.cells, key=lambda cell: (position.get(cell.name, len(position)), cell.name))
+
+
+def _cell_table(night: Night) -> Table:
+    """The cells; on a fleet with the machine of each."""
+    if not any(cell.machine for cell in night.cells):
+        return Table(_CELL_COLUMNS, tuple(_cell_row(cell) for cell in _in_order(night)))
+    rows = ((*_cell_row(cell), code(cell.machine)) for cell in _in_order(night))
+    return Table((*_CELL_COLUMNS, Column("Machine")), tuple(rows))
 
 
 def _cell_row(cell: NightCell) -> tuple[Inline, ...]:

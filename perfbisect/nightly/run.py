@@ -6,9 +6,12 @@ journals. A night that was killed at any point continues from there.
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -32,7 +35,12 @@ RESUME_WITHIN = timedelta(hours=12)
 """An interrupted night resumes for this long after it began; later it is abandoned."""
 
 _MAX_MACHINE_FAILURES = 2
-"""Consecutive machine failures after which no further cell is tried."""
+"""Consecutive failures of a machine after which no further cell is tried on it."""
+
+_LONGEST_SLEEP_S = 5.0
+
+LaunchSteps = Generator[float, None, Mapping[str, PerfbisectError]]
+"""A launch of the night, as :meth:`perfbisect.nightly.night.NightMachine.measure` makes it."""
 
 
 def run_night(context: NightlyContext) -> Night:
@@ -82,9 +90,69 @@ def _abandon(context: NightlyContext, night: NightFolder) -> None:
         for identity in (*record.jobs.values(), *record.bisection_jobs.values()):
             job = record.job(identity)
             if job.journal.exists() and not job.finished:
-                with job.held(), Journal(job.journal, clock=context.clock) as launches:
-                    recover_interrupted(job, launches, context.sink, context.stop_leftovers)
+                with job.held():
+                    _recover(context, job)
         journal.append("verdict", {"verdict": "abandoned", **record.history()})
+
+
+def _recover(context: NightlyContext, job: Job) -> None:
+    """End what runs for a job of which no process works on, here and on a fleet; keep its measurements."""
+    reclaim = None
+    try:
+        reclaim = context.machine.end_bundles(job)
+    except PerfbisectError as error:
+        context.sink(JobNote(f"job {job.id}: its launches on other machines may go on: {error.message}"))
+    with Journal(job.journal, clock=context.clock) as launches:
+        recover_interrupted(job, launches, context.sink, context.stop_leftovers, reclaim)
+
+
+class _Lanes:
+    """The machines' launches, which run at the same time while this thread takes turns with them."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, _Lane] = {}
+
+    def __enter__(self) -> _Lanes:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        for lane in self._lanes.values():
+            with suppress(Interrupted, StopIteration):
+                lane.steps.throw(Interrupted("the night ends"))
+
+    def begin(self, machine: str, scheduled: ScheduledLaunch, steps: LaunchSteps) -> None:
+        self._lanes[machine] = _Lane(scheduled, steps)
+
+    @property
+    def busy(self) -> Mapping[str, ScheduledLaunch]:
+        """What each machine measures now."""
+        return {machine: lane.scheduled for machine, lane in self._lanes.items()}
+
+    def await_end(self) -> tuple[str, Mapping[str, PerfbisectError]]:
+        """Go on with all of them until one ends: its machine, and the cells that failed."""
+        while True:
+            for machine, lane in self._lanes.items():
+                if lane.resume_at > time.monotonic():
+                    continue
+                try:
+                    lane.resume_at = time.monotonic() + next(lane.steps)
+                except StopIteration as end:
+                    del self._lanes[machine]
+                    return machine, end.value
+                except BaseException:
+                    del self._lanes[machine]
+                    raise
+            first = min(lane.resume_at for lane in self._lanes.values())
+            time.sleep(min(max(0.0, first - time.monotonic()), _LONGEST_SLEEP_S))
+
+
+@dataclass
+class _Lane:
+    """``resume_at``: on the monotonic clock; until then it has nothing to do."""
+
+    scheduled: ScheduledLaunch
+    steps: LaunchSteps
+    resume_at: float = 0.0
 
 
 class _NightRun:
@@ -132,35 +200,49 @@ class _NightRun:
         return task.run(self._night())
 
     def _measure(self) -> None:
-        """Launch by launch until the budget is spent or every cell is complete or failed."""
-        order, machine_failures = self.plan.order, 0
-        while (scheduled := self._next_launch(order)) is not None:
-            failures = self._launch(scheduled)
-            on_machine = any(isinstance(error, MachineError) for error in failures)
-            machine_failures = machine_failures + 1 if on_machine else 0
-            is_hopeless = machine_failures >= _MAX_MACHINE_FAILURES
-            if failures and (is_hopeless or isinstance(failures[0], BuildError)):
-                self._fail_remaining(failures[0])
+        """Launch by launch on each machine until its budget is spent or its cells are complete or failed."""
+        orders = {machine: self.plan.order_on(machine) for machine in self.plan.machines}
+        machine_failures = Counter[str]()
+        with _Lanes() as lanes:
+            while True:
+                for machine, order in orders.items():
+                    scheduled = None if machine in lanes.busy else self._next_launch(machine, order)
+                    if scheduled is not None:
+                        lanes.begin(machine, scheduled, self._launch(scheduled))
+                if not lanes.busy:
+                    return
+                machine, errors = lanes.await_end()
+                failures = self._record_failures(errors)
+                on_machine = any(isinstance(error, MachineError) for error in failures)
+                machine_failures[machine] = machine_failures[machine] + 1 if on_machine else 0
+                busy = {name for other in lanes.busy.values() for name in other.cells}
+                if failures and isinstance(failures[0], BuildError):
+                    self._fail_remaining(failures[0], orders, busy)
+                elif machine_failures[machine] >= _MAX_MACHINE_FAILURES:
+                    self._fail_remaining(failures[0], (machine,), busy)
 
-    def _next_launch(self, order: Sequence[ScheduledLaunch]) -> ScheduledLaunch | None:
+    def _next_launch(self, machine: str, order: Sequence[ScheduledLaunch]) -> ScheduledLaunch | None:
         record, plan = self.record, self.plan
-        groups = plan.launch_groups(record.launch_minutes)
-        return next_launch(order, groups, record.counts, record.failed, record.spent, plan.budget)
+        groups, spent = plan.groups_on(machine, record.launch_minutes), record.spent_on(machine)
+        return next_launch(order, groups, record.counts, record.failed, spent, plan.budget)
 
-    def _launch(self, scheduled: ScheduledLaunch) -> list[PerfbisectError]:
-        """Measure the cells of a launch; return the failures."""
+    def _launch(self, scheduled: ScheduledLaunch) -> LaunchSteps:
+        """Measure the cells of a launch."""
         record, cells = self.record, ", ".join(scheduled.cells)
         wanted = [cell for cell in self.plan.wanted if cell.name not in record.failed]
         left = sum(cell.launches - record.counts[cell.name] for cell in wanted)
         self._say(f"{cells}: launch {scheduled.launch}; {left} launches left tonight")
         jobs = [CellJob(self.plan.cell(name), self._job(name)) for name in scheduled.cells]
-        failures = self.context.machine.measure(self.plan, jobs, scheduled.launch)
-        for name, error in failures.items():
-            self._record_failure(name, error)
+        failures = yield from self.context.machine.measure(self.plan, jobs, scheduled.launch)
         after = self.record.counts
         if not failures and all(after[name] == record.counts[name] for name in scheduled.cells):
             raise PerfbisectError(f"a launch of {cells} neither measured nor failed")
-        return list(failures.values())
+        return failures
+
+    def _record_failures(self, errors: Mapping[str, PerfbisectError]) -> list[PerfbisectError]:
+        for name, error in errors.items():
+            self._record_failure(name, error)
+        return list(errors.values())
 
     def _say(self, text: str) -> None:
         self.context.sink(JobNote(text))
@@ -184,11 +266,18 @@ class _NightRun:
         self.journal.append("cell", failure.model_dump(mode="json"))
         self._say(f"{name}: failed: {failure.reason}")
 
-    def _fail_remaining(self, error: PerfbisectError) -> None:
-        """Fail all incomplete cells: the commit cannot be built, or the machine is broken."""
+    def _fail_remaining(
+        self, error: PerfbisectError, machines: Collection[str], busy: Collection[str]
+    ) -> None:
+        """Fail the incomplete cells of machines: the commit cannot be built, or the machine is broken.
+
+        ``busy``: those that are measured now.
+        """
         record = self.record
         for cell in self.plan.wanted:
-            if cell.name not in record.failed and record.counts[cell.name] < cell.launches:
+            if cell.machine not in machines or cell.name in busy or cell.name in record.failed:
+                continue
+            if record.counts[cell.name] < cell.launches:
                 reason = f"not tried: another cell failed with: {error.message}"
                 self._record_failure(cell.name, error, reason)
 
@@ -211,7 +300,7 @@ class _NightRun:
         self._run_step("search", lambda: examiner.examine(alerts, self.earlier))
 
     def _detect(self, store: SeriesStore) -> StepResult:
-        cells, since = {cell.name for cell in self.plan.wanted}, self.journal.events[0].time[:10]
+        cells, since = {cell.series: cell.name for cell in self.plan.wanted}, self.journal.events[0].time[:10]
         self.analysis, findings = judge_series(store, self.context.table, self.rules, cells, since)
         return StepResult(summarize_changes(findings.alerts), findings=findings)
 

@@ -58,6 +58,12 @@ _SENTENCES: Mapping[EvidenceKind, str] = {
     "same requests changed": (
         "{what} in {cell}, of the same data set and model: other requests since that night"
     ),
+    "one machine only": (
+        "all {count} servers of {machine} moved and none of the {others} on other machines: the machine, or "
+        "a change of what these alone run; a bisection tells"
+    ),
+    "other machines spared": "only {machine} shows it: the same cell did not move on {machines}",
+    "other machines moved": "it holds on other machines: {machines}",
     "same start moved": (
         "{metric} of {cell}, served by the same start, moved that night too; of it is known:"
     ),
@@ -106,6 +112,8 @@ def _value(name: str, value: object) -> object:
             return night_of(value)
         case "traits", [*traits]:
             return " and ".join(map(str, traits))
+        case "machines", [*names]:
+            return ", ".join(map(str, names))
         case "controls", (moved, total):
             return f"; of the controls (low concurrency, stage times) {moved} of {total}" if total else ""
     return value

@@ -2,7 +2,8 @@
 
 The rules are tried in order: how it was measured, what was asked of it, then which other cells moved. A
 covariate explains a change only where it moved at the same point and by enough. Nights run on fresh machines,
-so that a slow machine is one night long and slows every cell it ran, those of low concurrency too.
+so that a slow machine is one night long and slows every cell it ran, those of low concurrency too. A machine
+of a fleet measures its cells every night: a change that only it shows is none of the product.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Literal
 
+from perfbisect.model.attempt import is_same_class
 from perfbisect.model.commit_details import CauseWord, MeasuredCell
 from perfbisect.model.metric import STAGE
 from perfbisect.series.detection.likelihood import INNER
@@ -43,6 +45,7 @@ _MIN_COUNT_SHIFT = 0.02  # log of a move of a count that is evidence
 _EXPLAINED = 1.5  # by how much a change may be larger, in logs, than the move of a count that explains it
 _REDEFINED = math.log(1.2)  # log of a move of a count from which on it may be counted otherwise
 _WARM_UP_SHARE = 0.5  # share of vanished slow requests' time by which the client must take longer before
+_FEWEST_SERVERS = 2  # of a machine and of the others, from which on they tell a machine from a change
 _ALL_SERVERS = 0.8  # share of server starts that moved together, from which on it is all of them
 _LARGE = 0.25  # log of a size, and ...
 _DEVIATIONS = 8.0  # ... standard deviations, from which on a single night may be a product's
@@ -83,6 +86,9 @@ EvidenceKind = Literal[
     "level seen before",
     "same requests changed",
     "same start moved",
+    "one machine only",
+    "other machines spared",
+    "other machines moved",
 ]
 
 
@@ -113,7 +119,8 @@ class ChangeContext:
     standard deviation of nights, of logs. ``before``, ``after``: covariates of the nights on either side.
     ``median_shift``: of the median, where this is another statistic. ``cells``: all of the night.
     ``ended``: later nights do not show it. ``saved_s``: seconds that slow requests no longer take.
-    ``machines``: the hosts before and after it, where no host of one level measured the other.
+    ``machines``: the hosts before and after it, where no host of one level measured the other. ``machine``:
+    of a fleet.
     """
 
     metric: str
@@ -128,6 +135,7 @@ class ChangeContext:
     ended: bool = True
     saved_s: float | None = None
     machines: tuple[str, str] | None = None
+    machine: str = ""
 
 
 def changed_labels(
@@ -273,6 +281,9 @@ def _by_cells(context: ChangeContext) -> Cause:
         machines.append(Evidence("label changed", {"name": "host", "old": old, "new": new}))
     if machines and (hit == len(votes) or is_lasting):
         return Cause("night", (*machines, Evidence("machine changed")))
+    only = _on_one_machine(context.machine, votes)
+    if only is not None:
+        return Cause("unknown", (only,))
     if len(votes) >= 3 and hit >= _ALL_SERVERS * len(votes):
         return _by_all_servers(context, hit, len(votes), is_lasting=is_lasting)
     shared = _shared_trait(votes)
@@ -284,6 +295,15 @@ def _by_cells(context: ChangeContext) -> Cause:
         return Cause("product", (*shared, Evidence("size", size), Evidence("others spared")))
     doubt = Evidence("too few cells" if is_large else "within noise")
     return Cause("unknown", (Evidence("size of one night", size), *shared, doubt))
+
+
+def _on_one_machine(machine: str, votes: Sequence[ServerVote]) -> Evidence | None:
+    """That all servers of a machine of the fleet moved, and none on the others."""
+    own = [vote.hit for vote in votes if machine and vote.cells[0].machine == machine]
+    others = [vote.hit for vote in votes if vote.cells[0].machine not in ("", machine)]
+    if min(len(own), len(others)) < _FEWEST_SERVERS or not all(own) or any(others):
+        return None
+    return Evidence("one machine only", {"machine": machine, "count": len(own), "others": len(others)})
 
 
 def _by_all_servers(context: ChangeContext, hit: int, total: int, *, is_lasting: bool) -> Cause:
@@ -333,6 +353,19 @@ class SeriesIndex:
         """A metric of a cell; None where it does not report it."""
         return self._by_cell.get(cell, {}).get(metric)
 
+    def on_other_machines(self, like: CellSeries) -> tuple[CellSeries, ...]:
+        """The same metric of the same cell on the other machines of its kind in a fleet."""
+        own = like.points[-1]
+        same = (metrics[like.metric] for metrics in self._by_cell.values() if like.metric in metrics)
+        return tuple(
+            series
+            for series in same
+            if own.machine
+            and series.points[-1].cell == own.cell
+            and series.points[-1].machine not in ("", own.machine)
+            and is_same_class(series.points[-1].hardware, own.hardware)
+        )
+
     def changed_prompts(
         self, like: CellSeries, nights: Collection[int]
     ) -> Iterator[tuple[int, str, str, float]]:
@@ -373,6 +406,7 @@ class SeriesIndex:
                     features=self._features(series.cell, model, series.points[-1].hardware),
                     shift=size,
                     control=low or series.metric.startswith(STAGE),
+                    machine=series.points[-1].machine,
                 )
             )
         return tuple(cells)
@@ -419,6 +453,8 @@ def infer_causes(changes: Sequence[SeriesChange], index: SeriesIndex) -> tuple[C
             cause = _confirm_product(change, cause, index)
         if cause.word in ("product", "unknown"):
             cause = _same_requests(change, cause, index)
+        if cause.word in ("product", "unknown"):
+            cause = _other_machines(change, cause, index)
         causes.append(cause)
     products = [(c, cause) for c, cause in zip(changes, causes, strict=True) if cause.word == "product"]
     return tuple(_inherit(change, cause, products) for change, cause in zip(changes, causes, strict=True))
@@ -448,6 +484,7 @@ def build_context(change: SeriesChange, index: SeriesIndex) -> ChangeContext:
         ended=change.point.until is not None,
         saved_s=_saved_s(change) if statistic else None,
         machines=change.machines,
+        machine=series.points[-1].machine,
     )
 
 
@@ -520,6 +557,27 @@ def _same_requests(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Ca
         if abs(change.shift) <= _EXPLAINED * size:
             changed = Evidence("same requests changed", {"what": what, "cell": cell})
             return Cause("workload", (changed, *cause.evidence))
+    return cause
+
+
+def _other_machines(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Cause:
+    """Night where the same cell was measured on other machines of the fleet, and moved on none of them."""
+    moved, spared = [], []
+    for series in index.on_other_machines(change.series):
+        measured = shift(series, change)
+        if measured is None:
+            continue
+        size, noise = measured[0] * math.copysign(1.0, change.shift), measured[1]
+        if size >= _SAME_MOVE * abs(change.shift):
+            moved.append(series.points[-1].machine)
+        elif abs(change.shift) > 3 * noise:
+            spared.append(series.points[-1].machine)
+    if moved:
+        evidence = Evidence("other machines moved", {"machines": sorted(moved)})
+        return Cause(cause.word, (*cause.evidence, evidence))
+    if spared:
+        values = {"machine": change.series.points[-1].machine, "machines": sorted(spared)}
+        return Cause("night", (Evidence("other machines spared", values), *cause.evidence))
     return cause
 
 

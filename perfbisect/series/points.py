@@ -132,8 +132,8 @@ class Point:
     ``failed``, requested (``prompts``), sent before (``warmups``), at once (``max_concurrent_requests``);
     mean ``input_tokens`` and ``output_tokens``, median ``audio_duration``; digests of the ``client`` (or its
     era), of the names in the result (``keys``), of the serve arguments (``server``), of the cells that share
-    its server (``suite``); ``converted`` names; the ``baseline`` of the nightly; ``host``, ``hardware``,
-    ``engine``, ``torch``, ``image`` (with ``{sha}`` for the commit), ``job``.
+    its server (``suite``); ``converted`` names; the ``baseline`` of the nightly; ``machine`` of a fleet,
+    ``host``, ``hardware``, ``engine``, ``torch``, ``image`` (with ``{sha}`` for the commit), ``job``.
     """
 
     build: Build
@@ -164,6 +164,15 @@ class Point:
     def hardware(self) -> str:
         """The kind of machine as the source calls it; empty where it is not known."""
         return str(self.covariates.get("hardware") or "")
+
+    @property
+    def machine(self) -> str:
+        """The machine of a fleet, by its name there; empty where there was none."""
+        return str(self.covariates.get("machine") or "")
+
+    @property
+    def host(self) -> str:
+        return str(self.covariates.get("host") or "")
 
     def metrics(self) -> Iterator[tuple[MetricRef, float]]:
         """The values of metrics that the table knows, by name."""

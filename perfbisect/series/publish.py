@@ -213,8 +213,10 @@ def result_document(
 def _published_run(cell: Cell, attempt: Attempt, place: int, build: Build) -> PublishedRun:
     """The run without what concerns only this machine: paths, messages, commands, process environment."""
     provenance, run = attempt.provenance, attempt.runs[place]
+    machine = provenance.facts.get("machine") or {}
+    named = {"name": machine["name"]} if "name" in machine else {}
     facts = {
-        "machine": {"host": (provenance.facts.get("machine") or {}).get("host", "")},
+        "machine": {"host": machine.get("host", ""), **named},
         "launch": {name: (provenance.facts.get("launch") or {}).get(name) for name in ("id", "suite")},
     }
     run_facts = {name: run.facts.get(name) for name in _RUN_FACTS}

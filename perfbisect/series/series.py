@@ -85,7 +85,8 @@ class CellSeries:
         """The kind of server start that measures it, every night the same: one group is one vote."""
         last = self.points[-1]
         suite, kind = last.covariates.get("suite", ALONE), "-text" if last.workload.only_text else ""
-        return f"{last.build.pipeline}/{last.workload.test if suite == ALONE else suite}{kind}"
+        machine = f"{_ON}{last.machine}" if last.machine else ""
+        return f"{last.build.pipeline}/{last.workload.test if suite == ALONE else suite}{kind}{machine}"
 
     @property
     def covariates(self) -> tuple[Mapping[str, Any], ...]:
@@ -267,35 +268,59 @@ def _prompt_hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]
 
 
 _ON = " on "
-"""Between the name of a cell and the kind of machine, of every kind but the first."""
+"""Between the name of a cell and its machine, of every machine but the first."""
 
 
 def machine_series(points: Iterable[Point]) -> Iterator[tuple[str, tuple[Point, ...]]]:
-    """The points of each cell by kind of machine, with a name: ``qwen3_tts@c4-n40 on H100``.
+    """The points of each cell by machine, with a name: ``qwen3_tts@c4-n40 on H100``, ``... on box2``.
 
-    The kind that measured first keeps the cell's own name, so that its alerts stay when another comes.
-    Points without a machine count with it. A class that does not name its processors, as those of before did
-    not, goes on in the first that does.
+    Machines are those of a fleet, by their names, and kinds of machines elsewhere. The one that measured
+    first keeps the cell's own name, so that its alerts stay when another comes.
     """
     for cell, group in groupby(sorted(points, key=lambda point: point.order), key=lambda point: point.cell):
         ordered = tuple(group)
-        kinds: list[list[str]] = []
-        for hardware in dict.fromkeys(point.hardware for point in ordered if point.hardware):
-            same = (kind for kind in kinds if all(is_same_class(hardware, other) for other in kind))
-            if (known := next(same, None)) is not None:
-                known.append(hardware)
-            else:
-                kinds.append([hardware])
-        first = kinds[0][0] if kinds else ""
-        for kind in kinds or [[""]]:
-            own = tuple(point for point in ordered if (point.hardware or first) in kind)
-            yield (cell if kind[0] == first else f"{cell}{_ON}{kind[0]}"), own
+        by_machine: dict[tuple[str, str], list[Point]] = {}
+        for point, machine in zip(ordered, _machines(ordered), strict=True):
+            by_machine.setdefault(machine, []).append(point)
+        for name, own in zip(_series_names(cell, by_machine), by_machine.values(), strict=True):
+            yield name, tuple(own)
+
+
+def _machines(ordered: Sequence[Point]) -> Iterator[tuple[str, str]]:
+    """The kind of machine of each point and, of a fleet, its name.
+
+    Points without a kind count with the first. A class that does not name its processors, as those of before
+    did not, goes on in the first that does. What a host measured before it was a machine of a fleet is its.
+    """
+    kinds: list[list[str]] = []
+    for hardware in dict.fromkeys(point.hardware for point in ordered if point.hardware):
+        same = (kind for kind in kinds if all(is_same_class(hardware, other) for other in kind))
+        if (known := next(same, None)) is not None:
+            known.append(hardware)
+        else:
+            kinds.append([hardware])
+    first = kinds[0][0] if kinds else ""
+    kind_of = {hardware: kind[0] for kind in kinds for hardware in kind}
+    names = {point.host: point.machine for point in reversed(ordered) if point.machine and point.host}
+    for point in ordered:
+        yield kind_of.get(point.hardware, first), point.machine or names.get(point.host, "")
+
+
+def _series_names(cell: str, machines: Mapping[tuple[str, str], Sequence[Point]]) -> list[str]:
+    """The names of a cell's series, in the order of their first points."""
+    names: list[str] = []
+    for (kind, machine), own in machines.items():
+        first_kind = next(iter(machines))[0]
+        mark = machine or (kind if kind != first_kind else own[0].host or kind)
+        name = f"{cell}{_ON}{mark}" if names else cell
+        names.append(f"{name}: {kind}" if name in names else name)
+    return names
 
 
 @dataclass(frozen=True)
 class MachineSeriesStart:
-    """Another kind of machine begins to measure a cell: ``first`` is its first point, ``before`` the last
-    point of another kind."""
+    """Another machine, or kind of machine, begins to measure a cell: ``first`` is its first point, ``before``
+    the last point of another."""
 
     name: str
     first: Point
@@ -303,19 +328,30 @@ class MachineSeriesStart:
 
     @property
     def what(self) -> str:
-        """What the two kinds do not share: ``driver 550.54 -> driver 560.28``."""
+        """What the two do not share: ``driver 550.54 -> driver 560.28``, ``box1 -> box2``."""
+        names = [point.machine or point.host for point in (self.before, self.first)]
+        is_of_fleet = bool(self.before.machine or self.first.machine)
+        parts = [f"{names[0]} -> {names[1]}"] if is_of_fleet and names[0] != names[1] else []
         before, after = self.before.hardware.split(", "), self.first.hardware.split(", ")
         old, new = [x for x in before if x not in after], [x for x in after if x not in before]
-        return f"{', '.join(old or before)} -> {', '.join(new or after)}"
+        if old or new or not parts:
+            parts.append(f"{', '.join(old or before)} -> {', '.join(new or after)}")
+        return "; ".join(parts)
 
 
 def machine_series_starts(points: Iterable[Point]) -> Iterator[MachineSeriesStart]:
-    """Where another kind of machine began to measure a cell: an update of the driver makes one too."""
+    """Where another machine began to measure a cell: an update of the driver makes one too.
+
+    Of a fleet not one that measures it beside others, on the same night.
+    """
     named = tuple(point for point in points if point.hardware)
     for name, own in machine_series(named):
-        earlier = [p for p in named if p.cell == own[0].cell and p.order < own[0].order]
-        if earlier:
-            yield MachineSeriesStart(name, own[0], max(earlier, key=lambda point: point.order))
+        first, mine = own[0], {id(point) for point in own}
+        others = [point for point in named if point.cell == first.cell and id(point) not in mine]
+        earlier = [point for point in others if point.order < first.order]
+        is_beside = first.machine and any(point.night == first.night for point in others)
+        if earlier and not is_beside:
+            yield MachineSeriesStart(name, first, max(earlier, key=lambda point: point.order))
 
 
 def cell_of_series(name: str) -> str:

@@ -124,6 +124,10 @@ class SeriesStore:
         """The store of a state folder; creates it if there is none."""
         return cls(state / "track" / FILE)
 
+    @staticmethod
+    def exists(state: Path) -> bool:
+        return (state / "track" / FILE).exists()
+
     def __enter__(self) -> SeriesStore:
         return self
 
@@ -289,10 +293,12 @@ class SeriesStore:
         series = {name for name in names if name not in existing and cell_of_series(name) in existing}
         cells = self.match_cells([name for name in names if name not in series])
         available = []
-        for name, points in machine_series(self.points((*cells, *map(cell_of_series, series)), since=since)):
+        # Of all nights: the first of them decide the names.
+        for name, points in machine_series(self.points((*cells, *map(cell_of_series, series)))):
             available.append(name)
-            if not series or name in series or points[0].cell in cells:
-                yield name, points
+            own = tuple(point for point in points if point.night >= since)
+            if own and (not series or name in series or points[0].cell in cells):
+                yield name, own
         missing = sorted(series - set(available))
         if missing:
             raise UsageError(f"no series of {missing[0]!r}; there are: {', '.join(available)}")

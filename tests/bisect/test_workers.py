@@ -39,7 +39,10 @@ def test_two_slots_name_the_planted_change(plan_for: MakePlan, new_job: NewJob) 
     assert {x.slot for x in measured} == {"one", "two"}
     for slot in ("one", "two"):
         assert {0, 23} <= {x.position for x in measured if x.slot == slot}, "each slot sees both ends"
-    assert len({x.slot for x in measured if x.purpose == "confirm" and x.position in (14, 15)}) == 1
+    assert {x.trial[1:3] for x in measured if x.purpose == "confirm"} == {(14, 15)}
+    for slot in ("one", "two"):
+        made = [x.position for x in measured if x.purpose == "confirm" and x.slot == slot]
+        assert made.count(14) == made.count(15), "a pair is made on one slot"
     assert all(x.end is not None for x in seen)
     assert {x.reason for x in seen if x.end == "abandoned"} <= {"the result was reached without it"}
     assert [x.at for x in seen] == sorted(x.at or 0.0 for x in seen)

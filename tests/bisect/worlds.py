@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -53,7 +53,8 @@ class Bench:
         runs = level + self.rng.normal(0, self.sigma, action.runs)
         values = tuple(float(v) for v in self.base * np.exp(self.plan.sign * runs))
         costs = self.plan.costs
-        return Measured(action.index, action.purpose, values, build, costs.launch, costs.run * action.runs)
+        run = costs.run * action.runs
+        return Measured(action.index, action.purpose, values, build, costs.launch, run, trial=action.trial)
 
     def play(self, most: int = 400) -> SearchOutcome:
         """Ask and answer until it is done. :raises AssertionError: it does not end."""
@@ -82,7 +83,7 @@ class SlotSimulation:
         free, running = list(self.speed), []
         for _ in range(most):
             for slot in list(free):
-                pending = [Pending(a.index, a.runs, a.purpose, s) for _, _, s, a, _ in running]
+                pending = [Pending(a.index, a.runs, a.purpose, s, a.trial) for _, _, s, a, _ in running]
                 action = next_action(self.bench.plan, self.events, pending, slot, tuple(self.speed))
                 if isinstance(action, SearchEnd):
                     return action.outcome
@@ -107,4 +108,4 @@ class SlotSimulation:
         shift = np.exp(self.bench.plan.sign * self.speed[slot])
         values = tuple(float(v * shift) for v in event.values)
         at = self.clock + event.build + event.launch
-        return Measured(event.index, event.purpose, values, event.build, event.launch, event.run, slot, at)
+        return replace(event, values=values, slot=slot, at=at)

@@ -164,7 +164,7 @@ def test_what_perfbisect_yaml_says_is_not_said_again(checkout: Path) -> None:
     assert run(["nightly", "--init"]) == 0
     text = (checkout / "nightly.yaml").read_text()
     assert "environment:" not in text
-    assert "machine:" not in text
+    assert "\nmachine:" not in text
 
 
 def test_an_environment_must_be_said(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,9 +27,11 @@ from perfbisect.compare.plan import (
     SidePlan,
     build_compare_plan,
     combine_words,
+    measured_launches,
 )
 from perfbisect.compare.report import compare_report
 from perfbisect.errors import Interrupted, MachineError, ServerError, UsageError
+from perfbisect.jobs import replay
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import MeasurementConfig, write_plan
@@ -525,3 +527,10 @@ def test_every_row_shows_sides_whose_ratio_is_its_effect(
         assert row.low <= row.effect <= row.high, row.name
         if row.headline:
             assert row.effect == document.effect
+
+
+def test_a_profile_launch_is_no_measured_launch(job: Job) -> None:
+    measured(job, World(CHANGES, 1, factor=1.1, tau=0.01))
+    launches = replay.launches(read(job.journal).events)
+    assert measured_launches(launches) != ()
+    assert measured_launches(replace(launch, purpose="profile") for launch in launches) == ()

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -19,15 +19,14 @@ from tests.fleet.sites import SITES, Site, await_that
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     # Sockets are made below it, whose paths must be short.
     folder = Path(tempfile.mkdtemp(prefix="pbf-"))
-    folder.chmod(0o755)
-    made = SITES[request.param](folder)
-    try:
+    with ExitStack() as after:
+        after.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o755)
+        made = SITES[request.param](folder)
         made.make()
+        after.callback(made.stop)
         made.start()
         yield made
-    finally:
-        made.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -99,11 +99,10 @@ class WatchedFleet:
         self._fleet.place(machine, environments)
         self._killer.reach("placed")
 
-    def submit(self, ticket: Ticket, bundle: Bundle) -> Ticket:
+    def submit(self, ticket: Ticket, bundle: Bundle) -> None:
         self._killer.reach("before submit")
-        ticket = self._fleet.submit(ticket, bundle)
+        self._fleet.submit(ticket, bundle)
         self._killer.reach("submitted")
-        return ticket
 
     def state(self, ticket: Ticket) -> BundleState:
         state = self._fleet.state(ticket)

@@ -59,7 +59,8 @@ def state_of(fleet: Fleet, ticket: Ticket, *kinds: str) -> BundleState:
 def submit_and_serve(site: Site, fleet: Fleet, token: str) -> Ticket:
     """A bundle on the machine "fast" whose launch goes on until it is released."""
     site.hold()
-    ticket = fleet.submit(Ticket(token, "fast"), bundle(token))
+    ticket = Ticket(token, "fast")
+    fleet.submit(ticket, bundle(token))
     await_that(lambda: bool(site.servers(token)), "no server was started")
     return ticket
 
@@ -102,7 +103,8 @@ def test_a_folder_is_fetched_whole_and_what_is_there_is_not_copied_again(
     site: Site, token: str, tmp_path: Path
 ) -> None:
     fleet = site.fleet()
-    ticket = fleet.submit(Ticket(token, "slow"), bundle(token, "a" * 40, "b" * 40))
+    ticket = Ticket(token, "slow")
+    fleet.submit(ticket, bundle(token, "a" * 40, "b" * 40))
     state_of(fleet, ticket, "ended")
     assert fleet.fetch(ticket, tmp_path)
     assert outcomes(tmp_path) == ["measured", "measured"]

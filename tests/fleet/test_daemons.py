@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.errors import MachineError
 from perfbisect.fleet.base import Fleet, Ticket, UnreachableError
 from perfbisect.fleet.joined import JoinedFleet
+from perfbisect.fleet.slurm import SlurmFleet, SlurmOptions
 from tests.fleet.sites import SlurmSite, SshSite, await_that
 from tests.fleet.test_conformance import bundle, outcomes, state_of, submit_and_serve
 
@@ -78,8 +80,8 @@ def test_a_bundle_that_waits_for_its_node_is_cancelled(site: SlurmSite, token: s
     fleet = site.fleet()
     first = submit_and_serve(site, fleet, token)
     second = Ticket(token[::-1], "fast")
-    sent = fleet.submit(second, bundle(second.token))
-    assert fleet.submit(second, bundle(second.token)).engine_id in ("", sent.engine_id)
+    for _ in range(2):
+        fleet.submit(second, bundle(second.token))
     assert fleet.state(second).kind == "waiting"
     for _ in range(2):
         fleet.cancel(second, 5.0)
@@ -88,6 +90,15 @@ def test_a_bundle_that_waits_for_its_node_is_cancelled(site: SlurmSite, token: s
     state_of(fleet, first, "ended")
     assert len(site.measured()) == 1
     assert not fleet.fetch(second, tmp_path)
+
+
+@slurm
+def test_a_job_that_slurm_refuses_is_not_a_silent_controller(site: SlurmSite, token: str) -> None:
+    options = SlurmOptions(constraint="no&such")
+    fleet = SlurmFleet(options, str(site.folder / "shared"), (str(site.folder / "agent"),))
+    with pytest.raises(MachineError, match="sbatch failed") as raised:
+        fleet.submit(Ticket(token, "fast"), bundle(token))
+    assert not isinstance(raised.value, UnreachableError)
 
 
 @slurm

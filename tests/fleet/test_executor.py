@@ -46,10 +46,9 @@ class PretendFleet:
     def place(self, machine: str, environments: Sequence[Environment]) -> None:
         del machine, environments
 
-    def submit(self, ticket: Ticket, bundle: Bundle) -> Ticket:
+    def submit(self, ticket: Ticket, bundle: Bundle) -> None:
         assert bundle.token == ticket.token
         self._call("submit", ticket.token)
-        return ticket
 
     def state(self, ticket: Ticket) -> BundleState:
         self._call("state", ticket.token)

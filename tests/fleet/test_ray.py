@@ -86,7 +86,8 @@ def test_a_node_that_is_removed_is_unreachable_until_it_is_back(
     fleet = site.fleet()
     fleet.machines()
     site.hold("slow")
-    ticket = fleet.submit(Ticket(token, "slow"), bundle(token))
+    ticket = Ticket(token, "slow")
+    fleet.submit(ticket, bundle(token))
     await_that(lambda: bool(site.servers(token)), "no server was started")
     site.kill_node("slow")
     try:

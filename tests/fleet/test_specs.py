@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.environments.base import Environment
 from perfbisect.errors import LocatedError, MachineError, UsageError
+from perfbisect.fleet.base import UnreachableError
 from perfbisect.fleet.bundle import MachineDocument
+from perfbisect.fleet.connection import LocalConnection
+from perfbisect.fleet.folders import FleetHost
 from perfbisect.fleet.hosts import HostFleet, read_hosts
 from perfbisect.fleet.joined import JoinedFleet
 from perfbisect.fleet.slurm import SlurmFleet
@@ -108,6 +112,34 @@ def test_machines_of_joined_fleets_have_names_of_their_own() -> None:
     assert len(JoinedFleet([_Listed(machine("a")), _Listed(machine("b"))]).machines()) == 2
     with pytest.raises(UsageError, match="two machines are called a"):
         JoinedFleet([_Listed(machine("a")), _Listed(machine("a"))]).machines()
+
+
+def test_machines_of_joined_fleets_are_reached_by_their_names_and_asked_nothing() -> None:
+    """A look at a machine would disturb what it measures."""
+    asked: list[str] = []
+
+    class Named(HostFleet):
+        def machines(self) -> Sequence[MachineDocument]:
+            raise AssertionError("machines were asked")
+
+        def place(self, machine: str, environments: Sequence[Environment]) -> None:
+            del environments
+            asked.append(f"{self.name}: {machine}")
+
+    class Silent(Named):
+        def hosts(self) -> Sequence[FleetHost]:
+            raise UnreachableError("the controller does not answer")
+
+    def named(fleet: str, *names: str) -> Named:
+        return Named(fleet, [FleetHost(name, LocalConnection(), "/nowhere") for name in names])
+
+    JoinedFleet([named("one", "a"), named("two", "b")]).place("b", [])
+    JoinedFleet([Silent("gone", ()), named("two", "b")]).place("b", [])
+    assert asked == ["two: b", "two: b"]
+    with pytest.raises(UnreachableError):
+        JoinedFleet([Silent("gone", ()), named("two", "b")]).place("c", [])
+    with pytest.raises(MachineError, match="has no machine c any more"):
+        JoinedFleet([named("two", "b")]).place("c", [])
 
 
 def test_doctor_says_what_each_machine_lacks() -> None:

@@ -23,4 +23,4 @@ def cell_names() -> tuple[str, ...]:
 @pytest.fixture
 def place(tmp_path: Path, repository: tuple[Path, tuple[str, ...]], cell_names: tuple[str, ...]) -> Place:
     path, commits = repository
-    return make_place(tmp_path, commits, path, names=cell_names)
+    return make_place(tmp_path, commits, path, cell_names=cell_names)

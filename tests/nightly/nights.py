@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cache
@@ -14,12 +14,13 @@ from perfbisect.bisect.job import bisect
 from perfbisect.bisect.plan import make_plan
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import commit_history
-from perfbisect.compare.job import run
+from perfbisect.compare.job import run, run_in_steps
 from perfbisect.compare.plan import MeasurementSetup, build_run_plan
-from perfbisect.errors import Interrupted, PerfbisectError
+from perfbisect.errors import Interrupted, MachineError, PerfbisectError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import MeasurementConfig, resolve_metric, write_plan
+from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import write_attempt
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.model.attempt import Attempt
@@ -33,8 +34,9 @@ from perfbisect.nightly.night import (
     NightlyContext,
     NightTask,
     PreparedBisection,
+    Reclaim,
 )
-from perfbisect.nightly.plan import NightPlan
+from perfbisect.nightly.plan import CellMachines, NightPlan
 from perfbisect.nightly.report import night_report
 from perfbisect.nightly.run import run_night
 from perfbisect.report.document import Report
@@ -65,16 +67,26 @@ def make_repository(path: Path) -> tuple[str, ...]:
 
 @dataclass
 class Nightworld(World):
-    """Launches of a day, at its time; ``of``: a factor by cell and position."""
+    """Launches of a day, at its time; ``of``: a factor by cell and position; ``machines``: by machine."""
 
     moment: datetime = datetime(2026, 1, 1, tzinfo=timezone.utc)
     of: Callable[[str, int], float] = lambda *_: 1.0
+    machines: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pace = self._pace
+
+    def _pace(self, request: AttemptRequest) -> float:
+        position = next(i for i, c in enumerate(self.changes) if c.id == request.change.id)
+        machine = request.slot.machine if request.slot else ""
+        return self.of(request.cell.name, position) * self.machines.get(machine, 1.0)
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
-        position = next(i for i, c in enumerate(self.changes) if c.id == request.change.id)
-        self.pace = lambda _: self.of(request.cell.name, position)
         attempt = super().run(request, started=started, sink=sink)
         attempt = replace(attempt, started_at=self.moment.isoformat())
+        if request.slot is not None and request.slot.machine:
+            facts = {"machine": {"host": "one", "name": request.slot.machine}}
+            attempt = replace(attempt, provenance=replace(attempt.provenance, facts=facts))
         write_attempt(request.folder, attempt)
         return attempt
 
@@ -144,9 +156,17 @@ class Place:
         self._jobs += 1
         return self.jobs.new(self.world.moment, f"{self._jobs:04d}")
 
+    def machines(self, cell: Cell) -> CellMachines:
+        raise AssertionError(f"{cell.name}: there is no fleet")
+
+    def end_bundles(self, job: Job) -> Reclaim | None:
+        del job
+        return None
+
     def measure(
         self, night: NightPlan, cells: Sequence[CellJob], launch: int
-    ) -> Mapping[str, PerfbisectError]:
+    ) -> Generator[float, None, Mapping[str, PerfbisectError]]:
+        yield from ()
         (cell,) = cells
         try:
             self._launch(night, cell, launch)
@@ -157,13 +177,16 @@ class Place:
         return {}
 
     def _launch(self, night: NightPlan, one: CellJob, launch: int) -> None:
-        served, tools = one.plan.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
+        self._write_plan(night, one)
+        with one.job.held():
+            run(one.job, self.watch.tools(self.world, clock=Clock(self.world.moment)), until=launch)
+
+    def _write_plan(self, night: NightPlan, one: CellJob) -> None:
         if not one.job.journal.exists():
+            served = one.plan.load()
             setup = MeasurementSetup(served, resolve_metric(served, None), night.setting, FakeBuilder())
             plan = build_run_plan(setup, change=night.commit, launches=one.plan.launches, runs=one.plan.runs)
-            write_plan(one.job, plan, tools.clock)
-        with one.job.held():
-            run(one.job, tools, until=launch)
+            write_plan(one.job, plan, Clock(self.world.moment))
 
     def prepare_bisection(
         self, night: NightPlan, window: BisectionWindow, minutes: float
@@ -196,15 +219,60 @@ class Place:
         return found
 
 
+@dataclass
+class FleetPlace(Place):
+    """The same on the machines of a fleet, all of one class; ``down``: those that do not answer."""
+
+    names: tuple[str, ...] = ("box1", "box2")
+    down: set[str] = field(default_factory=set)
+    ended: list[str] = field(default_factory=list)
+    """Jobs whose bundles were ended."""
+    left: dict[str, Attempt] = field(default_factory=dict)
+    """By job: the attempt that its machine has of an open launch."""
+
+    def context(self, day: int, head: int | None = None) -> NightlyContext:
+        context = super().context(day, head)
+        return replace(context, setting=context.setting.model_copy(update={"fleet": "pretend"}))
+
+    def machines(self, cell: Cell) -> CellMachines:
+        del cell
+        slots = {name: Slot(name, machine=name) for name in self.names if name not in self.down}
+        return CellMachines(slots, tuple(slots), dict.fromkeys(sorted(self.down), "no route to host"))
+
+    def measure(
+        self, night: NightPlan, cells: Sequence[CellJob], launch: int
+    ) -> Generator[float, None, Mapping[str, PerfbisectError]]:
+        (cell,) = cells
+        slot = cell.plan.slot
+        try:
+            if slot is None:
+                raise MachineError("no machine of the fleet can be used")
+            self._write_plan(night, cell)
+            tools = self.watch.tools(self.world, clock=Clock(self.world.moment), slots=(slot,), backoff=())
+            with cell.job.held():
+                yield from run_in_steps(cell.job, tools, until=launch, poll=0.01)
+        except Interrupted:
+            raise
+        except PerfbisectError as error:
+            return {cell.plan.name: error}
+        return {}
+
+    def end_bundles(self, job: Job) -> Reclaim | None:
+        self.ended.append(job.id)
+        return lambda launch, _: replace(self.left[job.id], id=launch.attempt_id)
+
+
 @cache
 def _changes(repository: Path, commits: tuple[str, ...]) -> tuple[Change, ...]:
     opened = Repository.open(repository)
     return tuple(opened.resolve(sha) for sha in commits)
 
 
-def make_place(folder: Path, commits: tuple[str, ...], repository: Path, **changed: Any) -> Place:
-    """A place without noise to speak of; ``names``: its cells, of one to so many requests at once."""
-    names = changed.pop("names", ("a", "b", "c"))
+def make_place(
+    folder: Path, commits: tuple[str, ...], repository: Path, kind: type[Place] = Place, **changed: Any
+) -> Place:
+    """A place without noise to speak of; ``cell_names``: its cells, of one to so many requests at once."""
+    names = changed.pop("cell_names", ("a", "b", "c"))
     cells = tuple(cell(name=name, max_concurrency=i) for i, name in enumerate(names, 1))
     world = Nightworld(_changes(repository, commits), None, sigma=0.004, tau=0.004)
-    return Place(folder, commits, Repository.open(repository), world, cells, **changed)
+    return kind(folder, commits, Repository.open(repository), world, cells, **changed)

@@ -6,11 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfbisect.machine.slots import Slot
 from perfbisect.nightly.model import SEVERITY, night_exit_code
 from perfbisect.nightly.plan import (
+    CellMachines,
+    CellPlan,
     ScheduledGroup,
     ScheduledLaunch,
+    assign_machines,
     derive_seed,
+    find_home,
     fit_to_budget,
     next_launch,
     schedule_launches,
@@ -141,3 +146,39 @@ def test_a_night_has_its_own_seed() -> None:
     assert len({derive_seed(*words) for words in told}) == 3
     assert derive_seed(*told[0]) == derive_seed(*told[0])
     assert derive_seed("ab", "c") != derive_seed("a", "bc")
+
+
+@pytest.mark.parametrize(
+    ("nights", "among", "home"),
+    [
+        ([], None, ""),
+        (["x"] * 9 + ["y"] * 2, None, "x"),
+        (["x"] * 2 + ["y"] * 2, None, "y"),
+        (["y", "x"] * 2 + ["y"], ["x"], "x"),
+        (["x"] * 40 + ["y"] * 11, None, "y"),
+        (["x"] * 3, ["y"], ""),
+    ],
+    ids=["never measured", "most nights", "of equals the later", "among", "long ago counts no more", "gone"],
+)
+def test_a_cell_is_at_home_where_most_of_its_last_nights_were(
+    nights: list[str], among: list[str] | None, home: str
+) -> None:
+    assert find_home(nights, among) == home
+
+
+def planned(name: str, minutes: float) -> CellPlan:
+    return CellPlan(
+        name=name, source=name, cell={"name": name}, digest=name, metric="tpot", launches=2, runs=1,
+        launch_minutes=minutes, forecast_basis="",
+    )  # fmt: skip
+
+
+def test_new_cells_go_where_least_is_to_do_and_others_stay() -> None:
+    cells = [planned("old", 30), planned("long", 25), planned("short", 5), planned("none", 5)]
+    slots = {name: Slot(name, machine=name) for name in ("x", "y", "a100")}
+    both = CellMachines(slots, ("x", "y"))
+    machines = {"old": both, "long": both, "short": both, "none": CellMachines()}
+    assigned = assign_machines(cells, machines, {"old": ["a100"]})
+    assert assigned == {"old": "a100", "long": "x", "short": "y"}, "new cells: of the class that most have"
+    assert assign_machines(cells, machines, {"old": ["x"]}) == {"old": "x", "long": "y", "short": "y"}
+    assert assign_machines(cells, machines, {"old": ["gone"]})["old"] == "x"

@@ -58,20 +58,16 @@ def test_a_session_is_the_same_again_and_counts_its_minutes() -> None:
     assert session.replicated == "holds"
     assert session.wall < session.gpu < 4 * session.wall
     assert session.wall_after - session.wall == pytest.approx(session.gpu_after - session.gpu)
-    assert session.wall_after > session.wall
     one = play(replace(world, machines=1), 3)
     assert one.replicated == ""
     assert one.wall == one.wall_after == pytest.approx(one.gpu)
 
 
 def test_a_step_of_one_machine_that_is_named_is_refuted_on_another() -> None:
-    made = FleetSimulation(replace(STILL, sigma=0.005, tau=0.005), np.random.default_rng(1))
-    outcome = made.search()
-    assert outcome.culprits == (made.culprit,)
-    made.world = replace(made.world, step=0.0)
-    assert made.replicate(outcome)[0] == "not seen"
-    made.world = replace(made.world, step=0.04)
-    assert made.replicate(outcome)[0] == "another size"
+    world = Fleet(machines=2, n=12, sigma=0.005, tau=0.005, only=0)
+    told = [session.replicated for session in (play(world, seed) for seed in range(6)) if session.right]
+    assert len(told) >= 3
+    assert set(told) == {"not seen"}
 
 
 def test_the_bars_are_counted_over_what_was_played() -> None:

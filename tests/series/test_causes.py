@@ -57,6 +57,10 @@ ALL = (
 )
 
 
+def on(machine: str, *cells: MeasuredCell) -> tuple[MeasuredCell, ...]:
+    return tuple(replace(cell, machine=machine, start=f"{cell.start} on {machine}") for cell in cells)
+
+
 def night(**covariates: Any) -> dict[str, Any]:
     base = {"warmups": 2, "input_tokens": 100, "output_tokens": 50, "audio_duration": 4.0, "duration": 60}
     return base | covariates
@@ -195,6 +199,19 @@ class TestCells:
 
     def test_all_servers_that_stay_slow_are_a_product(self) -> None:
         assert judge(change(0.3, nights=4, cells=ALL)) == ("product", ["lasting", "all servers moved"])
+
+    def test_what_all_servers_of_one_machine_show_and_no_other_is_not_known_to_be_the_products(self) -> None:
+        hit = measured("A", 0.3, CHUNK), measured("B", 0.3, CHUNK)
+        spared = measured("C", 0.01, PLAIN), measured("D", 0.0, IMAGE)
+        cells = (*on("box1", *hit), *on("box2", *spared))
+        assert judge(change(nights=9, cells=cells, machine="box1")) == ("unknown", ["one machine only"])
+        assert judge(change(nights=9, cells=cells))[0] == "product", "without a fleet"
+        some = (*on("box1", *hit, spared[0]), *on("box2", spared[1], spared[0]))
+        assert judge(change(nights=9, cells=some, machine="box1"))[0] == "product", "box1 spared one"
+        both = (*on("box1", *hit), *on("box2", *spared, hit[0]))
+        assert judge(change(nights=9, cells=both, machine="box1"))[0] == "product", "box2 shows it"
+        few = (*on("box1", *hit), *on("box2", spared[0]))
+        assert judge(change(nights=9, cells=few, machine="box1"))[0] == "product", "too few elsewhere"
 
     def test_another_machine_from_here_on(self) -> None:
         before = (night(hardware="H100"),) * 8
@@ -412,3 +429,34 @@ def test_the_values_are_in_the_sentence(
     assert cause_text._SENTENCES.keys() == set(get_args(EvidenceKind))
     if "gibberish" not in request.node.name:
         assert cause_text.evidence_sentence(Evidence(kind, values)) == sentence
+
+
+def machine_cell(machine: str, moved: float, *, kind: str = "H100") -> CellSeries:
+    """A cell of which the last nine nights are slower, on a machine of a fleet."""
+    (series,) = cell({"e2el:median": step(noise(3, 30), 21, moved)})
+    points = tuple(
+        replace(point, covariates={**point.covariates, "machine": machine, "hardware": kind})
+        for point in series.points
+    )
+    return replace(series, cell=f"{points[0].cell} on {machine}", points=points)
+
+
+@pytest.mark.parametrize(
+    ("other", "word", "kind"),
+    [
+        (machine_cell("box2", 1.0), "night", "other machines spared"),
+        (machine_cell("box2", 1.4), "product", "other machines moved"),
+        (machine_cell("box2", 1.0, kind="A100"), "product", None),
+    ],
+    ids=["spared", "moved", "another class"],
+)
+def test_a_change_that_other_machines_do_not_show_is_none_of_the_product(
+    other: CellSeries, word: str, kind: str | None
+) -> None:
+    own = machine_cell("box1", 1.4)
+    (found,) = select_alerts([own], 0.05).alerts
+    (cause,) = infer_causes([found], SeriesIndex([own, other], lambda _: frozenset()))
+    assert cause.word == word
+    kinds = {evidence.kind for evidence in cause.evidence} & {"other machines spared", "other machines moved"}
+    assert kinds == ({kind} if kind else set())
+    assert all(map(cause_text.evidence_sentence, cause.evidence))

@@ -280,6 +280,47 @@ def test_one_kind_of_machine_starts_nothing() -> None:
     assert list(machine_series_starts([*points_on("H100"), other])) == [], "each cell has its own machine"
 
 
+def points_at(*places: tuple[str, str, str]) -> list[Point]:
+    """Points of kinds of machine, of machines of a fleet, and of hosts."""
+    (series,) = cell({"e2el:median": noise(7, len(places))})
+    return [
+        replace(point, covariates={"hardware": kind, "machine": machine, "host": host})
+        for point, (kind, machine, host) in zip(series.points, places, strict=True)
+    ]
+
+
+BOX1, BOX2, HERE = ("H200", "box1", "h1"), ("H200", "box2", "h2"), ("H200", "", "h1")
+
+
+def test_machines_of_a_fleet_have_series_of_their_own() -> None:
+    points = points_at(BOX1, BOX2, BOX1, ("H200, driver 2", "box2", "h2"), ("H200", "", "h3"))
+    name, series = points[0].cell, dict(machine_series(points))
+    assert series == {
+        name: (points[0], points[2]),
+        f"{name} on box2": (points[1],),
+        f"{name} on box2: H200, driver 2": (points[3],),
+        f"{name} on h3": (points[4],),
+    }
+    assert {cell_of_series(each) for each in series} == {name}
+    groups = {build_series(own, cell=each)[0].group for each, own in series.items()}
+    assert len(groups) == 3, "the starts of each machine are votes of their own"
+
+
+def test_what_a_host_measured_before_it_was_in_a_fleet_is_its_machines() -> None:
+    points = points_at(HERE, HERE, BOX1, BOX1)
+    assert dict(machine_series(points)) == {points[0].cell: tuple(points)}
+
+
+def test_a_machine_that_takes_over_starts_a_series_and_one_that_measures_beside_does_not() -> None:
+    points = points_at(BOX1, BOX1, BOX2, BOX2)
+    (start,) = machine_series_starts(points)
+    assert (start.first, start.before, start.what) == (points[2], points[1], "box1 -> box2")
+    (driver,) = machine_series_starts(points_at(BOX1, ("H200, driver 2", "box1", "h1")))
+    assert driver.what == "H200 -> driver 2"
+    beside = [replace(point, night="2026-01-01") for point in points]
+    assert list(machine_series_starts(beside)) == []
+
+
 def test_a_moment_has_a_zone() -> None:
     assert stamp(moment("2026-07-02T15:23:35+08:00")) == "2026-07-02T07:23:35Z"
     with pytest.raises(ValueError, match="does not say its zone"):

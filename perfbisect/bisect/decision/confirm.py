@@ -93,8 +93,8 @@ def expected(posterior: Posterior) -> EffectPrior:
 
 
 def log_ratio(parent: list[LaunchEstimate], culprit: list[LaunchEstimate], look: EffectPrior) -> float:
-    """ln of P(launches | step) / P(launches | no step). :raises ValueError: a side is empty."""
-    if not parent or not culprit:
+    """ln of P(launches | step) / P(launches | no step). :raises ValueError: no block has both sides."""
+    if not _blocks(parent, culprit):
         raise ValueError("an A/B needs a launch on each side")
     totals = np.interp([0.0, *look.steps], *_of_steps(parent, culprit, look))
     return float(log_sum_exp(totals[1:] + np.log(look.step_weight)) - totals[0])
@@ -105,13 +105,13 @@ def _of_steps(
 ) -> tuple[Array, Array]:
     """Steps in equal distances, and the log likelihood of each, noise and the parent's level integrated out.
 
-    All launches share a level, the culprit's moved by the step. Where the machine drifts, each pair has a
-    level of its own: what the drift did between the pairs drops out.
+    The launches of a block share a level, the culprit's moved by the step. Where the machine drifts, each
+    pair has a level of its own: what the drift did between the pairs drops out.
     """
-    blocks = [(parent, culprit)]
+    blocks = _blocks(parent, culprit)
     if look.drift:
-        blocks = [([p], [c]) for p, c in zip(parent, culprit, strict=False)]
-        look = _wider(look, parent, culprit)
+        look = _wider(look, blocks)
+        blocks = [([p], [c]) for sides in blocks for p, c in zip(*sides, strict=False)]
     points = np.array([launch.center for launch in parent + culprit])
     scale = launch_scale(look.sigma, look.tau, float(max(launch.runs for launch in parent + culprit)))
     reach = 8 * float(scale.max())
@@ -138,13 +138,22 @@ def _levels(data: list[LaunchEstimate], look: EffectPrior, nodes: Array) -> tupl
     return np.exp(out - top[:, None]), top
 
 
-def _wider(look: EffectPrior, parent: list[LaunchEstimate], culprit: list[LaunchEstimate]) -> EffectPrior:
+def _blocks(
+    parent: list[LaunchEstimate], culprit: list[LaunchEstimate]
+) -> list[tuple[list[LaunchEstimate], list[LaunchEstimate]]]:
+    """The launches of both sides, block by block; a block that has one side alone tells nothing."""
+    names = dict.fromkeys(launch.block for launch in (*parent, *culprit))
+    blocks = [tuple([x for x in side if x.block == name] for side in (parent, culprit)) for name in names]
+    return [(before, after) for before, after in blocks if before and after]
+
+
+def _wider(look: EffectPrior, blocks: list[tuple[list[LaunchEstimate], list[LaunchEstimate]]]) -> EffectPrior:
     """Noise that also holds what a drift does between a launch and the nearest one of the other side."""
-    if not look.drift:
-        return look
-    one, other = (np.array([x.at for x in side]) for side in (parent, culprit))
-    apart = np.abs(one[:, None] - other[None, :])
-    gap = float(np.mean([*apart.min(0), *apart.min(1)]))
+    nearest: list[float] = []
+    for parent, culprit in blocks:
+        apart = np.abs(np.subtract.outer([x.at for x in parent], [x.at for x in culprit]))
+        nearest += [*apart.min(0), *apart.min(1)]
+    gap = float(np.mean(nearest))
     # Half of the variance of a difference over that gap falls on each of the two.
     extra = look.drift**2 * -math.expm1(-gap / DRIFT_MINUTES)
     return replace(look, tau=np.sqrt(look.tau**2 + extra))
@@ -170,14 +179,17 @@ def compare(
     )
 
 
+def expected_pairs(posterior: Posterior, runs: int) -> float:
+    """Pairs of so many runs a launch that an A/B of the step is likely to need."""
+    size = posterior.step_quantiles(0.4)[0]
+    return max(float(LEAST_PAIRS), _ENOUGH * 2 * posterior.launch_variance(runs) / size**2)
+
+
 def runs_for(posterior: Posterior, prices: Prices, max_runs: int) -> int:
     """Runs a launch for which the A/B is expected to be cheapest: fewer where the step is large."""
-    size = posterior.step_quantiles(0.4)[0]
     best, least = 1, math.inf
     for runs in range(1, max_runs + 1):
-        variance = 2 * posterior.launch_variance(runs)
-        pairs = max(float(LEAST_PAIRS), _ENOUGH * variance / size**2)
-        minutes = pairs * (prices.launch + runs * prices.run)
+        minutes = expected_pairs(posterior, runs) * (prices.launch + runs * prices.run)
         if minutes < least * (1 - 1e-9):
             best, least = runs, minutes
     return best

@@ -1,5 +1,5 @@
 """The machines of a fleet against each other: by how much each is slower, which are unlike the others, and
-whether the ends differ on one alone."""
+whether the ends or a step differ on one alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.model import Comparison, Event, Measured
-from perfbisect.bisect.decision.noise import LaunchEstimate, launch_centers, scales, slot_offsets
+from perfbisect.bisect.decision.noise import LaunchEstimate, launch_centers, launches, scales, slot_offsets
 from perfbisect.stats.robust import Array
 
 UNLIKE = math.log(1.3)
@@ -199,3 +199,34 @@ def _any_step(
     weight = np.exp(noise.log_prior + noise.log_runs - (noise.log_prior + noise.log_runs).max())
     steps = math.log1p(min_effect) * 2.0 ** np.arange(6.0)
     return confirm.EffectPrior(steps, np.full(6, 1 / 6), noise.sigma, noise.tau, weight / weight.sum())
+
+
+Sides = tuple[list[LaunchEstimate], list[LaunchEstimate]]
+"""The launches of the parent, and those of the culprit."""
+
+
+def launches_in_blocks(events: Sequence[Measured], sign: int) -> tuple[LaunchEstimate, ...]:
+    """The launches of an A/B, each slot a block: what is not known of its speed is the same on both sides."""
+    made = launches(tuple(events), sign)
+    return tuple(replace(launch, offset_se=0.0, block=launch.slot) for launch in made)
+
+
+def home_machine(made: Sequence[LaunchEstimate], step: Comparison, look: confirm.EffectPrior) -> str:
+    """The machine whose own launches of an A/B show its step most: the others must show it without them."""
+    ratios: dict[str, float] = {}
+    for machine in dict.fromkeys(launch.machine for launch in made if launch.purpose == "confirm"):
+        own = [launch for launch in made if launch.machine == machine and launch.purpose == "confirm"]
+        parent, culprit = _paired(own, step)
+        ratios[machine] = confirm.log_ratio(parent, culprit, look) if parent else -math.inf
+    return max(ratios, key=ratios.__getitem__)
+
+
+def made_elsewhere(made: Sequence[LaunchEstimate], step: Comparison, home: str) -> Sides:
+    """The launches of an A/B on all machines but one, of the slots that have both sides."""
+    return _paired([launch for launch in made if launch.machine != home], step)
+
+
+def _paired(made: Sequence[LaunchEstimate], step: Comparison) -> Sides:
+    parent, culprit = ([x for x in made if x.index == index] for index in (step.parent, step.culprit))
+    both = {x.slot for x in parent} & {x.slot for x in culprit}
+    return [x for x in parent if x.slot in both], [x for x in culprit if x.slot in both]

@@ -34,12 +34,25 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """An A/B of a search, its ``number``-th from 0: of a suspected culprit and its parent.
+
+    ``runs``: of each of its launches.
+    """
+
+    number: int
+    parent: int
+    culprit: int
+    runs: int
+
+
+@dataclass(frozen=True)
 class Measured:
     """A launch with one raw positive value a run; ``build``, ``launch``, ``run``: the minutes these took.
 
     ``slot`` names the devices it ran on, ``machine`` the machine of a fleet that has them; ``at`` is the
     minute, from the first launch of all, at which its first run began; None: launches count as made one after
-    the other.
+    the other. ``trial``: the A/B that it was made for.
     """
 
     index: int
@@ -51,6 +64,7 @@ class Measured:
     slot: str = ""
     at: float | None = None
     machine: str = ""
+    trial: Trial | None = None
 
     @property
     def minutes(self) -> float:
@@ -85,6 +99,7 @@ class Pending:
     runs: int
     purpose: Purpose
     slot: str = ""
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +115,6 @@ ReasonKind = Literal[
     "on one machine",
     "most informative",
     "pair",
-    "parent before pair",
     "another step",
     "another build",
     "slow at times",
@@ -126,13 +140,17 @@ class Reason:
 
 @dataclass(frozen=True)
 class NextLaunch:
-    """Launch this position afresh and make ``runs`` runs; ``mate``: the other one of a pair that begins."""
+    """Launch this position afresh and make ``runs`` runs.
+
+    ``mate``: the other one of a pair that begins; ``trial``: the A/B that it is made for.
+    """
 
     index: int
     runs: int
     purpose: Purpose
     why: Reason
     mate: int | None = None
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True)

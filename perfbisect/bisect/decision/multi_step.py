@@ -129,9 +129,9 @@ def _next_in_part(
 
 def _is_confirming(state: SearchState, span: Span, context: SlotContext) -> bool:
     """Whether an A/B of this part has begun and is undecided."""
-    if context.is_confirming(span):
+    if context.trial_in(span) is not None:
         return True
-    last = [pairs for pairs in state.trials if pairs.is_inside(span) and pairs.alone]
+    last = [pairs for pairs in state.trials if pairs.is_inside(span) and not pairs.over]
     return any(judge_pairs(state, pairs, span) is None for pairs in last)
 
 

@@ -191,6 +191,8 @@ class LaunchEstimate:
     offset_se: float = 0.0
     """Standard error of the slot's offset, which is taken out; infinite where the slot cannot be compared."""
     machine: str = ""
+    block: str = ""
+    """Launches of one block have an unknown offset in common: those of an A/B that were made on one slot."""
 
 
 def launch_centers(seen: Sequence[Measured], sign: int) -> tuple[list[Array], Array]:

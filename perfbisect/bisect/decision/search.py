@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.beliefs import Posterior, leading, parent_of
 from perfbisect.bisect.decision.endpoints import rules_out_relevant_step
-from perfbisect.bisect.decision.model import NextLaunch, Reason, SearchVerdict, Wait
+from perfbisect.bisect.decision.model import NextLaunch, Reason, SearchVerdict, Trial, Wait
 from perfbisect.bisect.decision.probe import probe
 from perfbisect.bisect.decision.rivals import (
     HOLDS,
@@ -56,8 +57,8 @@ class RangeResult:
 
 def judge_pairs(state: SearchState, pairs: Pairs, span: Span) -> bool | None:
     """Whether an A/B confirmed its step, by its own launches and what the search before it expected."""
-    made = len(pairs.launches)
-    before = state.posterior(span, pairs.before) if made > 1 else None
+    made = len(pairs.paired)
+    before = state.posterior(span, pairs.before) if made else None
     ratio = 0.0 if before is None else confirm.log_ratio(*pairs.sides, confirm.expected(before))
     return confirm.is_confirmed(made, ratio)
 
@@ -78,25 +79,27 @@ def search(
     made = [pairs for pairs in state.trials if pairs.is_inside(span)]
     judged = [(pairs, judge_pairs(state, pairs, span)) for pairs in made]
     for pairs, passed in judged:
-        goes_on = passed is None and pairs.alone and not pairs.positions & skips
-        if goes_on and context.will_ask_again(pairs.slot):
-            if pairs.slot != context.slot:
-                return Wait(f"the A/B on slot {pairs.slot} is under way")
-            return _turn(pairs, skips)
-    if context.is_confirming(span):
-        return Wait("an A/B is under way")
+        if passed is None and not pairs.over and not {pairs.parent, pairs.culprit} & skips:
+            return _next_of_trial(state, posterior, pairs, context)
+    trial = context.trial_in(span)
+    is_new = trial is not None and all(pairs.trial != trial for pairs in made)
+    if trial is not None and is_new and not {trial.parent, trial.culprit} & skips:
+        count = len(state.data)
+        return _next_of_trial(state, posterior, Pairs(trial, (), count, count), context)
     held = [
         pairs for pairs, passed in judged if passed and (pairs.parent, pairs.culprit) == (first - 1, last)
     ]
     if held and mass >= NAME_ABOVE:
         return _name(state, posterior, span, held[-1], context)
+    if trial is not None:
+        return Wait("the last launches of an A/B are under way")
     if posterior.none > NOTHING_ABOVE and rules_out_relevant_step(posterior):
         return RangeResult("not reproduced")
     if sum(passed is False for _, passed in judged) >= attempts:
         return RangeResult("too small")
     just_judged = bool(made) and not any(span[0] <= i <= span[1] for i in made[-1].since)
     if mass >= CONFIRM_ABOVE and not just_judged and not held:
-        return _begin(state, posterior, last, context)
+        return _begin(state, posterior, last)
     if len(context.pending) >= WORKERS:
         return Wait(f"{len(context.pending)} launches under way are as many as a search can use")
     prices = state.prices.with_builds(tuple(launch.index for launch in context.pending))
@@ -117,6 +120,8 @@ def _name(
     """
     rivals = rivals_of(state, posterior, span, pairs)
     if is_named(state, span, pairs, rivals):
+        if context.running(pairs.trial) and len(set(state.machines.values())) > 1:
+            return Wait("the A/B on other machines is under way")
         return RangeResult("found", pairs, rivals)
     if context.pending:
         return Wait("the launches under way come before the name")
@@ -183,17 +188,53 @@ def next_neighbour(state: SearchState, span: Span, pairs: Pairs) -> int | None:
     return None
 
 
-def _turn(pairs: Pairs, skips: frozenset[int]) -> NextLaunch:
-    made, parent = pairs.launches, parent_of(pairs.culprit, skips)
-    index, other = (confirm.turn(parent, pairs.culprit, len(made) + k) for k in (0, 1))
-    why = Reason("pair", round=len(made) // 2 + 1)
-    return NextLaunch(index, made[0].runs, "confirm", why, None if len(made) % 2 else other)
+def _next_of_trial(
+    state: SearchState, posterior: Posterior, pairs: Pairs, context: SlotContext
+) -> NextLaunch | Wait:
+    """What the free slot does for an undecided A/B.
+
+    As many pairs as it is likely to need are made at once, each on one slot; then one after the other.
+    """
+    own, running = len(pairs.on(context.slot)), context.running(pairs.trial)
+    made = Counter([launch.slot for launch in pairs.launches]) + Counter(running)
+    begun = {slot: (count + 1) // 2 for slot, count in made.items()}
+    half = [slot for slot, count in made.items() if count % 2 and context.will_ask_again(slot)]
+    wanted = min(confirm.PAIRS, confirm.expected_pairs(posterior, pairs.trial.runs))
+    if not own % 2 and (running or half) and not _is_wanted(state, begun, wanted, context.slot):
+        return Wait("an A/B is under way")
+    number = sum(begun.values()) + 1 - own % 2
+    return _turn(pairs, context.slot, number, len(made.keys() - {context.slot}) % 2 == 1)
 
 
-def _begin(state: SearchState, posterior: Posterior, culprit: int, context: SlotContext) -> NextLaunch:
-    """The first launch of an A/B. Where the last thing on this slot was an A/B with the same position in it,
-    the parent is measured once before, so that the two can be distinguished."""
+def _is_wanted(state: SearchState, begun: dict[str, int], wanted: float, slot: str) -> bool:
+    """Whether another pair of an A/B should begin on a slot; ``begun``: those that have, by slot.
+
+    On a fleet as many are wanted beside those of the machine that has most: the step should be seen on more
+    than one machine.
+    """
+    if sum(begun.values()) < wanted:
+        return True
+    machines, count = state.machines, Counter[str]()
+    for name, pairs in begun.items():
+        count[machines[name]] += pairs
+    most = max(count.values())
+    is_fleet = len(set(machines.values())) > 1
+    return is_fleet and count.total() - most < wanted and count[machines[slot]] < most
+
+
+def _turn(pairs: Pairs, slot: str, number: int, parent_first: bool) -> NextLaunch:
+    """The next launch of an A/B on a slot. Culprit and parent go first in turn, also from slot to slot."""
+    trial, made = pairs.trial, pairs.on(slot)
+    if made:
+        parent_first = made[0].index == trial.parent
+    turn = len(made) + 2 * parent_first
+    index, other = (confirm.turn(trial.parent, trial.culprit, turn + k) for k in (0, 1))
+    mate = None if len(made) % 2 else other
+    return NextLaunch(index, trial.runs, "confirm", Reason("pair", round=number), mate, trial)
+
+
+def _begin(state: SearchState, posterior: Posterior, culprit: int) -> NextLaunch:
+    """The first launch of an A/B."""
     runs = confirm.runs_for(posterior, state.prices, state.plan.max_runs)
-    if any(x.alone and x.slot == context.slot and culprit in x.positions for x in state.trials):
-        return NextLaunch(parent_of(culprit, state.skips), runs, "search", Reason("parent before pair"))
-    return NextLaunch(culprit, runs, "confirm", Reason("pair", round=1), parent_of(culprit, state.skips))
+    trial = Trial(len(state.trials), parent_of(culprit, state.skips), culprit, runs)
+    return NextLaunch(culprit, runs, "confirm", Reason("pair", round=1), trial.parent, trial)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from perfbisect.bisect.decision.beliefs import Posterior, prior_weights
-from perfbisect.bisect.decision.model import Event, Lost, Measured, Pending, Plan, Skipped
+from perfbisect.bisect.decision.model import Event, Lost, Measured, Pending, Plan, Skipped, Trial
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.bisect.decision.rivals import Rivals
@@ -80,48 +80,50 @@ def _price(seen: list[float], expected: float) -> float:
 
 @dataclass(frozen=True)
 class Pairs:
-    """An A/B as it was launched on one slot; the first launch is the suspect's.
+    """An A/B as it was launched, in pairs on one slot or on several at once.
 
-    ``before``, ``after``: how many launches the bisection had when it began, and when its last one had ended.
-    ``alone``: nothing else was launched on its slot since, so it can continue. ``since``: positions that were
-    launched for another purpose, on any slot, since its last launch.
+    ``before``, ``after``: how many launches the bisection had when its first one ended, and its last one.
+    ``over``: a change failed in it. ``since``: positions that were launched for another purpose, on any slot,
+    since its last launch.
     """
 
-    slot: str
+    trial: Trial
     launches: tuple[LaunchEstimate, ...]
     before: int
     after: int
-    alone: bool = True
+    over: bool = False
     since: frozenset[int] = frozenset()
 
     @property
     def culprit(self) -> int:
-        return self.launches[0].index
+        return self.trial.culprit
 
     @property
     def parent(self) -> int:
-        """Of an A/B of at least two launches."""
-        return self.launches[1].index
+        return self.trial.parent
 
     @property
-    def positions(self) -> frozenset[int]:
-        return frozenset(launch.index for launch in self.launches)
+    def paired(self) -> tuple[LaunchEstimate, ...]:
+        """The launches on slots that have measured both sides."""
+        both = [
+            {launch.slot for launch in self.launches if launch.index == index}
+            for index in (self.parent, self.culprit)
+        ]
+        return tuple(launch for launch in self.launches if all(launch.slot in slots for slots in both))
 
     @property
     def sides(self) -> tuple[list[LaunchEstimate], list[LaunchEstimate]]:
-        """The launches of the parent, and those of the culprit."""
-        parent = [launch for launch in self.launches if launch.index == self.parent]
-        return parent, [launch for launch in self.launches if launch.index == self.culprit]
+        """The paired launches of the parent, and those of the culprit."""
+        parent = [launch for launch in self.paired if launch.index == self.parent]
+        return parent, [launch for launch in self.paired if launch.index == self.culprit]
+
+    def on(self, slot: str) -> tuple[LaunchEstimate, ...]:
+        """Its launches on a slot."""
+        return tuple(launch for launch in self.launches if launch.slot == slot)
 
     def is_inside(self, span: Span) -> bool:
         """Whether the A/B was made within a part of the history."""
-        return all(span[0] <= index <= span[1] for index in self.positions)
-
-    def continues_with(self, event: Measured) -> bool:
-        """Whether the next launch of the A/B is this one."""
-        if not self.alone or event.slot != self.slot:
-            return False
-        return event.index in self.positions if len(self.launches) > 1 else event.index < self.culprit
+        return span[0] <= self.parent and self.culprit <= span[1]
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,11 @@ class SearchState:
     def usable(self) -> tuple[LaunchEstimate, ...]:
         """The launches on slots whose speeds can be compared."""
         return tuple(launch for launch in self.data if math.isfinite(launch.offset_se))
+
+    @property
+    def machines(self) -> dict[str, str]:
+        """The machine of each slot that has measured something."""
+        return {launch.slot: launch.machine for launch in self.data}
 
     def at(self, index: int) -> list[LaunchEstimate]:
         """The usable launches of a position."""
@@ -200,35 +207,25 @@ class SearchState:
 
 
 def _fold_trials(events: tuple[Event, ...], data: tuple[LaunchEstimate, ...]) -> tuple[Pairs, ...]:
-    trials: list[Pairs] = []
+    trials: dict[Trial, Pairs] = {}
     count = -1
     for event in events:
         count += isinstance(event, Measured)
         if isinstance(event, Lost):
             continue
-        if not isinstance(event, Measured) or event.purpose != "confirm":
-            everywhere = event.purpose == "confirm" and not event.slot
-            trials = [
-                replace(
-                    trial,
-                    alone=trial.alone and trial.slot != event.slot and not everywhere,
-                    since=trial.since | {event.index},
-                )
-                for trial in trials
-            ]
+        own = event.trial if isinstance(event, Measured) else None
+        if own is None:
+            failed = isinstance(event, Skipped) and event.purpose == "confirm"
+            for trial, pairs in trials.items():
+                since = pairs.since | {event.index}
+                trials[trial] = replace(pairs, over=pairs.over or failed, since=since)
             continue
-        # Pairs are of one slot: what is not known of its speed is the same on both sides.
-        launch = replace(data[count], offset_se=0.0)
-        for k, trial in enumerate(trials):
-            if trial.continues_with(event):
-                trials[k] = replace(
-                    trial, launches=(*trial.launches, launch), after=count + 1, since=frozenset()
-                )
-                break
-        else:
-            trials = [replace(trial, alone=trial.alone and trial.slot != event.slot) for trial in trials]
-            trials.append(Pairs(event.slot, (launch,), count, count + 1))
-    return tuple(trials)
+        # What is not known of a slot's speed is the same on both sides of its pairs.
+        launch = replace(data[count], offset_se=0.0, block=event.slot)
+        pairs = trials.get(own, Pairs(own, (), count, count))
+        made = (*pairs.launches, launch)
+        trials[own] = replace(pairs, launches=made, after=count + 1, since=frozenset())
+    return tuple(trials.values())
 
 
 def _check(plan: Plan, events: tuple[Event, ...]) -> None:
@@ -282,9 +279,14 @@ class SlotContext:
         """Position and runs of the launches under way."""
         return tuple((launch.index, launch.runs) for launch in self.pending)
 
-    def is_confirming(self, span: Span) -> bool:
-        """Whether a launch of an A/B in a part of the history is under way."""
-        return any(x.purpose == "confirm" and span[0] <= x.index <= span[1] for x in self.pending)
+    def trial_in(self, span: Span) -> Trial | None:
+        """The A/B in a part of the history of which a launch is under way."""
+        found = (x.trial for x in self.pending if x.trial and span[0] <= x.index <= span[1])
+        return next(found, None)
+
+    def running(self, trial: Trial) -> frozenset[str]:
+        """The slots on which a launch of an A/B is under way."""
+        return frozenset(x.slot for x in self.pending if x.trial == trial)
 
     def will_ask_again(self, slot: str) -> bool:
         """Whether a slot is among the slots, or, if these are not known, something is under way."""

@@ -225,6 +225,7 @@ def _launch_result(
         return RejectedResult(build, "failed", lost, raw, record, cell.name, began[:10])
     names = set.intersection(*(set(run.values) for run in attempt.runs))
     facts, provenance = attempt.runs[-1].facts, attempt.provenance
+    machine = provenance.facts.get("machine") or {}
     completed = facts.get("completed") or 0
 
     def each(total: object) -> float | None:
@@ -238,7 +239,8 @@ def _launch_result(
         "output_tokens": each(facts.get("output_tokens")),
         "max_concurrent_requests": facts.get("max_concurrent_requests"),
         "client": provenance.client_era or provenance.client_digest,
-        "host": str((provenance.facts.get("machine") or {}).get("host", "")),
+        "host": str(machine.get("host", "")),
+        "machine": str(machine.get("name", "")),
         "hardware": provenance.machine_class,
         "engine": provenance.engine_version,
         "torch": str((provenance.facts.get("torch") or {}).get("version", "")),

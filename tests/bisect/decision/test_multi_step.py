@@ -110,8 +110,11 @@ def test_several_slots_work_on_several_parts(speed):
     assert [step.culprits for step in end.steps] == [(11,), (30,)]
     for step in end.steps:
         at = step.culprits[0]
-        made = [e for e in world.events if e.purpose == "confirm" and e.index in (at - 1, at)]
-        assert len({e.slot for e in made}) == 1
+        made = [e for e in world.events if e.trial and e.trial.culprit == at]
+        assert {e.index for e in made} == {at - 1, at}
+        for slot in {e.slot for e in made}:
+            indices = [e.index for e in made if e.slot == slot]
+            assert indices.count(at) == indices.count(at - 1), "a pair is made on one slot"
 
 
 def named_once():
@@ -179,6 +182,6 @@ def test_a_part_whose_a_b_fails_twice_is_given_up():
     assert [step.culprits for step in action.outcome.steps] == [(6,)]
     assert Note("part not confirmed", positions=(0, 5)) in action.outcome.notes
     first = next(k for k, e in enumerate(events) if e.purpose == "confirm" and e.index == 3)
-    begun = [Pending(3, 1, "confirm", "b")]
-    waiting = next_action(world.plan, events[:first], begun)
-    assert isinstance(waiting, Wait) or waiting.index not in range(1, 5)
+    begun = [Pending(3, 1, "confirm", "b", events[first].trial)]
+    beside = next_action(world.plan, events[:first], begun)
+    assert (beside.index, beside.mate, beside.trial) == (2, 3, events[first].trial)

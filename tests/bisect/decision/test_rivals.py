@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,14 +90,7 @@ class Intermittent(Bench):
     def answer(self, action: NextLaunch):
         event = super().answer(action)
         slow = 1.2 if action.index >= 20 and self.rng.random() < 0.5 else 1.0
-        return Measured(
-            event.index,
-            event.purpose,
-            tuple(v * slow for v in event.values),
-            event.build,
-            event.launch,
-            event.run,
-        )
+        return replace(event, values=tuple(v * slow for v in event.values))
 
 
 def test_a_step_that_slows_half_of_the_launches_is_said_to():

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from perfbisect.bisect.decision.decide import next_action
 from perfbisect.bisect.decision.model import (
-    Measured,
     NextLaunch,
     Pending,
     Plan,
     Reason,
     SearchEnd,
     Skipped,
+    Trial,
     Wait,
 )
 from tests.bisect.worlds import Bench, SlotSimulation
@@ -117,16 +117,54 @@ def test_the_minutes_under_way_count():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_an_a_b_stays_on_one_slot(seed):
+def test_an_a_b_is_made_in_pairs_on_several_slots_at_once(seed):
     world = context(3, seed=seed, speed=0.05)
     end = world.play()
     assert end.culprits == (21,)
-    trial = [event for event in world.events if event.purpose == "confirm"]
-    assert len({event.slot for event in trial}) == 1
-    assert [event.index for event in trial] == [(21, 20, 20, 21)[k % 4] for k in range(len(trial))]
+    asked = [(slot, action) for slot, action in world.asked if action.purpose == "confirm"]
+    assert {action.trial for _, action in asked} == {Trial(0, 20, 21, asked[0][1].runs)}
+    slots = list(dict.fromkeys(slot for slot, _ in asked))
+    assert len(slots) >= 2, "a pair each, at once"
+    for k, slot in enumerate(slots):
+        made = [action for name, action in asked if name == slot]
+        order = (21, 20, 20, 21) if k % 2 == 0 else (20, 21, 21, 20)
+        assert [action.index for action in made] == [order[j % 4] for j in range(len(made))]
+        mates = [action.mate for action in made]
+        assert mates == [None if j % 2 else order[(j + 1) % 4] for j in range(len(made))]
     first = next(k for k, (_, action) in enumerate(world.asked) if action.purpose == "confirm")
     assert {action.purpose for _, action in world.asked[first:]} == {"confirm"}
-    assert world.waits
+
+
+def test_each_slot_of_an_a_b_has_a_level_of_its_own():
+    """Slots of unlike speed, one pair on each: a pair tells what it tells on one slot."""
+    world = context(3, speed=0.5, step=0.2)
+    end = world.play()
+    pairs = {}
+    for event in world.events:
+        if event.purpose == "confirm":
+            pairs.setdefault(event.slot, {})[event.index] = math.log(event.values[0])
+    steps = [pair[21] - pair[20] for pair in pairs.values() if len(pair) == 2]
+    assert len(steps) >= 2
+    assert math.log1p(end.confirmed.effect) == pytest.approx(sum(steps) / len(steps), abs=0.02)
+    assert end.confirmed.high - end.confirmed.low < 0.2
+
+
+def test_on_a_fleet_an_a_b_has_pairs_on_other_machines_than_the_first():
+    world, events, _ = searching()
+    events = both_ends(events, "a/0", "b/0", "c/0")
+    events = [replace(event, machine=event.slot[0]) for event in events]
+    trial = Trial(0, 20, 21, 1)
+    pending = [Pending(21, 1, "confirm", "a/0", trial)]
+    asked = []
+    for slot in ("b/0", "c/0"):
+        asked.append(next_action(world.plan, events, pending, slot))
+        pending.append(Pending(asked[-1].index, 1, "confirm", slot, trial))
+    assert [(x.index, x.mate, x.trial) for x in asked] == [(20, 21, trial), (21, 20, trial)]
+    alone = [replace(event, machine="") for event in events]
+    assert isinstance(next_action(world.plan, alone, pending[:2], "c/0"), Wait), "two pairs are enough"
+
+
+TRIAL = Trial(0, 20, 21, 1)
 
 
 def in_the_middle():
@@ -138,7 +176,9 @@ def in_the_middle():
         for index in (10, 20, 21, 30, 20, 21)
     ]
     probes = [replace(event, slot="b") for event in probes]
-    pair = [world.answer(NextLaunch(index, 1, "confirm", Reason("pair"))) for index in (21, 20, 20)]
+    pair = [
+        world.answer(NextLaunch(index, 1, "confirm", Reason("pair"), trial=TRIAL)) for index in (21, 20, 20)
+    ]
     # Between the levels: it speaks for neither side.
     values = {20: (100.0,), 21: (100.0 * math.exp(0.15),)}
     pair = [replace(event, slot="a", values=values[event.index]) for event in pair]
@@ -150,11 +190,9 @@ def test_what_other_slots_do_does_not_part_a_pair():
     plan, events = in_the_middle()
     for more in ([], [replace(events[-3], slot="b")], [Skipped(34, "search", 2.0, "b")]):
         action = next_action(plan, [*events, *more], (), "a")
-        assert (action.index, action.purpose) == (21, "confirm")
-        pending = [Pending(21, 1, "confirm", "a")]
-        assert "the A/B on slot a" in next_action(plan, [*events, *more], pending, "b").why
-    begun = [Pending(21, 1, "confirm", "a")]
-    assert "A/B" in next_action(plan, events[:-4], begun, "b").why
+        assert (action.index, action.purpose, action.trial) == (21, "confirm", TRIAL)
+        pending = [Pending(21, 1, "confirm", "a", TRIAL)]
+        assert next_action(plan, [*events, *more], pending, "b") == Wait("an A/B is under way")
 
 
 @pytest.mark.parametrize("slot", ["a", ""])
@@ -170,13 +208,11 @@ def test_an_a_b_whose_parent_another_slot_could_not_serve_is_given_up():
     assert isinstance(next_action(plan, events, (), "b", ("a", "b")), NextLaunch)
 
 
-def test_an_a_b_on_a_slot_that_is_no_more_begins_again():
+def test_an_a_b_on_a_slot_that_is_no_more_goes_on_elsewhere():
     plan, events = in_the_middle()
     assert isinstance(next_action(plan, events, (), "b", ("a", "b")), Wait)
-    for slots in (("b",), ()):
-        assert isinstance(next_action(plan, events, (), "b", slots), NextLaunch)
-    again = [*events, Measured(21, "confirm", (130.0,), 0, 3, 1.5, "b")]
-    assert next_action(plan, again, (), "b", ("b",)).index == 20
+    action = next_action(plan, events, (), "b", ("b",))
+    assert (action.index, action.mate, action.trial) == (20, 21, TRIAL)
 
 
 def test_a_slot_that_joins_late_sees_both_ends():
