@@ -17,6 +17,7 @@
 #   make test-fleet      machines behind a real sshd, Slurm and Ray; installs them  (15 minutes)
 #   make test-browser    the dashboard in Chromium; installs it if missing          (minutes)
 #   make bench           measure the overhead of perfbisect against its limits      (1 minute)
+#   make bench-explain   explain commits of twelve kinds, planted in the real vLLM  (6 hours)
 #   make bars            check the published error rates with fresh seeds           (10 minutes)
 #
 #   make docs            write the command reference and the digests of JSON schemas
@@ -38,7 +39,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet test test-images test-fleet test-browser test-vllm fleet-tools check bench bars docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet test test-images test-fleet test-browser test-vllm fleet-tools check bench bench-explain bars docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -127,6 +128,10 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(PY) -m scripts.bench $(ARGS)
 
+bench-explain: $(STAMP)
+	$(PY) -m pip install -qq --require-hashes -r requirements/explain.txt
+	$(PY) -m scripts.bench_explain $(ARGS)
+
 bars: $(STAMP)
 	$(PY) -m scripts.bars $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -138,6 +143,7 @@ lock: $(STAMP)
 	$(LOCK) --upgrade pyproject.toml -o requirements/runtime.txt
 	$(LOCK) --upgrade pyproject.toml requirements/build.in --extra dev -c requirements/runtime.txt -o requirements/dev.txt
 	$(LOCK) --upgrade requirements/ray.in -c requirements/dev.txt -o requirements/ray.txt
+	$(LOCK) --upgrade requirements/explain.in -o requirements/explain.txt
 
 clean:
 	rm -rf build dist $(VENV)

@@ -21,6 +21,7 @@ from perfbisect.cli.compare import check, compare, verify
 from perfbisect.cli.compare import run as run_verb
 from perfbisect.cli.dashboard import dashboard
 from perfbisect.cli.env import env
+from perfbisect.cli.explain import explain
 from perfbisect.cli.jobs import report, resume, status, stop
 from perfbisect.cli.nightly import nightly
 from perfbisect.cli.reproduce import reproduce
@@ -184,6 +185,7 @@ for command in (
     status,
     stop,
     report,
+    explain,
     nightly,
     track,
     dashboard,

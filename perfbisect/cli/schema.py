@@ -39,6 +39,9 @@ from perfbisect.compare.documents import (
     SweepDocument,
     VerifyDocument,
 )
+from perfbisect.explain.documents import ExplainDocument
+from perfbisect.explain.hunk_report import HunksDocument
+from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.fleet.bundle import BundleDocument, MachineDocument
 from perfbisect.fleet.install import InstalledDocument
 from perfbisect.jobs.documents import ErrorDocument
@@ -57,8 +60,24 @@ from perfbisect.setup.templates import InitDocument, NightlyInitDocument
 VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "init": (InitDocument,),
     "bisect": (ReportDocument, PlanDocument, DetachedDocument),
-    "resume": (ReportDocument, RunDocument, CompareDocument, DetachedDocument, CheckDocument),
-    "report": (ReportDocument, RunDocument, CompareDocument, CheckDocument),
+    "resume": (
+        ReportDocument,
+        RunDocument,
+        CompareDocument,
+        DetachedDocument,
+        CheckDocument,
+        HunksDocument,
+        ProfileDocument,
+    ),
+    "report": (
+        ReportDocument,
+        RunDocument,
+        CompareDocument,
+        CheckDocument,
+        HunksDocument,
+        ProfileDocument,
+    ),
+    "explain": (ExplainDocument,),
     "check": (CheckDocument, CheckPlanDocument, ComparePlanDocument, SavedBaselineDocument, DetachedDocument),
     "compare": (CompareDocument, ComparePlanDocument, SweepDocument, DetachedDocument),
     "verify": (VerifyDocument, ComparePlanDocument, DetachedDocument),

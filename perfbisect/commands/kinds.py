@@ -8,6 +8,8 @@ from typing import Final
 from perfbisect.bisect.job import BISECT
 from perfbisect.compare.job import CHECK, COMPARE, RUN
 from perfbisect.errors import UsageError
+from perfbisect.explain.hunk_job import HUNKS
+from perfbisect.explain.profile_job import PROFILE
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import plan_data
 from perfbisect.report.kind import AnyKind
@@ -17,6 +19,8 @@ KINDS: Final[Mapping[str, AnyKind]] = {
     "compare": COMPARE,
     "check": CHECK,
     "bisect": BISECT,
+    "hunks": HUNKS,
+    "profile": PROFILE,
 }
 
 

@@ -27,6 +27,7 @@ WAYS: dict[str, str] = {
     "dashboard build": TYPED,
     "dashboard open": "opens a browser",
     "doctor": TYPED,
+    "explain": "of a job: tests/commands/test_explain.py has some",
     "env build": "installs a release: tests/environments build",
     "env gc": DRY,
     "env list": TYPED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from perfbisect.measure.attempt import read_attempt
+from perfbisect.model.attempt import RunResult
+from perfbisect.model.counters import RunCounters
 from scripts.demo_history import Demo
 from tests.vllm.conftest import Answer
 
@@ -27,6 +31,27 @@ def engines(ours: Path) -> list[str]:
     return found
 
 
+def check_counters(run: RunResult) -> None:
+    """What the engine counted in a run agrees with what the client saw."""
+    client = json.loads(Path(run.raw).read_text())
+    counted = RunCounters.of_run(run)
+    (engine,) = counted.engine.stages.values()
+    completed, tokens = client["completed"], client["total_output_tokens"]
+    # The client's check and warm-ups come on top, with outputs of the same length.
+    assert engine["requests"] >= completed
+    assert engine["generation_tokens"] * completed == engine["requests"] * tokens
+    assert engine["iterations"] <= engine["generation_tokens"]
+    assert engine["iteration_tokens"] > engine["generation_tokens"]
+    assert min(engine[name] for name in ("queue_s", "prefill_s", "decode_s")) >= 0
+    core_s = engine["queue_s"] + engine["prefill_s"] + engine["decode_s"]
+    assert 0 < core_s <= engine["request_s"] * 1.01
+    steps = engine["generation_tokens"] - engine["requests"]
+    # The same steps by two clocks, of which the client's has its own load.
+    assert 0.5 < 1e3 * engine["decode_s"] / steps / run.values["tpot:median"] < 2.0
+    assert counted.cpu_s.keys() >= {"api_server", "engine_core", "worker"}
+    assert all(counted.cpu_s[role] > 0 for role in ("api_server", "engine_core", "worker"))
+
+
 def test_an_attempt(perfbisect: Callable[..., Answer], history: Demo) -> None:
     answer = perfbisect("run", "--at", history.commits[0], "--launches", "1")
     assert answer.code == 0, answer.document
@@ -40,6 +65,10 @@ def test_an_attempt(perfbisect: Callable[..., Answer], history: Demo) -> None:
     assert 1.0 < tpot["median"] < 1000.0
     assert all(launch["seconds"][phase] > 0 for phase in ("launch", "first_request", "warm", "bench", "stop"))
     folder = Path(answer.document["folder"], launch["folder"])
+    attempt = read_attempt(folder)
+    assert attempt is not None
+    for run in attempt.runs:
+        check_counters(run)
     assert [path.name for path in folder.rglob("*.json") if '"itls"' in path.read_text()]
     assert engines(answer.folder) == []
 

@@ -1,0 +1,174 @@
+"""From a finished job to profile launches of its sides: ``perfbisect explain JOB --profile``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.result import read_result as read_bisection
+from perfbisect.changes.git import Repository
+from perfbisect.commands import wiring
+from perfbisect.commands.options import JobOptions
+from perfbisect.commands.output import CommandResult
+from perfbisect.commands.session import PlannedJob, job_result, measure, plan_job_slots
+from perfbisect.commands.workspace import Workspace, with_objects
+from perfbisect.common.quantities import minutes
+from perfbisect.compare.plan import ComparePlan, SidePlan
+from perfbisect.compare.result import read_result as read_comparison
+from perfbisect.errors import UsageError
+from perfbisect.explain.profile_job import MOST_LAUNCHES, PROFILE, ProfilePlan
+from perfbisect.jobs.documents import ChangeDocument, Document, cell_document, change_document
+from perfbisect.jobs.estimates import earlier_attempts, learnt_costs
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import JournalEvent, read
+from perfbisect.jobs.plans import JobPlan, find_plan, plan_cell
+from perfbisect.measure.profiling import ProfileLimits, find_py_spy, sampling_problem
+from perfbisect.report.sections import workload_section
+from perfbisect.report.terminal import section_lines
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """``explain JOB --profile`` as it was typed; ``launches`` of each side, ``budget`` in minutes."""
+
+    working: JobOptions
+    launches: int = MOST_LAUNCHES
+    budget: float | None = None
+    dry_run: bool = False
+
+
+class ProfilePlanDocument(Document):
+    """The plan of a profile."""
+
+    schema_: Literal["perfbisect.profile-plan/1"] = Field(default="perfbisect.profile-plan/1", alias="schema")
+    source: str
+    a: ChangeDocument
+    b: ChangeDocument
+    launches: int
+    minutes: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MeasuredSides:
+    """Two sides that a job compared. ``is_slower``: whether it showed that B is."""
+
+    plan: JobPlan
+    a: SidePlan
+    b: SidePlan
+    is_slower: bool
+
+
+def profile_sides(workspace: Workspace, job: Job, request: ProfileRequest) -> CommandResult:
+    """Profile the sides of a job, or show what would be done."""
+    planned = plan_profile(workspace, job, request)
+    if request.dry_run:
+        return planned.show()
+    return job_result(
+        PROFILE, measure(workspace, wiring.new_job(workspace), PROFILE, planned, request.working)
+    )
+
+
+def plan_profile(
+    workspace: Workspace, job: Job, request: ProfileRequest
+) -> PlannedJob[ProfilePlan, ProfilePlanDocument]:
+    """Plan a profile, with nothing started.
+
+    Raises:
+        UsageError: the job compared no two sides, or measures on a fleet.
+    """
+    sides = measured_sides(job, read(job.journal).events)
+    setting = sides.plan.setting.model_copy(update={"typed": shlex.join(["perfbisect", *sys.argv[1:]])})
+    if setting.fleet:
+        raise UsageError(
+            f"job {job.id} measures on a fleet: recordings of other machines are not brought here",
+            next_step="compare the two changes on this machine, and explain that job",
+        )
+    cell = plan_cell(sides.plan)
+    builder = wiring.build_builder(workspace, setting)
+    builder.prepare((sides.a.change, sides.b.change))
+    planned = plan_job_slots(workspace, cell, 1, setting, dry=request.dry_run)
+    problem = sampling_problem(find_py_spy(), is_root=os.geteuid() == 0)
+    notes = (*planned.notes, *((f"no stacks: {problem}; see perfbisect doctor",) if problem else ()))
+    objects = ""
+    if setting.repository:
+        repository = with_objects(Repository.open(setting.repository), Path(setting.cache))
+        objects = str(repository.objects or "")
+    plan = ProfilePlan(
+        cell=sides.plan.cell,
+        digest=sides.plan.digest,
+        setting=setting,
+        metric=sides.plan.metric,
+        min_effect=sides.plan.min_effect,
+        source=job.id,
+        a=sides.a,
+        b=sides.b,
+        is_slower=sides.is_slower,
+        launches=request.launches,
+        budget=wiring.budget_minutes(workspace, request.budget),
+        objects=objects,
+        notes=notes,
+    )
+    earlier = earlier_attempts(workspace.jobs, cell.digest)
+    costs, limits = learnt_costs(earlier, wiring.costs(setting.environment)), ProfileLimits()
+    each = costs.launch + (limits.windows * limits.window + limits.trace) / 60
+    shown = ProfilePlanDocument(
+        source=job.id,
+        a=change_document(sides.a.change),
+        b=change_document(sides.b.change),
+        launches=2 * plan.launches,
+        minutes=2 * plan.launches * each,
+        notes=notes,
+    )
+    lines = section_lines(workload_section(cell_document(cell, plan.ref)))
+    lines += [
+        f"A {sides.a.name}, B {sides.b.name} of job {job.id}",
+        f"{shown.launches} profile launches, about {minutes(shown.minutes)}; they are no measurements",
+        *(f"note: {note}" for note in notes),
+    ]
+    return PlannedJob(plan, builder, planned.slots, shown, lines)
+
+
+def measured_sides(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
+    """The sides of a comparison, or the culprit of a bisection and the change before it.
+
+    Raises:
+        UsageError: the job has none.
+    """
+    if find_plan(events, BisectPlan) is not None:
+        return _of_bisection(job, events)
+    if find_plan(events, ComparePlan) is not None:
+        comparison = read_comparison(job, events, ComparePlan)
+        plan = comparison.plan
+        return MeasuredSides(plan, plan.a, plan.b, comparison.verdict.word == "regression")
+    raise UsageError(
+        f"job {job.id} is neither a bisection nor a comparison: it has no two sides",
+        next_step="perfbisect status lists the jobs",
+    )
+
+
+def _of_bisection(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
+    result = read_bisection(job, events)
+    outcome, plan = result.outcome, result.plan
+    if outcome is None or not result.found or outcome.confirmed is None or len(outcome.culprits) != 1:
+        verb = "resume" if outcome is None else "report"
+        raise UsageError(
+            f"job {job.id} names no single culprit: there is nothing to profile",
+            next_step=f"perfbisect {verb} {job.id}",
+        )
+    (culprit,) = outcome.culprits
+    before, after = (plan.positions[index].change for index in (culprit - 1, culprit))
+    is_slower = outcome.confirmed.effect * plan.ref.metric.sign > 0
+    return MeasuredSides(
+        plan,
+        SidePlan(typed=before.short, change=before),
+        SidePlan(typed=after.short, change=after),
+        is_slower,
+    )

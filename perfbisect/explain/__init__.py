@@ -1,0 +1,1 @@
+"""Why a change is slower: phases, functions, lines."""

@@ -1,0 +1,404 @@
+"""The diff between two commits: changed lines and functions, and where a stack meets them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, Literal
+
+from perfbisect.changes.git import Repository
+from perfbisect.explain.stacks import StackFrame, StackSample, is_asleep, is_waiting, sleepers
+
+DiffPlace = Literal["changed line", "changed function", "called from the diff", "elsewhere"]
+"""Where a sample meets a diff, the closest first."""
+
+DiffSide = Literal["before", "after"]
+
+CALLER_LEVELS: Final = 2
+"""Callers of the repository above the function on top that may be a changed line."""
+
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)")
+_SOURCE: Final = ("c", "cc", "cpp", "cu", "cuh", "h", "hpp", "hip", "rs")
+_CONFIGURATION: Final = ("json", "yaml", "yml", "toml", "cfg", "ini", "txt", "in", "lock")
+_DEFINITION = re.compile(
+    r"\s*(?:__global__|template|static|inline|void|torch::|fn |pub |extern|struct |class )"
+)
+_WORD = re.compile(r"[A-Za-z_]\w{3,}")
+_KEYWORDS = """
+const void auto static inline template typename class struct namespace return float double bool char half long
+short unsigned size_t __global__ __device__ __forceinline__ __restrict__ torch Tensor else switch case while
+int32_t int64_t uint8_t uint32_t false true this include define extern public private using constexpr scalar_t
+operator kernel
+"""
+_NOT_A_SYMBOL: Final = frozenset(_KEYWORDS.split())
+
+
+@dataclass(frozen=True)
+class LineHunk:
+    """A hunk without context. Ranges are (first line, number of lines); ``heading``: git's function."""
+
+    path: str
+    old: tuple[int, int]
+    new: tuple[int, int]
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    heading: str = ""
+
+
+@dataclass(frozen=True)
+class FileDiff:
+    """A file of a diff. ``old_path``: before it was renamed; a binary file has no hunks."""
+
+    path: str
+    old_path: str
+    hunks: tuple[LineHunk, ...] = ()
+
+    @property
+    def suffix(self) -> str:
+        return self.path.rpartition(".")[2] if "." in self.path.rpartition("/")[2] else ""
+
+    def new_line(self, old: int) -> int | None:
+        """The line of the new file that a line of the old one became; None if it was removed."""
+        moved = 0
+        for hunk in self.hunks:
+            first, count = hunk.old
+            if count and first <= old < first + count:
+                return None
+            if old < first or (count and old < first + count):
+                break
+            # A hunk that only adds stands behind its line.
+            if not count and old <= first:
+                break
+            moved += hunk.new[1] - count
+        return old + moved
+
+
+@dataclass(frozen=True)
+class FunctionSpan:
+    """A function of a file with its lines, decorators included."""
+
+    name: str
+    first: int
+    last: int
+
+
+def parse_diff(text: str) -> tuple[FileDiff, ...]:
+    """Files of a unified diff without context (``git diff -U0``)."""
+    files: list[FileDiff] = []
+    for block in re.split(r"^(?=diff --git )", text, flags=re.MULTILINE)[1:]:
+        head, *rest = re.split(r"^(?=@@ )", block, flags=re.MULTILINE)
+        paths = _paths(head)
+        if paths is None:
+            continue
+        hunks = tuple(hunk for part in rest if (hunk := _hunk(paths[1], part)) is not None)
+        files.append(FileDiff(paths[1], paths[0], hunks))
+    return tuple(files)
+
+
+def _paths(head: str) -> tuple[str, str] | None:
+    """Old and new path of a file; of an added or deleted one both are the same."""
+    found = {}
+    for line in head.splitlines():
+        for mark, side in (("--- ", "a/"), ("+++ ", "b/"), ("rename from ", ""), ("rename to ", "")):
+            if line.startswith(mark) and line[len(mark) :] != "/dev/null":
+                found[mark] = line[len(mark) :].rstrip("\t").removeprefix(side)
+    old = found.get("rename from ") or found.get("--- ") or found.get("+++ ")
+    new = found.get("rename to ") or found.get("+++ ") or old
+    if old and new:
+        return old, new
+    named = re.match(r"diff --git a/(.+) b/\1$", head.splitlines()[0])
+    return (named[1], named[1]) if named else None
+
+
+def _hunk(path: str, text: str) -> LineHunk | None:
+    lines = text.splitlines()
+    found = _HUNK.match(lines[0])
+    if found is None:
+        return None
+    old, new = ((int(found[i]), int(found[i + 1] or 1)) for i in (1, 3))
+    if found[2] is not None:
+        old = (old[0], int(found[2]))
+    if found[4] is not None:
+        new = (new[0], int(found[4]))
+    return LineHunk(
+        path,
+        old,
+        new,
+        tuple(line[1:] for line in lines[1:] if line.startswith("+")),
+        tuple(line[1:] for line in lines[1:] if line.startswith("-")),
+        found[5],
+    )
+
+
+def function_spans(source: str) -> tuple[FunctionSpan, ...]:
+    """Functions of a Python file by qualified name, outer before inner; none if it does not parse."""
+    tree = parse_source(source)
+    found: list[FunctionSpan] = []
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = min([child.lineno, *(d.lineno for d in child.decorator_list)])
+                found.append(FunctionSpan(prefix + child.name, first, child.end_lineno or child.lineno))
+                visit(child, f"{prefix}{child.name}.<locals>.")
+            elif isinstance(child, ast.ClassDef):
+                visit(child, f"{prefix}{child.name}.")
+            else:
+                visit(child, prefix)
+
+    if tree is not None:
+        visit(tree, "")
+    return tuple(found)
+
+
+def parse_source(source: str) -> ast.Module | None:
+    """A Python file; None if it does not parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def silent_lines(source: str) -> frozenset[int]:
+    """Lines of a Python file that run nothing: empty ones, comments, docstrings."""
+    silent = {
+        number
+        for number, line in enumerate(source.splitlines(), 1)
+        if not line.strip() or line.lstrip().startswith("#")
+    }
+    tree = parse_source(source)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            silent |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return frozenset(silent)
+
+
+def assigned_names(source: str, lines: frozenset[int]) -> tuple[tuple[str, int], ...]:
+    """Names that these lines assign in a module or a class, with the line."""
+    tree = parse_source(source)
+    bodies = [tree.body] if tree is not None else []
+    found = []
+    for body in bodies:
+        for node in body:
+            if isinstance(node, ast.ClassDef):
+                bodies.append(node.body)
+            targets = (
+                node.targets
+                if isinstance(node, ast.Assign)
+                else [node.target]
+                if isinstance(node, ast.AnnAssign)
+                else []
+            )
+            touched = lines & set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            if touched:
+                found += [(name.id, min(touched)) for name in targets if isinstance(name, ast.Name)]
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class DiffSources:
+    """One side of a diff: changed lines and all functions of each Python file, by path of the side after."""
+
+    lines: Mapping[str, frozenset[int]]
+    functions: Mapping[str, tuple[FunctionSpan, ...]]
+    changed: Mapping[str, frozenset[str]]
+    """Names of changed functions."""
+
+    def is_changed_line(self, frame: StackFrame) -> bool:
+        return frame.line in self.lines.get(frame.path, frozenset())
+
+    def function_of(self, path: str, line: int) -> FunctionSpan | None:
+        """The innermost function around a line."""
+        around = [span for span in self.functions.get(path, ()) if span.first <= line <= span.last]
+        return max(around, key=lambda span: span.first, default=None)
+
+    def is_changed_function(self, frame: StackFrame) -> bool:
+        span = self.function_of(frame.path, frame.line)
+        return span is not None and span.name in self.changed.get(frame.path, frozenset())
+
+
+@dataclass(frozen=True)
+class StackDiff:
+    """What differs between two commits, for stacks. ``packages``: top folders of its code."""
+
+    files: tuple[FileDiff, ...]
+    before: DiffSources
+    after: DiffSources
+    packages: tuple[str, ...]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    """File -> names that changed lines outside of functions assign, with the line."""
+    read: Callable[[str], str | None] | None = field(default=None, compare=False)
+    """The text of a file after the diff."""
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        return frozenset(path for file in self.files for path in (file.path, file.old_path))
+
+    @property
+    def configuration(self) -> tuple[str, ...]:
+        """Files that set values: JSON, YAML, requirements."""
+        return tuple(file.path for file in self.files if file.suffix in _CONFIGURATION)
+
+    @property
+    def compiled(self) -> tuple[FileDiff, ...]:
+        """Sources of compiled code."""
+        return tuple(file for file in self.files if file.suffix in _SOURCE)
+
+    def is_own(self, frame: StackFrame) -> bool:
+        """Whether a frame is of the repository."""
+        return frame.path.split("/", 1)[0] in self.packages or frame.path in self.paths
+
+    def place(self, sample: StackSample, side: DiffSide) -> tuple[DiffPlace, StackFrame]:
+        """Where a stack meets the diff, and by which frame; ``elsewhere`` with the frame on top.
+
+        Time in a library counts for the line of the repository that calls it.
+        """
+        sources = self.before if side == "before" else self.after
+        frames = [_renamed(frame, self.renamed) if side == "before" else frame for frame in sample.frames]
+        own = [frame for frame in reversed(frames) if self.is_own(frame)]
+        if not own:
+            return "elsewhere", frames[-1]
+        nearest = own[0]
+        if sources.is_changed_line(nearest):
+            return "changed line", nearest
+        if sources.is_changed_function(nearest):
+            return "changed function", nearest
+        for caller in own[1 : 1 + CALLER_LEVELS]:
+            if sources.is_changed_line(caller):
+                return "called from the diff", caller
+        return "elsewhere", frames[-1]
+
+    def work(self, side: DiffSide) -> Callable[[Sequence[StackSample]], Iterable[StackSample]]:
+        """Samples that work, under the paths of the side after; time in a library is its caller's.
+
+        Waiting counts as work of a changed line that waits: nothing else tells a wait that was added from one
+        for work.
+        """
+        sources = self.before if side == "before" else self.after
+        renamed = self.renamed if side == "before" else {}
+
+        def reduced(samples: Sequence[StackSample]) -> Iterable[StackSample]:
+            asleep = sleepers(samples)
+            for sample in samples:
+                frames = (
+                    tuple(_renamed(frame, renamed) for frame in sample.frames) if renamed else sample.frames
+                )
+                top = next((i for i in reversed(range(len(frames))) if self.is_own(frames[i])), None)
+                if is_asleep(sample, asleep):
+                    continue
+                if is_waiting(sample) and (top is None or not sources.is_changed_line(frames[top])):
+                    continue
+                if frames:
+                    kept = frames if top is None else frames[: top + 1]
+                    yield StackSample(sample.process, sample.thread, kept, sample.count)
+
+        return reduced
+
+
+def _renamed(frame: StackFrame, renamed: Mapping[str, str]) -> StackFrame:
+    new = renamed.get(frame.path)
+    return frame if new is None else StackFrame(frame.function, new, frame.line)
+
+
+def build_diff(
+    files: Sequence[FileDiff],
+    read_before: Callable[[str], str | None],
+    read_after: Callable[[str], str | None],
+    packages: Sequence[str],
+) -> StackDiff:
+    """A diff with the functions that it changes, from the texts of the files on both sides."""
+    spans: dict[DiffSide, dict[str, tuple[FunctionSpan, ...]]] = {"before": {}, "after": {}}
+    lines: dict[DiffSide, dict[str, frozenset[int]]] = {"before": {}, "after": {}}
+    changed: dict[str, frozenset[str]] = {}
+    values: dict[str, tuple[tuple[str, int], ...]] = {}
+    for file in files:
+        if file.suffix != "py":
+            continue
+        texts: tuple[tuple[DiffSide, str], ...] = (
+            ("before", read_before(file.old_path) or ""),
+            ("after", read_after(file.path) or ""),
+        )
+        names: set[str] = set()
+        for side, text in texts:
+            ranges = [hunk.old if side == "before" else hunk.new for hunk in file.hunks]
+            touched = {line for first, count in ranges for line in range(first, first + count)}
+            lines[side][file.path] = frozenset(touched - silent_lines(text))
+            spans[side][file.path] = function_spans(text)
+            sources = DiffSources({}, spans[side], {})
+            around = (sources.function_of(file.path, line) for line in lines[side][file.path])
+            names |= {span.name for span in around if span is not None}
+        changed[file.path] = frozenset(names)
+        values[file.path] = assigned_names(texts[1][1], lines["after"][file.path])
+    sides = {side: DiffSources(lines[side], spans[side], changed) for side in spans}
+    renamed = {file.old_path: file.path for file in files if file.old_path != file.path}
+    return StackDiff(
+        tuple(files), sides["before"], sides["after"], tuple(packages), renamed, values, read_after
+    )
+
+
+def read_diff(repository: Repository, before: str, after: str, packages: Sequence[str]) -> StackDiff:
+    """The diff between two commits.
+
+    Raises:
+        RevisionError: git does not know one.
+    """
+    text = repository.text(
+        "diff", "-M", "-U0", "--no-color", "--no-ext-diff", "--no-textconv",
+        "--src-prefix=a/", "--dst-prefix=b/", before, after, "--", errors="replace",
+    )  # fmt: skip
+    return build_diff(
+        parse_diff(text),
+        lambda path: repository.read_text(before, path),
+        lambda path: repository.read_text(after, path),
+        packages,
+    )
+
+
+@dataclass(frozen=True)
+class SymbolMatch:
+    """A kernel or operator whose name stands in the changed code of a compiled file."""
+
+    operation: str
+    symbol: str
+    path: str
+    line: int
+
+
+def match_symbols(operations: Iterable[str], diff: StackDiff) -> tuple[SymbolMatch, ...]:
+    """Which kernels or operators the changed compiled code names, the longest symbol first.
+
+    A symbol is a name of a changed line, or of the function that git names above it.
+    """
+    symbols: dict[str, tuple[str, int]] = {}
+    for file in diff.compiled:
+        for hunk in file.hunks:
+            text = "\n".join((hunk.heading.partition("(")[0], *_definitions((*hunk.added, *hunk.removed))))
+            for word in _WORD.findall(text):
+                if word not in _NOT_A_SYMBOL:
+                    symbols.setdefault(word, (file.path, hunk.new[0]))
+    found = []
+    for operation in dict.fromkeys(operations):
+        words = set(_WORD.findall(operation))
+        named = [s for s in symbols if s in words or any(w in (f"{s}_kernel", f"{s}_impl") for w in words)]
+        if named:
+            symbol = max(named, key=lambda s: (len(s), s))
+            found.append(SymbolMatch(operation, symbol, *symbols[symbol]))
+    return tuple(found)
+
+
+def _definitions(lines: Iterable[str]) -> list[str]:
+    """What changed lines of C++ or Rust define: names before a bracket at the beginning of a line."""
+    return [
+        line.partition("(")[0]
+        for line in lines
+        if re.match(
+            r"(?:__global__|template|static|inline|void|torch::|fn |pub |extern|struct |class )", line.strip()
+        )
+    ]

@@ -1,0 +1,367 @@
+"""Differences of functions between two sides, each of a few profile launches.
+
+The unit of replication is the launch. Two of them show little of their own noise, so it is shared: the
+relative noise between launches of one side is pooled over all functions with a prior, and a function's own
+adds to it (a moderated t test after Smyth, doi:10.2202/1544-6115.1027). Within a launch, counting noise and
+the scatter of its windows count, whichever is larger. A bootstrap over two launches has three resamples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median, variance
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+from scipy.stats import false_discovery_control, t
+
+from perfbisect.explain.stacks import (
+    MAIN_THREAD,
+    FunctionKey,
+    StackSample,
+    process_role,
+    split_waiting,
+)
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+FALSE_DISCOVERY_RATE: Final = 0.05
+RELEVANT_SHARE: Final = 0.01
+"""Growth that counts, at least: share of the busy time of a step."""
+
+LEAST_SAMPLES: Final = 10
+"""Samples of a function on one side, at least, for a test."""
+
+_PRIOR_NOISE = 0.10
+"""Relative noise of a function's time between launches, before any launch is seen."""
+
+_PRIOR_WEIGHT = 4.0
+"""Degrees of freedom of the prior; functions of a launch move together, many count no more than twice it."""
+
+_LEAST_NOISE = 0.02
+_CHI_MEDIAN = 0.4549
+"""Median of the chi-squared distribution with one degree of freedom."""
+
+_LEVELS = 3
+"""Callers above a function below which its time may have moved."""
+
+
+@dataclass(frozen=True)
+class ProfileWindow:
+    """Samples of ``seconds`` of one launch, in which the engine made ``steps`` steps."""
+
+    samples: tuple[StackSample, ...]
+    seconds: float
+    steps: float
+
+    @property
+    def milliseconds(self) -> float:
+        """Of one sample, per step; a main thread is in every sampling, idle or not."""
+        seen: Counter[str] = Counter()
+        for sample in self.samples:
+            if sample.thread == MAIN_THREAD:
+                seen[sample.process] += sample.count
+        samplings = max(seen.values(), default=0)
+        return self.seconds * 1000.0 / samplings / self.steps if samplings and self.steps > 0 else math.nan
+
+
+@dataclass(frozen=True)
+class SampledLaunch:
+    """A profile launch: what was sampled in it, in windows."""
+
+    windows: tuple[ProfileWindow, ...]
+
+
+@dataclass(frozen=True)
+class LaunchReading:
+    """A time of one launch in ms a step. ``variance``: of its sampling; ``samples``: behind it."""
+
+    mean: float
+    variance: float
+    samples: float = math.inf
+
+
+@dataclass(frozen=True)
+class TimeDifference(Generic[KeyT]):
+    """A time on both sides in ms a step, with the 95 % interval of the difference.
+
+    ``p``: of no difference; ``q``: the false discovery rate at which it counts.
+    """
+
+    key: KeyT
+    before: float
+    after: float
+    low: float
+    high: float
+    p: float
+    q: float = 1.0
+
+    @property
+    def difference(self) -> float:
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
+class FunctionGrowth:
+    """A function whose own time differs. ``moved``: ms that came from ``moved_from``, below one caller."""
+
+    time: TimeDifference[FunctionKey]
+    is_significant: bool
+    is_new: bool
+    moved: float = 0.0
+    moved_from: tuple[FunctionKey, ...] = ()
+    processes: tuple[str, ...] = ()
+
+    @property
+    def growth(self) -> float:
+        """What it costs more, in ms a step, without what moved to it."""
+        return self.time.difference - self.moved
+
+
+@dataclass(frozen=True)
+class FunctionComparison:
+    """Own times of all functions that work, on both sides, the largest growth first.
+
+    ``total``: of all of them together; ``launches``: of each side.
+    """
+
+    functions: tuple[FunctionGrowth, ...]
+    total: TimeDifference[str]
+    launches: tuple[int, int]
+
+    @property
+    def grown(self) -> tuple[FunctionGrowth, ...]:
+        """Functions that grew beyond chance and by a share that counts, the largest growth first."""
+        least = RELEVANT_SHARE * self.total.before
+        found = [f for f in self.functions if f.is_significant and f.growth > least]
+        return tuple(sorted(found, key=lambda f: (-f.growth, f.time.key)))
+
+
+Reduce = Callable[[Sequence[StackSample]], Iterable[StackSample]]
+"""Which samples are work, and which line they count for."""
+
+
+def working(samples: Sequence[StackSample]) -> tuple[StackSample, ...]:
+    """Samples that do not wait."""
+    return split_waiting(sample for sample in samples if sample.frames)[0]
+
+
+def compare_functions(
+    a: Sequence[SampledLaunch],
+    b: Sequence[SampledLaunch],
+    reduce_a: Reduce = working,
+    reduce_b: Reduce = working,
+) -> FunctionComparison:
+    """Own time of each function on both sides.
+
+    Raises:
+        ValueError: a side has no launch, or a launch no sample or no step.
+    """
+    work = [[_work(launch, reduce) for launch in side] for side, reduce in ((a, reduce_a), (b, reduce_b))]
+    if not all(work):
+        raise ValueError("each side needs a profile launch")
+    own = [[_readings(launch, _own) for launch in side] for side in work]
+    sums = [[_readings(launch, _everything) for launch in side] for side in work]
+    (total,) = compare_times(sums[0], sums[1])
+    seen = [_sampled(side) for side in own]
+    tested = [
+        difference
+        for difference in compare_times(own[0], own[1])
+        if max(counts.get(difference.key, 0.0) for counts in seen) >= LEAST_SAMPLES
+    ]
+    rates = [float(q) for q in false_discovery_control([d.p for d in tested])] if tested else []
+    processes = _processes(work)
+    rows = tuple(
+        FunctionGrowth(
+            replace(difference, q=q),
+            is_significant=q <= FALSE_DISCOVERY_RATE,
+            is_new=seen[0].get(difference.key, 0.0) == 0.0,
+            processes=processes.get(difference.key, ()),
+        )
+        for difference, q in zip(tested, rates, strict=True)
+    )
+    rows = _with_moves(rows, *work)
+    ranked = tuple(sorted(rows, key=lambda row: (-row.growth, row.time.key)))
+    return FunctionComparison(ranked, total, (len(a), len(b)))
+
+
+def mean_times(
+    side: Sequence[SampledLaunch], reduce: Reduce, name: Callable[[StackSample], KeyT]
+) -> dict[KeyT, float]:
+    """Mean over launches of ms a step, by what samples are named."""
+    launches = [_readings(_work(launch, reduce), name) for launch in side]
+    keys = dict.fromkeys(key for launch in launches for key in launch)
+    return {key: fmean(_reading(launch, key).mean for launch in launches) for key in keys}
+
+
+def compare_times(
+    a: Sequence[Mapping[KeyT, LaunchReading]], b: Sequence[Mapping[KeyT, LaunchReading]]
+) -> tuple[TimeDifference[KeyT], ...]:
+    """Differences of times, by key; what a launch does not have took no time in it."""
+    keys = list(dict.fromkeys(key for launch in (*a, *b) for key in launch))
+    noise = launch_noise((a, b))
+    sides = [[_side([_reading(launch, key) for launch in side], noise) for key in keys] for side in (a, b)]
+    degrees = _PRIOR_WEIGHT + len(a) + len(b) - 2
+    means = [np.array([mean for mean, _ in side]) for side in sides]
+    spread = np.sqrt([left[1] + right[1] for left, right in zip(*sides, strict=True)])
+    difference = means[1] - means[0]
+    reach = t.ppf(0.975, degrees) * spread
+    p = np.minimum(1.0, 2 * t.sf(np.abs(difference) / spread, degrees))
+    columns = (means[0], means[1], difference - reach, difference + reach, p)
+    return tuple(
+        TimeDifference(key, *map(float, row))
+        for key, row in zip(keys, zip(*columns, strict=True), strict=True)
+    )
+
+
+def launch_noise(sides: Sequence[Sequence[Mapping[KeyT, LaunchReading]]]) -> float:
+    """Relative noise between launches of one side, pooled over what was sampled often enough."""
+    squares = []
+    for side in sides:
+        for key in dict.fromkeys(key for launch in side for key in launch):
+            readings = [_reading(launch, key) for launch in side]
+            mean = fmean(reading.mean for reading in readings)
+            if len(readings) < 2 or mean <= 0 or min(r.samples for r in readings) < LEAST_SAMPLES:
+                continue
+            sampling = fmean(reading.variance for reading in readings)
+            squares.append((variance(r.mean for r in readings) - sampling) / mean**2)
+    if not squares:
+        return _PRIOR_NOISE
+    seen = max(0.0, median(squares) / _CHI_MEDIAN)
+    weight = min(float(len(squares)), 2 * _PRIOR_WEIGHT)
+    return max(
+        _LEAST_NOISE, math.sqrt((_PRIOR_WEIGHT * _PRIOR_NOISE**2 + weight * seen) / (_PRIOR_WEIGHT + weight))
+    )
+
+
+def _reading(launch: Mapping[KeyT, LaunchReading], key: KeyT) -> LaunchReading:
+    """What a launch does not have was seen less than once."""
+    found = launch.get(key)
+    if found is not None:
+        return found
+    one = min((own.mean / own.samples for own in launch.values() if own.samples), default=0.0)
+    return LaunchReading(0.0, max(one, 1e-9) ** 2, 0.0)
+
+
+def _side(readings: Sequence[LaunchReading], noise: float) -> tuple[float, float]:
+    """Mean of a side, and its variance."""
+    mean = fmean(reading.mean for reading in readings)
+    expected = fmean(reading.variance for reading in readings) + (noise * mean) ** 2
+    own = len(readings) - 1
+    scatter = variance(reading.mean for reading in readings) if own else 0.0
+    pooled = (_PRIOR_WEIGHT * expected + own * scatter) / (_PRIOR_WEIGHT + own)
+    # That a few launches agree by chance is no knowledge.
+    return mean, max(pooled, expected if own < 3 else 0.0) / len(readings)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Working samples of a window, and the ms a step that one of them stands for."""
+
+    samples: tuple[StackSample, ...]
+    milliseconds: float
+    steps: float
+
+
+def _work(launch: SampledLaunch, reduce: Reduce) -> tuple[_Work, ...]:
+    windows = tuple(_Work(tuple(reduce(w.samples)), w.milliseconds, w.steps) for w in launch.windows)
+    if not windows or any(math.isnan(window.milliseconds) for window in windows):
+        raise ValueError("a launch of a profile has no samples or no steps")
+    return windows
+
+
+def _own(sample: StackSample) -> FunctionKey:
+    return sample.frames[-1].key
+
+
+def _everything(_: StackSample) -> str:
+    return "total"
+
+
+def _readings(launch: Sequence[_Work], name: Callable[[StackSample], KeyT]) -> dict[KeyT, LaunchReading]:
+    """Times of one launch by what samples are named."""
+    counts: defaultdict[KeyT, list[int]] = defaultdict(lambda: [0] * len(launch))
+    for at, window in enumerate(launch):
+        for sample in window.samples:
+            counts[name(sample)][at] += sample.count
+    steps = sum(window.steps for window in launch)
+    readings = {}
+    for key, seen in counts.items():
+        each = [n * window.milliseconds for n, window in zip(seen, launch, strict=True)]
+        spent = sum(own * window.steps for own, window in zip(each, launch, strict=True))
+        chance = sum(
+            n * (window.milliseconds * window.steps) ** 2 for n, window in zip(seen, launch, strict=True)
+        )
+        scatter = variance(each) / len(each) if len(each) > 2 else 0.0
+        readings[key] = LaunchReading(spent / steps, max(chance / steps**2, scatter), sum(seen))
+    return readings
+
+
+def _sampled(side: Sequence[Mapping[KeyT, LaunchReading]]) -> dict[KeyT, float]:
+    counts: defaultdict[KeyT, float] = defaultdict(float)
+    for launch in side:
+        for key, reading in launch.items():
+            counts[key] += reading.samples
+    return dict(counts)
+
+
+def _processes(work: Sequence[Sequence[Sequence[_Work]]]) -> dict[FunctionKey, tuple[str, ...]]:
+    """Roles of the processes in which a function was seen at work."""
+    found: defaultdict[FunctionKey, set[str]] = defaultdict(set)
+    for sample in _samples(work[0]) + _samples(work[1]):
+        found[_own(sample)].add(process_role(sample.process))
+    return {key: tuple(sorted(roles)) for key, roles in found.items()}
+
+
+def _samples(side: Sequence[Sequence[_Work]]) -> list[StackSample]:
+    return [sample for launch in side for window in launch for sample in window.samples]
+
+
+def _with_moves(
+    rows: Sequence[FunctionGrowth], a: Sequence[Sequence[_Work]], b: Sequence[Sequence[_Work]]
+) -> tuple[FunctionGrowth, ...]:
+    """Growth of a function that others below the same caller lost is moved, not new."""
+    left = {
+        row.time.key: -row.time.difference for row in rows if row.is_significant and row.time.difference < 0
+    }
+    if not left:
+        return tuple(rows)
+    before, after = _below(a), _below(b)
+    moved: dict[FunctionKey, FunctionGrowth] = {}
+    for row in sorted(rows, key=lambda row: -row.time.difference):
+        key = row.time.key
+        if not row.is_significant or row.time.difference <= 0:
+            continue
+        for caller in sorted((c for c in after if key in after[c]), key=lambda c: -after[c][key]):
+            lost = {
+                other: min(left[other], before[caller].get(other, 0.0) - after[caller].get(other, 0.0))
+                for other in left
+                if other in before.get(caller, {})
+            }
+            lost = {other: ms for other, ms in lost.items() if ms > 0}
+            amount = min(row.time.difference, sum(lost.values()))
+            if amount <= 0:
+                continue
+            part = amount / sum(lost.values())
+            for other, ms in lost.items():
+                left[other] -= ms * part
+            sources = tuple(sorted(lost, key=lambda other: (-lost[other], other)))
+            moved[key] = replace(row, moved=amount, moved_from=sources)
+            break
+    return tuple(moved.get(row.time.key, row) for row in rows)
+
+
+def _below(side: Sequence[Sequence[_Work]]) -> dict[FunctionKey, dict[FunctionKey, float]]:
+    """Caller -> function -> its own time a step in stacks in which the caller is at most three levels up."""
+    found: defaultdict[FunctionKey, defaultdict[FunctionKey, float]] = defaultdict(lambda: defaultdict(float))
+    for launch in side:
+        steps = sum(window.steps for window in launch) * len(side)
+        for window in launch:
+            for sample in window.samples:
+                callers = {frame.key for frame in sample.frames[-1 - _LEVELS : -1]} - {_own(sample)}
+                for caller in callers:
+                    found[caller][_own(sample)] += sample.count * window.milliseconds * window.steps / steps
+    return {caller: dict(own) for caller, own in found.items()}

@@ -1,0 +1,202 @@
+"""The plan of ``perfbisect explain JOB --hunks``: the culprit's groups of hunks, and what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal
+
+from perfbisect.changes.hunk_groups import HunkGroup, LeftOutFile, left_out_texts
+from perfbisect.changes.hunks import CommitDiff, DiffHunk, HunkId
+from perfbisect.common.quantities import minutes
+from perfbisect.environments.base import Builder
+from perfbisect.errors import BuildError, UsageError
+from perfbisect.explain.hunk_search import HunkSearchPlan
+from perfbisect.jobs.plans import JobPlan, MeasurementConfig, PlanPart, cell_data, runs_per_launch
+from perfbisect.model.cell import Cell
+from perfbisect.model.change import Change
+from perfbisect.model.metric import MetricRef
+
+RUNS = 2
+"""Runs a launch, where the engine can empty its caches between them."""
+
+MAX_LINES = 400
+"""Lines of a side of a hunk that a plan keeps: a new file may have thousands."""
+
+RevertHunks = Callable[[Change, Sequence[HunkId]], Change | str]
+"""Maps a commit and some of its hunks to the commit with these taken back, or to why there is none."""
+
+
+class HunkPart(PlanPart):
+    """A hunk as it is shown. ``removed`` and ``added``: its lines, ``more`` of which are left out."""
+
+    path: str
+    index: int
+    lines: str
+    function: str = ""
+    removed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    more: int = 0
+
+
+class HunkGroupPart(PlanPart):
+    """Hunks that are taken back together. ``minutes``: of the build without them; None: not known.
+
+    ``patch``: what takes them back from the culprit.
+    """
+
+    label: str
+    hunks: tuple[HunkPart, ...]
+    patch: str = ""
+    minutes: float | None = None
+
+    @property
+    def ids(self) -> tuple[HunkId, ...]:
+        return tuple((hunk.path, hunk.index) for hunk in self.hunks)
+
+
+class HunksPlan(JobPlan):
+    """A search of a commit's hunks. ``budget`` in minutes."""
+
+    noun: ClassVar[str] = "search of hunks"
+    verb: Literal["hunks"] = "hunks"
+    source: str
+    """The job whose culprit is explained."""
+    culprit: Change
+    parent: str
+    groups: tuple[HunkGroupPart, ...]
+    left_out: tuple[str, ...] = ()
+    step: float | None = None
+    """Culprit / parent - 1 as that job measured it, of shares the difference; never used as evidence."""
+    slower: bool = True
+    """Whether the culprit is worse than its parent."""
+    runs: int
+    budget: float
+    seed: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return (self.culprit,)
+
+    @property
+    def search(self) -> HunkSearchPlan:
+        """The plan of the search."""
+        metric = self.ref.metric
+        return HunkSearchPlan(
+            groups=len(self.groups),
+            sign=metric.sign,
+            absolute=metric.absolute,
+            min_effect=self.smallest_effect,
+            slower=self.slower,
+            seed=self.seed,
+        )
+
+    def hunks_of(self, node: Sequence[int]) -> tuple[HunkId, ...]:
+        """The hunks of several groups."""
+        return tuple(sorted(hunk for index in node for hunk in self.groups[index].ids))
+
+
+def make_hunks_plan(
+    *,
+    source: str,
+    culprit: Change,
+    diff: CommitDiff,
+    groups: Sequence[HunkGroup],
+    left_out: Sequence[LeftOutFile],
+    cell: Cell,
+    setting: MeasurementConfig,
+    metric: MetricRef,
+    builder: Builder,
+    revert: RevertHunks,
+    patch_of: Callable[[Change, Change], str],
+    min_effect: float | None = None,
+    step: float | None = None,
+    slower: bool = True,
+    budget: float,
+    seed: int = 0,
+    notes: Sequence[str] = (),
+) -> HunksPlan:
+    """Plan a search; a group that cannot be taken back or built is left out.
+
+    Raises:
+        BuildError: the culprit cannot be built.
+        UsageError: --env is wrong, or no group is left.
+    """
+    refusal = builder.refuses(culprit)
+    if refusal is not None and refusal.error:
+        raise UsageError(refusal.reason, next_step="correct --env")
+    if refusal is not None:
+        raise BuildError(
+            f"{culprit.short} cannot be built: {refusal.reason}", next_step="choose another --env"
+        )
+    parts, reasons = [], list(left_out_texts(left_out))
+    for group in groups:
+        reverted = revert(culprit, group.ids)
+        if isinstance(reverted, str):
+            reasons.append(f"{group.label}: {reverted}")
+        elif builder.key(reverted) == builder.key(culprit):
+            reasons.append(f"{group.label}: it is not in the environment of {setting.environment}")
+        else:
+            parts.append(
+                HunkGroupPart(
+                    label=group.label,
+                    hunks=tuple(_hunk_part(diff, hunk) for hunk in group.hunks),
+                    patch=patch_of(culprit, reverted),
+                    minutes=builder.minutes(reverted),
+                )
+            )
+    if not parts:
+        raise UsageError(
+            f"nothing that {culprit.short} changed can be taken back by itself: {'; '.join(reasons)}",
+            next_step="choose an --env that these files enter",
+        )
+    return HunksPlan(
+        cell=cell_data(cell),
+        digest=cell.digest,
+        setting=setting,
+        metric=str(metric),
+        min_effect=min_effect,
+        source=source,
+        culprit=culprit,
+        parent=diff.parent,
+        groups=tuple(parts),
+        left_out=tuple(reasons),
+        step=step,
+        slower=slower,
+        runs=min(RUNS, runs_per_launch(cell)),
+        budget=budget,
+        seed=seed,
+        notes=(*notes, *_build_notes(parts)),
+    )
+
+
+def _hunk_part(diff: CommitDiff, hunk: DiffHunk) -> HunkPart:
+    file = diff.by_path[hunk.path]
+    sides = [
+        [line.decode("utf-8", errors="replace").rstrip("\r\n") for line in lines]
+        for lines in (file.old_lines(hunk), file.new_lines(hunk))
+    ]
+    removed, added = (tuple(side[:MAX_LINES]) for side in sides)
+    return HunkPart(
+        path=hunk.path,
+        index=hunk.index,
+        lines=hunk.lines,
+        function=hunk.function,
+        removed=removed,
+        added=added,
+        more=sum(map(len, sides)) - len(removed) - len(added),
+    )
+
+
+_SLOW_BUILD_MIN = 2.0
+
+
+def _build_notes(parts: Sequence[HunkGroupPart]) -> tuple[str, ...]:
+    slow = [part for part in parts if (part.minutes or 0.0) >= _SLOW_BUILD_MIN]
+    if not slow:
+        return ()
+    each = max(part.minutes or 0.0 for part in slow)
+    return (
+        f"{len(slow)} of {len(parts)} groups need a build of up to {minutes(each)} each time they are taken "
+        "back together with others",
+    )

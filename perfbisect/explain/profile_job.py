@@ -1,0 +1,289 @@
+"""Profiles as a job: launches of both sides in turn in which stacks and operators are recorded.
+
+They follow an A/B that measured the slowdown, and are never a measurement themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from perfbisect.changes.git import Repository
+from perfbisect.compare.plan import SIDES, SidePlan
+from perfbisect.environments.packages import PACKAGES
+from perfbisect.errors import EXIT_OK, PerfbisectError
+from perfbisect.explain.attribution import ProfileExplanation, SettingDifference, explain_profiles
+from perfbisect.explain.diff import StackDiff, read_diff
+from perfbisect.explain.functions import ProfileWindow, SampledLaunch
+from perfbisect.explain.profile_report import (
+    ProfileDocument,
+    ProfileResultDocument,
+    profile_report,
+    result_document,
+)
+from perfbisect.explain.stacks import read_folded
+from perfbisect.explain.trace import TraceProfile, read_trace
+from perfbisect.jobs.documents import (
+    cell_document,
+    change_document,
+    launch_document,
+    metric_document,
+    minutes_document,
+    versions,
+)
+from perfbisect.jobs.folders import Job, finished
+from perfbisect.jobs.journal import Journal, JournalEvent
+from perfbisect.jobs.loop import LaunchPolicy, fits_budget, run_sequentially
+from perfbisect.jobs.plans import JobPlan, plan_cell, require_plan
+from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.workers import WorkerPool
+from perfbisect.measure.profiling import FACT, FOLDER, ProfileFiles
+from perfbisect.model.attempt import Attempt
+from perfbisect.model.cell import Cell, apply_variant
+from perfbisect.model.change import Change
+from perfbisect.report.kind import JobKind, JobStatus
+from perfbisect.serving.log_facts import combine_launches, fact_differences
+
+MOST_LAUNCHES: Final = 2
+"""Profile launches of a side, at most."""
+
+_ORDER: Final = (0, 1, 1, 0)
+_FILES: Final = TypeAdapter(ProfileFiles)
+
+
+class ProfilePlan(JobPlan):
+    """Profile launches of two sides, A B B A. ``source``: the job that is explained.
+
+    ``is_slower``: whether that job showed that B is slower; ``cell``: before variants; ``objects``: folder of
+    commits that perfbisect made.
+    """
+
+    noun: ClassVar[str] = "profile"
+    verb: Literal["profile"] = "profile"
+    source: str
+    a: SidePlan
+    b: SidePlan
+    is_slower: bool
+    launches: int = MOST_LAUNCHES
+    budget: float
+    objects: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sides(self) -> tuple[SidePlan, SidePlan]:
+        return self.a, self.b
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return self.a.change, self.b.change
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The cell as each side serves it."""
+        cell = plan_cell(self)
+        return tuple(apply_variant(cell, side.variant) if side.variant else cell for side in self.sides)
+
+
+def profile_policy(plan: ProfilePlan) -> LaunchPolicy:
+    """The launches of a profile; there is nothing to admit."""
+    cells = plan.cells
+
+    def next_launch(records: Sequence[LaunchRecord]) -> LaunchRequest | str:
+        count = sum(launch.end == "finished" for launch in records)
+        if count >= 2 * plan.launches or (count >= 2 and not fits_budget(records, plan.budget)):
+            return ""
+        side = _ORDER[count % len(_ORDER)]
+        change, name = plan.sides[side].change, f"side {SIDES[side]} ({plan.sides[side].typed})"
+        why = f"profile of {SIDES[side].upper()}, {count + 1} of {2 * plan.launches}"
+        return LaunchRequest(side, change, "profile", 1, why, cells[side], name)
+
+    return LaunchPolicy(next_launch, lambda *_: None, plan.ref, plan.budget, "name another job")
+
+
+def profile(job: Job, tools: JobContext) -> ProfileDocument:
+    """Continue a profile, new or resumed, and compare its sides.
+
+    Raises what :func:`perfbisect.jobs.loop.run_sequentially` raises.
+    """
+    with Journal(job.journal, clock=tools.clock) as journal:
+        plan = require_plan(job, journal.events, ProfilePlan)
+        if not finished(journal.events):
+            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
+            with WorkerPool(job, journal, tools, plan.cells[0]) as pool:
+                run_sequentially(job, journal, tools, pool, profile_policy(plan))
+            # The sides are compared once: recordings may be removed later.
+            result = compare_sides(plan, job, launches(journal.events))
+            journal.append("verdict", {"verdict": result.kind, "result": result.model_dump(mode="json")})
+        return profile_document(job, journal.events)
+
+
+def compare_sides(plan: ProfilePlan, job: Job, records: Sequence[LaunchRecord]) -> ProfileResultDocument:
+    """Compare what was recorded of both sides."""
+    attempts = [
+        [x.attempt for x in records if x.end == "finished" and x.attempt is not None and x.position == side]
+        for side in range(2)
+    ]
+    folders = [
+        [
+            job.path / x.folder / FOLDER
+            for x in records
+            if x.end == "finished" and x.attempt and x.position == side
+        ]
+        for side in range(2)
+    ]
+    problems: list[str] = []
+    sampled: list[list[SampledLaunch]] = [[], []]
+    traces: list[list[TraceProfile]] = [[], []]
+    for side in range(2):
+        for attempt, folder in zip(attempts[side], folders[side], strict=True):
+            files = recorded_files(attempt)
+            problems += files.problems
+            if (launch := read_launch(files, folder, engine_root(attempt))).windows:
+                sampled[side].append(launch)
+            traces[side] += _read_traces(files, folder, problems)
+    diff, reason = _diff(plan)
+    problems += [reason] if reason else []
+    explanation: ProfileExplanation | None = None
+    try:
+        explanation = explain_profiles(
+            sampled[0],
+            sampled[1],
+            diff,
+            is_slower=plan.is_slower,
+            traces=(traces[0], traces[1]),
+            settings=setting_differences(attempts[0], attempts[1]),
+        )
+    except ValueError as error:
+        problems.append(f"the sides are not compared: {error}")
+    return result_document(explanation, tuple(dict.fromkeys(problems)))
+
+
+def recorded_files(attempt: Attempt) -> ProfileFiles:
+    """What a profile launch recorded."""
+    try:
+        return _FILES.validate_python(attempt.provenance.facts.get(FACT, {}))
+    except ValidationError:
+        return ProfileFiles(problems=("what was recorded cannot be read",))
+
+
+def engine_root(attempt: Attempt) -> str:
+    """The folder that holds the engine's package, as its frames name it."""
+    engine: Mapping[str, Any] = attempt.provenance.facts.get("engine", {})
+    file = str(engine.get("file", ""))
+    return str(Path(file).parent.parent) if file else ""
+
+
+def read_launch(files: ProfileFiles, folder: Path, root: str) -> SampledLaunch:
+    """The windows of a profile launch; a file that is gone is left out."""
+    windows = []
+    for window in files.windows:
+        try:
+            text = (folder / window.file).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        samples = read_folded(text, (root,) if root else (), _modules())
+        sampled = ProfileWindow(samples, window.seconds, window.steps)
+        if sampled.milliseconds > 0:
+            windows.append(sampled)
+    return SampledLaunch(tuple(windows))
+
+
+def _read_traces(files: ProfileFiles, folder: Path, problems: list[str]) -> list[TraceProfile]:
+    """The trace of the first worker; the others do the same."""
+    for name in files.traces[:1]:
+        try:
+            trace = read_trace(folder / name)
+        except (OSError, ValueError) as error:
+            problems.append(f"{name}: {error}")
+        else:
+            return [trace] if trace.steps else []
+    return []
+
+
+def _modules() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(package.module for package in PACKAGES.values()))
+
+
+def _diff(plan: ProfilePlan) -> tuple[StackDiff | None, str]:
+    """The diff between the sides, or why there is none."""
+    a, b = plan.changes
+    if a.kind != "commit" or b.kind != "commit" or not plan.setting.repository:
+        return None, "the sides are no two commits of one repository: which lines differ is not known"
+    try:
+        repository = Repository.open(plan.setting.repository)
+        if plan.objects:
+            repository = replace(repository, objects=Path(plan.objects))
+        return read_diff(repository, a.source, b.source, _modules()), ""
+    except PerfbisectError as error:
+        return None, f"no diff: {error.message}"
+
+
+def setting_differences(a: Sequence[Attempt], b: Sequence[Attempt]) -> tuple[SettingDifference, ...]:
+    """What the engines say of themselves, and packages, where the sides differ."""
+    logs, packages = [], []
+    for side in (a, b):
+        facts = [attempt.provenance.facts for attempt in side]
+        logs.append(combine_launches([fact.get("engine_log", {}) for fact in facts]))
+        installed = [dict(_packages(fact.get("engine", {}).get("packages", ()))) for fact in facts]
+        packages.append(installed[-1] if installed else {})
+    names = sorted(name for name in packages[0].keys() & packages[1].keys() - _engines())
+    changed = [(name, packages[0][name], packages[1][name]) for name in names]
+    return (
+        *fact_differences(logs[0], logs[1]),
+        *((name, before, after) for name, before, after in changed if before != after),
+    )
+
+
+def _packages(rows: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name, version) for name, _, version in (str(row).partition("==") for row in rows)]
+
+
+def _engines() -> set[str]:
+    """Distributions under test: their versions differ between any two changes."""
+    return set(PACKAGES)
+
+
+def profile_document(job: Job, events: Sequence[JournalEvent]) -> ProfileDocument:
+    """The document of a profile, finished or not."""
+    plan, records = require_plan(job, events, ProfilePlan), launches(events)
+    stored = next((event.data.get("result") for event in reversed(events) if event.kind == "verdict"), None)
+    rows = tuple(launch_document(x, plan.sides[x.position].change, plan.ref) for x in records)
+    return ProfileDocument(
+        job=job.id,
+        source=plan.source,
+        finished=finished(events),
+        a=change_document(plan.a.change),
+        b=change_document(plan.b.change),
+        cell=cell_document(plan_cell(plan), plan.ref),
+        metric=metric_document(plan.ref, plan.smallest_effect),
+        result=None if stored is None else ProfileResultDocument.model_validate(stored),
+        launches=rows,
+        minutes=minutes_document(records, plan.budget),
+        notes=plan.notes,
+        versions=versions(plan.setting, records),
+    )
+
+
+def _status(document: ProfileDocument) -> JobStatus:
+    result = document.result
+    return JobStatus(
+        outcome="unfinished" if result is None else result.kind,
+        verdict=result.place if result is not None else "",
+        metric=document.metric,
+    )
+
+
+PROFILE: Final[JobKind[ProfilePlan, ProfileDocument]] = JobKind(
+    plan=ProfilePlan,
+    run=profile,
+    document=profile_document,
+    exit_code=lambda _: EXIT_OK,
+    status=_status,
+    report=profile_report,
+    client_change=lambda plan: plan.b.change,
+)

@@ -1,0 +1,328 @@
+"""The document and the report of a profile: the conclusion, and functions and counts that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from perfbisect.explain.attribution import ConclusionKind, OperationGrowth, ProfileExplanation
+from perfbisect.explain.diff import DiffPlace
+from perfbisect.explain.functions import FunctionGrowth
+from perfbisect.explain.summary import profile_sentence
+from perfbisect.explain.trace import CountDifference, kernel_family
+from perfbisect.jobs.documents import (
+    CellDocument,
+    ChangeDocument,
+    Document,
+    LaunchDocument,
+    MetricDocument,
+    MinutesDocument,
+)
+from perfbisect.report.document import (
+    Block,
+    Inline,
+    Items,
+    KeyValues,
+    Paragraph,
+    Report,
+    Section,
+    Tone,
+    Verdict,
+    code,
+    make_table,
+)
+from perfbisect.report.sections import (
+    cell_section,
+    change_text,
+    launch_section,
+    minutes_section,
+    version_section,
+)
+
+MOST_ROWS: Final = 40
+_TOP: Final = 12
+
+
+class FunctionRowDocument(Document):
+    """A function with its own ms a step on both sides. ``growth``: without what ``moved_from`` others.
+
+    ``place``: where it meets the diff, empty for one that did not grow beyond chance.
+    """
+
+    path: str
+    function: str
+    before: float
+    after: float
+    difference: float
+    low: float
+    high: float
+    q: float
+    growth: float
+    significant: bool
+    new: bool
+    moved_from: tuple[str, ...]
+    processes: tuple[str, ...]
+    place: DiffPlace | Literal[""]
+
+
+class OperationRowDocument(Document):
+    """An operator, kernel or copy with its own ms in a step."""
+
+    kind: str
+    name: str
+    family: str
+    before: float
+    after: float
+    difference: float
+    low: float
+    high: float
+    significant: bool
+
+
+class CountRowDocument(Document):
+    """How often a step calls something: least and most. ``exact``: every step of a side the same."""
+
+    kind: str
+    name: str
+    before: tuple[int, int]
+    after: tuple[int, int]
+    exact: bool
+
+
+class ProfileResultDocument(Document):
+    """What the recordings say. ``shares``: of the growth by place; ``place``: ``FILE:LINE FUNCTION``.
+
+    ``launches``: with stacks, of each side; ``settings``: name, value before, value after; ``problems``: why
+    something was not recorded.
+    """
+
+    kind: ConclusionKind | Literal["not compared"]
+    sentence: str
+    growth_ms: float = 0.0
+    shares: dict[str, float] = Field(default_factory=dict)
+    place: str = ""
+    link: str = ""
+    """``FILE:LINE NAME`` of the diff, which the function at ``place`` uses where that is not in it."""
+    total_before: float = 0.0
+    total_after: float = 0.0
+    launches: tuple[int, int] = (0, 0)
+    step: str = ""
+    functions: tuple[FunctionRowDocument, ...] = ()
+    operations: tuple[OperationRowDocument, ...] = ()
+    counts: tuple[CountRowDocument, ...] = ()
+    settings: tuple[tuple[str, str, str], ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class ProfileDocument(Document):
+    """``perfbisect explain JOB --profile``; ``source``: that job."""
+
+    schema_: Literal["perfbisect.profile/1"] = Field(default="perfbisect.profile/1", alias="schema")
+    job: str
+    source: str
+    finished: bool
+    a: ChangeDocument
+    b: ChangeDocument
+    cell: CellDocument
+    metric: MetricDocument
+    result: ProfileResultDocument | None
+    launches: tuple[LaunchDocument, ...]
+    minutes: MinutesDocument
+    notes: tuple[str, ...]
+    versions: dict[str, Any]
+
+
+def result_document(
+    explanation: ProfileExplanation | None, problems: tuple[str, ...]
+) -> ProfileResultDocument:
+    """The comparison as it is kept; None: the sides could not be compared."""
+    if explanation is None:
+        sentence = "Nothing is known of functions: a side has no recording."
+        return ProfileResultDocument(kind="not compared", sentence=sentence, problems=problems)
+    conclusion, functions = explanation.conclusion, explanation.functions
+    place, link = conclusion.location, conclusion.link
+    return ProfileResultDocument(
+        kind=conclusion.kind,
+        sentence=profile_sentence(explanation),
+        growth_ms=conclusion.growth_ms,
+        shares=dict(conclusion.shares),
+        place=f"{place.path}:{place.line} {place.function}" if place is not None else "",
+        link=f"{link.path}:{link.line} {link.name}" if link is not None else "",
+        total_before=functions.total.before,
+        total_after=functions.total.after,
+        launches=functions.launches,
+        step=explanation.step,
+        functions=tuple(_function(row, explanation) for row in _notable(functions.functions)),
+        operations=tuple(map(_operation, explanation.operations[:MOST_ROWS])),
+        counts=tuple(map(_count, explanation.counts)),
+        settings=conclusion.settings,
+        problems=problems,
+    )
+
+
+def _notable(rows: Sequence[FunctionGrowth]) -> tuple[FunctionGrowth, ...]:
+    """Those that differ beyond chance, then the largest differences."""
+    ranked = sorted(rows, key=lambda row: (not row.is_significant, -abs(row.time.difference), row.time.key))
+    return tuple(sorted(ranked[:MOST_ROWS], key=lambda row: (-row.growth, row.time.key)))
+
+
+def _function(row: FunctionGrowth, explanation: ProfileExplanation) -> FunctionRowDocument:
+    time = row.time
+    return FunctionRowDocument(
+        path=time.key[0],
+        function=time.key[1],
+        before=time.before,
+        after=time.after,
+        difference=time.difference,
+        low=time.low,
+        high=time.high,
+        q=time.q,
+        growth=row.growth,
+        significant=row.is_significant,
+        new=row.is_new,
+        moved_from=tuple(f"{path} {name}" for path, name in row.moved_from),
+        processes=row.processes,
+        place=explanation.places.get(time.key, ""),
+    )
+
+
+def _operation(row: OperationGrowth) -> OperationRowDocument:
+    kind, name = row.time.key
+    return OperationRowDocument(
+        kind=kind,
+        name=name,
+        family=kernel_family(name),
+        before=row.time.before,
+        after=row.time.after,
+        difference=row.time.difference,
+        low=row.time.low,
+        high=row.time.high,
+        significant=row.is_significant,
+    )
+
+
+def _count(row: CountDifference) -> CountRowDocument:
+    return CountRowDocument(
+        kind=row.kind, name=row.name, before=row.before, after=row.after, exact=row.is_exact
+    )
+
+
+_TONES: Final[dict[str, Tone]] = {
+    "in the diff": "bad",
+    "called from the diff": "bad",
+    "not in the diff": "open",
+    "no growth seen": "open",
+    "no diff": "open",
+    "no stacks": "open",
+    "not compared": "open",
+}
+
+
+def profile_report(document: ProfileDocument) -> Report:
+    """Functions and operators that differ between the sides, and whether they stand in the diff."""
+    result = document.result
+    title = f"Profile of {document.b.short} against {document.a.short} on {document.cell.name}"
+    if result is None:
+        blocks: list[Block] = [Paragraph("Unfinished: the sides are compared after the last launch.")]
+        verdict = Verdict("unfinished", "open")
+    else:
+        blocks, verdict = _blocks(result), Verdict(result.kind, _TONES[result.kind])
+    sides = KeyValues((("A", change_text(document.a)), ("B", change_text(document.b))))
+    return Report(
+        title,
+        verdict,
+        tuple(blocks),
+        (
+            Section("Sides", (sides,), detail=True),
+            *(_details(result) if result is not None else ()),
+            cell_section(document.cell, document.notes),
+            launch_section(document.launches, document.metric.unit),
+            minutes_section(document.minutes),
+            version_section(document.versions),
+        ),
+    )
+
+
+def _blocks(result: ProfileResultDocument) -> list[Block]:
+    blocks: list[Block] = [Paragraph(result.sentence)]
+    rows = [row for row in result.functions if row.significant] or list(result.functions[:3])
+    if rows:
+        blocks.append(_function_table(rows[:_TOP]))
+        blocks.append(
+            Paragraph(
+                "Own time in ms a step without waiting; that of a library is its caller's. Sampling slows "
+                f"the engine down: compare the sides, not with a benchmark. {_launches(result)}",
+                quiet=True,
+            )
+        )
+    if result.counts:
+        blocks.append(Paragraph(f"A step calls more or less often ({result.step}):"))
+        blocks.append(_count_table(result.counts[:_TOP]))
+    if result.problems:
+        blocks.append(Items(tuple(code(problem) for problem in result.problems)))
+    return blocks
+
+
+def _launches(result: ProfileResultDocument) -> str:
+    a, b = result.launches
+    if min(a, b) > 1:
+        return f"Intervals (95 %) are over {a} and {b} launches, whose noise is shared by all functions."
+    return "One launch of a side shows nothing of its own noise: intervals (95 %) rest on a usual one."
+
+
+def _function_table(rows: Sequence[FunctionRowDocument]) -> Block:
+    titles = ("function", "before*", "after*", "difference*", "in the diff?")
+    return make_table(titles, [_function_cells(row) for row in rows])
+
+
+def _function_cells(row: FunctionRowDocument) -> tuple[Inline, ...]:
+    interval = f"{row.difference:+.2f} ({row.low:+.2f} to {row.high:+.2f})"
+    place: str = row.place or "-"
+    if row.moved_from and row.growth < 0.5 * row.difference:
+        place = f"moved from {', '.join(row.moved_from[:2])}"
+    elif row.new:
+        place = f"{place}, new"
+    name = f"{row.path} {row.function}"
+    return code(name), f"{row.before:.2f}", f"{row.after:.2f}", interval, place
+
+
+def _count_table(rows: Sequence[CountRowDocument]) -> Block:
+    cells: list[tuple[Inline, ...]] = [
+        (row.kind, code(row.name[:120]), _range(row.before), _range(row.after)) for row in rows
+    ]
+    return make_table(("what", "name", "before*", "after*"), cells)
+
+
+def _range(counts: tuple[int, int]) -> str:
+    least, most = counts
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _details(result: ProfileResultDocument) -> tuple[Section, ...]:
+    sections = []
+    if result.functions:
+        sections.append(Section("Functions", (_function_table(result.functions),), detail=True))
+    if result.operations:
+        rows: list[tuple[Inline, ...]] = [
+            (
+                row.family,
+                code(row.name[:120]),
+                f"{row.before:.3f}",
+                f"{row.after:.3f}",
+                f"{row.difference:+.3f} ({row.low:+.3f} to {row.high:+.3f})",
+            )
+            for row in result.operations
+        ]
+        table = make_table(("family", "operator or kernel", "before*", "after*", "difference*"), rows)
+        text = Paragraph(f"Own time in ms of a step {result.step}.", quiet=True)
+        sections.append(Section("Operators and kernels", (text, table), detail=True))
+    if result.settings:
+        differing: list[tuple[Inline, ...]] = [
+            (code(name), code(before), code(after)) for name, before, after in result.settings
+        ]
+        sections.append(
+            Section("Settings", (make_table(("setting", "before", "after"), differing),), detail=True)
+        )
+    return tuple(sections)

@@ -1,0 +1,194 @@
+"""`make bench-explain`: what `perfbisect explain` says of commits of twelve kinds, planted in the real vLLM.
+
+    python -m scripts.bench_explain [--only "a spin"] [--pairs 20] [--seed 1] [--no-hunks]
+
+Each kind of :mod:`scripts.explain_plants` is compared with its parent, profiled and, but for --no-hunks,
+searched for its hunk; --pairs adds pairs that differ in harmless edits alone. Leaves in build/bench-explain/
+the histories, state/, every document, and results.json, which a later call with the same seed goes on from.
+Prints a row for each and exits 0 if the bars hold, 1 if not, 4 while kinds are missing. A kind takes about
+half an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from perfbisect.environments.factory import make_builder
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_OURS
+from perfbisect.model.change import Change
+from scripts.demo import BUILD, CACHE, CELL, DAY, PACKAGE, ROOT, VERSION, say
+from scripts.explain_plants import KINDS, NOTHING, Planted, make
+
+FOLDER = BUILD / "bench-explain"
+
+LEAST_FILES, LEAST_HUNKS = 10, 10
+"""Of the twelve kinds: right file first, and right hunk among decoys."""
+
+BLOCKS = 4
+"""Most blocks of a comparison: what is planted is far above the noise."""
+
+IN_THE_DIFF = ("in the diff", "called from the diff")
+
+
+@dataclass(frozen=True)
+class Score:
+    """What was said of one commit. ``said``: the conclusion's kind; ``place``, ``hunk``: what is named first.
+
+    ``is_right_hunk`` is None where hunks were not searched.
+    """
+
+    name: str
+    seed: int
+    compared: str
+    said: str
+    place: str
+    is_right_file: bool
+    hunk: str = ""
+    is_right_hunk: bool | None = None
+    sentence: str = ""
+
+
+def prepare(folder: Path) -> Path:
+    """The packages of the real vLLM."""
+    builder = make_builder(f"release:{PACKAGE}", repository=None, cache=CACHE, exclude_newer=DAY)
+    change = Change(f"{PACKAGE}=={VERSION}", kind="release")
+    environment = builder.ensure(change, log=folder / "install.log", timeout=3600.0)
+    return Path(environment.engine_file).parent.parent
+
+
+def call(folder: Path, name: str, *arguments: str) -> dict[str, Any]:
+    """Run the command line as a user would; returns its document, which is kept."""
+    command = [str(Path(sys.executable).with_name("perfbisect")), *arguments, "--json", "--full"]
+    say(" ".join(["perfbisect", *command[1:]]))
+    environment = os.environ | {"PERFBISECT_STATE": str(FOLDER / "state"), "PERFBISECT_CACHE": str(CACHE)}
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, cwd=ROOT, text=True, check=False)
+    document: dict[str, Any] = json.loads(done.stdout)
+    (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    return document
+
+
+def score(planted: Planted, seed: int, compared: Mapping[str, Any], profile: Mapping[str, Any]) -> Score:
+    """What the profile says beside what was planted."""
+    result = profile.get("result") or {}
+    place = str(result.get("place", ""))
+    return Score(
+        planted.kind,
+        seed,
+        str(compared.get("verdict", compared.get("error", ""))),
+        str(result.get("kind", profile.get("error", ""))),
+        place,
+        bool(place) and place.split(":")[0] in (planted.hot, planted.guilty),
+        sentence=str(result.get("sentence", "")),
+    )
+
+
+def named_hunk(planted: Planted, document: Mapping[str, Any]) -> tuple[str, bool]:
+    """The label of the group that a search of hunks names, and whether that holds the guilty line."""
+    guilty = [group for group in document.get("groups", ()) if group["guilty"]]
+    if document.get("verdict") != "found" or not guilty:
+        return str(document.get("verdict", document.get("error", ""))), False
+    hunks = [hunk for group in guilty for hunk in group["hunks"]]
+    lines = {line.strip() for hunk in hunks for line in (*hunk["added"], *hunk["removed"])}
+    is_right = planted.line in lines and {hunk["path"] for hunk in hunks} == {planted.guilty}
+    return ", ".join(group["label"] for group in guilty), is_right
+
+
+def explain(kind: str, seed: int, site_packages: Path, *, hunks: bool) -> Score:
+    """Plant, compare, profile and search."""
+    folder = FOLDER / f"{kind.replace(' ', '-')}-{seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    planted = make(site_packages, folder / "repo", kind, seed)
+    (folder / "planted.json").write_text(json.dumps(asdict(planted), indent=1, default=str) + "\n")
+    say(f"{kind}: {planted.guilty or 'nothing'}, {planted.milliseconds:.1f} ms a step")
+    compared = call(
+        folder,
+        "compare",
+        *("compare", CELL, "--repo", str(planted.repository), "--a", planted.parent, "--b", planted.culprit),
+        *("--blocks", str(BLOCKS), "--env", f"overlay:{PACKAGE}=={VERSION},base={planted.parent}"),
+        *("--exclude-newer", DAY),
+    )
+    if "job" not in compared:
+        return score(planted, seed, compared, {})
+    job = str(compared["job"])
+    result = score(planted, seed, compared, call(folder, "profile", "explain", job, "--profile"))
+    if not hunks or kind == NOTHING:
+        return result
+    hunk, is_right = named_hunk(planted, call(folder, "hunks", "explain", job, "--hunks"))
+    return Score(**(asdict(result) | {"hunk": hunk, "is_right_hunk": is_right}))
+
+
+def row(result: Score) -> str:
+    """One commit as a row of the table."""
+    words = {True: "right", False: "wrong", None: "-"}
+    cells = (
+        result.name,
+        result.compared,
+        result.said,
+        result.place or "-",
+        words[result.is_right_file] if result.name != NOTHING else "-",
+        result.hunk or "-",
+        words[result.is_right_hunk],
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def bars(results: Sequence[Score], *, hunks: bool) -> tuple[list[str], int]:
+    """The bars as lines, and the exit code."""
+    planted = [x for x in results if x.name != NOTHING]
+    same = [x for x in results if x.name == NOTHING]
+    files, named = sum(x.is_right_file for x in planted), sum(bool(x.is_right_hunk) for x in planted)
+    false = sum(x.said in IN_THE_DIFF for x in same)
+    lines = [
+        f"right file first: {files} of {len(planted)}; bar {LEAST_FILES} of {len(KINDS)}",
+        f'"in the diff" where nothing differs: {false} of {len(same)}; bar 0 of 20',
+    ]
+    is_missed = files < LEAST_FILES or bool(false)
+    if hunks:
+        lines.insert(1, f"right hunk: {named} of {len(planted)}; bar {LEAST_HUNKS} of {len(KINDS)}")
+        is_missed = is_missed or named < LEAST_HUNKS
+    if false:
+        return lines, EXIT_OURS
+    if len(planted) < len(KINDS):
+        return lines, EXIT_INCONCLUSIVE
+    return lines, EXIT_OURS if is_missed else EXIT_OK
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Explain what is missing, print all that is there; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="a part of a kind's name")
+    parser.add_argument("--pairs", type=int, default=0, help="pairs that differ in nothing")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--no-hunks", action="store_true", help="profiles alone")
+    options = parser.parse_args(argv)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    kept = FOLDER / "results.json"
+    results = [Score(**x) for x in json.loads(kept.read_text())] if kept.exists() else []
+    wanted = [(kind, options.seed) for kind in KINDS if options.only in kind]
+    wanted += [(NOTHING, options.seed + number) for number in range(options.pairs)]
+    site_packages = prepare(FOLDER)
+    for kind, seed in wanted:
+        if any((x.name, x.seed) == (kind, seed) for x in results):
+            continue
+        results.append(explain(kind, seed, site_packages, hunks=not options.no_hunks))
+        kept.write_text(json.dumps([asdict(x) for x in results], indent=1) + "\n")
+    print("| planted | compared | said | first place | file | hunk | right |")
+    print("|---|---|---|---|---|---|---|")
+    print("\n".join(map(row, results)), end="\n\n")
+    lines, code = bars(results, hunks=not options.no_hunks)
+    print("\n".join(lines))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

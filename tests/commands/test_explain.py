@@ -1,0 +1,96 @@
+"""``perfbisect explain`` of jobs with the pretend engine: what moved, what did not, what has no counters."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfbisect.serving.server import Server
+from tests.command_line import isolate, type_command
+from tests.fakes.history import ENGINE, PretendHistory, make_history
+
+CELL = str(Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml")
+CALM = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendHistory:
+    made = make_history(tmp_path / "repo", commits=5, slow=3, factor=2.0, pace=CALM)
+    isolate(tmp_path, monkeypatch)
+    return made
+
+
+def types(*words: str) -> Mapping[str, Any]:
+    outcome = type_command([*words, "--json"])
+    document: Mapping[str, Any] = json.loads(outcome.out)
+    assert "error" not in document, outcome
+    return document
+
+
+def measured(history: PretendHistory, verb: str, *words: str) -> Mapping[str, Any]:
+    client = ("--client", f"existing:{sys.executable},path={ENGINE}")
+    where = ("--repo", str(history.path), "--env", f"overlay:{sys.executable},base=any", *client)
+    return types(verb, CELL, *where, *words)
+
+
+def moved(document: Mapping[str, Any], kind: str = "time") -> Sequence[str]:
+    rows = document["phases"]["phases"]
+    return [row["name"] for row in rows if row["verdict"] == "moved" and row["kind"] == kind]
+
+
+def test_a_slower_step_is_explained_as_decode(history: PretendHistory) -> None:
+    report = measured(history, "bisect", "--budget", "2h", "--good", history.good, "--bad", history.bad)
+    assert (report["outcome"], report["culprit"]["id"]) == ("found", history.culprit)
+    explained = types("explain", report["job"])
+    assert explained["schema"] == "perfbisect.explain/1"
+    assert (explained["a"]["id"], explained["b"]["id"]) == (history.commits[2], history.culprit)
+    assert explained["phases"] == report["phases"]
+    assert moved(explained) == ["decode"]
+    (decode,) = (row for row in explained["phases"]["phases"] if row["name"] == "decode")
+    # A step sleeps 5 ms, or 10.
+    assert decode["a"] > 4.9 and decode["low"] > 0 and decode["difference"] > 4.0
+    (sentence,) = explained["summary"]
+    assert sentence.startswith("Decode +") and "ms a step (+" in sentence
+    for form in ("text", "md", "html"):
+        printed = type_command(["explain", report["job"], "--format", form])
+        assert printed.code == 0 and sentence.split(";")[0] in printed.out
+    for form in ("md", "html"):
+        assert sentence.split(";")[0] in type_command(["report", report["job"], "--format", form]).out
+
+
+def test_equal_sides_have_no_phase_that_moved(history: PretendHistory) -> None:
+    equal = measured(history, "compare", "--a", history.good, "--b", history.commits[1])
+    explained = types("explain", equal["job"])
+    assert explained["phases"] == equal["phases"]
+    assert explained["phases"]["launches_a"] == explained["phases"]["launches_b"] >= 2
+    assert "decode" not in moved(explained)
+    assert [row["name"] for row in explained["phases"]["phases"][:4]] == [
+        "queue", "prefill", "decode", "outside the core",
+    ]  # fmt: skip
+
+
+def test_without_counters_there_is_no_section(
+    history: PretendHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Server, "_metrics", lambda _: "")
+    compared = measured(history, "compare", "--a", history.good, "--b", history.bad)
+    assert (compared["verdict"], compared["phases"]) == ("regression", None)
+    assert "Phases" not in type_command(["report", compared["job"]]).out
+    explained = types("explain", compared["job"])
+    assert (explained["phases"], explained["summary"]) == (None, [])
+    assert any("without counters" in note for note in explained["notes"])
+
+
+def test_a_run_has_no_two_sides(history: PretendHistory) -> None:
+    run = measured(history, "run", "--at", history.good, "--launches", "1")
+    outcome = type_command(["explain", run["job"], "--json"])
+    document = json.loads(outcome.out)
+    assert (outcome.code, document["kind"]) == (2, "UsageError")
+    assert "no two sides" in document["error"]

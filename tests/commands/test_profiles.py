@@ -1,0 +1,95 @@
+"""Which jobs have two sides to profile, and profiles of the pretend engine from the command to the report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfbisect.commands import profiles
+from perfbisect.commands.options import JobOptions
+from perfbisect.commands.profiles import ProfileRequest, measured_sides, plan_profile, profile_sides
+from perfbisect.commands.workspace import open_workspace
+from perfbisect.errors import UsageError
+from perfbisect.explain.profile_report import ProfileDocument
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.journal import read
+from perfbisect.measure import profiling
+from perfbisect.measure.profiling import ProfileLimits
+from tests.command_line import isolate, type_command
+from tests.fakes.history import ENGINE, PretendHistory, make_history
+from tests.fixtures.jobs import MakePlan, NewJob, new_job, plan_for
+from tests.jobs.world import Watch, World, history, verdict
+from tests.measure.test_profiling import py_spy
+
+__all__ = ["new_job", "plan_for"]
+
+CELL = str(Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml")
+CALM = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
+
+
+def bisected(plan_for: MakePlan, new_job: NewJob, world: World) -> Job:
+    watch = Watch()
+    job = new_job(plan_for(world), watch, world)
+    verdict(job, watch, world)
+    return job
+
+
+def test_a_bisection_has_its_culprit_and_the_change_before_it(plan_for: MakePlan, new_job: NewJob) -> None:
+    world = World(history(6).changes, slow=4, factor=1.5)
+    job = bisected(plan_for, new_job, world)
+    sides = measured_sides(job, read(job.journal).events)
+    assert (sides.a.change, sides.b.change) == (world.changes[3], world.changes[4])
+    assert sides.is_slower
+
+
+def test_a_bisection_without_a_culprit_has_none(plan_for: MakePlan, new_job: NewJob) -> None:
+    job = bisected(plan_for, new_job, World(history(6).changes, slow=None))
+    with pytest.raises(UsageError, match="names no single culprit") as caught:
+        measured_sides(job, read(job.journal).events)
+    assert caught.value.next_step == f"perfbisect report {job.id}"
+
+
+@pytest.fixture
+def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendHistory:
+    made = make_history(tmp_path / "repo", commits=3, slow=2, factor=2.0, pace=CALM)
+    isolate(tmp_path, monkeypatch)
+    spy = py_spy(tmp_path)
+    for module in (profiling, profiles):
+        monkeypatch.setattr(module, "find_py_spy", lambda: spy)
+    quick = ProfileLimits(windows=1, window=1.0, load=20.0, trace=5.0, answer=5.0, least_steps=1)
+    monkeypatch.setattr(profiling, "ProfileLimits", lambda: quick)
+    return made
+
+
+@pytest.mark.slow
+def test_the_sides_of_a_comparison_are_profiled(pretend: PretendHistory, tmp_path: Path) -> None:
+    compared = type_command(
+        [
+            *("compare", CELL, "--repo", str(pretend.path), "--a", pretend.good, "--b", pretend.bad),
+            *("--blocks", "2", "--env", f"overlay:{sys.executable},base=any"),
+            *("--client", f"existing:{sys.executable},path={ENGINE}", "--quiet"),
+        ]
+    )
+    assert "regression" in compared.out
+    source, workspace = Jobs(tmp_path / "state").all()[-1], open_workspace()
+    dry = profile_sides(workspace, source, ProfileRequest(JobOptions(quiet=True), dry_run=True))
+    assert "4 profile launches" in "\n".join(dry.lines)
+    planned = plan_profile(workspace, source, ProfileRequest(JobOptions(quiet=True)))
+    assert planned.plan.is_slower and planned.plan.source == source.id
+    before = read(source.journal).events
+    result = profile_sides(workspace, source, ProfileRequest(JobOptions(quiet=True), launches=1))
+    document = result.document
+    assert isinstance(document, ProfileDocument)
+    assert [launch.change.id for launch in document.launches] == [pretend.good, pretend.bad]
+    assert {(x.purpose, x.outcome, x.value) for x in document.launches} == {("profile", "measured", None)}
+    assert document.result is not None
+    # The stub records one function of no file of the diff; its share of a step is as long as the step.
+    assert document.result.kind in ("not in the diff", "no growth seen")
+    assert document.result.launches == (1, 1)
+    assert read(source.journal).events == before
+    job = Jobs(tmp_path / "state").find(document.job)
+    assert document.result.sentence in type_command(["report", job.id]).out
+    with pytest.raises(UsageError, match="has no two sides"):
+        plan_profile(workspace, job, ProfileRequest(JobOptions()))

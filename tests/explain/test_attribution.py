@@ -1,0 +1,287 @@
+"""What part of a growth stands in the diff."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from perfbisect.explain.attribution import compare_operations, explain_profiles
+from perfbisect.explain.diff import StackDiff, build_diff, parse_diff
+from perfbisect.explain.functions import ProfileWindow, SampledLaunch
+from perfbisect.explain.stacks import StackFrame, StackSample
+from perfbisect.explain.summary import profile_sentence
+from perfbisect.explain.trace import TraceProfile, TraceStep
+
+PATH, OTHER = "vllm/v1/scheduler.py", "vllm/v1/worker.py"
+BEFORE = """\
+class Scheduler:
+    def schedule(self):
+        return self.choose()
+
+    def choose(self):
+        return sorted(self.queue)
+"""
+AFTER = """\
+class Scheduler:
+    def schedule(self):
+        self.check()
+        return self.choose()
+
+    def check(self):
+        assert len(set(self.blocks)) == len(self.blocks)
+
+    def choose(self):
+        return sorted(self.queue)
+"""
+PATCH = f"""\
+diff --git a/{PATH} b/{PATH}
+--- a/{PATH}
++++ b/{PATH}
+@@ -2,0 +3 @@ class Scheduler:
++        self.check()
+@@ -4,0 +6,3 @@ class Scheduler:
++    def check(self):
++        assert len(set(self.blocks)) == len(self.blocks)
++
+"""
+VALUES = """\
+diff --git a/vllm/moe/E=8.json b/vllm/moe/E=8.json
+--- a/vllm/moe/E=8.json
++++ b/vllm/moe/E=8.json
+@@ -1 +1 @@
+-1
++2
+"""
+KERNEL = """\
+diff --git a/csrc/layernorm_kernels.cu b/csrc/layernorm_kernels.cu
+--- a/csrc/layernorm_kernels.cu
++++ b/csrc/layernorm_kernels.cu
+@@ -20,0 +21 @@ __global__ void rms_norm_kernel(
++  __syncthreads();
+"""
+
+Frame = tuple[str, str, int]
+LOOP: Frame = ("Core.loop", "vllm/v1/core.py", 5)
+CHECK: Frame = ("Scheduler.check", PATH, 7)
+CALL: Frame = ("Scheduler.schedule", PATH, 3)
+CHOOSE_A: Frame = ("Scheduler.choose", PATH, 6)
+CHOOSE_B: Frame = ("Scheduler.choose", PATH, 10)
+FORWARD: Frame = ("Worker.forward", OTHER, 8)
+DUMPS: Frame = ("dumps", "json/__init__.py", 4)
+WAIT: Frame = ("Poller.poll", "zmq/sugar/poll.py", 9)
+
+
+def diff_of(text: str) -> StackDiff:
+    texts = {PATH: (BEFORE, AFTER)}
+    return build_diff(
+        parse_diff(text),
+        lambda path: texts.get(path, (None, None))[0],
+        lambda path: texts.get(path, (None, None))[1],
+        ("vllm",),
+    )
+
+
+def launch(times: Mapping[tuple[Frame, ...], float]) -> SampledLaunch:
+    """10 s at 200 samples a second in which the engine makes 200 steps of 50 ms."""
+    counts = {frames: round(ms / 50.0 * 2000) for frames, ms in times.items()}
+    counts[LOOP, WAIT] = 2000 - sum(counts.values())
+    samples = tuple(
+        StackSample("VLLM::EngineCore", "MainThread", tuple(StackFrame(*f) for f in frames), count)
+        for frames, count in counts.items()
+        if count
+    )
+    return SampledLaunch((ProfileWindow(samples, 10.0, 200.0),))
+
+
+BASE = {(LOOP, CALL, CHOOSE_A): 4.0, (LOOP, FORWARD): 10.0}
+SAME = {(LOOP, CALL, CHOOSE_B): 4.0, (LOOP, FORWARD): 10.0}
+
+
+def test_lines_that_were_added() -> None:
+    b = SAME | {(LOOP, CALL, CHECK): 8.0}
+    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True)
+    conclusion = told.conclusion
+    assert conclusion.kind == "in the diff"
+    assert conclusion.share("changed line") == pytest.approx(1.0)
+    assert conclusion.growth_ms == pytest.approx(8.0, abs=0.1)
+    assert conclusion.location is not None
+    assert conclusion.location.is_added
+    assert told.places == {(PATH, "Scheduler.check"): "changed line"}
+    assert profile_sentence(told) == (
+        f"100 % of the growth is in {PATH}:7 Scheduler.check, which this commit added."
+    )
+
+
+def test_what_changed_lines_call() -> None:
+    b = SAME | {(LOOP, CALL, ("Pool.count", "vllm/v1/pool.py", 3), DUMPS): 8.0}
+    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True)
+    assert told.conclusion.kind == "called from the diff"
+    assert profile_sentence(told) == (
+        f"100 % of the growth is called from {PATH}:3 Scheduler.schedule, which this commit changed."
+    )
+
+
+def test_what_a_changed_line_calls_is_told_beside_it() -> None:
+    count: Frame = ("Pool.count", "vllm/v1/pool.py", 3)
+    b = SAME | {(LOOP, CALL, CHECK): 9.0, (LOOP, CALL, CHECK, count): 3.0}
+    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True)
+    assert profile_sentence(told) == (
+        f"75 % of the growth is in {PATH}:7 Scheduler.check, which this commit added; "
+        "25 % in what the diff calls."
+    )
+
+
+def test_growth_elsewhere_beside_a_diff() -> None:
+    b = {(LOOP, CALL, CHOOSE_B): 4.0, (LOOP, FORWARD): 20.0}
+    settings = (("block_size", "16", "8"),)
+    told = explain_profiles(
+        [launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True, settings=settings
+    )
+    assert told.conclusion.kind == "not in the diff"
+    assert profile_sentence(told) == (
+        f"None of the growth stands in the diff; most is in {OTHER}:8 Worker.forward. "
+        "The sides differ in block_size 16 -> 8."
+    )
+
+
+def test_growth_in_several_places_is_shared() -> None:
+    b = {(LOOP, CALL, CHOOSE_B): 4.0, (LOOP, FORWARD): 16.0, (LOOP, CALL, CHECK): 12.0}
+    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True)
+    assert told.conclusion.shares == pytest.approx({"changed line": 2 / 3, "elsewhere": 1 / 3}, abs=0.01)
+    assert "67 % of the growth is in" in profile_sentence(told)
+
+
+def test_a_file_of_values_is_named() -> None:
+    b = {(LOOP, CALL, CHOOSE_A): 4.0, (LOOP, FORWARD): 20.0}
+    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(VALUES), is_slower=True)
+    assert profile_sentence(told) == (
+        f"None of the growth stands in the diff; most is in {OTHER}:8 Worker.forward. "
+        "The diff changes vllm/moe/E=8.json."
+    )
+
+
+def test_growth_elsewhere_that_uses_what_the_diff_changes() -> None:
+    settings = "vllm/v1/settings.py"
+    texts = {
+        settings: "AUDIT = True\n",
+        OTHER: "from vllm.v1 import settings\n\n\nclass Worker:\n\n    def forward(self):\n        x = 1\n"
+        "        return settings.AUDIT\n",
+    }
+    patch = f"diff --git a/{settings} b/{settings}\n--- a/{settings}\n+++ b/{settings}\n@@ -1 +1 @@\n-A\n+B\n"
+    diff = build_diff(parse_diff(patch), lambda _: "AUDIT = False\n", texts.get, ("vllm",))
+    b = {(LOOP, CALL, CHOOSE_A): 4.0, (LOOP, FORWARD): 20.0}
+    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff, is_slower=True)
+    assert told.conclusion.kind == "not in the diff"
+    assert profile_sentence(told) == (
+        f"None of the growth stands in the diff; most is in {OTHER}:8 Worker.forward, which uses "
+        f"the value AUDIT that this commit changed at {settings}:1."
+    )
+
+
+def test_nothing_is_claimed_where_the_ab_saw_no_slowdown() -> None:
+    b = SAME | {(LOOP, CALL, CHECK): 8.0}
+    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=False)
+    assert (told.conclusion.kind, told.places) == ("no growth seen", {})
+    assert profile_sentence(told) == (
+        f"The sides do not differ beyond noise; {PATH} Scheduler.check grew most, by 8.00 ms a step."
+    )
+    told = explain_profiles([launch(BASE)], [launch(SAME)] * 2, diff_of(PATCH))
+    assert profile_sentence(told) == (
+        "No function grew beyond the noise of 1 profile launch before and 2 after."
+    )
+
+
+def test_without_a_diff_nothing_stands_in_it() -> None:
+    b = SAME | {(LOOP, CALL, CHECK): 8.0}
+    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, None, is_slower=True)
+    assert told.conclusion.kind == "no diff"
+    assert "Scheduler.check grew most, by 8.00 ms a step" in profile_sentence(told)
+
+
+def noisy(rng: np.random.Generator, base: Mapping[tuple[Frame, ...], float]) -> SampledLaunch:
+    pace = float(np.exp(rng.normal(0, 0.06)))
+    times = {}
+    for frames, ms in base.items():
+        expected = ms * pace * float(np.exp(rng.normal(0, 0.06))) / 50.0 * 2000
+        times[frames] = float(rng.poisson(expected)) / 2000 * 50.0
+    return launch(times)
+
+
+def test_pairs_that_differ_in_nothing_are_never_in_the_diff() -> None:
+    """The diff touches hot code; an A/B that erred in favour of a slowdown is the worst case."""
+    hot = {(LOOP, CALL, CHECK): 5.0, (LOOP, ("Scheduler.schedule", PATH, 4)): 3.0}
+    functions = {(LOOP, (f"f{i}", OTHER, i)): 6.0 / (1 + i) for i in range(12)}
+    kinds = []
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 77])
+        sides: list[Sequence[SampledLaunch]] = [
+            [noisy(rng, hot | functions) for _ in range(2)] for _ in range(2)
+        ]
+        kinds.append(explain_profiles(*sides, diff_of(PATCH), is_slower=True).conclusion.kind)
+    assert kinds.count("in the diff") + kinds.count("called from the diff") <= 1
+
+
+def trace(norm_ms: float, copies: int = 1, steps: int = 8) -> TraceProfile:
+    kernel, other = "void vllm::rms_norm_kernel<c10::Half>(...)", "ampere_gemm_f16"
+    return TraceProfile(
+        tuple(
+            TraceStep(
+                "execute_context_0(0)_generation_4(4)",
+                9.0,
+                {("kernel", kernel): 2, ("kernel", other): 3, ("copy", "Memcpy DtoH"): copies},
+                {
+                    ("kernel", kernel): norm_ms * (1 + 0.001 * i),
+                    ("kernel", other): 5.0,
+                    ("copy", "Memcpy DtoH"): 0.01,
+                },
+            )
+            for i in range(steps)
+        ),
+        {},
+    )
+
+
+def test_a_kernel_is_found_in_the_diff_of_its_source() -> None:
+    traces = ([trace(1.0)] * 2, [trace(3.0)] * 2)
+    sides = [launch(BASE)] * 2, [launch(BASE)] * 2
+    told = explain_profiles(*sides, diff_of(KERNEL), is_slower=True, traces=traces)
+    assert told.conclusion.kind == "in the diff"
+    assert told.operations[0].time.difference == pytest.approx(2.0, abs=0.02)
+    assert profile_sentence(told) == (
+        "100 % of the growth of kernels and operators is in csrc/layernorm_kernels.cu:21 rms_norm_kernel, "
+        "which this commit changed."
+    )
+    # The same kernel beside a diff of another one, and without a slowdown.
+    for diff, slower in (
+        (diff_of(KERNEL.replace("rms_norm_kernel", "rotary_kernel")), True),
+        (diff_of(KERNEL), False),
+    ):
+        told = explain_profiles(*sides, diff, is_slower=slower, traces=traces)
+        assert told.conclusion.kind == "no growth seen"
+
+
+def test_without_stacks_kernels_are_compared() -> None:
+    traces = ([trace(1.0)] * 2, [trace(3.0)] * 2)
+    told = explain_profiles([], [], diff_of(KERNEL), is_slower=True, traces=traces)
+    assert told.conclusion.kind == "in the diff"
+    told = explain_profiles([], [launch(BASE)], diff_of(PATCH), is_slower=True, traces=traces)
+    assert (told.conclusion.kind, told.functions.launches) == ("no stacks", (0, 1))
+    assert told.operations[0].is_significant
+
+
+def test_counts_of_a_step_are_told() -> None:
+    told = explain_profiles(
+        [launch(BASE)], [launch(BASE)], None, traces=([trace(1.0)], [trace(1.0, copies=2)])
+    )
+    (count,) = told.counts
+    assert (count.kind, count.name, count.before, count.after) == ("copy", "Memcpy DtoH", (1, 1), (2, 2))
+
+
+def test_without_common_steps_no_operations_are_compared() -> None:
+    assert compare_operations([trace(1.0)], [], "execute_context_0(0)_generation_4(4)") == ()
+    told = explain_profiles(
+        [launch(BASE)], [launch(BASE)], None, traces=([trace(1.0)], [trace(1.0, steps=2)])
+    )
+    assert (told.step, told.operations) == ("", ())

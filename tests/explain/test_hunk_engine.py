@@ -1,0 +1,166 @@
+"""A squash merge of the pretend engine with one guilty hunk: real git, real processes, killed once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perfbisect.cli.app import run as cli
+from perfbisect.commands.hunks import HunksRequest, plan_hunks
+from perfbisect.commands.options import JobOptions
+from perfbisect.commands.workspace import open_workspace
+from perfbisect.errors import EXIT_REGRESSION, UsageError
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.journal import read
+from tests.fakes.gitwriter import HistoryWriter
+from tests.fakes.history import ENGINE, engine_files, with_step
+from tests.jobs.test_kill9 import CELL, marked
+
+MEASURED = (
+    *("--env", f"overlay:{sys.executable},base=any"),
+    *("--client", f"existing:{sys.executable},path={ENGINE}", "--quiet"),
+)
+
+SEARCH = """
+import sys
+from perfbisect.commands.hunks import HunksRequest, search_hunks
+from perfbisect.commands.options import JobOptions
+from perfbisect.commands.output import print_output
+from perfbisect.commands.workspace import open_workspace
+workspace = open_workspace()
+result = search_hunks(workspace, workspace.jobs.find(sys.argv[1]), HunksRequest(JobOptions(as_json=True)))
+sys.exit(print_output(result, as_json=True, full=True))
+"""
+
+
+def squash_merge(path: Path) -> tuple[str, str, str]:
+    """A repository: a commit, one that changes only documentation, and the squash merge."""
+    files = engine_files()
+    for name in ("LAUNCH_SD", "RUN_SD", "OUTLIER_PROBABILITY"):
+        value = b"0.0" if name == "OUTLIER_PROBABILITY" else b"0.004"
+        pattern = rb"^%s = .*$" % name.encode()
+        files["vllm/pace.py"] = re.sub(
+            pattern, b"%s = %s" % (name.encode(), value), files["vllm/pace.py"], flags=re.M
+        )
+    merge: dict[str, bytes | None] = {
+        "vllm/pace.py": with_step(files["vllm/pace.py"], 1.8),
+        "vllm/prefix_cache.py": files["vllm/prefix_cache.py"].replace(b"known = 0", b"known = int(0)"),
+        "vllm/server.py": files["vllm/server.py"]
+        .replace(
+            b"self.completions += 1\n", b"self.completions += 1\n            totals.note(self.completions)\n"
+        )
+        .replace(
+            b"from . import faults, pace, processes\n", b"from . import faults, pace, processes, totals\n"
+        ),
+        "vllm/totals.py": b"def note(count):\n    return count\n",
+        "vllm/noise.py": files["vllm/noise.py"].replace(b"self._run = 1.0", b"self._run = 1.0 * 1.0"),
+        "docs/notes.md": b"# Notes\n\nmore\n",
+        "tests/test_totals.py": b"assert True\n",
+    }
+    writer = HistoryWriter(path)
+    writer.commit("Import the engine", files | {"docs/notes.md": b"# Notes\n"})
+    writer.commit("[Docs] Note", {"docs/notes.md": b"# Notes\n\nnote\n"})
+    writer.commit("[Core] Count what was done (#4711)", merge)
+    first, parent, culprit = writer.finish()
+    return first, parent, culprit
+
+
+@pytest.fixture
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, tuple[str, str, str]]:
+    """The merge, compared with its parent."""
+    commits = squash_merge(tmp_path / "repo")
+    for name in ("STATE", "CACHE", "LOCKS"):
+        monkeypatch.setenv(f"PERFBISECT_{name}", str(tmp_path / name.lower()))
+    monkeypatch.setenv("PERFBISECT_BACKOFF", "0.1,0.1")
+    monkeypatch.chdir(tmp_path)
+    return compare(tmp_path, commits[1], commits[2]), commits
+
+
+def compare(folder: Path, a: str, b: str) -> Job:
+    arguments = ("compare", str(CELL), "--repo", str(folder / "repo"), "--a", a, "--b", b, "--blocks", "2")
+    assert cli([*arguments, *MEASURED]) == EXIT_REGRESSION
+    return Jobs(folder / "state").all()[-1]
+
+
+@pytest.mark.slow
+def test_the_guilty_hunk_is_found_through_a_kill(
+    tmp_path: Path, compared: tuple[Job, tuple[str, str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, (_, parent, culprit) = compared
+    planned = plan_hunks(open_workspace(), source, HunksRequest(JobOptions(), dry_run=True))
+    labels = [group.label for group in planned.plan.groups]
+    assert [label.partition(":")[0] for label in labels] == [
+        *("vllm/noise.py", "vllm/pace.py", "vllm/prefix_cache.py", "vllm/server.py")
+    ]
+    assert "vllm/totals.py" in labels[3]
+    assert planned.plan.left_out == (
+        "documentation and examples: docs/notes.md",
+        "tests: tests/test_totals.py",
+    )
+    assert planned.plan.parent == parent and planned.plan.slower
+    assert planned.shown.step == pytest.approx(0.8, abs=0.15)
+    assert planned.shown.launches is not None
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", SEARCH, source.id],
+        env=dict(os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    job = begun(tmp_path / "state", source, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    capsys.readouterr()
+    assert cli(["resume", job.id, "--json", "--full", "--quiet"]) == EXIT_REGRESSION
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "perfbisect.hunks/1"
+    assert document["verdict"] == "found"
+    (guilty,) = [group for group in document["groups"] if group["guilty"]]
+    assert guilty["label"] == labels[1]
+    assert guilty["hunks"][0]["added"] == ["STEP_MS = 9.0000"]
+    assert document["share"]["effect"] == pytest.approx(1 / 1.8 - 1, abs=0.06)
+    assert marked(tmp_path / "state") == []
+    assert "STEP_MS = 9.0000" in job.page.read_text() and ">> +STEP_MS = 9.0000" in job.report.read_text()
+    assert cli(["status", job.id, "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["verb"], status["outcome"]) == ("hunks", "found")
+    # The patch file is a change that the grammar of changes has.
+    assert (
+        cli(["changes", "show", f"{culprit}+patch:{document['patch']}", "--repo", str(tmp_path / "repo")])
+        == 0
+    )
+
+
+def begun(state: Path, source: Job, process: subprocess.Popen[str]) -> Job:
+    """The search, once five of its launches have ended."""
+    while process.poll() is None:
+        job = Jobs(state).all()[-1]
+        if job != source and [event.kind for event in read(job.journal).events].count("finished") >= 5:
+            return job
+        time.sleep(0.02)
+    pytest.fail(f"it ended: {process.communicate()}")
+
+
+@pytest.mark.slow
+def test_only_a_commit_and_its_parent_can_be_explained(
+    tmp_path: Path, compared: tuple[Job, tuple[str, str, str]]
+) -> None:
+    source, (first, parent, culprit) = compared
+    workspace, request = open_workspace(), HunksRequest(JobOptions(), dry_run=True)
+    other = compare(tmp_path, first, culprit)
+    with pytest.raises(UsageError, match="compares no commit with its parent"):
+        plan_hunks(workspace, other, request)
+    assert source.id != other.id
+    assert cli(["run", str(CELL), "--repo", str(tmp_path / "repo"), "--at", parent, *MEASURED]) == 0
+    with pytest.raises(UsageError, match="is neither a bisection nor a comparison"):
+        plan_hunks(workspace, Jobs(tmp_path / "state").all()[-1], request)

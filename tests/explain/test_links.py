@@ -1,0 +1,105 @@
+"""What a function uses of a diff that does not hold it."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfbisect.explain.diff import StackDiff, assigned_names, build_diff, parse_diff
+from perfbisect.explain.links import DiffLink, find_link
+
+SETTINGS = "vllm/v1/settings.py"
+BEAT = "vllm/v1/beat.py"
+TUNED = "vllm/v1/tuned.json"
+TEXTS = {
+    SETTINGS: (
+        "AUDIT = False\nLIMIT = 3\n\n\ndef limit():\n    return 3\n",
+        "AUDIT = True\nLIMIT = 3\n\n\ndef limit():\n    return 30\n",
+    ),
+    BEAT: ("LOCK = 1\n\n\ndef beat():\n    a()\n", "LOCK = 1\n\n\ndef beat():\n    b()\n"),
+    TUNED: ("1\n", "2\n"),
+}
+PATCH = f"""\
+diff --git a/{SETTINGS} b/{SETTINGS}
+--- a/{SETTINGS}
++++ b/{SETTINGS}
+@@ -1 +1 @@
+-AUDIT = False
++AUDIT = True
+@@ -6 +6 @@ def limit():
+-    return 3
++    return 30
+diff --git a/{BEAT} b/{BEAT}
+--- a/{BEAT}
++++ b/{BEAT}
+@@ -5 +5 @@ def beat():
+-    a()
++    b()
+diff --git a/{TUNED} b/{TUNED}
+--- a/{TUNED}
++++ b/{TUNED}
+@@ -1 +1 @@
+-1
++2
+"""
+
+
+@pytest.fixture(scope="module")
+def diff() -> StackDiff:
+    return build_diff(
+        parse_diff(PATCH),
+        lambda path: TEXTS[path][0],
+        lambda path: TEXTS[path][1] if path in TEXTS else None,
+        ("vllm",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("imports", "body", "link"),
+    [
+        ("from vllm.v1 import settings", "settings.AUDIT", DiffLink("value", "AUDIT", SETTINGS, 1)),
+        ("from vllm.v1 import settings as _s", "_s.AUDIT", DiffLink("value", "AUDIT", SETTINGS, 1)),
+        ("import vllm.v1.settings as s", "s.AUDIT", DiffLink("value", "AUDIT", SETTINGS, 1)),
+        ("from vllm.v1.settings import AUDIT as on", "on", DiffLink("value", "AUDIT", SETTINGS, 1)),
+        ("from .settings import AUDIT", "AUDIT", DiffLink("value", "AUDIT", SETTINGS, 1)),
+        ("from . import settings", "settings.AUDIT", DiffLink("value", "AUDIT", SETTINGS, 1)),
+        ("from ..v1 import settings", "settings.limit()", DiffLink("function", "limit", SETTINGS, 5)),
+        ("from vllm.v1.settings import limit", "limit()", DiffLink("function", "limit", SETTINGS, 5)),
+        # A thread of a changed module may hold what this function waits for.
+        ("from vllm.v1 import beat", "beat.LOCK", DiffLink("module", "beat", BEAT, 5)),
+        ("", "open('x/tuned.json')", DiffLink("data file", "x/tuned.json", TUNED, 1)),
+        ("from vllm.v1.settings import LIMIT", "LIMIT", None),
+        ("from vllm.v2 import settings", "settings.AUDIT", None),
+        ("from vllm.v1 import settings", "other.AUDIT", None),
+        ("import settings", "settings.AUDIT", None),
+    ],
+)
+def test_what_a_function_uses(diff: StackDiff, imports: str, body: str, link: DiffLink | None) -> None:
+    source = (
+        f"{imports}\n\n\nclass Scheduler:\n    def schedule(self):\n        x = {body}\n        return x\n"
+    )
+    assert find_link(source, "vllm/v1/scheduler.py", 7, diff) == link
+
+
+def test_only_the_function_itself_counts(diff: StackDiff) -> None:
+    source = (
+        "from vllm.v1 import settings\n\n\ndef f():\n    return settings.AUDIT\n\n\ndef g():\n    return 1\n"
+    )
+    assert find_link(source, "vllm/a.py", 5, diff) is not None
+    assert find_link(source, "vllm/a.py", 9, diff) is None
+    assert find_link(source, "vllm/a.py", 2, diff) is None
+    assert find_link("def broken(:\n", "vllm/a.py", 1, diff) is None
+
+
+def test_an_import_within_the_function_counts(diff: StackDiff) -> None:
+    source = (
+        "def f():\n    from vllm.v1 import settings as _settings\n    if _settings.AUDIT:\n        pass\n"
+    )
+    link = find_link(source, "vllm/a.py", 3, diff)
+    assert link == DiffLink("value", "AUDIT", SETTINGS, 1)
+
+
+def test_values_are_those_that_changed_lines_assign(diff: StackDiff) -> None:
+    assert diff.values[SETTINGS] == (("AUDIT", 1),)
+    source = "A = 1\nB: int = (\n    2\n)\n\n\nclass C:\n    d = 3\n\n    def f(self):\n        e = 4\n"
+    assert assigned_names(source, frozenset({1, 3, 8, 11})) == (("A", 1), ("B", 3), ("d", 8))
+    assert assigned_names("def broken(:\n", frozenset({1})) == ()

@@ -1,0 +1,234 @@
+"""Profiles as a job: launches in turn, resuming, what is compared, and its report."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfbisect.compare.plan import SidePlan
+from perfbisect.errors import Interrupted
+from perfbisect.explain.profile_job import PROFILE, ProfilePlan, profile, profile_document
+from perfbisect.explain.profile_report import ProfileDocument
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.plans import MeasurementConfig, cell_data, write_plan
+from perfbisect.measure.attempt import write_attempt
+from perfbisect.measure.executor import AttemptRequest, Sink, Started
+from perfbisect.measure.profiling import FOLDER
+from perfbisect.model.attempt import Attempt, Provenance
+from perfbisect.model.change import Change
+from perfbisect.report.html import report_html
+from perfbisect.report.markdown import report_markdown
+from perfbisect.report.terminal import report_lines
+from tests.explain.test_attribution import AFTER, BEFORE, PATH
+from tests.jobs.world import Clock, Watch, cell
+
+ROOT = "/x/environments/ab12/layer"
+MAIN = f'process 7:"VLLM::EngineCore";thread (7): MainThread;Core.loop ({ROOT}/vllm/v1/core.py:5);'
+
+
+def folded(times: dict[str, int]) -> str:
+    """800 samples: those named, the rest waits."""
+    lines = [f"{MAIN}{stack.replace('@', f'{ROOT}/{PATH}')} {count}" for stack, count in times.items()]
+    idle = 800 - sum(times.values())
+    return "\n".join(
+        [*lines, f"{MAIN}Poller.poll (/x/lib/python3.11/site-packages/zmq/sugar/poll.py:9) {idle}"]
+    )
+
+
+STACKS = {
+    "a": folded({"Scheduler.choose (@:6)": 80}),
+    "b": folded({"Scheduler.choose (@:10)": 80, "Scheduler.schedule (@:3);Scheduler.check (@:7)": 240}),
+}
+
+
+@dataclass
+class Recorder:
+    """An executor whose launches leave recordings; ``interrupt``: the launch that is interrupted once."""
+
+    sides: dict[str, str]
+    interrupt: int = 0
+    empty: bool = False
+    requests: list[AttemptRequest] = field(default_factory=list)
+    now: float = 0.0
+
+    def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
+        del sink
+        self.requests.append(request)
+        started(token=request.token, pid=1, created=1.0, port=8000)
+        if len(self.requests) == self.interrupt:
+            raise Interrupted("interrupted")
+        side = self.sides[request.change.id]
+        folder = request.folder / FOLDER
+        folder.mkdir()
+        files: dict[str, Any] = {"windows": [], "traces": ["rank0.1.pt.trace.json.gz"], "problems": []}
+        if not self.empty:
+            (folder / "stacks-1.txt").write_text(STACKS[side])
+            files["windows"].append({"file": "stacks-1.txt", "seconds": 8.0, "steps": 400.0})
+        (folder / "rank0.1.pt.trace.json.gz").write_bytes(b"not a trace")
+        attempt = Attempt(
+            id=request.id,
+            change_id=request.change.id,
+            purpose=request.purpose,
+            provenance=Provenance(
+                request.cell.digest,
+                "toy",
+                "client",
+                facts={
+                    "profile": files,
+                    "engine": {
+                        "file": f"{ROOT}/vllm/__init__.py",
+                        "packages": ["numpy==1", f"x=={side}", "vllm==9"],
+                    },
+                    "engine_log": {"attention": "FLASH" if side == "a" else "SDPA"},
+                },
+            ),
+            seconds={"launch": 30.0, "bench": 60.0},
+            folder=str(request.folder),
+            started_at="2026-01-01T00:00:00+00:00",
+        )
+        write_attempt(request.folder, attempt)
+        return attempt
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", "-C", folder, *who, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def changes(tmp_path: Path) -> tuple[Change, Change]:
+    folder = tmp_path / "repo"
+    (folder / PATH).parent.mkdir(parents=True)
+    git(folder, "init", "-q")
+    ids = []
+    for text in (BEFORE, AFTER):
+        (folder / PATH).write_text(text)
+        git(folder, "add", "-A")
+        git(folder, "commit", "-qm", "x")
+        ids.append(git(folder, "rev-parse", "HEAD"))
+    return Change(ids[0]), Change(ids[1])
+
+
+@pytest.fixture
+def job(tmp_path: Path, changes: tuple[Change, Change]) -> Job:
+    made = Jobs(tmp_path / "state").new(Clock()(), "abcd")
+    write_plan(made, plan_of(tmp_path, changes), Clock())
+    return made
+
+
+def plan_of(folder: Path, changes: tuple[Change, Change], **changed: Any) -> ProfilePlan:
+    measured = cell()
+    fields: dict[str, Any] = {
+        "cell": cell_data(measured),
+        "digest": measured.digest,
+        "setting": MeasurementConfig(environment="fake:it", repository=str(folder / "repo")),
+        "metric": "tpot",
+        "source": "20260101-000000-0000",
+        "a": SidePlan(typed="main~1", change=changes[0]),
+        "b": SidePlan(typed="main", change=changes[1]),
+        "is_slower": True,
+        "budget": 600.0,
+    }
+    return ProfilePlan(**fields | changed)
+
+
+def profiled(job: Job, recorder: Recorder) -> ProfileDocument:
+    with job.held():
+        return profile(job, Watch().tools(recorder))  # type: ignore[arg-type]
+
+
+def recorder(changes: tuple[Change, Change], **options: Any) -> Recorder:
+    return Recorder({changes[0].id: "a", changes[1].id: "b"}, **options)
+
+
+def test_both_sides_in_turn_to_a_sentence(job: Job, changes: tuple[Change, Change]) -> None:
+    world = recorder(changes)
+    document = profiled(job, world)
+    assert [world.sides[request.change.id] for request in world.requests] == ["a", "b", "b", "a"]
+    assert {request.purpose for request in world.requests} == {"profile"}
+    result = document.result
+    assert result is not None and document.finished
+    assert (result.kind, result.place) == ("in the diff", f"{PATH}:7 Scheduler.check")
+    assert result.sentence == f"100 % of the growth is in {PATH}:7 Scheduler.check, which this commit added."
+    assert result.growth_ms == pytest.approx(240 * 8000 / 800 / 400)
+    (row, *_) = result.functions
+    assert (row.function, row.place, row.new, row.significant) == (
+        "Scheduler.check",
+        "changed line",
+        True,
+        True,
+    )
+    # The version of the engine itself differs between any two changes.
+    assert result.settings == (("attention", "FLASH", "SDPA"), ("x", "a", "b"))
+    assert result.problems == ("rank0.1.pt.trace.json.gz: Not a gzipped file (b'no')",)
+    assert ProfileDocument.model_validate_json(document.text()) == document
+    assert PROFILE.status(document).outcome == "in the diff"
+
+
+def test_a_profile_that_was_interrupted_goes_on(job: Job, changes: tuple[Change, Change]) -> None:
+    world = recorder(changes, interrupt=3)
+    with pytest.raises(Interrupted):
+        profiled(job, world)
+    unfinished = profile_document(job, read(job.journal).events)
+    assert (unfinished.finished, unfinished.result) == (False, None)
+    assert report_lines(PROFILE.report(unfinished))[0].endswith("unfinished")
+    document = profiled(job, world)
+    assert [x.outcome for x in document.launches] == [
+        "measured",
+        "measured",
+        "abandoned",
+        "measured",
+        "measured",
+    ]
+    assert document.result is not None and document.result.kind == "in the diff"
+    # What was compared once is not compared again.
+    count = len(world.requests)
+    assert profiled(job, world) == document
+    assert len(world.requests) == count
+
+
+def test_recordings_may_go_after_the_comparison(job: Job, changes: tuple[Change, Change]) -> None:
+    document = profiled(job, recorder(changes))
+    for path in job.path.rglob("stacks-*.txt"):
+        path.unlink()
+    assert profile_document(job, read(job.journal).events) == document
+
+
+def test_sides_without_stacks_are_not_compared_by_them(job: Job, changes: tuple[Change, Change]) -> None:
+    document = profiled(job, recorder(changes, empty=True))
+    assert document.result is not None
+    assert (document.result.kind, document.result.functions) == ("no stacks", ())
+    assert document.result.sentence.startswith("No stacks were sampled on both sides.")
+
+
+def test_releases_have_no_diff(tmp_path: Path) -> None:
+    changes = Change("vllm==1", "release"), Change("vllm==2", "release")
+    made = Jobs(tmp_path).new(Clock()(), "abcd")
+    write_plan(made, plan_of(tmp_path, changes), Clock())
+    document = profiled(made, recorder(changes))
+    assert document.result is not None and document.result.kind == "no diff"
+    assert any("no two commits" in problem for problem in document.result.problems)
+
+
+def test_a_budget_ends_a_profile_after_one_launch_of_each_side(
+    tmp_path: Path, changes: tuple[Change, Change]
+) -> None:
+    made = Jobs(tmp_path / "state").new(Clock()(), "abcd")
+    write_plan(made, plan_of(tmp_path, changes, budget=3.5), Clock())
+    document = profiled(made, recorder(changes))
+    assert document.result is not None
+    assert document.result.launches == (1, 1)
+
+
+def test_the_report_has_the_functions(job: Job, changes: tuple[Change, Change]) -> None:
+    report = PROFILE.report(profiled(job, recorder(changes)))
+    text = "\n".join(report_lines(report))
+    assert "Scheduler.check, which this commit added" in text
+    assert f"{PATH} Scheduler.check" in report_markdown(report)
+    assert "changed line, new" in report_html(report)

@@ -1,0 +1,68 @@
+"""How what was explained is judged beside what was planted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.bench_explain import Score, bars, named_hunk, row, score
+from scripts.explain_plants import KINDS, NOTHING, Planted
+
+PLANTED = Planted(
+    Path("repo"),
+    "a" * 40,
+    "b" * 40,
+    "a spin",
+    "vllm/hot.py",
+    "vllm/guilty.py",
+    "x = 1",
+    4.0,
+    ("vllm/decoy.py",),
+)
+
+
+def group(path: str, *added: str, guilty: bool = True) -> dict[str, Any]:
+    return {"label": path, "guilty": guilty, "hunks": [{"path": path, "added": added, "removed": ()}]}
+
+
+@pytest.mark.parametrize(
+    ("place", "is_right"),
+    [("vllm/hot.py:3 f", True), ("vllm/guilty.py:3 f", True), ("vllm/decoy.py:3 f", False), ("", False)],
+)
+def test_a_file_is_right_where_the_time_goes_or_the_guilty_hunk_is(place: str, is_right: bool) -> None:
+    said = score(PLANTED, 1, {"verdict": "regression"}, {"result": {"kind": "in the diff", "place": place}})
+    assert (said.is_right_file, said.said, said.is_right_hunk) == (is_right, "in the diff", None)
+    assert ("wrong" in row(said)) == (not is_right)
+
+
+@pytest.mark.parametrize(
+    ("groups", "is_right"),
+    [
+        ([group("vllm/guilty.py", "    x = 1")], True),
+        ([group("vllm/guilty.py", "y = 2")], False),
+        ([group("vllm/guilty.py", "x = 1"), group("vllm/decoy.py", "z")], False),
+        ([group("vllm/guilty.py", "x = 1"), group("vllm/decoy.py", "z", guilty=False)], True),
+        ([], False),
+    ],
+)
+def test_a_hunk_is_right_if_it_alone_is_named(groups: list[dict[str, Any]], is_right: bool) -> None:
+    assert named_hunk(PLANTED, {"verdict": "found", "groups": groups})[1] == is_right
+    assert named_hunk(PLANTED, {"verdict": "too small", "groups": groups}) == ("too small", False)
+
+
+def test_the_bars() -> None:
+    good = Score("", 1, "regression", "in the diff", "vllm/hot.py:1 f", True, "f", True)
+    kinds = [replace(good, name=kind) for kind in KINDS]
+    same = Score(NOTHING, 1, "same", "no growth seen", "", False)
+    assert bars([*kinds, same], hunks=True)[1] == 0
+    two_wrong = [replace(x, is_right_hunk=False) for x in kinds[:2]]
+    assert bars([*two_wrong, *kinds[2:]], hunks=True)[1] == 0
+    three_wrong = [replace(x, is_right_file=False) for x in kinds[:3]]
+    lines, code = bars([*three_wrong, *kinds[3:]], hunks=False)
+    assert (lines[0], code) == ("right file first: 9 of 12; bar 10 of 12", 1)
+    assert bars(kinds[:5], hunks=True)[1] == 4, "not all kinds are there"
+    lines, code = bars([*kinds[:5], replace(same, said="called from the diff")], hunks=True)
+    assert (lines[-1], code) == ('"in the diff" where nothing differs: 1 of 1; bar 0 of 20', 1)
