@@ -2,50 +2,57 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
 from perfbisect.commands import options
+from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult
 
 
-@click.command(short_help="Why a change is slower.")
+@click.command(short_help="Why a change is slower: its phase, functions, hunk.")
 @click.argument("job_id", metavar="[ID]", required=False)
+@click.option(
+    "--profile", is_flag=True, help="Launch both sides under profilers: which functions and operators."
+)
+@click.option(
+    "--hunks", is_flag=True, help="Measure the commit with parts of it taken back: which hunk it is."
+)
+@click.option("--launches", type=click.IntRange(1, 2), help="Of --profile, of each side.  [default: 2]")
+@options.min_effect
+@options.budget
+@options.seed
+@options.dry_run
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "md", "html"]),
     default="text",
     show_default=True,
-    help="Format; html is a page that opens from disk.",
+    help="Format of the phases; html is a page that opens from disk.",
 )
-@options.repo
-@options.state
-@options.as_json
-def explain(job_id: str | None, form: str, repo: Path | None, state: Path | None) -> CommandResult:
+@options.working
+def explain(job_id: str | None, working: JobOptions, **typed: Any) -> CommandResult:
     """Say which phase of a request takes longer, from the launches of a bisection or comparison.
 
     Compares culprit and parent, or A and B: time in the queue, in prefill, a decode step and outside the
     engine core, iterations, cache hits, CPU time of the processes, and what the engines log differently.
     Starts nothing. Without ID: the only unfinished job.
 
+    --profile and --hunks start a job of their own, which resume, status, stop and report know. --profile
+    launches each side under load with py-spy and the torch profiler, and says whether what grew stands in the
+    commit's diff; these launches are no measurements. --hunks measures the culprit side by side with the
+    culprit less a group of its hunks, and ends in the smallest group that carries the step, or in none.
+
     \b
     Examples:
       perfbisect explain 20260102-030405-ab12
-      perfbisect explain 20260102-030405-ab12 --json
+      perfbisect explain 20260102-030405-ab12 --profile --dry-run
+      perfbisect explain 20260102-030405-ab12 --hunks --budget 3h
     """
-    from perfbisect.commands.explain import explain_job
+    from perfbisect.commands.explain import ExplainRequest, explain_job
     from perfbisect.commands.workspace import open_workspace
-    from perfbisect.explain.report import explain_report
-    from perfbisect.report.html import report_html
-    from perfbisect.report.markdown import report_markdown
-    from perfbisect.report.terminal import report_lines
 
-    jobs = open_workspace(repo=repo, state=state).jobs
-    document = explain_job(jobs.find(job_id) if job_id else jobs.the_unfinished("explain"))
-    report = explain_report(document)
-    if form == "text":
-        return CommandResult(document, report_lines(report))
-    render = report_html if form == "html" else report_markdown
-    return CommandResult(document, [render(report).rstrip("\n")])
+    workspace = open_workspace(repo=working.repo, state=working.state)
+    return explain_job(workspace, job_id, ExplainRequest(working=working, **typed))

@@ -28,6 +28,7 @@ from perfbisect.commands.documents import (
     SchemasDocument,
     SkillInstallDocument,
 )
+from perfbisect.commands.profiles import ProfilePlanDocument
 from perfbisect.commands.status import JobsDocument, StatusDocument, StopDocument
 from perfbisect.compare.documents import (
     CheckDocument,
@@ -40,6 +41,7 @@ from perfbisect.compare.documents import (
     VerifyDocument,
 )
 from perfbisect.explain.documents import ExplainDocument
+from perfbisect.explain.hunk_forecast import HunksPlanDocument
 from perfbisect.explain.hunk_report import HunksDocument
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.fleet.bundle import BundleDocument, MachineDocument
@@ -77,7 +79,14 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
         HunksDocument,
         ProfileDocument,
     ),
-    "explain": (ExplainDocument,),
+    "explain": (
+        ExplainDocument,
+        ProfileDocument,
+        ProfilePlanDocument,
+        HunksDocument,
+        HunksPlanDocument,
+        DetachedDocument,
+    ),
     "check": (CheckDocument, CheckPlanDocument, ComparePlanDocument, SavedBaselineDocument, DetachedDocument),
     "compare": (CompareDocument, ComparePlanDocument, SweepDocument, DetachedDocument),
     "verify": (VerifyDocument, ComparePlanDocument, DetachedDocument),

@@ -76,7 +76,7 @@ def explain_bisection(document: ReportDocument) -> ExplainDocument:
         phases=document.phases,
         log_differences=document.log_differences,
         folder=document.folder,
-        next=f"perfbisect report {document.job}",
+        next=_next_command(document.job, differs=found),
     )
 
 
@@ -100,8 +100,13 @@ def explain_comparison(document: CompareDocument) -> ExplainDocument:
         phases=document.phases,
         log_differences=document.log_differences,
         folder=document.folder,
-        next=f"perfbisect report {document.job}",
+        next=_next_command(document.job, differs=document.verdict in ("regression", "improvement")),
     )
+
+
+def _next_command(job: str, *, differs: bool) -> str:
+    """The price of a profile where the sides differ; otherwise the report."""
+    return f"perfbisect explain {job} --profile --dry-run" if differs else f"perfbisect report {job}"
 
 
 def _sentences(phases: PhasesDocument | None) -> tuple[str, ...]:

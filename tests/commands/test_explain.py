@@ -88,6 +88,39 @@ def test_without_counters_there_is_no_section(
     assert any("without counters" in note for note in explained["notes"])
 
 
+def test_a_dry_run_has_the_price_of_a_profile_and_of_a_search(history: PretendHistory) -> None:
+    compared = measured(history, "compare", "--a", history.commits[2], "--b", history.culprit)
+    explained = types("explain", compared["job"])
+    assert explained["next"] == f"perfbisect explain {compared['job']} --profile --dry-run"
+    profile = types("explain", compared["job"], "--profile", "--launches", "1", "--dry-run")
+    assert (profile["schema"], profile["source"]) == ("perfbisect.profile-plan/1", compared["job"])
+    assert profile["launches"] == 2 and profile["minutes"] > 0
+    hunks = types("explain", compared["job"], "--hunks", "--budget", "90m", "--dry-run")
+    assert (hunks["schema"], hunks["budget_minutes"]) == ("perfbisect.hunks-plan/1", 90)
+    assert len(hunks["groups"]) == 1
+    assert [job["job"] for job in types("status")["jobs"]] == [compared["job"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["--profile", "--hunks"], "--profile"),
+        (["--launches", "1"], "--launches"),
+        (["--profile", "--min-effect", "2%"], "--min-effect"),
+        (["--budget", "1h"], "--budget"),
+        (["--dry-run"], "--dry-run"),
+        (["--hunks", "--format", "md"], "--format"),
+    ],
+)
+def test_options_that_do_not_go_together_start_nothing(
+    words: Sequence[str], option: str, history: PretendHistory
+) -> None:
+    outcome = type_command(["explain", *words, "--json"])
+    document = json.loads(outcome.out)
+    assert (outcome.code, document["kind"]) == (2, "UsageError")
+    assert document["error"].startswith(f"{option} goes ")
+
+
 def test_a_run_has_no_two_sides(history: PretendHistory) -> None:
     run = measured(history, "run", "--at", history.good, "--launches", "1")
     outcome = type_command(["explain", run["job"], "--json"])

@@ -29,18 +29,6 @@ MEASURED = (
     *("--client", f"existing:{sys.executable},path={ENGINE}", "--quiet"),
 )
 
-SEARCH = """
-import sys
-from perfbisect.commands.hunks import HunksRequest, search_hunks
-from perfbisect.commands.options import JobOptions
-from perfbisect.commands.output import print_output
-from perfbisect.commands.workspace import open_workspace
-workspace = open_workspace()
-result = search_hunks(workspace, workspace.jobs.find(sys.argv[1]), HunksRequest(JobOptions(as_json=True)))
-sys.exit(print_output(result, as_json=True, full=True))
-"""
-
-
 def squash_merge(path: Path) -> tuple[str, str, str]:
     """A repository: a commit, one that changes only documentation, and the squash merge."""
     files = engine_files()
@@ -110,7 +98,7 @@ def test_the_guilty_hunk_is_found_through_a_kill(
     assert planned.shown.launches is not None
 
     process = subprocess.Popen(
-        [sys.executable, "-c", SEARCH, source.id],
+        [Path(sys.executable).with_name("perfbisect"), "explain", source.id, "--hunks", "--json"],
         env=dict(os.environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
