@@ -511,7 +511,8 @@ class RaySite(Site):
         """kill -9 of the actors on all nodes; returns how many there were."""
         actors = [actor for name in MACHINES for actor in self._actors(name)]
         for actor in actors:
-            actor.kill()
+            with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
+                actor.kill()
         return len(actors)
 
     def _actors(self, machine: str) -> list[psutil.Process]:
