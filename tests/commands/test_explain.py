@@ -112,9 +112,8 @@ def test_a_dry_run_has_the_price_of_a_profile_and_of_a_search(history: PretendHi
         (["--hunks", "--format", "md"], "--format"),
     ],
 )
-def test_options_that_do_not_go_together_start_nothing(
-    words: Sequence[str], option: str, history: PretendHistory
-) -> None:
+@pytest.mark.usefixtures("history")
+def test_options_that_do_not_go_together_start_nothing(words: Sequence[str], option: str) -> None:
     outcome = type_command(["explain", *words, "--json"])
     document = json.loads(outcome.out)
     assert (outcome.code, document["kind"]) == (2, "UsageError")
