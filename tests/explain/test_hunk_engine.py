@@ -29,6 +29,7 @@ MEASURED = (
     *("--client", f"existing:{sys.executable},path={ENGINE}", "--quiet"),
 )
 
+
 def squash_merge(path: Path) -> tuple[str, str, str]:
     """A repository: a commit, one that changes only documentation, and the squash merge."""
     files = engine_files()
