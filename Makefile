@@ -116,6 +116,7 @@ test-fleet: $(STAMP) fleet-tools
 	$(PY) -m pytest -m ray tests/fleet -n 0 $(ARGS)
 
 test-vllm: $(STAMP) fleet-tools
+	$(PY) -m pip install -qq --require-hashes -r requirements/explain.txt
 	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)
 
 check: $(STAMP)

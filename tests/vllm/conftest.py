@@ -59,20 +59,29 @@ def history(released: Environment, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture
-def perfbisect(tmp_path: Path, history: demo_history.Demo) -> Callable[..., Answer]:
-    """The command line as a user types it, on that history; its progress goes to the terminal."""
+def typed(tmp_path: Path) -> Callable[..., Answer]:
+    """The command line as a user types it; its progress goes to the terminal."""
 
     def call(verb: str, *arguments: str) -> Answer:
         command = [
-            *(str(Path(sys.executable).with_name("perfbisect")), verb, CELL, "--json", "--full"),
-            *("--repo", str(history.path), "--state", str(tmp_path / "state")),
-            *("--env", f"overlay:{RELEASE},base={history.commits[0]}", "--exclude-newer", DAY),
-            *arguments,
+            *(str(Path(sys.executable).with_name("perfbisect")), verb, *arguments, "--json", "--full"),
+            *("--state", str(tmp_path / "state")),
         ]
         environment = os.environ | {"PERFBISECT_CACHE": str(CACHE)}
         done = subprocess.run(
             command, cwd=tmp_path, stdout=subprocess.PIPE, env=environment, text=True, check=False
         )
         return Answer(done.returncode, json.loads(done.stdout), tmp_path)
+
+    return call
+
+
+@pytest.fixture
+def perfbisect(typed: Callable[..., Answer], history: demo_history.Demo) -> Callable[..., Answer]:
+    """Commands that measure, on that history."""
+
+    def call(verb: str, *arguments: str) -> Answer:
+        where = ("--repo", str(history.path), "--env", f"overlay:{RELEASE},base={history.commits[0]}")
+        return typed(verb, CELL, *where, "--exclude-newer", DAY, *arguments)
 
     return call

@@ -13,7 +13,7 @@ import pytest
 from perfbisect.measure.attempt import read_attempt
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.counters import RunCounters
-from scripts.demo_history import Demo
+from scripts.demo_history import SCHEDULER, Demo
 from tests.vllm.conftest import Answer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -73,7 +73,9 @@ def test_an_attempt(perfbisect: Callable[..., Answer], history: Demo) -> None:
     assert engines(answer.folder) == []
 
 
-def test_a_bisection(perfbisect: Callable[..., Answer], history: Demo) -> None:
+def test_a_bisection_and_why(
+    perfbisect: Callable[..., Answer], typed: Callable[..., Answer], history: Demo
+) -> None:
     answer = perfbisect(
         "bisect", "--good", history.commits[0], "--bad", history.commits[-1], "--budget", "25m"
     )
@@ -83,4 +85,19 @@ def test_a_bisection(perfbisect: Callable[..., Answer], history: Demo) -> None:
     assert answer.document["probability"] >= 0.95
     assert answer.document["confirmed"]["low"] > 0.3
     assert [len(position["changes"]) for position in answer.document["merged"]] == [2]
+    check_explanation(typed, answer.document["job"])
     assert engines(answer.folder) == []
+
+
+def check_explanation(typed: Callable[..., Answer], job: str) -> None:
+    """The phase is decode, and a profile of one launch a side names the function that was planted."""
+    phases = typed("explain", job).document["phases"]
+    moved = {row["name"]: row["difference"] for row in phases["phases"] if row["verdict"] == "moved"}
+    assert moved["decode"] > 0, phases
+    profile = typed("explain", job, "--profile", "--launches", "1").document
+    result = profile["result"]
+    assert [launch["purpose"] for launch in profile["launches"]] == ["profile", "profile"]
+    assert result["problems"] == [], result
+    assert result["kind"] == "in the diff", result
+    assert result["place"].startswith(f"{SCHEDULER}:") and "_check_block_accounting" in result["place"]
+    assert result["functions"][0]["function"].endswith("_check_block_accounting")
