@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from perfbisect.report.diffs import DiffFileDocument
+from perfbisect.report.flames import FlameDocument
+
 Tone = Literal["good", "bad", "open", "neutral"]
 """The colour of a verdict: nothing to do, act, undecided, or no verdict at all."""
 
@@ -97,7 +100,22 @@ class Figure:
     plot: Mapping[str, Any]
 
 
-Block = Paragraph | Items | Table | KeyValues | Code | Command | Figure
+@dataclass(frozen=True)
+class FlameGraph:
+    """A difference flame graph: drawn in HTML, its largest differences as indented lines elsewhere."""
+
+    caption: str
+    root: FlameDocument
+
+
+@dataclass(frozen=True)
+class FileLines:
+    """The lines of a file of a diff, with a column for marks."""
+
+    file: DiffFileDocument
+
+
+Block = Paragraph | Items | Table | KeyValues | Code | Command | Figure | FlameGraph | FileLines
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from perfbisect.report.document import (
     Code,
     Command,
     Figure,
+    FileLines,
+    FlameGraph,
     Items,
     KeyValues,
     Paragraph,
@@ -26,6 +28,7 @@ from perfbisect.report.document import (
     Table,
     parts_of,
 )
+from perfbisect.report.flames import flame_boxes, flame_lines
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -40,6 +43,8 @@ _KINDS: Mapping[type, str] = {
     Code: "code",
     Command: "command",
     Figure: "figure",
+    FlameGraph: "flames",
+    FileLines: "diff",
 }
 
 
@@ -97,7 +102,12 @@ def _environment() -> Environment:
         finalize=harmless,
         trim_blocks=True,
     )
-    environment.filters |= {"parts": parts_of, "kind": lambda block: _KINDS[type(block)]}
+    environment.filters |= {
+        "parts": parts_of,
+        "kind": lambda block: _KINDS[type(block)],
+        "boxes": flame_boxes,
+        "outline": flame_lines,
+    }
     return environment
 
 

@@ -7,11 +7,14 @@ from collections.abc import Iterable
 
 from perfbisect.common.text import block as fenced
 from perfbisect.common.text import code, line
+from perfbisect.report.diffs import diff_lines
 from perfbisect.report.document import (
     Block,
     Code,
     Command,
     Figure,
+    FileLines,
+    FlameGraph,
     Inline,
     Items,
     KeyValues,
@@ -21,6 +24,7 @@ from perfbisect.report.document import (
     Table,
     parts_of,
 )
+from perfbisect.report.flames import flame_lines
 
 _FOLDED = 12
 """Items beyond which a list is folded away."""
@@ -65,6 +69,12 @@ def _block(block: Block) -> str:
         return f"{prose(block.label).capitalize()}:\n\n{fenced(block.text, 'sh')}"
     if isinstance(block, Figure):
         return ""
+    if isinstance(block, FlameGraph):
+        return fenced("\n".join(flame_lines(block.root)), "text")
+    if isinstance(block, FileLines):
+        title = f"{code(block.file.path)} ({prose(block.file.remarks)})"
+        text = "\n".join(diff_lines(block.file))
+        return f"{title}\n\n{fenced(text, 'diff')}" if text else title
     raise AssertionError(block)
 
 

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Sequence
 from rich.cells import cell_len
 
 from perfbisect.common.text import line, lines
+from perfbisect.report.diffs import diff_lines
 from perfbisect.report.document import (
     Block,
     Code,
     Command,
     Figure,
+    FileLines,
+    FlameGraph,
     Inline,
     Items,
     KeyValues,
@@ -22,6 +25,7 @@ from perfbisect.report.document import (
     Table,
     parts_of,
 )
+from perfbisect.report.flames import flame_lines
 
 _LONGEST = 1000
 _LONGEST_COMMAND = 4000
@@ -80,6 +84,11 @@ def _lines_of(block: Block) -> list[str]:
         return [f"{_INDENT}{block.label}: {line(block.text, _LONGEST_COMMAND)}"]
     if isinstance(block, Figure):
         return []
+    if isinstance(block, FlameGraph):
+        return [_INDENT + line(text, _LONGEST) for text in flame_lines(block.root)]
+    if isinstance(block, FileLines):
+        head = f"{block.file.path} ({block.file.remarks})"
+        return [_INDENT + line(text, _LONGEST) for text in (head, *diff_lines(block.file))]
     raise AssertionError(block)
 
 
