@@ -203,7 +203,7 @@ class ProfileCapture:
             if not self._await_steps(1, self.limits.load):
                 self._problems.append("the engine made no steps, or does not count them: no stacks")
                 return
-            self._record(self.py_spy, f"stacks-{number}.txt")
+            self._record(self.py_spy, f"stacks-{number}.collapsedstack.txt")
 
     def _record(self, py_spy: Path, name: str) -> None:
         limits, output = self.limits, self.folder / name

@@ -129,11 +129,11 @@ def test_windows_with_their_steps_and_a_trace(serve: Any, tmp_path: Path) -> Non
         (tmp_path / name).touch()
     files = capture(serve(engine), tmp_path, py_spy(tmp_path)).files
     assert [(window.file, window.steps) for window in files.windows] == [
-        ("stacks-1.txt", 10.0),
-        ("stacks-2.txt", 10.0),
+        ("stacks-1.collapsedstack.txt", 10.0),
+        ("stacks-2.collapsedstack.txt", 10.0),
     ]
     assert all(window.seconds > 0 for window in files.windows)
-    assert "VLLM::EngineCore" in (tmp_path / "stacks-2.txt").read_text()
+    assert "VLLM::EngineCore" in (tmp_path / "stacks-2.collapsedstack.txt").read_text()
     assert engine.asked == ["/start_profile", "/stop_profile"]
     assert (files.traces, files.problems) == (("rank0.1.pt.trace.json.gz",), ())
 
@@ -243,6 +243,6 @@ def test_a_profile_launch_is_no_measurement(tmp_path: Path, monkeypatch: pytest.
     assert watch.phases == ["build", "launch", "ready", "warm", "profile", "stop"]
     facts = made.provenance.facts[profiling.FACT]
     assert [SampledWindow(**window).steps for window in facts["windows"]] == [100.0] * 3
-    assert (tmp_path / "attempt" / "profile" / "stacks-1.txt").is_file()
+    assert (tmp_path / "attempt" / "profile" / "stacks-1.collapsedstack.txt").is_file()
     environment = made.provenance.facts["server"]["env"]
     assert environment["VLLM_TORCH_PROFILER_DIR"] == str(tmp_path / "attempt" / "profile")
