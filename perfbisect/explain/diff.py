@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from perfbisect.changes.git import Repository
 from perfbisect.explain.stacks import StackFrame, StackSample, is_asleep, is_waiting, sleepers
+from perfbisect.report.diffs import DiffState
 
 DiffPlace = Literal["changed line", "changed function", "called from the diff", "elsewhere"]
 """Where a sample meets a diff, the closest first."""
@@ -56,6 +57,8 @@ class FileDiff:
     path: str
     old_path: str
     hunks: tuple[LineHunk, ...] = ()
+    state: DiffState = "changed"
+    is_binary: bool = False
 
     @property
     def suffix(self) -> str:
@@ -95,8 +98,18 @@ def parse_diff(text: str) -> tuple[FileDiff, ...]:
         if paths is None:
             continue
         hunks = tuple(hunk for part in rest if (hunk := _hunk(paths[1], part)) is not None)
-        files.append(FileDiff(paths[1], paths[0], hunks))
+        is_binary = re.search(r"^Binary files ", head, re.MULTILINE) is not None
+        files.append(FileDiff(paths[1], paths[0], hunks, _state(head), is_binary))
     return tuple(files)
+
+
+def _state(head: str) -> DiffState:
+    marks: tuple[tuple[str, DiffState], ...] = (
+        ("new file mode ", "added"),
+        ("deleted file mode ", "deleted"),
+        ("rename to ", "renamed"),
+    )
+    return next((state for mark, state in marks if f"\n{mark}" in head), "changed")
 
 
 def _paths(head: str) -> tuple[str, str] | None:
@@ -115,7 +128,8 @@ def _paths(head: str) -> tuple[str, str] | None:
 
 
 def _hunk(path: str, text: str) -> LineHunk | None:
-    lines = text.splitlines()
+    # Lines of git end with a line feed alone.
+    lines = text.split("\n")
     found = _HUNK.match(lines[0])
     if found is None:
         return None

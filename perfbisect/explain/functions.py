@@ -194,7 +194,7 @@ def mean_times(
     """Mean over launches of ms a step, by what samples are named."""
     launches = [_readings(_work(launch, reduce), name) for launch in side]
     keys = dict.fromkeys(key for launch in launches for key in launch)
-    return {key: fmean(_reading(launch, key).mean for launch in launches) for key in keys}
+    return {key: fmean(launch[key].mean if key in launch else 0.0 for launch in launches) for key in keys}
 
 
 def compare_times(

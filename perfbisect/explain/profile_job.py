@@ -18,10 +18,14 @@ from perfbisect.environments.packages import PACKAGES
 from perfbisect.errors import EXIT_OK, PerfbisectError
 from perfbisect.explain.attribution import ProfileExplanation, SettingDifference, explain_profiles
 from perfbisect.explain.diff import StackDiff, read_diff
+from perfbisect.explain.excerpt import excerpt_diff
+from perfbisect.explain.flames import build_flames
 from perfbisect.explain.functions import ProfileWindow, SampledLaunch
 from perfbisect.explain.profile_report import (
     ProfileDocument,
     ProfileResultDocument,
+    RecordingDocument,
+    RecordingFormat,
     profile_report,
     result_document,
 )
@@ -46,6 +50,7 @@ from perfbisect.measure.profiling import FACT, FOLDER, ProfileFiles
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
+from perfbisect.report.flames import FlameDocument
 from perfbisect.report.kind import JobKind, JobStatus
 from perfbisect.serving.log_facts import combine_launches, fact_differences
 
@@ -149,6 +154,7 @@ def compare_sides(plan: ProfilePlan, job: Job, records: Sequence[LaunchRecord]) 
     diff, reason = _diff(plan)
     problems += [reason] if reason else []
     explanation: ProfileExplanation | None = None
+    flames: FlameDocument | None = None
     try:
         explanation = explain_profiles(
             sampled[0],
@@ -158,9 +164,11 @@ def compare_sides(plan: ProfilePlan, job: Job, records: Sequence[LaunchRecord]) 
             traces=(traces[0], traces[1]),
             settings=setting_differences(attempts[0], attempts[1]),
         )
+        flames = build_flames(sampled[0], sampled[1], diff)
     except ValueError as error:
         problems.append(f"the sides are not compared: {error}")
-    return result_document(explanation, tuple(dict.fromkeys(problems)))
+    shown = excerpt_diff(diff, explanation.conclusion) if diff is not None and explanation else None
+    return result_document(explanation, tuple(dict.fromkeys(problems)), flames, shown)
 
 
 def recorded_files(attempt: Attempt) -> ProfileFiles:
@@ -263,9 +271,28 @@ def profile_document(job: Job, events: Sequence[JournalEvent]) -> ProfileDocumen
         metric=metric_document(plan.ref, plan.smallest_effect),
         result=None if stored is None else ProfileResultDocument.model_validate(stored),
         launches=rows,
+        files=tuple(file for record in records for file in recordings(record)),
         minutes=minutes_document(records, plan.budget),
         notes=plan.notes,
         versions=versions(plan.setting, records),
+    )
+
+
+def recordings(record: LaunchRecord) -> tuple[RecordingDocument, ...]:
+    """The recordings of a launch, by their paths below the job."""
+    if record.end != "finished" or record.attempt is None:
+        return ()
+    files = recorded_files(record.attempt)
+    named: list[tuple[str, RecordingFormat]] = [(window.file, "collapsed stacks") for window in files.windows]
+    named += [(name, "Chrome trace") for name in files.traces]
+    return tuple(
+        RecordingDocument(
+            side=SIDES[record.position],
+            launch=record.number,
+            format=kind,
+            path=f"{record.folder}/{FOLDER}/{name}",
+        )
+        for name, kind in named
     )
 
 

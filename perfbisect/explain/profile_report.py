@@ -17,11 +17,15 @@ from perfbisect.jobs.documents import (
     ChangeDocument,
     Document,
     LaunchDocument,
+    LongDocument,
     MetricDocument,
     MinutesDocument,
 )
+from perfbisect.report.diffs import MARK, DiffDocument, marked_part
 from perfbisect.report.document import (
     Block,
+    FileLines,
+    FlameGraph,
     Inline,
     Items,
     KeyValues,
@@ -33,6 +37,7 @@ from perfbisect.report.document import (
     code,
     make_table,
 )
+from perfbisect.report.flames import FlameDocument
 from perfbisect.report.sections import (
     cell_section,
     change_text,
@@ -43,6 +48,8 @@ from perfbisect.report.sections import (
 
 MOST_ROWS: Final = 40
 _TOP: Final = 12
+_HUNK_LINES: Final = 20
+"""Of the marked hunk that stands beside the conclusion."""
 
 
 class FunctionRowDocument(Document):
@@ -91,6 +98,18 @@ class CountRowDocument(Document):
     exact: bool
 
 
+RecordingFormat = Literal["collapsed stacks", "Chrome trace"]
+
+
+class RecordingDocument(Document):
+    """A file that a launch recorded, by its path in the job's folder."""
+
+    side: str
+    launch: int
+    format: RecordingFormat
+    path: str
+
+
 class ProfileResultDocument(Document):
     """What the recordings say. ``shares``: of the growth by place; ``place``: ``FILE:LINE FUNCTION``.
 
@@ -114,9 +133,13 @@ class ProfileResultDocument(Document):
     counts: tuple[CountRowDocument, ...] = ()
     settings: tuple[tuple[str, str, str], ...] = ()
     problems: tuple[str, ...] = ()
+    flames: FlameDocument | None = None
+    """Stacks of both sides; frames below 0.5 % of the slower side are folded together."""
+    diff: DiffDocument | None = None
+    """The diff between the sides, with the lines marked that ``place`` and ``link`` name."""
 
 
-class ProfileDocument(Document):
+class ProfileDocument(LongDocument):
     """``perfbisect explain JOB --profile``; ``source``: that job."""
 
     schema_: Literal["perfbisect.profile/1"] = Field(default="perfbisect.profile/1", alias="schema")
@@ -129,13 +152,33 @@ class ProfileDocument(Document):
     metric: MetricDocument
     result: ProfileResultDocument | None
     launches: tuple[LaunchDocument, ...]
+    files: tuple[RecordingDocument, ...]
     minutes: MinutesDocument
     notes: tuple[str, ...]
     versions: dict[str, Any]
 
+    def brief(self) -> ProfileDocument:
+        """Without stacks, and with the marked hunk alone of the diff."""
+        brief = super().brief()
+        result = self.result
+        if result is None:
+            return brief
+        part = marked_part(result.diff, _HUNK_LINES) if result.diff is not None else None
+        diff = DiffDocument(files=(part,)) if part is not None else None
+        left = {"result.flames": int(result.flames is not None), "result.diff": int(result.diff is not None)}
+        return brief.model_copy(
+            update={
+                "result": result.model_copy(update={"flames": None, "diff": diff}),
+                "left_out": {**brief.left_out, **{name: count for name, count in left.items() if count}},
+            }
+        )
+
 
 def result_document(
-    explanation: ProfileExplanation | None, problems: tuple[str, ...]
+    explanation: ProfileExplanation | None,
+    problems: tuple[str, ...],
+    flames: FlameDocument | None = None,
+    diff: DiffDocument | None = None,
 ) -> ProfileResultDocument:
     """The comparison as it is kept; None: the sides could not be compared."""
     if explanation is None:
@@ -159,6 +202,8 @@ def result_document(
         counts=tuple(map(_count, explanation.counts)),
         settings=conclusion.settings,
         problems=problems,
+        flames=flames,
+        diff=diff,
     )
 
 
@@ -237,6 +282,7 @@ def profile_report(document: ProfileDocument) -> Report:
         (
             Section("Sides", (sides,), detail=True),
             *(_details(result) if result is not None else ()),
+            *_files_section(document.files),
             cell_section(document.cell, document.notes),
             launch_section(document.launches, document.metric.unit),
             minutes_section(document.minutes),
@@ -257,6 +303,9 @@ def _blocks(result: ProfileResultDocument) -> list[Block]:
                 quiet=True,
             )
         )
+    part = marked_part(result.diff, _HUNK_LINES) if result.diff is not None else None
+    if part is not None:
+        blocks.append(FileLines(part))
     if result.counts:
         blocks.append(Paragraph(f"A step calls more or less often ({result.step}):"))
         blocks.append(_count_table(result.counts[:_TOP]))
@@ -300,8 +349,43 @@ def _range(counts: tuple[int, int]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
+def _flame_section(root: FlameDocument) -> Section:
+    caption = (
+        "Working time by stack, callers above what they call. The width is the time in a step on the slower "
+        f"side ({max(root.before, root.after):.2f} ms in all). Red with + grew, blue with - shrank, in ms a "
+        "step; grey differs by less than 1 % of the whole. Frames that are smaller than 0.5 % are folded "
+        "together; those of the other side alone are in the text below. Differences of stacks are not tested "
+        "for chance: the table of functions is."
+    )
+    return Section("Time by stack, ms a step", (FlameGraph(caption, root),))
+
+
+def _diff_section(diff: DiffDocument) -> Section:
+    blocks: list[Block] = [Paragraph(f"{MARK} marks lines of what the conclusion names.", quiet=True)]
+    blocks += [FileLines(file) for file in diff.files]
+    if diff.omitted_files:
+        blocks.append(Paragraph(f"{diff.omitted_files} more files are not shown."))
+    return Section("Diff", tuple(blocks), detail=True)
+
+
+_VIEWERS: Final[dict[RecordingFormat, str]] = {"collapsed stacks": "speedscope", "Chrome trace": "Perfetto"}
+
+
+def _files_section(files: Sequence[RecordingDocument]) -> tuple[Section, ...]:
+    rows: list[tuple[Inline, ...]] = [
+        (str(file.launch), file.side.upper(), file.format, _VIEWERS[file.format], code(file.path))
+        for file in files
+    ]
+    table = make_table(("launch*", "side", "format", "opens in", "path in the job's folder"), rows)
+    return (Section("Files", (table,), detail=True),) if rows else ()
+
+
 def _details(result: ProfileResultDocument) -> tuple[Section, ...]:
     sections = []
+    if result.flames is not None:
+        sections.append(_flame_section(result.flames))
+    if result.diff is not None and result.diff.files:
+        sections.append(_diff_section(result.diff))
     if result.functions:
         sections.append(Section("Functions", (_function_table(result.functions),), detail=True))
     if result.operations:

@@ -26,6 +26,7 @@ from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from tests.explain.test_attribution import AFTER, BEFORE, PATH
 from tests.jobs.world import Clock, Watch, cell
+from tests.report.test_flames import balanced
 
 ROOT = "/x/environments/ab12/layer"
 MAIN = f'process 7:"VLLM::EngineCore";thread (7): MainThread;Core.loop ({ROOT}/vllm/v1/core.py:5);'
@@ -67,8 +68,8 @@ class Recorder:
         folder.mkdir()
         files: dict[str, Any] = {"windows": [], "traces": ["rank0.1.pt.trace.json.gz"], "problems": []}
         if not self.empty:
-            (folder / "stacks-1.txt").write_text(STACKS[side])
-            files["windows"].append({"file": "stacks-1.txt", "seconds": 8.0, "steps": 400.0})
+            (folder / "stacks-1.collapsedstack.txt").write_text(STACKS[side])
+            files["windows"].append({"file": "stacks-1.collapsedstack.txt", "seconds": 8.0, "steps": 400.0})
         (folder / "rank0.1.pt.trace.json.gz").write_bytes(b"not a trace")
         attempt = Attempt(
             id=request.id,
@@ -232,3 +233,43 @@ def test_the_report_has_the_functions(job: Job, changes: tuple[Change, Change]) 
     assert "Scheduler.check, which this commit added" in text
     assert f"{PATH} Scheduler.check" in report_markdown(report)
     assert "changed line, new" in report_html(report)
+
+
+def test_every_rendering_has_the_stacks_and_the_marked_lines(
+    job: Job, changes: tuple[Change, Change]
+) -> None:
+    document = profiled(job, recorder(changes))
+    report = PROFILE.report(document)
+    for text in ("\n".join(report_lines(report)), report_markdown(report)):
+        assert f"+6.00    Scheduler.check ({PATH})" in text
+        assert "+ >     7          assert len(set(self.blocks))" in text
+    page = report_html(report)
+    parser = balanced(page)
+    assert "script" not in parser.seen and "svg" in parser.seen
+    assert not [value for _, value in parser.attributes if "//" in value]
+    assert f"Scheduler.check, {PATH}: 0.00 before, 6.00 after, +6.00 ms a step" in page
+    assert document.result is not None and document.result.flames is not None
+    assert document.result.flames.after == pytest.approx(document.result.total_after)
+
+
+def test_recordings_are_named_by_their_paths_in_the_job(job: Job, changes: tuple[Change, Change]) -> None:
+    document = profiled(job, recorder(changes))
+    assert [(file.launch, file.side, file.format) for file in document.files] == [
+        (number, side, kind)
+        for number, side in ((1, "a"), (2, "b"), (3, "b"), (4, "a"))
+        for kind in ("collapsed stacks", "Chrome trace")
+    ]
+    for file in document.files:
+        assert (job.path / file.path).is_file()
+        assert file.path in report_markdown(PROFILE.report(document))
+
+
+def test_a_brief_document_has_the_marked_hunk_alone(job: Job, changes: tuple[Change, Change]) -> None:
+    document = profiled(job, recorder(changes))
+    brief = document.brief()
+    assert brief.left_out == {"result.flames": 1, "result.diff": 1}
+    assert brief.result is not None and brief.result.flames is None
+    assert brief.result.diff is not None
+    (file,) = brief.result.diff.files
+    assert [line.number for hunk in file.hunks for line in hunk if line.marked] == [6, 7]
+    assert ProfileDocument.model_validate_json(brief.text()) == brief
