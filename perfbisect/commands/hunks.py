@@ -7,8 +7,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.result import read_result as read_bisection
 from perfbisect.changes.git import Repository
 from perfbisect.changes.hunk_groups import group_hunks
 from perfbisect.changes.hunks import hunk_patch, read_diff
@@ -17,9 +15,9 @@ from perfbisect.commands import changes, wiring
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.session import PlannedJob, job_result, measure, plan_job_slots
+from perfbisect.commands.sides import measured_sides
 from perfbisect.commands.workspace import Workspace, with_objects
 from perfbisect.compare.plan import ComparePlan, served_cells
-from perfbisect.compare.result import read_result as read_comparison
 from perfbisect.errors import UsageError
 from perfbisect.explain.hunk_forecast import HunksPlanDocument, hunks_plan_document, hunks_plan_lines
 from perfbisect.explain.hunk_job import HUNKS
@@ -127,39 +125,28 @@ def measured_step(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredStep:
     Raises:
         UsageError: there is none.
     """
-    if find_plan(events, BisectPlan) is not None:
-        return _of_bisection(job, events)
-    if find_plan(events, ComparePlan) is not None:
-        return _of_comparison(job, events)
-    raise UsageError(
-        f"job {job.id} is neither a bisection nor a comparison: it names no culprit",
-        next_step="perfbisect status lists the jobs",
-    )
-
-
-def _of_bisection(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredStep:
-    result = read_bisection(job, events)
-    outcome, plan = result.outcome, result.plan
-    if outcome is None or not result.found or outcome.confirmed is None or len(outcome.culprits) != 1:
-        word = "is not finished" if outcome is None else "names no single culprit"
+    sides = measured_sides(job, events)
+    culprit = sides.b.change
+    if not sides.finished or sides.effect is None:
+        word, verb = ("shows no difference", "report") if sides.finished else ("is not finished", "resume")
         raise UsageError(
-            f"job {job.id} {word}: there is no diff to search", next_step=_after(job, outcome is None)
+            f"job {job.id} {word}: there is no step to search", next_step=f"perfbisect {verb} {job.id}"
         )
-    culprit = plan.positions[outcome.culprits[0]].change
-    _require_commit(job, culprit)
-    return MeasuredStep(plan, plan_cell(plan), culprit, outcome.confirmed.effect)
-
-
-def _of_comparison(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredStep:
-    result = read_comparison(job, events, ComparePlan)
-    plan, verdict = result.plan, result.verdict
-    if not result.finished or verdict.word not in ("regression", "improvement"):
-        word = "shows no difference" if result.finished else "is not finished"
+    if culprit.kind != "commit":
         raise UsageError(
-            f"job {job.id} {word}: there is no step to search", next_step=_after(job, not result.finished)
+            f"the culprit of job {job.id} is the release {culprit.short}: it has no diff here",
+            next_step="bisect the commits between the releases",
         )
+    plan = find_plan(events, ComparePlan)
+    if plan is None:
+        return MeasuredStep(sides.plan, plan_cell(sides.plan), culprit, sides.effect)
+    _require_parent(job, plan)
+    return MeasuredStep(plan, served_cells(plan)[1], culprit, sides.effect)
+
+
+def _require_parent(job: Job, plan: ComparePlan) -> None:
+    """:raises UsageError: the sides are no commit and its parent."""
     culprit = plan.b.change
-    _require_commit(job, culprit)
     repository = with_objects(Repository.open(Path(plan.setting.repository)), Path(plan.setting.cache))
     parents = repository.records("-1", culprit.source)[0].parents
     if plan.a.change.source != next(iter(parents), "") or plan.a.variant != plan.b.variant:
@@ -167,16 +154,3 @@ def _of_comparison(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredStep:
             f"job {job.id} compares no commit with its parent: the difference is not the diff of one commit",
             next_step=f"perfbisect compare ... --a {culprit.short}^ --b {culprit.short}",
         )
-    return MeasuredStep(plan, served_cells(plan)[1], culprit, verdict.effect)
-
-
-def _require_commit(job: Job, culprit: Change) -> None:
-    if culprit.kind != "commit":
-        raise UsageError(
-            f"the culprit of job {job.id} is the release {culprit.short}: it has no diff here",
-            next_step="bisect the commits between the releases",
-        )
-
-
-def _after(job: Job, is_open: bool) -> str:
-    return f"perfbisect {'resume' if is_open else 'report'} {job.id}"

@@ -11,24 +11,21 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.result import read_result as read_bisection
 from perfbisect.changes.git import Repository
 from perfbisect.commands import wiring
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.session import PlannedJob, job_result, measure, plan_job_slots
+from perfbisect.commands.sides import measured_sides
 from perfbisect.commands.workspace import Workspace, with_objects
 from perfbisect.common.quantities import minutes
-from perfbisect.compare.plan import ComparePlan, SidePlan
-from perfbisect.compare.result import read_result as read_comparison
 from perfbisect.errors import UsageError
 from perfbisect.explain.profile_job import MOST_LAUNCHES, PROFILE, ProfilePlan
 from perfbisect.jobs.documents import ChangeDocument, Document, cell_document, change_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import JournalEvent, read
-from perfbisect.jobs.plans import JobPlan, find_plan, plan_cell
+from perfbisect.jobs.journal import read
+from perfbisect.jobs.plans import plan_cell
 from perfbisect.measure.profiling import ProfileLimits, find_py_spy, sampling_problem
 from perfbisect.report.sections import workload_section
 from perfbisect.report.terminal import section_lines
@@ -54,16 +51,6 @@ class ProfilePlanDocument(Document):
     launches: int
     minutes: float
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class MeasuredSides:
-    """Two sides that a job compared. ``is_slower``: whether it showed that B is."""
-
-    plan: JobPlan
-    a: SidePlan
-    b: SidePlan
-    is_slower: bool
 
 
 def profile_sides(workspace: Workspace, job: Job, request: ProfileRequest) -> CommandResult:
@@ -134,41 +121,3 @@ def plan_profile(
         *(f"note: {note}" for note in notes),
     ]
     return PlannedJob(plan, builder, planned.slots, shown, lines)
-
-
-def measured_sides(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
-    """The sides of a comparison, or the culprit of a bisection and the change before it.
-
-    Raises:
-        UsageError: the job has none.
-    """
-    if find_plan(events, BisectPlan) is not None:
-        return _of_bisection(job, events)
-    if find_plan(events, ComparePlan) is not None:
-        comparison = read_comparison(job, events, ComparePlan)
-        plan = comparison.plan
-        return MeasuredSides(plan, plan.a, plan.b, comparison.verdict.word == "regression")
-    raise UsageError(
-        f"job {job.id} is neither a bisection nor a comparison: it has no two sides",
-        next_step="perfbisect status lists the jobs",
-    )
-
-
-def _of_bisection(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
-    result = read_bisection(job, events)
-    outcome, plan = result.outcome, result.plan
-    if outcome is None or not result.found or outcome.confirmed is None or len(outcome.culprits) != 1:
-        verb = "resume" if outcome is None else "report"
-        raise UsageError(
-            f"job {job.id} names no single culprit: there is nothing to profile",
-            next_step=f"perfbisect {verb} {job.id}",
-        )
-    (culprit,) = outcome.culprits
-    before, after = (plan.positions[index].change for index in (culprit - 1, culprit))
-    is_slower = outcome.confirmed.effect * plan.ref.metric.sign > 0
-    return MeasuredSides(
-        plan,
-        SidePlan(typed=before.short, change=before),
-        SidePlan(typed=after.short, change=after),
-        is_slower,
-    )

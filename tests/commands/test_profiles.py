@@ -9,7 +9,8 @@ import pytest
 
 from perfbisect.commands import profiles
 from perfbisect.commands.options import JobOptions
-from perfbisect.commands.profiles import ProfileRequest, measured_sides, plan_profile, profile_sides
+from perfbisect.commands.profiles import ProfileRequest, plan_profile, profile_sides
+from perfbisect.commands.sides import measured_sides
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import UsageError
 from perfbisect.explain.profile_report import ProfileDocument
