@@ -27,7 +27,7 @@ RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 OUTPUT = "vllm/v1/engine/output_processor.py"
 DETOKENIZER = "vllm/v1/engine/detokenizer.py"
 
-STEP_MS = (3.0, 6.0)
+STEP_MS = (5.0, 10.0)
 """Least and most milliseconds that a planted commit adds to a step, which takes about twenty on two cores."""
 
 DECOYS = (4, 8)

@@ -260,6 +260,7 @@ def profile_document(job: Job, events: Sequence[JournalEvent]) -> ProfileDocumen
     """The document of a profile, finished or not."""
     plan, records = require_plan(job, events, ProfilePlan), launches(events)
     stored = next((event.data.get("result") for event in reversed(events) if event.kind == "verdict"), None)
+    result = None if stored is None else ProfileResultDocument.model_validate(stored)
     rows = tuple(launch_document(x, plan.sides[x.position].change, plan.ref) for x in records)
     return ProfileDocument(
         job=job.id,
@@ -269,13 +270,23 @@ def profile_document(job: Job, events: Sequence[JournalEvent]) -> ProfileDocumen
         b=change_document(plan.b.change),
         cell=cell_document(plan_cell(plan), plan.ref),
         metric=metric_document(plan.ref, plan.smallest_effect),
-        result=None if stored is None else ProfileResultDocument.model_validate(stored),
+        result=result,
         launches=rows,
         files=tuple(file for record in records for file in recordings(record)),
         minutes=minutes_document(records, plan.budget),
         notes=plan.notes,
         versions=versions(plan.setting, records),
+        next=_next_command(job, plan, result),
     )
+
+
+def _next_command(job: Job, plan: ProfilePlan, result: ProfileResultDocument | None) -> str:
+    """The price of the proof where something grew in a commit."""
+    if result is None:
+        return f"perfbisect resume {job.id}"
+    if result.growth_ms > 0 and plan.b.change.kind == "commit":
+        return f"perfbisect explain {plan.source} --hunks --dry-run"
+    return f"perfbisect report {job.id}"
 
 
 def recordings(record: LaunchRecord) -> tuple[RecordingDocument, ...]:

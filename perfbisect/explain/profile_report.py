@@ -24,6 +24,7 @@ from perfbisect.jobs.documents import (
 from perfbisect.report.diffs import MARK, DiffDocument, marked_part
 from perfbisect.report.document import (
     Block,
+    Command,
     FileLines,
     FlameGraph,
     Inline,
@@ -156,6 +157,7 @@ class ProfileDocument(LongDocument):
     minutes: MinutesDocument
     notes: tuple[str, ...]
     versions: dict[str, Any]
+    next: str
 
     def brief(self) -> ProfileDocument:
         """Without stacks, and with the marked hunk alone of the diff."""
@@ -278,7 +280,7 @@ def profile_report(document: ProfileDocument) -> Report:
     return Report(
         title,
         verdict,
-        tuple(blocks),
+        (*blocks, Command(document.next)),
         (
             Section("Sides", (sides,), detail=True),
             *(_details(result) if result is not None else ()),

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendHistory:
-    made = make_history(tmp_path / "repo", commits=5, slow=3, factor=2.0, pace=CALM)
+    made = make_history(tmp_path / "repo", commits=5, slow=3, factor=4.0, pace=CALM)
     isolate(tmp_path, monkeypatch)
     return made
 
@@ -54,8 +54,8 @@ def test_a_slower_step_is_explained_as_decode(history: PretendHistory) -> None:
     assert explained["phases"] == report["phases"]
     assert moved(explained) == ["decode"]
     (decode,) = (row for row in explained["phases"]["phases"] if row["name"] == "decode")
-    # A step sleeps 5 ms, or 10.
-    assert decode["a"] > 4.9 and decode["low"] > 0 and decode["difference"] > 4.0
+    # A step sleeps 5 ms, or 20.
+    assert decode["a"] > 4.9 and decode["low"] > 0 and decode["difference"] > 10.0
     (sentence,) = explained["summary"]
     assert sentence.startswith("Decode +") and "ms a step (+" in sentence
     for form in ("text", "md", "html"):
