@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.environments.factory import make_builder
-from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_OURS
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_OURS, EXIT_OUTSIDE
 from perfbisect.model.change import Change
 from scripts.demo import BUILD, CACHE, CELL, DAY, PACKAGE, ROOT, VERSION, say
 from scripts.explain_plants import KINDS, NOTHING, Planted, make
@@ -66,13 +66,19 @@ def prepare(folder: Path) -> Path:
 
 
 def call(folder: Path, name: str, *arguments: str) -> dict[str, Any]:
-    """Run the command line as a user would; returns its document, which is kept."""
+    """Run the command line as a user would; returns its document, which is kept.
+
+    Raises:
+        SystemExit: this machine cannot run it, which says nothing of the commit.
+    """
     command = [str(Path(sys.executable).with_name("perfbisect")), *arguments, "--json", "--full"]
     say(" ".join(["perfbisect", *command[1:]]))
     environment = os.environ | {"PERFBISECT_STATE": str(FOLDER / "state"), "PERFBISECT_CACHE": str(CACHE)}
     done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, cwd=ROOT, text=True, check=False)
     document: dict[str, Any] = json.loads(done.stdout)
     (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    if done.returncode == EXIT_OUTSIDE:
+        raise SystemExit(f"{document.get('error')}; next: {document.get('next')}")
     return document
 
 
