@@ -14,6 +14,7 @@ from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.journal import Journal
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import BisectRules
+from perfbisect.nightly.explain import CulpritProfiler, phases_of
 from perfbisect.nightly.journal import NightFolder, NightRecord
 from perfbisect.nightly.model import BisectionState, NightAlert, NightBisection
 from perfbisect.nightly.night import BisectionWindow, NightlyContext, StepResult
@@ -149,7 +150,11 @@ class EventExaminer:
         return NightRecord(self.journal.events, self.context.jobs)
 
     def examine(self, alerts: Sequence[NightAlert], nights: Sequence[NightFolder]) -> StepResult:
-        """Examine the events that have no result yet; raises Interrupted after Ctrl-C or a stop."""
+        """Examine the events that have no result yet, then profile the culprits that bisections named.
+
+        Raises:
+            Interrupted: Ctrl-C, or a stop.
+        """
         states = {record.alert.id: record.alert.state for record in self.store.alerts.all()}
         earlier, rules = read_earlier_bisections(nights), self.context.file.nightly.bisect
         for case in select_cases(self.analysis, alerts, earlier, states, self._record.plan, rules):
@@ -158,6 +163,7 @@ class EventExaminer:
             result = self._examine_case(case)
             self.journal.append("step", result.model_dump(mode="json"))
             self.context.sink(JobNote(f"{result.event}: {result.state}: {result.why}"))
+        CulpritProfiler(self.context, self.journal, self.folder).profile_culprits()
         return StepResult(f"{len(self._record.bisections)} events examined")
 
     def _examine_case(self, case: EventCase) -> NightBisection:
@@ -216,6 +222,7 @@ class EventExaminer:
             culprit=report.culprit,
             probability=report.probability,
             summary=report.summary,
+            phases=phases_of(report) if report.culprit is not None else (),
             minutes=report.minutes.total,
             budget=report.minutes.budget,
             report=str(job.report),

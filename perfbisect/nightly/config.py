@@ -161,7 +161,7 @@ class Nightly(BaseModel):
     fetch its remote first. ``launches`` a cell, at least two; ``launches_of``: more for patterns of names.
     ``suite``: cells of one server share its launches; ``as_nightly``: in the order of the file. ``budget``:
     of a night, bisections included. ``every_machine``: each cell is measured on every machine of the
-    ``fleet``, otherwise on one.
+    ``fleet``, otherwise on one. ``explain``: profile the culprits of the night's bisections.
     """
 
     model_config = _STRICT
@@ -190,6 +190,7 @@ class Nightly(BaseModel):
     dashboard: DashboardRules | None = None
     alerts: AlertRules = AlertRules()
     bisect: BisectRules = BisectRules()
+    explain: bool = True
     tell: NotificationRules = NotificationRules()
 
 

@@ -21,10 +21,11 @@ from perfbisect.common.text import line
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.collect import collect_site, load_bisections
 from perfbisect.errors import MachineError, UsageError
+from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.nightly.config import DashboardRules, NightlyFile, WebhookRules
 from perfbisect.nightly.journal import NightFolder
-from perfbisect.nightly.model import Night
+from perfbisect.nightly.model import Night, NightBisection
 from perfbisect.nightly.night import NightlyContext, NightTask, StepResult
 from perfbisect.nightly.report import night_report, night_verdict
 from perfbisect.report.html import report_html
@@ -266,6 +267,7 @@ def send(
 
 
 _ALERT_FIELDS = {"id", "event", "change", "cell", "metric", "effect", "worse", "cause", "shape", "first"}
+_PROFILE_FIELDS = {"job", "conclusion", "sentence", "why", "next"}
 
 
 def message(night: Night, *, link: str = "") -> dict[str, Any]:
@@ -282,18 +284,25 @@ def message(night: Night, *, link: str = "") -> dict[str, Any]:
         "hardware": night.hardware,
         "alerts": [alert.model_dump(include=_ALERT_FIELDS) for alert in night.alerts if alert.counts],
         "commits": [
-            {
-                "event": bisection.event,
-                "id": bisection.culprit.id,
-                "subject": bisection.culprit.subject,
-                "probability": bisection.probability,
-                "how": bisection.state,
-            }
+            _commit(bisection, bisection.culprit)
             for bisection in night.bisections
             if bisection.culprit is not None
         ],
         "failed": [{"what": name, "reason": reason} for name, reason in night.failed()],
         "link": link,
+    }
+
+
+def _commit(bisection: NightBisection, culprit: ChangeDocument) -> dict[str, Any]:
+    profile = bisection.profile
+    return {
+        "event": bisection.event,
+        "id": culprit.id,
+        "subject": culprit.subject,
+        "probability": bisection.probability,
+        "how": bisection.state,
+        "phases": list(bisection.phases),
+        "profile": None if profile is None else profile.model_dump(include=_PROFILE_FIELDS),
     }
 
 

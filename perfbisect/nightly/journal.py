@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +30,7 @@ from perfbisect.jobs.plans import plan_data
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import MetricRef
-from perfbisect.nightly.model import NightBisection, NightFindings, NightStep
+from perfbisect.nightly.model import NightBisection, NightFindings, NightProfile, NightStep
 from perfbisect.nightly.plan import NightPlan
 
 _DIGITS = 10
@@ -161,8 +162,18 @@ class NightRecord:
         return {data["event"]: data["job"] for data in self._data("job", "event")}
 
     @cached_property
+    def profile_jobs(self) -> Mapping[str, str]:
+        """The profile of each event's culprit, which may have no result yet."""
+        return {data["profile_of"]: data["job"] for data in self._data("job", "profile_of")}
+
+    @cached_property
     def bisections(self) -> Mapping[str, NightBisection]:
-        return {data["event"]: NightBisection.model_validate(data) for data in self._data("step", "event")}
+        """The result of each event, with the profile of its culprit once that is recorded."""
+        found = {data["event"]: NightBisection.model_validate(data) for data in self._data("step", "event")}
+        for data in self._data("step", "profile_of"):
+            profile = NightProfile.model_validate(data)
+            found[profile.profile_of] = found[profile.profile_of].model_copy(update={"profile": profile})
+        return found
 
     @cached_property
     def failed(self) -> Mapping[str, CellFailure]:
@@ -213,11 +224,11 @@ class NightRecord:
 
     @property
     def spent(self) -> float:
-        """Minutes of all launches of the night, bisections included; of machines that measured at the same
-        time those of the one that took longest."""
-        bisections = (self._launches(job) for job in self.bisection_jobs.values())
+        """Minutes of all launches of the night, bisections and profiles included; of machines that measured
+        at the same time those of the one that took longest."""
+        later = (*self.bisection_jobs.values(), *self.profile_jobs.values())
         cells = max((self.spent_on(machine) for machine in self.plan.machines), default=0.0)
-        return cells + sum(job.minutes for job in bisections)
+        return cells + sum(self._launches(job).minutes for job in later)
 
     def history(self) -> dict[str, object]:
         wanted, counts, minutes = self.plan.wanted, self.counts, self.launch_minutes
@@ -237,3 +248,11 @@ class NightRecord:
     def _data(self, kind: EventKind, key: str) -> list[Mapping[str, Any]]:
         """The data of events of a kind that have a key."""
         return [event.data for event in self.events if event.kind == kind and key in event.data]
+
+
+def write_traceback(folder: Path, name: str) -> str:
+    """Write the exception that is being handled to ``NAME.log`` of a night, as far as possible."""
+    path = folder / f"{name}.log"
+    with contextlib.suppress(OSError):
+        path.write_text(traceback.format_exc(), encoding="utf-8")
+    return str(path)

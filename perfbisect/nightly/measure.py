@@ -8,16 +8,18 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
-from perfbisect.bisect.plan import BisectPlan
 from perfbisect.changes.git import Repository, fetch_remote
 from perfbisect.commands import wiring
-from perfbisect.commands.bisect_request import BisectRequest, PlannedBisection, build_plan
+from perfbisect.commands.bisect_request import BisectRequest, build_plan
+from perfbisect.commands.kinds import kind_of
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import progress_printer
+from perfbisect.commands.profiles import ProfileRequest, plan_profile
 from perfbisect.commands.session import (
+    PlannedJob,
     end_on_fleet,
     fleet_machines,
     interruptible,
@@ -34,11 +36,13 @@ from perfbisect.compare.suite import suite
 from perfbisect.environments.base import Builder
 from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, RevisionError, UsageError
+from perfbisect.explain.profile_job import PROFILE
 from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.fleet.specs import absolute_fleet, choose_slots, slot_here
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.plans import plan_data, require_plan, resolve_metric, write_plan
+from perfbisect.jobs.plans import JobPlan, PlanT, require_plan, resolve_metric, write_plan
 from perfbisect.jobs.replay import launches
+from perfbisect.measure.profiling import find_py_spy, sampling_problem
 from perfbisect.model.cell import Cell
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
 from perfbisect.nightly.delivery import delivery_tasks
@@ -48,12 +52,14 @@ from perfbisect.nightly.night import (
     CellJob,
     NightlyContext,
     PreparedBisection,
+    PreparedProfile,
     Reclaim,
     StepResult,
 )
 from perfbisect.nightly.plan import CellMachines, NightPlan
 from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.report.console import Console
+from perfbisect.report.kind import DocumentT, JobKind
 from perfbisect.series.suspects.table import load_suspect_table
 from perfbisect.system.clock import now
 from perfbisect.system.processes import stop_leftovers
@@ -129,7 +135,7 @@ class CommandMachine:
         still_open = [launch for launch in launches(events) if launch.end is None]
         if not still_open:
             return None
-        plan = require_plan(job, events, BisectPlan if plan_data(events)["verb"] == "bisect" else RunPlan)
+        plan: JobPlan = require_plan(job, events, kind_of(events).plan)
         if not plan.setting.fleet:
             return None
         end_on_fleet(self.workspace, plan, still_open)
@@ -189,13 +195,26 @@ class CommandMachine:
                 f"cell {window.cell.name} changed during the night: {window.cell.source} is a different "
                 "workload now"
             )
-        return PreparedBisection(planned.shown.expected.minutes_low, lambda job: self._bisect(job, planned))
+        return PreparedBisection(
+            planned.shown.expected.minutes_low, lambda job: self._continue(job, BISECT, planned)
+        )
 
-    def _bisect(self, job: Job, planned: PlannedBisection) -> ReportDocument:
+    def prepare_profile(self, source: Job, minutes: float) -> PreparedProfile:
+        planned = plan_profile(self.workspace, source, ProfileRequest(self.measuring, budget=minutes))
+        return PreparedProfile(
+            planned.shown.minutes,
+            sampling_problem(find_py_spy(), is_root=os.geteuid() == 0),
+            lambda job: self._continue(job, PROFILE, planned),
+        )
+
+    def _continue(
+        self, job: Job, kind: JobKind[PlanT, DocumentT], planned: PlannedJob[PlanT, Any]
+    ) -> DocumentT:
+        """Run a job, new or interrupted, to its report."""
         events = job.events()
-        plan = require_plan(job, events, BisectPlan) if events else planned.plan
+        plan = require_plan(job, events, kind.plan) if events else planned.plan
         with open_session(job, planned.slots, self.measuring, plan=None if events else plan) as session:
-            return run_job(self.workspace, session, BISECT, plan, planned.builder)
+            return run_job(self.workspace, session, kind, plan, planned.builder)
 
 
 def _new_plan(

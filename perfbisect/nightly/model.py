@@ -17,6 +17,7 @@ from perfbisect.errors import (
     EXIT_REGRESSION,
     EXIT_USAGE,
 )
+from perfbisect.explain.attribution import ConclusionKind
 from perfbisect.jobs.documents import ChangeDocument, Document, LongDocument
 from perfbisect.model.commit_details import CauseWord
 from perfbisect.series.alerts import Alert, State
@@ -107,11 +108,29 @@ class NightAlert(Document):
         return self.change in ("opened", "reopened")
 
 
+class NightProfile(Document):
+    """The profile of a bisection's culprit and the change before it: a ``job``, or ``why`` there is none.
+
+    ``profile_of``: the event. ``conclusion`` and ``sentence``: where the growth is, empty without a result.
+    ``next``: reads the profile, or makes it by hand.
+    """
+
+    profile_of: str
+    job: str = ""
+    conclusion: ConclusionKind | Literal["not compared", ""] = ""
+    sentence: str = ""
+    minutes: float = 0.0
+    why: str = ""
+    next: str = ""
+
+
 class NightBisection(Document):
     """How the night determined the commit behind an event.
 
     ``alert`` represents the event; ``why``: the deciding rule. ``job``: the bisection with its ``outcome``;
-    ``culprit`` with its ``probability`` if there is one. ``minutes``: measured, of ``budget``.
+    ``culprit`` with its ``probability`` if there is one. ``phases``: which phase of a request took longer at
+    a culprit that was measured, in sentences; ``profile``: None where none is due. ``minutes``: measured, of
+    ``budget``.
     """
 
     event: str
@@ -128,6 +147,8 @@ class NightBisection(Document):
     culprit: ChangeDocument | None = None
     probability: float = 0.0
     summary: tuple[str, ...] = ()
+    phases: tuple[str, ...] = ()
+    profile: NightProfile | None = None
     minutes: float = 0.0
     budget: float = 0.0
     report: str = ""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
 from perfbisect.errors import MachineError, PerfbisectError
+from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.jobs.documents import change_document, metric_document
 from perfbisect.jobs.events import EventListener
 from perfbisect.jobs.folders import Job, Jobs
@@ -96,6 +97,18 @@ class PreparedBisection:
     run: Callable[[Job], ReportDocument]
 
 
+@dataclass(frozen=True)
+class PreparedProfile:
+    """A profile that takes about ``minutes``. ``problem``: why stacks cannot be sampled, empty if they can.
+
+    ``run`` continues its job to the result.
+    """
+
+    minutes: float
+    problem: str
+    run: Callable[[Job], ProfileDocument]
+
+
 Reclaim = Callable[[LaunchRecord, Path], Attempt | None]
 """Takes the attempt of an open launch from the machine that made it; see :class:`JobContext`."""
 
@@ -135,6 +148,13 @@ class NightMachine(Protocol):
         self, night: NightPlan, window: BisectionWindow, minutes: float
     ) -> PreparedBisection:
         """Plan a bisection of at most ``minutes``; raises what its plan raises."""
+        ...
+
+    def prepare_profile(self, source: Job, minutes: float) -> PreparedProfile:
+        """Plan a profile of a bisection's culprit and the change before it, of at most ``minutes``.
+
+        Raises what its plan raises.
+        """
         ...
 
 

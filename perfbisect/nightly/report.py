@@ -7,7 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from perfbisect.common.quantities import minutes, probability, with_unit
-from perfbisect.nightly.model import AlertChange, Night, NightAlert, NightCell, new_regressions
+from perfbisect.nightly.model import (
+    AlertChange,
+    Night,
+    NightAlert,
+    NightCell,
+    NightProfile,
+    new_regressions,
+)
 from perfbisect.report.document import (
     Block,
     Column,
@@ -160,13 +167,22 @@ def _bisection_blocks(night: Night) -> Iterator[Block]:
             name = f"{culprit.short} {culprit.subject}".strip()
             chance = f" (probability {probability(bisection.probability)}; {bisection.why})"
             yield Paragraph((code(bisection.event), ": ", code(name), chance))
-        details: list[Inline] = list(bisection.summary[:_MAX_EVIDENCE])
+        details: list[Inline] = [*bisection.summary[:_MAX_EVIDENCE], *bisection.phases]
+        if bisection.profile is not None:
+            details.append(_profile_text(bisection.profile))
         if bisection.good and bisection.bad:
             window = ("good ", code(bisection.good[:12]), ", bad ", code(bisection.bad[:12]))
             count = f", {_count(bisection.commits, 'commit')}"
             details.append((*window, count, *((", job ", code(bisection.job)) if bisection.job else ())))
         if details:
             yield Items(tuple(details))
+
+
+def _profile_text(profile: NightProfile) -> Inline:
+    """The result of a profile with the command that reads it, or why there is none and the one to type."""
+    if profile.sentence:
+        return (f"Profile: {profile.sentence} ", code(profile.next))
+    return (f"Not profiled: {profile.why}. ", code(profile.next))
 
 
 def _level_blocks(rows: Sequence[ReportRow]) -> tuple[Block, ...]:

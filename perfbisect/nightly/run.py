@@ -7,7 +7,6 @@ journals. A night that was killed at any point continues from there.
 from __future__ import annotations
 
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from perfbisect.jobs.runner import recover_interrupted
 from perfbisect.nightly.alerts import ingest_jobs, judge_series, store_alerts, summarize_changes
 from perfbisect.nightly.bisect import EventExaminer
 from perfbisect.nightly.delivery import report_tasks
-from perfbisect.nightly.journal import CellFailure, NightFolder, NightRecord, StepRecord
+from perfbisect.nightly.journal import CellFailure, NightFolder, NightRecord, StepRecord, write_traceback
 from perfbisect.nightly.model import Night, NightStep
 from perfbisect.nightly.night import CellJob, NightlyContext, NightTask, StepResult, build_night, build_plan
 from perfbisect.nightly.plan import ScheduledLaunch, next_launch
@@ -87,7 +86,8 @@ def _abandon(context: NightlyContext, night: NightFolder) -> None:
         record = NightRecord(journal.events, context.jobs)
         if record.verdict is not None or not journal.events:
             return
-        for identity in (*record.jobs.values(), *record.bisection_jobs.values()):
+        bisections = (*record.bisection_jobs.values(), *record.profile_jobs.values())
+        for identity in (*record.jobs.values(), *bisections):
             job = record.job(identity)
             if job.journal.exists() and not job.finished:
                 with job.held():
@@ -316,7 +316,7 @@ class _NightRun:
         except PerfbisectError as error:
             record = StepRecord.failed(name, error)
         except Exception as error:
-            where = self._write_traceback(name)
+            where = write_traceback(self.folder.path, name)
             failure = PerfbisectError(
                 f"internal error: {error!r}", where=where, next_step="report it, with that file"
             )
@@ -328,9 +328,3 @@ class _NightRun:
         self.journal.append("step", record.model_dump(mode="json"))
         if record.step.state == "failed":
             self._say(f"{name} failed: {record.step.reported}")
-
-    def _write_traceback(self, name: str) -> str:
-        path = self.folder.path / f"{name}.log"
-        with suppress(OSError):
-            path.write_text(traceback.format_exc(), encoding="utf-8")
-        return str(path)

@@ -307,7 +307,7 @@ fetch: false        # true: fetch the branch's remote first, as in origin/main
 # that no change between two nights is theirs; main may soon need newer ones.
 # exclude_newer: "{date}"
 
-budget: 6h          # of a night, bisections included; shortest cells first
+budget: 6h          # of a night, bisections and profiles included; shortest cells first
 launches: 2         # server launches a cell, at least two
 runs: 1             # runs in each launch
 # launches_of: {{"slow_*": 4}}   # more, for cells with large launch-to-launch variation
@@ -324,6 +324,8 @@ bisect:
   budget: 3h        # of one bisection, within what the night has left
   most: 2           # bisections a night
   # smallest: 5%    # smaller effects are not bisected
+
+explain: true       # profile each culprit that a bisection named, within what the night has left
 
 # Written every night:
 # report: nightly/report                       # folder of night.md, nightly.md and nightly.html

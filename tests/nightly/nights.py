@@ -14,9 +14,12 @@ from perfbisect.bisect.job import bisect
 from perfbisect.bisect.plan import make_plan
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import commit_history
+from perfbisect.commands.sides import measured_sides
 from perfbisect.compare.job import run, run_in_steps
 from perfbisect.compare.plan import MeasurementSetup, build_run_plan
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError
+from perfbisect.explain.profile_job import ProfilePlan, profile
+from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import MeasurementConfig, resolve_metric, write_plan
@@ -34,6 +37,7 @@ from perfbisect.nightly.night import (
     NightlyContext,
     NightTask,
     PreparedBisection,
+    PreparedProfile,
     Reclaim,
 )
 from perfbisect.nightly.plan import CellMachines, NightPlan
@@ -107,6 +111,12 @@ class Place:
     least: float = 5.0
     refusal: PerfbisectError | None = None
     """What a bisection of this place ends with before it begins."""
+    profiled: list[str] = field(default_factory=list)
+    """Bisections whose culprit was to be profiled."""
+    profile_minutes: float = 1.0
+    profile_problem: str = ""
+    profile_refusal: Exception | None = None
+    """What a profile of this place ends with before it begins."""
     last: Night | None = None
     """The night that ran last."""
     _jobs: int = 0
@@ -207,6 +217,27 @@ class Place:
             write_plan(job, plan, tools.clock)
         with job.held():
             return bisect(job, tools)
+
+    def prepare_profile(self, source: Job, minutes: float) -> PreparedProfile:
+        self.profiled.append(source.id)
+        if self.profile_refusal is not None:
+            raise self.profile_refusal
+        return PreparedProfile(
+            self.profile_minutes, self.profile_problem, lambda job: self._profile(job, source, minutes)
+        )
+
+    def _profile(self, job: Job, source: Job, minutes: float) -> ProfileDocument:
+        tools = self.watch.tools(self.world, clock=Clock(self.world.moment))
+        if not job.journal.exists():
+            sides = measured_sides(source, read(source.journal).events)
+            measured = sides.plan
+            plan = ProfilePlan(
+                cell=measured.cell, digest=measured.digest, setting=measured.setting, metric=measured.metric,
+                source=source.id, a=sides.a, b=sides.b, is_slower=sides.is_slower, budget=minutes,
+            )  # fmt: skip
+            write_plan(job, plan, tools.clock)
+        with job.held():
+            return profile(job, tools)
 
     def launches(self) -> list[tuple[str, str, str]]:
         """What every launch that measured was of: cell, change, purpose."""

@@ -34,7 +34,7 @@ def test_what_is_not_said_is_said_here(tmp_path: Path) -> None:
     assert (rules.bisect.when, rules.bisect.budget, rules.bisect.smallest) == ("new", 180.0, 0.0)
     assert rules.alerts.causes == ("product", "unknown")
     assert rules.tell.webhook is None
-    assert rules.branch == "HEAD"
+    assert (rules.branch, rules.explain) == ("HEAD", True)
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
@@ -67,6 +67,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("tell:\n  webhook:\n    when: never\n    url: X", 6, "tell.webhook.when: 'never' is not one of"),
         ("runs: 0", 4, "runs: must be greater"),
         ("repository: [a]", 4, "repository: expected text"),
+        ("explain: sometimes", 4, "explain: .*true or false"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, more: str, line: int, told: str) -> None:

@@ -11,13 +11,21 @@ from typing import Any
 import pytest
 
 from perfbisect.commands.options import MeasureOptions
+from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import LocatedError, MachineError
 from perfbisect.jobs.folders import Jobs
-from perfbisect.jobs.journal import read
+from perfbisect.jobs.journal import Journal, read
 from perfbisect.jobs.replay import launches
-from perfbisect.nightly.measure import build_context
+from perfbisect.nightly import measure
+from perfbisect.nightly.measure import CommandMachine, build_context
+from perfbisect.system.clock import now
 from tests.cli.test_nightly import Scene
+from tests.command_line import type_command
+from tests.commands.test_profiles import CELL, pretend
+from tests.fakes.history import ENGINE, PretendHistory
 from tests.fakes.remote import Cloned, cloned
+
+__all__ = ["pretend"]
 
 CONFIG = """\
 name: n
@@ -106,3 +114,33 @@ def test_cells_of_one_server_share_its_starts_in_the_order_of_the_file(tmp_path:
     assert [fact["id"] for fact in shared["other"]] == starts
     assert [fact["after"] for fact in shared["quick"]] == [[], []]
     assert [fact["after"] for fact in shared["other"]] == [["quick"], ["quick"]]
+
+
+@pytest.mark.slow
+def test_a_culprit_is_profiled_as_explain_does_it(
+    pretend: PretendHistory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    type_command(
+        [
+            *("compare", CELL, "--repo", str(pretend.path), "--a", pretend.good, "--b", pretend.bad),
+            *("--blocks", "2", "--env", f"overlay:{sys.executable},base=any"),
+            *("--client", f"existing:{sys.executable},path={ENGINE}", "--quiet"),
+        ]
+    )
+    source, machine = Jobs(tmp_path / "state").all()[-1], CommandMachine(open_workspace(), MeasureOptions())
+    with monkeypatch.context() as patch:
+        patch.setattr(measure, "find_py_spy", lambda: None)
+        assert machine.prepare_profile(source, 60.0).problem == "py-spy is not installed"
+    job, prepared = machine.new_job(), machine.prepare_profile(source, 0.0)
+    assert prepared.minutes > 0
+    document = prepared.run(job)
+    assert document.source == source.id and document.result is not None
+    assert [launch.purpose for launch in document.launches] == ["profile"] * 2, "the budget ends it"
+    assert job.report.is_file()
+    events = job.events()
+    assert machine.prepare_profile(source, 60.0).run(job) == document
+    assert job.events() == events, "a profile that has ended is read"
+    began = next(event.data for event in events if event.kind == "started")
+    with Journal(job.journal, clock=now) as journal:
+        journal.append("started", {**began, "attempt": "open"})
+    assert machine.end_bundles(job) is None, "no other machine has launches of it"
