@@ -2,11 +2,11 @@
 
     python -m scripts.bench_explain [--only "a spin"] [--pairs 20] [--seed 1] [--no-hunks]
 
-Each kind of :mod:`scripts.explain_plants` is compared with its parent, profiled and, but for --no-hunks,
-searched for its hunk; --pairs adds pairs that differ in harmless edits alone. Leaves in build/bench-explain/
-the histories, state/, every document, and results.json, which a later call with the same seed goes on from.
-Prints a row for each and exits 0 if the bars hold, 1 if not, 4 while kinds are missing. A kind takes about
-half an hour on two cores.
+Each kind of :mod:`scripts.explain_plants` is bisected from its parent on, profiled and, but for --no-hunks,
+searched for its hunk; --pairs adds pairs that differ in harmless edits alone, which are compared. Leaves in
+build/bench-explain/ the histories, state/, every document, and results.json, which a later call with the same
+seed goes on from. Prints a row for each and exits 0 if the bars hold, 1 if not, 4 while kinds are missing. A
+kind takes about a quarter of an hour on two cores, and as long again for its hunk.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ FOLDER = BUILD / "bench-explain"
 LEAST_FILES, LEAST_HUNKS = 10, 10
 """Of the twelve kinds: right file first, and right hunk among decoys."""
 
-BLOCKS = 4
-"""Most blocks of a comparison: what is planted is far above the noise."""
+BLOCKS, BUDGET = 4, "45m"
+"""Most blocks of a comparison, and the budget of a bisection: what is planted is far above the noise."""
 
 IN_THE_DIFF = ("in the diff", "called from the diff")
 
@@ -48,7 +48,7 @@ class Score:
 
     name: str
     seed: int
-    compared: str
+    verdict: str
     said: str
     place: str
     is_right_file: bool
@@ -82,14 +82,14 @@ def call(folder: Path, name: str, *arguments: str) -> dict[str, Any]:
     return document
 
 
-def score(planted: Planted, seed: int, compared: Mapping[str, Any], profile: Mapping[str, Any]) -> Score:
+def score(planted: Planted, seed: int, measured: Mapping[str, Any], profile: Mapping[str, Any]) -> Score:
     """What the profile says beside what was planted."""
     result = profile.get("result") or {}
     place = str(result.get("place", ""))
     return Score(
         planted.kind,
         seed,
-        str(compared.get("verdict", compared.get("error", ""))),
+        str(measured.get("outcome", measured.get("verdict", measured.get("error", "")))),
         str(result.get("kind", profile.get("error", ""))),
         place,
         bool(place) and place.split(":")[0] in (planted.hot, planted.guilty),
@@ -109,24 +109,26 @@ def named_hunk(planted: Planted, document: Mapping[str, Any]) -> tuple[str, bool
 
 
 def explain(kind: str, seed: int, site_packages: Path, *, hunks: bool) -> Score:
-    """Plant, compare, profile and search."""
+    """Plant, measure, profile and search."""
     folder = FOLDER / f"{kind.replace(' ', '-')}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     planted = make(site_packages, folder / "repo", kind, seed)
     (folder / "planted.json").write_text(json.dumps(asdict(planted), indent=1, default=str) + "\n")
     say(f"{kind}: {planted.guilty or 'nothing'}, {planted.milliseconds:.1f} ms a step")
-    compared = call(
+    sides = ("--a", planted.parent, "--b", planted.culprit, "--blocks", str(BLOCKS))
+    if kind != NOTHING:  # an A/B that stands on the search's noise ends sooner
+        sides = ("--good", planted.parent, "--bad", planted.culprit, "--budget", BUDGET)
+    measured = call(
         folder,
-        "compare",
-        *("compare", CELL, "--repo", str(planted.repository), "--a", planted.parent, "--b", planted.culprit),
-        *("--blocks", str(BLOCKS), "--env", f"overlay:{PACKAGE}=={VERSION},base={planted.parent}"),
-        *("--exclude-newer", DAY),
+        "measured",
+        *("compare" if kind == NOTHING else "bisect", CELL, "--repo", str(planted.repository), *sides),
+        *("--env", f"overlay:{PACKAGE}=={VERSION},base={planted.parent}", "--exclude-newer", DAY),
     )
-    if "job" not in compared:
-        return score(planted, seed, compared, {})
-    job = str(compared["job"])
-    result = score(planted, seed, compared, call(folder, "profile", "explain", job, "--profile"))
+    if "job" not in measured:
+        return score(planted, seed, measured, {})
+    job = str(measured["job"])
+    result = score(planted, seed, measured, call(folder, "profile", "explain", job, "--profile"))
     if not hunks or kind == NOTHING:
         return result
     hunk, is_right = named_hunk(planted, call(folder, "hunks", "explain", job, "--hunks"))
@@ -138,7 +140,7 @@ def row(result: Score) -> str:
     words = {True: "right", False: "wrong", None: "-"}
     cells = (
         result.name,
-        result.compared,
+        result.verdict,
         result.said,
         result.place or "-",
         words[result.is_right_file] if result.name != NOTHING else "-",
@@ -188,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         results.append(explain(kind, seed, site_packages, hunks=not options.no_hunks))
         kept.write_text(json.dumps([asdict(x) for x in results], indent=1) + "\n")
-    print("| planted | compared | said | first place | file | hunk | right |")
+    print("| planted | verdict | said | first place | file | hunk | right |")
     print("|---|---|---|---|---|---|---|")
     print("\n".join(map(row, results)), end="\n\n")
     lines, code = bars(results, hunks=not options.no_hunks)
