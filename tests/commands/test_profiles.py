@@ -20,7 +20,7 @@ from perfbisect.measure import profiling
 from perfbisect.measure.profiling import ProfileLimits
 from tests.command_line import isolate, type_command
 from tests.fakes.history import ENGINE, PretendHistory, make_history
-from tests.fixtures.jobs import MakePlan, NewJob, new_job, plan_for
+from tests.fixtures.jobs import SETTING, MakePlan, NewJob, new_job, plan_for
 from tests.jobs.world import Watch, World, history, verdict
 from tests.measure.test_profiling import py_spy
 
@@ -50,6 +50,24 @@ def test_a_bisection_without_a_culprit_has_none(plan_for: MakePlan, new_job: New
     with pytest.raises(UsageError, match="names no single culprit") as caught:
         measured_sides(job, read(job.journal).events)
     assert caught.value.next_step == f"perfbisect report {job.id}"
+
+
+def test_a_job_that_a_fleet_measured_is_refused(
+    plan_for: MakePlan, new_job: NewJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, watch = World(history(6).changes, slow=4, factor=1.5), Watch()
+    setting = SETTING.model_copy(update={"fleet": "ssh:hosts.yaml"})
+    job = new_job(plan_for(world).model_copy(update={"setting": setting}), watch, world)
+    assert verdict(job, watch, world).culprit is not None
+    isolate(tmp_path, monkeypatch)
+    (tmp_path / "state").mkdir(exist_ok=True)
+    (tmp_path / "jobs").rename(tmp_path / "state" / "jobs")
+    for words in (("--profile",), ("--profile", "--dry-run")):
+        outcome = type_command(["explain", job.id, *words])
+        assert outcome.code == 2 and outcome.out == ""
+        assert "measures on a fleet" in outcome.err
+        assert "next:  compare the two changes on this machine, and explain that job" in outcome.err
+    assert len(Jobs(tmp_path / "state").all()) == 1, "nothing was started"
 
 
 @pytest.fixture
