@@ -17,6 +17,7 @@ from perfbisect.commands.output import CommandResult
 if TYPE_CHECKING:
     from perfbisect.commands.workspace import Workspace
     from perfbisect.jobs.documents import Document
+    from perfbisect.model.commit_details import RequestPhase
     from perfbisect.report.document import Report
     from perfbisect.series.alerts import State
     from perfbisect.series.detect import SeriesAnalysis
@@ -58,8 +59,10 @@ def _analyze(store: SeriesStore, fdr: float = 0.05) -> SeriesAnalysis:
     return analyze_series(store, load_suspect_table(), fdr)
 
 
-def rank_window(workspace: Workspace, alert: str, fdr: float) -> RankedAlert:
-    """The alert of a name, with the ranked commits of its window."""
+def rank_window(
+    workspace: Workspace, alert: str, fdr: float, phase: RequestPhase | None = None
+) -> RankedAlert:
+    """The alert of a name, with the ranked commits of its window; ``phase``: was seen to move."""
     from perfbisect.series.detect import analyze_series
     from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.job import find_alert, rank_alert
@@ -68,7 +71,7 @@ def rank_window(workspace: Workspace, alert: str, fdr: float) -> RankedAlert:
     table, repository = load_suspect_table(), workspace.needed_repository()
     with SeriesStore.of(workspace.state) as store:
         analysis = analyze_series(store, table, fdr)
-        return rank_alert(store, analysis, find_alert(store, analysis, alert), repository, table)
+        return rank_alert(store, analysis, find_alert(store, analysis, alert), repository, table, phase)
 
 
 def _output(document: Document, report: Report) -> CommandResult:
@@ -110,6 +113,11 @@ def show(cells: tuple[str, ...], metric: str | None, since: str, state: Path | N
 @click.option(
     "--cell", metavar="CELL", help="Cell of ours for the bisection.  [default: the one that agrees]"
 )
+@click.option(
+    "--phase",
+    type=click.Choice(["queue", "prefill", "decode", "outside"]),
+    help="Phase of a request that perfbisect explain saw move: code that runs in it is likelier.",
+)
 @click.option("--md", "markdown", is_flag=True, help="As Markdown, for an issue.")
 @FDR
 @options.state
@@ -119,6 +127,7 @@ def suspects(
     repo: Path | None,
     top: int,
     cell: str | None,
+    phase: RequestPhase | None,
     markdown: bool,
     fdr: float,
     state: Path | None,
@@ -139,12 +148,14 @@ def suspects(
     from perfbisect.series.suspects.report import suspects_report
 
     workspace = open_workspace(repo=repo, state=state)
-    ranked = rank_window(workspace, alert, fdr)
+    ranked = rank_window(workspace, alert, fdr, phase)
     weights = workspace.state / "track" / "suspects" / f"{ranked.alert.id}.yaml"
     job.write_weights(ranked, weights)
     cell = cell or job.cell_of_ours(ranked.finding)
     repo = repo or workspace.needed_repository().path
-    document = job.track_suspects(ranked, top=top, repo=str(repo), cell=cell, weights=str(weights))
+    document = job.track_suspects(
+        ranked, top=top, repo=str(repo), cell=cell, weights=str(weights), phase=phase
+    )
     report = suspects_report(document)
     return CommandResult(document, [report_markdown(report)]) if markdown else _output(document, report)
 

@@ -14,6 +14,9 @@ Phase = Literal["slow", "recovery", "after"]
 """Of a later commit: ``slow``, a night that ran it was still slow; ``recovery``, between the last slow night
 and the first good one; ``after``, later, or run by no night."""
 
+RequestPhase = Literal["queue", "prefill", "decode", "outside"]
+"""A phase of a request; ``outside``: of the engine core."""
+
 _NUMBER = re.compile(r"\(#(\d+)\)\s*$")
 
 
@@ -104,7 +107,7 @@ class LaterCommit:
 class SuspectQuestion:
     """Which of ``commits`` (first parents, oldest first) caused an alert?
 
-    ``recovered``: the series returned to its former level.
+    ``recovered``: the series returned to its former level. ``phase``: the one that was seen to move, if any.
     """
 
     commits: tuple[Commit, ...]
@@ -113,6 +116,7 @@ class SuspectQuestion:
     later: tuple[LaterCommit, ...] = ()
     recovered: bool = False
     cause: CauseWord = "unknown"
+    phase: RequestPhase | None = None
 
     def __post_init__(self) -> None:
         known = {commit.sha for commit in self.commits}

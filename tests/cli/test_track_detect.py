@@ -10,6 +10,9 @@ import pytest
 
 from perfbisect.cli.app import run
 from perfbisect.cli.schema import VERBS
+from perfbisect.series.suspects import table
+from perfbisect.series.suspects.report import TrackSuspectsDocument
+from perfbisect.series.suspects.table import PhaseCode, load_suspect_table
 from tests.fakes.gitwriter import HistoryWriter
 from tests.nightlies import AT, EACH, HARM, NIGHTS, Nightlies, make_nightlies
 
@@ -64,6 +67,29 @@ def test_from_results_to_the_commit(made: Nightlies, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     assert typed("track", "suspects", "20260115-product", "--repo", str(made.repo), "--md") == 0
     assert f"`{HARM}" in capsys.readouterr().out, "in a code span, where nothing acts"
+
+
+def test_the_phase_that_moved_is_a_reason_where_it_is_said(
+    made: Nightlies, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = PhaseCode(phases=("decode",), paths=("vllm_omni/engine/**",))
+    known = load_suspect_table().model_copy(update={"phases": (row,)})
+    monkeypatch.setattr(table, "load_suspect_table", lambda: known)
+    ingest(made.all)
+    words = ("track", "suspects", "20260115-product", "--repo", str(made.repo))
+    silent, said = (
+        TrackSuspectsDocument.model_validate(document(capsys, *words, *more))
+        for more in ((), ("--phase", "decode"))
+    )
+    assert (silent.phase, said.phase) == ("", "decode")
+    names = [{factor.name for factor in one.suspects[0].evidence} for one in (silent, said)]
+    assert names[1] - names[0] == {"phase"}
+    assert said.suspects[0].p > silent.suspects[0].p
+    capsys.readouterr()
+    assert typed(*words, "--phase", "decode") == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert any("×1.5" in row and "decode moved, and vllm_omni/engine/orchestrator" in row for row in rows)
+    assert typed(*words, "--phase", "warm-up") == 2
 
 
 def test_nothing_is_told_twice(made: Nightlies, capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,7 @@ TABLE = SuspectTable.model_validate(
             "size": [[10, 0.5], [100, 1.0], [1000, 2.0]],
             "spread": [[2, 1.0], [99, 1.5]],
             "titles": {"hardware": [4, 0.1], "feature": [3, 0.5]},
+            "phases": {"decode": 3, "queue": 1.5},
             "pins": 3,
             "revert_recovered": 100,
             "fix_recovered": 20,
@@ -59,6 +60,11 @@ TABLE = SuspectTable.model_validate(
             {"title": "TPU", "about": "hardware", "of": ["tpu"], "words": "tpu"},
             {"title": "experts", "about": "feature", "of": ["moe"], "words": "moe"},
             {"title": "latent attention", "about": "feature", "of": ["mla"], "words": "mla"},
+        ],
+        "phases": [
+            {"phases": ["prefill", "decode"], "paths": ["src/**"]},
+            {"phases": ["queue", "decode"], "paths": ["src/core/**"]},
+            {"phases": ["outside"], "paths": ["src/front/**"]},
         ],
         "causes": {"instrument": {"benchmark": 100, "code": 0.2}, "night": {"outside_window": 50}},
         "cells": [

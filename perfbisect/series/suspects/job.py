@@ -13,7 +13,7 @@ from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import bisect_command, commit_weights, commit_weights_text
 from perfbisect.common.quantities import moment
 from perfbisect.errors import UsageError
-from perfbisect.model.commit_details import OnsetNight, Ranking
+from perfbisect.model.commit_details import OnsetNight, Ranking, RequestPhase
 from perfbisect.series.alerts import Alert, leading_alert, recovery
 from perfbisect.series.causes import is_affected
 from perfbisect.series.detect import SeriesAnalysis
@@ -85,9 +85,14 @@ def find_alert(store: SeriesStore, analysis: SeriesAnalysis, name: str) -> Alert
 
 
 def rank_alert(
-    store: SeriesStore, analysis: SeriesAnalysis, alert: Alert, repository: Repository, table: SuspectTable
+    store: SeriesStore,
+    analysis: SeriesAnalysis,
+    alert: Alert,
+    repository: Repository,
+    table: SuspectTable,
+    phase: RequestPhase | None = None,
 ) -> RankedAlert:
-    """The commits of an alert's window, ranked.
+    """The commits of an alert's window, ranked; ``phase``: of a request, that was seen to move.
 
     :raises RevisionError: the repository lacks them, or no commit came between the nights.
     """
@@ -103,7 +108,7 @@ def rank_alert(
     cells = [replace(cell, hit=is_affected(cell, finding)) for cell in analysis.index.measured_cells(finding)]
     aftermath = _aftermath(line, points, analysis, alert)
     question, good = build_question(repository, line, onsets, *aftermath, cells=cells, cause=alert.cause)
-    why = onsets[-1][1].why
+    question, why = replace(question, phase=phase), onsets[-1][1].why
     return RankedAlert(alert, finding, rank_suspects(question, table), good, question.commits[-1].sha, why)
 
 
@@ -189,9 +194,15 @@ def suspects_document(
 
 
 def track_suspects(
-    ranked: RankedAlert, *, top: int, repo: str, cell: str, weights: str
+    ranked: RankedAlert,
+    *,
+    top: int,
+    repo: str,
+    cell: str,
+    weights: str,
+    phase: RequestPhase | None = None,
 ) -> TrackSuspectsDocument:
-    """The JSON of ``track suspects``, as :func:`suspects_document`."""
+    """The JSON of ``track suspects``, as :func:`suspects_document`; ``phase``: the ranking knows of it."""
     alert = ranked.alert
     since = f"{size_text(alert.effect)}, {alert.shape}, begun on the night of {alert.first[:10]}"
     now = "" if alert.now == "still there" else f", {alert.now}"
@@ -199,5 +210,6 @@ def track_suspects(
     return TrackSuspectsDocument(
         **dict(document),
         of=len(ranked.ranking.suspects),
+        phase=phase or "",
         what=f"{alert.metric} of {alert.cell} {since}{now} ({alert.event})",
     )

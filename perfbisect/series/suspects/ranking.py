@@ -2,9 +2,9 @@
 
 Every commit starts alike. Each factor is a likelihood ratio against a commit of which nothing is known: the
 night that the series points to, what kind of files it touches, how large it is, whether the cells that were
-hit are those that run them, what its title says, whether it moves what the engine is built on, and what
-became of it later. One more candidate, ``outside_window``, stands for everything that is no commit of the
-window. No factor is 0.
+hit are those that run them, what its title says, whether it moves what the engine is built on, whether its
+code runs in the phase of a request that was seen to move, and what became of it later. One more candidate,
+``outside_window``, stands for everything that is no commit of the window. No factor is 0.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from perfbisect.model.commit_details import (
     MeasuredCell,
     Phase,
     Ranking,
+    RequestPhase,
     Suspect,
     SuspectQuestion,
 )
@@ -36,6 +37,12 @@ _HASH = re.compile(r"\b[0-9a-f]{7,64}\b")
 _NUMBERS = re.compile(r"(?:#|/pull/)(\d+)\b")
 _QUOTED = re.compile(r"[\"“«](.+)$", re.MULTILINE)
 _MIN_TITLE = 12  # characters of a quoted title that may be taken for one
+_PHASES: Mapping[RequestPhase, str] = {
+    "queue": "the queue",
+    "prefill": "prefill",
+    "decode": "decode",
+    "outside": "the part outside the core",
+}
 _UNKNOWN = 0.5  # probability that a server is hit if nothing is known of the commit
 
 
@@ -267,6 +274,24 @@ def _serves(model: str, name: str) -> bool:
     return bool(words) and served.startswith(start)
 
 
+def phase_factor(commit: Commit, moved: RequestPhase, table: SuspectTable) -> Factor | None:
+    """Whether code of a commit runs in the phase that moved; None where it is not known of any of its files.
+
+    Code of a phase moves it ``ratio`` times as often as code of another phase, and code of which nothing is
+    known as often as the mean of both. A commit counts as its likeliest file.
+    """
+    phases = {file.path: found for file in commit.files if (found := table.phases_of(file.path))}
+    if not phases:
+        return None
+    ratio = table.weights.phases.get(moved, 1.0)
+    inside = next((path for path, found in phases.items() if moved in found), "")
+    if inside:
+        return Factor("phase", 2 * ratio / (1 + ratio), f"{_PHASES[moved]} moved, and {inside} runs in it")
+    path, found = next(iter(phases.items()))
+    others = " and ".join(_PHASES[phase] for phase in found)
+    return Factor("phase", 2 / (1 + ratio), f"{_PHASES[moved]} moved, and {path} runs in {others}")
+
+
 def _servers(number: int) -> str:
     return f"{number} server{'' if number == 1 else 's'}"
 
@@ -292,6 +317,7 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
             _size_factor(commit, table),
             title_factor(commit, votes, table),
             cells_factor(commit, votes, table),
+            phase_factor(commit, question.phase, table) if question.phase else None,
             later_evidence(text, since, weights),
         ]
         if commit.pins is not None:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from perfbisect.common.quantities import probability
 from perfbisect.jobs.documents import Document
-from perfbisect.model.commit_details import Suspect
+from perfbisect.model.commit_details import RequestPhase, Suspect
 from perfbisect.report.document import (
     Block,
     Column,
@@ -42,13 +42,17 @@ class SuspectsDocument(Document):
 
 
 class TrackSuspectsDocument(SuspectsDocument):
-    """JSON of ``track suspects``: the likeliest of ``of`` commits; ``what`` describes the change."""
+    """JSON of ``track suspects``: the likeliest of ``of`` commits; ``what`` describes the change.
+
+    ``phase``: of a request, that was said to have moved; empty if none was.
+    """
 
     schema_: Literal["perfbisect.track-suspects/2"] = Field(
         default="perfbisect.track-suspects/2", alias="schema"
     )
     of: int
     what: str = ""
+    phase: RequestPhase | Literal[""] = ""
 
 
 def suspects_report(document: TrackSuspectsDocument) -> Report:

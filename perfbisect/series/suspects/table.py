@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from perfbisect.common.text import MODEL, glob_pattern
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.model.cell import Words
-from perfbisect.model.commit_details import CauseWord
+from perfbisect.model.commit_details import CauseWord, RequestPhase
 from perfbisect.series.series import cell_of_series
 
 About = Literal["hardware", "device", "model", "feature"]
@@ -71,6 +71,12 @@ class FileKind(_Paths):
     kind: str = Field(min_length=1)
     weight: float = _FACTOR
     code: bool = False
+
+
+class PhaseCode(_Paths):
+    """Code that runs in some phases of a request, so that what slows it shows there."""
+
+    phases: Annotated[tuple[RequestPhase, ...], _ROWS] = Field(min_length=1)
 
 
 def _compiled(words: str) -> re.Pattern[str]:
@@ -135,7 +141,7 @@ class EvidenceWeights(_Row):
     as how many independent servers all of them count at most. ``outside_window``: that it is none of the
     commits, against one commit of which nothing is known. ``size``, ``spread``: up to so many lines of code,
     and files of code -> factor, ascending. ``titles``: a title names what the affected cell runs, or what it
-    does not run.
+    does not run. ``phases``: how many times as often code of a phase moves it as code of another phase does.
     """
 
     outside_window: float = _FACTOR
@@ -146,6 +152,7 @@ class EvidenceWeights(_Row):
     size: _Steps
     spread: _Steps = ()
     titles: Mapping[About, Annotated[tuple[_Factor, _Factor], _ROWS]] = Field(default_factory=dict)
+    phases: Mapping[RequestPhase, Annotated[float, Field(ge=1, le=10)]] = Field(default_factory=dict)
     pins: float = _FACTOR
     revert_recovered: float = _FACTOR
     fix_recovered: float = _FACTOR
@@ -164,7 +171,7 @@ class EvidenceWeights(_Row):
 
 
 class SuspectTable(_Row):
-    """A file is of the last part, and of the last kind, that covers it.
+    """A file is of the last part, of the last kind, and of the phases of the last row, that cover it.
 
     ``causes``: by cause of an alert, what multiplies kinds, and ``outside_window``.
     """
@@ -176,6 +183,7 @@ class SuspectTable(_Row):
     features: Annotated[tuple[CellFeature, ...], _ROWS] = ()
     titles: Annotated[tuple[TitleWords, ...], _ROWS] = ()
     causes: Mapping[CauseWord, Mapping[str, float]] = Field(default_factory=dict)
+    phases: Annotated[tuple[PhaseCode, ...], _ROWS] = ()
 
     def kind_of(self, path: str) -> FileKind | None:
         """What a file is; None for code like any other."""
@@ -192,6 +200,11 @@ class SuspectTable(_Row):
         if path not in self._parts:
             self._parts[path] = next((part for part in reversed(self.parts) if part.match(path)), None)
         return self._parts[path]
+
+    def phases_of(self, path: str) -> tuple[RequestPhase, ...]:
+        """The phases in which a file of code runs; none where that is not known."""
+        rows = (row for row in reversed(self.phases) if row.match(path))
+        return next((row.phases for row in rows), ()) if self.is_code(path) else ()
 
     @cached_property
     def _kinds(self) -> dict[str, FileKind | None]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from perfbisect.errors import LocatedError
+from perfbisect.model.commit_details import RequestPhase
 from perfbisect.series.suspects.table import SHIPPED, load_suspect_table
 from tests.shared import data
 
@@ -84,6 +86,38 @@ def test_who_runs_files(path: str, part: str | None) -> None:
     assert (found.part if found else None) == part
 
 
+@pytest.mark.parametrize(
+    ("path", "phases"),
+    [
+        ("vllm/entrypoints/openai/api_server.py", {"outside"}),
+        ("vllm/v1/engine/async_llm.py", {"outside"}),
+        ("vllm/v1/engine/detokenizer.py", {"outside"}),
+        ("vllm/v1/engine/output_processor.py", {"outside"}),
+        ("vllm/v1/engine/core.py", {"queue", "prefill", "decode"}),
+        ("vllm/v1/core/sched/scheduler.py", {"queue", "prefill", "decode"}),
+        ("vllm/v1/worker/gpu_model_runner.py", {"prefill", "decode"}),
+        ("vllm/v1/attention/backends/flash_attn.py", {"prefill", "decode"}),
+        ("vllm/v1/sample/sampler.py", {"prefill", "decode"}),
+        ("vllm/model_executor/models/llama.py", {"prefill", "decode"}),
+        ("csrc/attention/paged_attention_v1.cu", {"prefill", "decode"}),
+        ("python/sglang/srt/managers/scheduler.py", {"queue", "prefill", "decode"}),
+        ("python/sglang/srt/managers/detokenizer_manager.py", {"outside"}),
+        ("vllm_omni/engine/orchestrator.py", set()),
+        ("vllm/envs.py", set()),
+        ("tests/v1/worker/test_gpu_model_runner.py", set()),
+        ("docs/serving.md", set()),
+    ],
+)
+def test_in_which_phases_files_run(path: str, phases: set[str]) -> None:
+    assert set(TABLE.phases_of(path)) == phases
+
+
+def test_every_phase_weighs_and_is_run_by_some_code() -> None:
+    phases = set(get_args(RequestPhase))
+    assert set(TABLE.weights.phases) == phases == {phase for row in TABLE.phases for phase in row.phases}
+    assert all(1 < ratio <= 4 for ratio in TABLE.weights.phases.values())
+
+
 def test_of_most_files_of_the_engine_something_is_known() -> None:
     """Of all files that four months of commits touched: no product file without a part."""
     rows = data("vllm_omni", "history.jsonl").read_text().splitlines()
@@ -119,6 +153,8 @@ def written(tmp_path: Path, change: str, replaced: str) -> Path:
         ("{feature: qwen, words: qwen}", "{feature: qwen, words: 'qwen('}", "no regular expression"),
         ("about: model, of: [qwen]", "about: model", "a weight, or of and about"),
         ("    model: [2.5, 0.45]", "    models: [2.5, 0.45]", "weights.titles"),
+        ("phases: {queue: 1.5", "phases: {queue: 0.5", "weights.phases.queue"),
+        ("phases: [outside]", "phases: [inside]", "phases.2.phases.0"),
     ],
 )
 def test_a_wrong_table_says_where(tmp_path: Path, change: str, replaced: str, said: str) -> None:
