@@ -32,7 +32,9 @@ def profile_sentence(explanation: ProfileExplanation) -> str:
     if conclusion.kind == "in the diff" and place is not None:
         changed = f"in {_at(place)}, which this commit {_verb(place)}"
         if conclusion.basis == "operations":
-            return f"{_percent(place.share)} of the growth of kernels and operators is {changed}."
+            return (
+                f"{_percent(place.share)} of the growth of kernels and operators beyond noise is {changed}."
+            )
         more = [
             f"{_percent(share)} {words}"
             for share, words in (
@@ -42,12 +44,11 @@ def profile_sentence(explanation: ProfileExplanation) -> str:
             if share > _LITTLE
         ]
         rest = f"; {' and '.join(more)}" if more else ""
-        return f"{_percent(place.share)} of the growth is {changed}{rest}."
+        return f"{_percent(place.share)} of the growth beyond noise is {changed}{rest}."
     if conclusion.kind == "called from the diff" and place is not None:
         share = conclusion.share(*IN_DIFF, "called from the diff")
-        return (
-            f"{_percent(share)} of the growth is called from {_at(place)}, which this commit {_verb(place)}."
-        )
+        where = f"{_at(place)}, which this commit {_verb(place)}"
+        return f"{_percent(share)} of the growth beyond noise is called from {where}."
     share = conclusion.share(*IN_DIFF, "called from the diff")
     start = "None" if share < _LITTLE else f"Only {_percent(share)}"
     most = f"; most is in {_at(place)}" if place is not None else ""
@@ -55,8 +56,8 @@ def profile_sentence(explanation: ProfileExplanation) -> str:
     if link is not None:
         where = f"{link.path}:{link.line}" if link.line else link.path
         most += f", which uses the {link.kind} {link.name} that this commit changed at {where}"
-        return f"{start} of the growth stands in the diff{most}."
-    return f"{start} of the growth stands in the diff{most}." + _settings(conclusion)
+        return f"{start} of the growth beyond noise stands in the diff{most}."
+    return f"{start} of the growth beyond noise stands in the diff{most}." + _settings(conclusion)
 
 
 def _settings(conclusion: ProfileConclusion) -> str:

@@ -110,7 +110,7 @@ def test_lines_that_were_added() -> None:
     assert conclusion.location.is_added
     assert told.places == {(PATH, "Scheduler.check"): "changed line"}
     assert profile_sentence(told) == (
-        f"100 % of the growth is in {PATH}:7 Scheduler.check, which this commit added."
+        f"100 % of the growth beyond noise is in {PATH}:7 Scheduler.check, which this commit added."
     )
 
 
@@ -119,7 +119,8 @@ def test_what_changed_lines_call() -> None:
     told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True)
     assert told.conclusion.kind == "called from the diff"
     assert profile_sentence(told) == (
-        f"100 % of the growth is called from {PATH}:3 Scheduler.schedule, which this commit changed."
+        f"100 % of the growth beyond noise is called from {PATH}:3 Scheduler.schedule, "
+        "which this commit changed."
     )
 
 
@@ -128,7 +129,7 @@ def test_what_a_changed_line_calls_is_told_beside_it() -> None:
     b = SAME | {(LOOP, CALL, CHECK): 9.0, (LOOP, CALL, CHECK, count): 3.0}
     told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True)
     assert profile_sentence(told) == (
-        f"75 % of the growth is in {PATH}:7 Scheduler.check, which this commit added; "
+        f"75 % of the growth beyond noise is in {PATH}:7 Scheduler.check, which this commit added; "
         "25 % in what the diff calls."
     )
 
@@ -141,7 +142,7 @@ def test_growth_elsewhere_beside_a_diff() -> None:
     )
     assert told.conclusion.kind == "not in the diff"
     assert profile_sentence(told) == (
-        f"None of the growth stands in the diff; most is in {OTHER}:8 Worker.forward. "
+        f"None of the growth beyond noise stands in the diff; most is in {OTHER}:8 Worker.forward. "
         "The sides differ in block_size 16 -> 8."
     )
 
@@ -150,14 +151,14 @@ def test_growth_in_several_places_is_shared() -> None:
     b = {(LOOP, CALL, CHOOSE_B): 4.0, (LOOP, FORWARD): 16.0, (LOOP, CALL, CHECK): 12.0}
     told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True)
     assert told.conclusion.shares == pytest.approx({"changed line": 2 / 3, "elsewhere": 1 / 3}, abs=0.01)
-    assert "67 % of the growth is in" in profile_sentence(told)
+    assert "67 % of the growth beyond noise is in" in profile_sentence(told)
 
 
 def test_a_file_of_values_is_named() -> None:
     b = {(LOOP, CALL, CHOOSE_A): 4.0, (LOOP, FORWARD): 20.0}
     told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(VALUES), is_slower=True)
     assert profile_sentence(told) == (
-        f"None of the growth stands in the diff; most is in {OTHER}:8 Worker.forward. "
+        f"None of the growth beyond noise stands in the diff; most is in {OTHER}:8 Worker.forward. "
         "The diff changes vllm/moe/E=8.json."
     )
 
@@ -175,8 +176,8 @@ def test_growth_elsewhere_that_uses_what_the_diff_changes() -> None:
     told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff, is_slower=True)
     assert told.conclusion.kind == "not in the diff"
     assert profile_sentence(told) == (
-        f"None of the growth stands in the diff; most is in {OTHER}:8 Worker.forward, which uses "
-        f"the value AUDIT that this commit changed at {settings}:1."
+        f"None of the growth beyond noise stands in the diff; most is in {OTHER}:8 Worker.forward, "
+        f"which uses the value AUDIT that this commit changed at {settings}:1."
     )
 
 
@@ -250,8 +251,8 @@ def test_a_kernel_is_found_in_the_diff_of_its_source() -> None:
     assert told.conclusion.kind == "in the diff"
     assert told.operations[0].time.difference == pytest.approx(2.0, abs=0.02)
     assert profile_sentence(told) == (
-        "100 % of the growth of kernels and operators is in csrc/layernorm_kernels.cu:21 rms_norm_kernel, "
-        "which this commit changed."
+        "100 % of the growth of kernels and operators beyond noise is in "
+        "csrc/layernorm_kernels.cu:21 rms_norm_kernel, which this commit changed."
     )
     # The same kernel beside a diff of another one, and without a slowdown.
     for diff, slower in (

@@ -156,7 +156,10 @@ def test_both_sides_in_turn_to_a_sentence(job: Job, changes: tuple[Change, Chang
     result = document.result
     assert result is not None and document.finished
     assert (result.kind, result.place) == ("in the diff", f"{PATH}:7 Scheduler.check")
-    assert result.sentence == f"100 % of the growth is in {PATH}:7 Scheduler.check, which this commit added."
+    assert (
+        result.sentence
+        == f"100 % of the growth beyond noise is in {PATH}:7 Scheduler.check, which this commit added."
+    )
     assert result.growth_ms == pytest.approx(240 * 8000 / 800 / 400)
     (row, *_) = result.functions
     assert (row.function, row.place, row.new, row.significant) == (
