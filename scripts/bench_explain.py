@@ -6,7 +6,7 @@ Each kind of :mod:`scripts.explain_plants` is bisected from its parent on, profi
 searched for its hunk; --pairs adds pairs that differ in harmless edits alone, which are compared. Leaves in
 build/bench-explain/ the histories, state/, every document, and results.json, which a later call with the same
 seed goes on from. Prints a row for each and exits 0 if the bars hold, 1 if not, 4 while kinds are missing. A
-kind takes about a quarter of an hour on two cores, and as long again for its hunk.
+kind takes about twelve minutes on two quiet cores, and longer with its hunk.
 """
 
 from __future__ import annotations
