@@ -32,9 +32,9 @@ from perfbisect.errors import (
     PerfbisectError,
     UsageError,
 )
-from perfbisect.fleet.base import UnreachableError
+from perfbisect.fleet.base import Ticket
 from perfbisect.fleet.bundle import MachineDocument
-from perfbisect.fleet.executor import FleetExecutor
+from perfbisect.fleet.executor import FleetExecutor, end_bundles
 from perfbisect.fleet.specs import FleetNeeds, FleetSlots, choose_slots, make_fleet
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote, PhaseStarted
@@ -47,7 +47,7 @@ from perfbisect.jobs.plans import (
     resolve_metric,
     write_plan,
 )
-from perfbisect.jobs.replay import LaunchRecord
+from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import BACKOFF, LEAST_CORES, JobContext, SpareCores
 from perfbisect.machine import interference
 from perfbisect.machine.leases import Lease, LeaseHolder, holders, lease, leased_devices, lock_folder
@@ -179,6 +179,7 @@ class JobSession:
     def _fleet_executor(
         self, workspace: Workspace, setting: MeasurementConfig, builder: Builder, client: Environment | None
     ) -> FleetExecutor:
+        given_up = [x for x in launches(self.job.events()) if x.is_unresolved and x.end is not None]
         return FleetExecutor(
             make_fleet(setting.fleet, FleetNeeds(workspace.state / "fleet")),
             builder,
@@ -188,6 +189,7 @@ class JobSession:
             interference=os.environ.get(interference.VARIABLE, ""),
             stop_requested=lambda: self.job.stop_requested,
             pause=_waiter(self.job),
+            lost={Ticket(launch.token, launch.machine) for launch in given_up},
         )
 
 
@@ -209,26 +211,16 @@ def reclaim_from_fleet(workspace: Workspace, plan: JobPlan) -> Callable[[LaunchR
     return partial(_reclaim, executor, lambda _: None)
 
 
-def end_on_fleet(workspace: Workspace, plan: JobPlan, open_launches: Sequence[LaunchRecord]) -> int:
-    """End the bundles of a job that no process works on; returns how many there were.
+def end_on_fleet(workspace: Workspace, plan: JobPlan, unresolved: Sequence[LaunchRecord]) -> int:
+    """End the bundles of a job that no process works on; returns how many went on.
 
     Raises:
-        UnreachableError: a machine does not answer; those on the others are ended.
+        MachineError: a machine does not answer, or a bundle cannot be ended; the others are ended.
     """
     if not plan.setting.fleet:
         return 0
     fleet = make_fleet(plan.setting.fleet, FleetNeeds(workspace.state / "fleet"))
-    count, silent = 0, None
-    for launch in open_launches:
-        try:
-            if (ticket := fleet.find(launch.token)) is not None:
-                fleet.cancel(ticket, PhaseLimits().stop)
-                count += 1
-        except UnreachableError as error:
-            silent = error
-    if silent is not None:
-        raise silent
-    return count
+    return end_bundles(fleet, [launch.token for launch in unresolved], PhaseLimits().stop)
 
 
 def fleet_machines(workspace: Workspace, cell: Cell, spec: str) -> Sequence[MachineDocument]:

@@ -177,7 +177,7 @@ def _end_elsewhere(workspace: Workspace, job: Job) -> int:
     if not any(event.kind == "plan" for event in events):
         return 0
     plan = require_plan(job, events, kind_of(events).plan)
-    return end_on_fleet(workspace, plan, [launch for launch in launches(events) if launch.end is None])
+    return end_on_fleet(workspace, plan, [launch for launch in launches(events) if launch.is_unresolved])
 
 
 def status_document(job: Job, now: datetime) -> StatusDocument:

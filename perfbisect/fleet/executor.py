@@ -56,7 +56,8 @@ class FleetExecutor:
     the second is there at once. If one of them is lost, so is the other.
 
     ``client``: the client's environment, None: each change's own. ``wait``: minutes to wait for a lease.
-    ``interference``: tolerated load of others, as text.
+    ``interference``: tolerated load of others, as text. ``lost``: bundles without a result that may go on
+    where they are; they are ended before the next launch there.
     """
 
     fleet: Fleet
@@ -67,10 +68,9 @@ class FleetExecutor:
     interference: str = ""
     stop_requested: StopRequested = never
     pause: Callable[[float], None] = time.sleep
+    lost: set[Ticket] = field(default_factory=set)
     _placed: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
     """Machines and keys that were brought to them."""
-    _lost: set[Ticket] = field(default_factory=set, init=False, repr=False)
-    """Bundles without a result that may go on where they are."""
     _mates: dict[str, Path] = field(default_factory=dict, init=False, repr=False)
     """By slot: the folder of a pair whose second launch nobody has asked for yet."""
 
@@ -104,7 +104,7 @@ class FleetExecutor:
         except faults.ATTEMPT_ERRORS as error:
             record.fail(error)
             if submitted:
-                self._lost.add(ticket)
+                self.lost.add(ticket)
                 with suppress(MachineError):
                     self._end_lost(slot.machine)
             return self._failed(record, slot)
@@ -132,16 +132,17 @@ class FleetExecutor:
             with self._ended_when_stopped(ticket, launch.attempt_id):
                 return self._follow(ticket, home, sink)
         except UnreachableError:
-            self._lost.add(Ticket(launch.token, launch.machine))
+            self.lost.add(Ticket(launch.token, launch.machine))
         except MachineError:
             pass
         return None
 
     def _end_lost(self, machine: str) -> None:
         """End earlier bundles of a machine: they would hold its slots."""
-        for ticket in [ticket for ticket in self._lost if ticket.machine == machine]:
+        # A copy: threads of other machines change the set meanwhile.
+        for ticket in [ticket for ticket in tuple(self.lost) if ticket.machine == machine]:
             self.fleet.cancel(ticket, 0.0)
-            self._lost.discard(ticket)
+            self.lost.discard(ticket)
 
     def _build(self, record: AttemptRecord, machine: str, sink: Sink) -> Change | None:
         """Build the environment here, and bring it to the machine with the client's.
@@ -194,8 +195,10 @@ class FleetExecutor:
         try:
             yield
         except (KeyboardInterrupt, Interrupted):
-            with suppress(MachineError):  # resume ends it
+            self.lost.add(ticket)
+            with suppress(MachineError):  # the next launch there, stop or resume ends it
                 self.fleet.cancel(ticket, _GRACE_S)
+                self.lost.discard(ticket)
             raise Interrupted(f"attempt {identity} was interrupted on {ticket.machine}") from None
 
     def _follow(self, ticket: Ticket, home: _Home, sink: Sink) -> Attempt:
@@ -262,6 +265,27 @@ class FleetExecutor:
         with suppress(OSError):
             write_attempt(request.folder, attempt)
         return attempt
+
+
+def end_bundles(fleet: Fleet, tokens: Sequence[str], grace: float) -> int:
+    """End bundles that nobody waits for; returns how many went on. ``grace``: seconds before they are killed.
+
+    Raises:
+        MachineError: a machine does not answer, or a bundle cannot be ended; the others are ended.
+    """
+    count, failed = 0, None
+    for token in tokens:
+        try:
+            ticket = fleet.find(token)
+            state = fleet.state(ticket).kind if ticket is not None else "ended"
+            if ticket is not None and state != "ended":
+                fleet.cancel(ticket, grace)
+            count += state in ("waiting", "running")
+        except MachineError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return count
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,12 @@ class LaunchRecord:
         return self.failure is not None and self.failure.fault == "change"
 
     @property
+    def is_unresolved(self) -> bool:
+        """True if it may go on on its machine of a fleet: it is open, or was given up there."""
+        is_lost = self.failure is not None and self.failure.fault == "machine" and self.built
+        return bool(self.machine) and (self.end in (None, "abandoned") or is_lost)
+
+    @property
     def built(self) -> bool:
         """False if the environment could not be built: a retry would only build again."""
         return self.failure is None or self.failure.phase != "build"

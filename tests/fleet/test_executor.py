@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from perfbisect.cells.loading import load_cell
 from perfbisect.environments.base import Environment
-from perfbisect.errors import MachineError
+from perfbisect.errors import Interrupted, MachineError
 from perfbisect.fleet import executor as executor_module
 from perfbisect.fleet.base import BundleState, Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, MachineDocument
-from perfbisect.fleet.executor import FleetExecutor
+from perfbisect.fleet.executor import FleetExecutor, end_bundles
 from perfbisect.jobs.plans import MeasurementConfig
+from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import AttemptRequest, PhaseLimits
-from perfbisect.model.attempt import Attempt
+from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.model.change import Change
 from tests.fleet.driver import CELL, Killer, OneEnvironment
 
@@ -140,3 +141,90 @@ def test_nothing_is_submitted_while_an_earlier_bundle_cannot_be_ended(
     attempt = launcher.launch(2)
     assert attempt.failure is not None and "cannot be ended" in attempt.failure.reason
     assert launcher.calls(2) == []
+
+
+def test_a_bundle_that_cannot_be_ended_at_a_stop_is_ended_before_the_next_there(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object) -> None:
+        raise UnreachableError("no route to host")
+
+    launcher.fleet.state_ = BundleState("running", "bench")
+    with monkeypatch.context() as unreachable:
+        unreachable.setattr(launcher.fleet, "cancel", silent)
+        unreachable.setattr(launcher.executor, "stop_requested", lambda: bool(launcher.calls(1)))
+        with pytest.raises(Interrupted):
+            launcher.launch(1)
+    assert launcher.calls(1) == ["submit", "state"]
+    launcher.fleet.state_ = BundleState("failed", why="the agent says why")
+    launcher.launch(2)
+    assert launcher.fleet.calls.index(("cancel", "1" * 32)) < launcher.fleet.calls.index(("submit", "2" * 32))
+
+
+def test_what_an_earlier_process_gave_up_is_ended_before_the_next_launch_there(launcher: Launcher) -> None:
+    launcher.executor.lost = {Ticket("8" * 32, "slow"), Ticket("9" * 32, "fast")}
+    launcher.launch(1)
+    assert launcher.calls(8) == []
+    assert launcher.fleet.calls.index(("cancel", "9" * 32)) < launcher.fleet.calls.index(("submit", "1" * 32))
+    launcher.launch(2)
+    assert launcher.calls(9) == ["cancel"]
+
+
+def test_a_job_that_is_stopped_while_it_builds_submits_nothing(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[str] = []
+    builder = launcher.executor.builder
+    build = builder.ensure
+
+    def ensure(change: Change, *, log: Path, timeout: float) -> Environment:
+        stopped.append(change.id)
+        return build(change, log=log, timeout=timeout)
+
+    monkeypatch.setattr(builder, "ensure", ensure)
+    monkeypatch.setattr(launcher.executor, "stop_requested", lambda: bool(stopped))
+    with pytest.raises(Interrupted):
+        launcher.launch(1)
+    assert launcher.fleet.calls == []
+
+
+def record(number: int, **changed: Any) -> LaunchRecord:
+    fields: dict[str, Any] = {"slot": "fast", "machine": "fast"} | changed
+    began, token = "2026-01-01T00:00:00+00:00", f"{number}" * 32
+    return LaunchRecord(
+        number, f"job-{number}", 0, "a" * 40, "run", 1, "", "attempts", token, began, **fields
+    )
+
+
+def test_a_bundle_that_cannot_be_ended_keeps_no_other_alive(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = launcher.fleet
+    ended: list[str] = []
+
+    def cancel(ticket: Ticket, grace: float) -> None:
+        del grace
+        if ticket.token == "1" * 32:
+            raise MachineError("no space left on fast")
+        ended.append(ticket.token)
+
+    fleet.state_ = BundleState("running", "bench")
+    monkeypatch.setattr(fleet, "cancel", cancel)
+    with pytest.raises(MachineError, match="no space left on fast"):
+        end_bundles(fleet, ["1" * 32, "2" * 32], 1.0)
+    assert ended == ["2" * 32]
+
+
+def test_a_launch_may_go_on_unless_its_machine_said_how_it_ended(launcher: Launcher) -> None:
+    lost = launcher.launch(1)
+    refused = replace(lost, failure=Failure("launch", "change", "it does not start", ""))
+    unbuilt = replace(lost, failure=Failure("build", "machine", "no room", ""))
+    open_, abandoned, failed = record(1), record(2, end="abandoned"), record(3, end="failed", attempt=lost)
+    assert [launch.is_unresolved for launch in (open_, abandoned, failed)] == [True] * 3
+    resolved = (
+        record(4, end="finished", attempt=replace(lost, failure=None)),
+        record(5, end="failed", attempt=refused),
+        record(6, end="failed", attempt=unbuilt),
+        record(7, machine=""),
+    )
+    assert [launch.is_unresolved for launch in resolved] == [False] * 4

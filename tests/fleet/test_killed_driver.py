@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.fleet.executor import end_bundles
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.replay import launches
 from perfbisect.measure.attempt import read_attempt
@@ -39,15 +40,25 @@ _CASES = [
 ]
 
 
-@pytest.mark.parametrize(("site", "point"), _CASES, indirect=["site"])
-def test_a_driver_that_is_killed_is_resumed(site: Site, job: Job, point: str) -> None:
+def _run_killed_driver(site: Site, job: Job, point: str, *changes: str) -> None:
+    """Run a driver that is killed at a point; a launch that is running then goes on until it is released."""
     if point == "running":
         site.hold()
     command = [sys.executable, "-m", "tests.fleet.driver", site.name, str(site.folder), str(job.path), point]
     done = subprocess.run(
-        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False, timeout=100
+        [*command, *changes],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize(("site", "point"), _CASES, indirect=["site"])
+def test_a_driver_that_is_killed_is_resumed(site: Site, job: Job, point: str) -> None:
+    _run_killed_driver(site, job, point)
     site.release()
     before = launches(job.events())
     assert [launch.end for launch in before] == ([] if point == "before the start" else [None])
@@ -65,16 +76,35 @@ def test_a_driver_that_is_killed_is_resumed(site: Site, job: Job, point: str) ->
         assert [launch.end for launch in after] == ["abandoned"] * len(before) + ["finished"]
 
 
+_STOPPED = [
+    *(pytest.param("folders", point) for point in ("half submitted", "running", "ended")),
+    *(
+        pytest.param(name, point, marks=_MARKS[:1])
+        for name in ("ssh", "slurm")
+        for point in ("half submitted", "running")
+    ),
+    pytest.param("ray", "running", marks=_MARKS),
+]
+
+
+@pytest.mark.parametrize(("site", "point"), _STOPPED, indirect=["site"])
+def test_a_stop_after_the_driver_was_killed_leaves_nothing_alive(site: Site, job: Job, point: str) -> None:
+    _run_killed_driver(site, job, point)
+    (left,) = launches(job.events())
+    assert left.is_unresolved
+    if point == "running":
+        await_that(lambda: bool(site.servers(left.token)), "no server was started")
+    assert end_bundles(site.fleet(), [left.token], 10.0) == (point == "running")
+    assert not site.servers(left.token)
+    assert end_bundles(site.fleet(), [left.token], 10.0) == 0
+    site.release()
+    assert len(site.measured()) == (point != "half submitted")
+
+
 @pytest.mark.parametrize("point", PAIR_POINTS)
 @pytest.mark.parametrize("site", ["folders"], indirect=True)
 def test_a_pair_whose_driver_is_killed_is_measured_once(site: Site, job: Job, point: str) -> None:
-    if point == "running":
-        site.hold()
-    command = [sys.executable, "-m", "tests.fleet.driver", site.name, str(site.folder), str(job.path), point]
-    done = subprocess.run(
-        [*command, *PAIR], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    _run_killed_driver(site, job, point, *PAIR)
     site.release()
     after = drive(site.fleet(), job, Killer(""), PAIR)
     assert [(launch.change_id, launch.end) for launch in after] == [(sha, "finished") for sha in PAIR]
