@@ -75,6 +75,26 @@ def test_a_machine_whose_sshd_is_gone_is_unreachable_until_it_is_back(
     assert outcomes(tmp_path) == ["measured"]
 
 
+@ssh
+def test_a_machine_that_was_restarted_has_lost_its_bundle(site: SshSite, token: str, tmp_path: Path) -> None:
+    fleet = site.fleet()
+    ticket = submit_and_serve(site, fleet, token)
+    site.stop()
+    try:
+        for process in site.living(token):
+            process.kill()
+        await_that(lambda: not site.living(token), "a killed agent lives")
+        with pytest.raises(UnreachableError):
+            fleet.state(ticket)
+    finally:
+        site.start()
+    assert fleet.state(ticket).kind == "gone"
+    fleet.cancel(ticket, 5.0)
+    assert fleet.fetch(ticket, tmp_path)
+    assert outcomes(tmp_path) == ["lost"]
+    assert len(site.measured()) == 1
+
+
 @slurm
 def test_a_bundle_that_waits_for_its_node_is_cancelled(site: SlurmSite, token: str, tmp_path: Path) -> None:
     fleet = site.fleet()
