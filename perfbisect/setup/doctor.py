@@ -119,7 +119,11 @@ def fleet_checks(machines: Sequence[MachineDocument], spec: str) -> list[Check]:
 def _check_of_fleet(machine: MachineDocument, usable: Sequence[MachineDocument], spec: str) -> Finding:
     if not machine.slots:
         install = f"perfbisect agent install {machine.name} --fleet {spec}"
-        advice = f"where perfbisect or its version is missing: {install}" if spec.startswith("ssh") else ""
+        advice = (
+            f"where perfbisect or its version is missing: {install}"
+            if spec.startswith(("ssh", "ray"))
+            else ""
+        )
         return Finding("bad", machine.problem or "no slot", advice or "ask the cluster for its state")
     count = len(machine.slots)
     found = f"{machine.machine_class}, {count} slot{'s' if count > 1 else ''}"

@@ -150,3 +150,7 @@ def test_doctor_says_what_each_machine_lacks() -> None:
     }  # fmt: skip
     assert results["c"].found == "no route"
     assert "agent install c" in results["c"].advice
+    (lacking,) = run_checks(fleet_checks(listed[3:], "ray:auto"))
+    assert "agent install c --fleet ray:auto" in lacking.advice
+    (lacking,) = run_checks(fleet_checks(listed[3:], "slurm"))
+    assert "agent install" not in lacking.advice
