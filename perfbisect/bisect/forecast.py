@@ -71,12 +71,17 @@ class ExpectedDocument(Document):
 
 
 class MachineForecastDocument(Document):
-    """What a machine of a fleet will probably do: minutes of its slots, and of environments those it has."""
+    """What a machine of a fleet will probably do: minutes of its slots, and of environments those it has.
+
+    GPU minutes are those of the devices of its slots; building takes none.
+    """
 
     machine: str
     slots: int
     minutes_low: float
     minutes_high: float
+    gpu_minutes_low: float
+    gpu_minutes_high: float
     environments_there: int
 
 
@@ -182,7 +187,7 @@ def _machine_forecasts(
 ) -> tuple[MachineForecastDocument, ...]:
     needed = {builder.key(p.change) for p in plan.positions if not p.skip} if builder and machines else set()
     slots = sum(len(machine.slots) for machine in machines)
-    build = plan.costs.build
+    build, gpus = plan.costs.build, plan_cell(plan).gpus
     measuring = [
         minutes - launches * build
         for minutes, launches in (
@@ -190,16 +195,21 @@ def _machine_forecasts(
             (expected.minutes_high, min(_unbuilt(plan), expected.launches_high)),
         )
     ]
-    return tuple(
-        MachineForecastDocument(
-            machine=machine.name,
-            slots=len(machine.slots),
-            minutes_low=measuring[0] * len(machine.slots) / slots,
-            minutes_high=measuring[1] * len(machine.slots) / slots,
-            environments_there=len(needed & set(machine.environments)),
+    forecasts = []
+    for machine in machines:
+        low, high = (spent * len(machine.slots) / slots for spent in measuring)
+        forecasts.append(
+            MachineForecastDocument(
+                machine=machine.name,
+                slots=len(machine.slots),
+                minutes_low=low,
+                minutes_high=high,
+                gpu_minutes_low=low * gpus,
+                gpu_minutes_high=high * gpus,
+                environments_there=len(needed & set(machine.environments)),
+            )
         )
-        for machine in machines
-    )
+    return tuple(forecasts)
 
 
 def _wall_minutes(plan: BisectPlan, expected: ExpectedDocument) -> tuple[float, float]:
@@ -302,7 +312,8 @@ def _plan_rows(plan: PlanDocument) -> Iterator[tuple[str, Inline]]:
         spent = f"{minutes(row.minutes_low)} to {minutes(row.minutes_high)} of {row.slots} slot(s)"
         missing = positions - skipped - row.environments_there
         copied = f", up to {missing} environments are copied there" if missing > 0 else ""
-        yield "on", f"{row.machine}: {spent}{copied}"
+        gpus = f", {row.gpu_minutes_low:.0f} to {row.gpu_minutes_high:.0f} GPU minutes"
+        yield "on", f"{row.machine}: {spent}{gpus if row.gpu_minutes_high else ''}{copied}"
     yield "budget", minutes(plan.budget_minutes)
     steps = (f"{percent(step, False)} with {count} launches a side" for count, step in expected.resolves)
     yield "resolves", ", ".join(steps)

@@ -9,13 +9,15 @@ from itertools import pairwise
 
 import pytest
 
-from perfbisect.bisect.forecast import forecast, plan_document
+from perfbisect.bisect.forecast import forecast, plan_document, plan_lines
 from perfbisect.bisect.plan import BisectPlan, find_positions, make_plan
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
+from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.jobs.estimates import Noise, learnt_costs, learnt_noise
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import cell_data, find_plan, plan_cell, resolve_metric, runs_per_launch
+from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Attempt, Costs, Provenance, RunResult
 from perfbisect.model.change import Change
 from perfbisect.model.metric import parse_metric
@@ -159,6 +161,35 @@ def test_disk_is_that_of_as_many_environments_as_launches(plan_for: MakePlan) ->
     places = [[index[name] for name in names] for names in builder.asked]
     assert [len(found) for found in places] == [low, high]
     assert all(later - earlier >= 300 // high for found in places for earlier, later in pairwise(found))
+
+
+def fleet_machine(name: str, slots: int) -> MachineDocument:
+    return MachineDocument(
+        name=name,
+        version="0",
+        machine_class="H200",
+        devices=(),
+        slots=tuple(Slot(f"gpu{number}") for number in range(slots)),
+        leased=(),
+        problem="",
+        environments=(),
+    )
+
+
+@pytest.mark.parametrize("gpus", [0, 4])
+@pytest.mark.parametrize("build", [0.0, 90.0])
+def test_gpu_minutes_are_shared_by_slots_and_building_takes_none(
+    plan_for: MakePlan, build: float, gpus: int
+) -> None:
+    world, builder = World(history(20).changes, slow=None), FakeBuilder()
+    made = plan_for(world, builder, cell=cell(gpus=gpus), costs=Costs(build, 1.0, 0.0))
+    shown = plan_document(made, Noise(), builder, [fleet_machine("two", 2), fleet_machine("one", 1)])
+    two, one = shown.machines
+    low, high = shown.expected.launches_low, shown.expected.launches_high
+    assert two.gpu_minutes_low + one.gpu_minutes_low == pytest.approx(gpus * low)
+    assert two.gpu_minutes_high + one.gpu_minutes_high == pytest.approx(gpus * high)
+    assert two.gpu_minutes_low == pytest.approx(2 * one.gpu_minutes_low)
+    assert ("GPU minutes" in "\n".join(plan_lines(shown))) == (gpus > 0)
 
 
 TPOT = parse_metric("tpot")
