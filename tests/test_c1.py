@@ -156,7 +156,7 @@ def test_the_weights_may_be_twice_or_half_of_what_they_are(history: HistoryRepos
 
 
 def doubtful(draw: random.Random) -> SuspectTable:
-    """The table with every weight times 1/2 to 2, and every share's odds."""
+    """The table with every weight that is read here times 1/2 to 2, and every share's odds."""
 
     def off(value: float, share: bool) -> float:
         factor = 2 ** draw.uniform(-1, 1)
@@ -164,7 +164,7 @@ def doubtful(draw: random.Random) -> SuspectTable:
         return odds / (1 + odds) if share else value * factor
 
     table = yaml.safe_load(SHIPPED.read_text())
-    fixed = ("size", "spread", "titles", "votes", "attribute")
+    fixed = ("size", "spread", "titles", "votes", "attribute", "phases")
     weights = {k: v if k in fixed else off(v, k in ("hit", "leak")) for k, v in table["weights"].items()}
     kinds = [kind | {"weight": off(kind["weight"], False)} for kind in table["kinds"]]
     parts = [part | {"sure": off(part["sure"], True)} for part in table["parts"]]

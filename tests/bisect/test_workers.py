@@ -56,7 +56,8 @@ def test_a_slot_of_half_the_speed_is_no_step(play: Play, seed: int) -> None:
     report = play(world, slots=TWO)
     assert named(report) == world.changes[9].id
     assert report.confirmed is not None
-    assert report.confirmed.low < 0.2 < report.confirmed.high
+    # Which pair is made where differs from call to call, and an interval holds in 95 % of them alone.
+    assert report.confirmed.effect == pytest.approx(0.2, abs=0.1)
 
 
 def test_a_slot_that_the_machine_fails_is_left_and_the_other_goes_on(play: Play) -> None:

@@ -66,7 +66,7 @@ def test_a_slower_step_is_explained_as_decode(history: PretendHistory) -> None:
 
 
 def test_equal_sides_have_no_phase_that_moved(history: PretendHistory) -> None:
-    equal = measured(history, "compare", "--a", history.good, "--b", history.commits[1])
+    equal = measured(history, "compare", "--a", history.good, "--b", history.commits[1], "--blocks", "2")
     explained = types("explain", equal["job"])
     assert explained["phases"] == equal["phases"]
     assert explained["phases"]["launches_a"] == explained["phases"]["launches_b"] >= 2
