@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from perfbisect.bisect.decision import decide
 from perfbisect.bisect.decision.model import Beliefs, SearchEnd, SearchOutcome
@@ -18,9 +17,9 @@ from perfbisect.bisect.revert import RevertCheck, revert_check
 from perfbisect.bisect.search_events import SEARCHING, beliefs_after, search_launches, to_search_events
 from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
-from perfbisect.jobs.folders import Job, finished
+from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.plans import require_plan
+from perfbisect.jobs.plans import read_verdict, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.metric import MetricRef
@@ -116,13 +115,7 @@ def outcome_of(events: Sequence[JournalEvent]) -> SearchOutcome | None:
     Raises:
         UsageError: it cannot be read.
     """
-    if not finished(events):
-        return None
-    data = next(event.data for event in reversed(events) if event.kind == "verdict")
-    try:
-        return _OUTCOME.validate_json(json.dumps(data))
-    except ValidationError as error:
-        raise UsageError(f"the job's verdict cannot be read: {error}") from error
+    return read_verdict(events, _OUTCOME)
 
 
 def recast_result(job: Job, events: Sequence[JournalEvent], metric: MetricRef) -> BisectResult:

@@ -15,13 +15,13 @@ from perfbisect.commands import changes, wiring
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.session import PlannedJob, job_result, measure, plan_job_slots
-from perfbisect.commands.sides import measured_sides
 from perfbisect.commands.workspace import Workspace, with_objects
 from perfbisect.compare.plan import ComparePlan, served_cells
 from perfbisect.errors import UsageError
 from perfbisect.explain.hunk_forecast import HunksPlanDocument, hunks_plan_document, hunks_plan_lines
 from perfbisect.explain.hunk_job import HUNKS
 from perfbisect.explain.hunk_plan import HunksPlan, make_hunks_plan
+from perfbisect.explain.sides import measured_sides
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent, read

@@ -16,11 +16,11 @@ from perfbisect.commands import wiring
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.session import PlannedJob, job_result, measure, plan_job_slots
-from perfbisect.commands.sides import measured_sides
 from perfbisect.commands.workspace import Workspace, with_objects
 from perfbisect.common.quantities import minutes
 from perfbisect.errors import UsageError
 from perfbisect.explain.profile_job import MOST_LAUNCHES, PROFILE, ProfilePlan
+from perfbisect.explain.sides import measured_sides
 from perfbisect.jobs.documents import ChangeDocument, Document, cell_document, change_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs
 from perfbisect.jobs.folders import Job

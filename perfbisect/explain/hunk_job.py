@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from perfbisect.common.quantities import percent
 from perfbisect.compare.plan import SIDES
@@ -33,7 +32,7 @@ from perfbisect.jobs.events import JobEnded, JobNote
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.loop import LaunchPolicy, fits_budget, run_sequentially
-from perfbisect.jobs.plans import plan_cell, require_plan
+from perfbisect.jobs.plans import plan_cell, read_verdict, require_plan
 from perfbisect.jobs.replay import LaunchRecord, ended_launches, launches, require_comparable
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
@@ -203,13 +202,7 @@ def outcome_of(events: Sequence[JournalEvent]) -> HunkOutcome | None:
     Raises:
         UsageError: it cannot be read.
     """
-    if not finished(events):
-        return None
-    data = next(event.data for event in reversed(events) if event.kind == "verdict")
-    try:
-        return _OUTCOME.validate_json(json.dumps(data))
-    except ValidationError as error:
-        raise UsageError(f"the job's verdict cannot be read: {error}") from error
+    return read_verdict(events, _OUTCOME)
 
 
 def hunks_document(job: Job, events: Sequence[JournalEvent]) -> HunksDocument:

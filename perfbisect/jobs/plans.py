@@ -7,11 +7,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from perfbisect.clients import CLIENTS
 from perfbisect.errors import UsageError
-from perfbisect.jobs.folders import Job
+from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Clock, Journal, JournalEvent
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
@@ -92,6 +92,7 @@ class JobPlan(PlanPart):
 
 
 PlanT = TypeVar("PlanT", bound=JobPlan)
+_OutcomeT = TypeVar("_OutcomeT")
 
 
 def verb_of(plan_type: type[JobPlan]) -> str:
@@ -162,6 +163,21 @@ def require_plan(
             next_step=next_step or f"perfbisect report {job.id}",
         )
     return plan
+
+
+def read_verdict(events: Sequence[JournalEvent], reader: TypeAdapter[_OutcomeT]) -> _OutcomeT | None:
+    """The verdict in a journal; None while there is none.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    if not finished(events):
+        return None
+    data = next(event.data for event in reversed(events) if event.kind == "verdict")
+    try:
+        return reader.validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise UsageError(f"the job's verdict cannot be read: {error}") from error
 
 
 def resolve_metric(cell: Cell, name: str | None, *, claimed: bool = False) -> MetricRef:

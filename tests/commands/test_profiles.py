@@ -10,10 +10,10 @@ import pytest
 from perfbisect.commands import profiles
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.profiles import ProfileRequest, plan_profile, profile_sides
-from perfbisect.commands.sides import measured_sides
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import UsageError
 from perfbisect.explain.profile_report import ProfileDocument
+from perfbisect.explain.sides import measured_sides
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.measure import profiling

@@ -14,12 +14,12 @@ from perfbisect.bisect.job import bisect
 from perfbisect.bisect.plan import make_plan
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import commit_history
-from perfbisect.commands.sides import measured_sides
 from perfbisect.compare.job import run, run_in_steps
 from perfbisect.compare.plan import MeasurementSetup, build_run_plan
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError
 from perfbisect.explain.profile_job import ProfilePlan, profile
 from perfbisect.explain.profile_report import ProfileDocument
+from perfbisect.explain.sides import measured_sides
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import MeasurementConfig, resolve_metric, write_plan
