@@ -45,6 +45,26 @@ def run(request: Path, folder: Path) -> CommandResult:
     return run_agent(request, folder)
 
 
+@agent.command(short_help="Build the environment of a change.")
+@click.argument("request", type=click.Path(path_type=Path))
+@options.as_json
+def build(request: Path) -> CommandResult:
+    """Build the environment that REQUEST asks for, as JSON, into the cache of this machine.
+
+    A job calls this on machines with the role build, and brings what was built to the machines that measure.
+    The log is beside REQUEST.
+
+    \b
+    Example:
+      perfbisect agent build builds/0a1b/request.json --json
+
+    Exit code: 0; 2 the request is wrong; 5 it cannot be built; 130 ended by a signal.
+    """
+    from perfbisect.commands.agent import build as build_here
+
+    return build_here(request)
+
+
 @agent.command(short_help="What this machine can measure.")
 @click.option("--gpus", type=click.IntRange(0), default=0, show_default=True, help="Devices of a slot.")
 @click.option(

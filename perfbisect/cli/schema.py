@@ -44,6 +44,7 @@ from perfbisect.explain.documents import ExplainDocument
 from perfbisect.explain.hunk_forecast import HunksPlanDocument
 from perfbisect.explain.hunk_report import HunksDocument
 from perfbisect.explain.profile_report import ProfileDocument
+from perfbisect.fleet.building import BuildDocument
 from perfbisect.fleet.bundle import BundleDocument, MachineDocument
 from perfbisect.fleet.install import InstalledDocument
 from perfbisect.jobs.documents import ErrorDocument
@@ -102,6 +103,7 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "cells import": (CellsImportDocument,),
     "changes show": (ChangesShowDocument,),
     "agent run": (BundleDocument,),
+    "agent build": (BuildDocument,),
     "agent look": (MachineDocument,),
     "agent install": (InstalledDocument,),
     "env list": (EnvListDocument,),

@@ -13,14 +13,14 @@ import perfbisect
 from perfbisect.commands import wiring
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult
-from perfbisect.commands.session import open_session
+from perfbisect.commands.session import interruptible, open_session
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.environments.base import Builder
 from perfbisect.environments.builders.keyed import KeyedBuilder
 from perfbisect.environments.cache import EnvironmentCache
-from perfbisect.errors import MachineError, UsageError
+from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE, BuildError, Interrupted, MachineError, UsageError
 from perfbisect.fleet.agent import (
     bundle_document,
     close_bundle,
@@ -28,16 +28,19 @@ from perfbisect.fleet.agent import (
     read_manifest,
     write_manifest,
 )
+from perfbisect.fleet.building import LOG, BuildDocument, BuildFailureDocument, BuildRequest
 from perfbisect.fleet.bundle import CLIENT, Bundle, BundleDocument, MachineDocument
+from perfbisect.fleet.folders import with_bases
 from perfbisect.fleet.hosts import HostFleet
 from perfbisect.fleet.install import InstalledDocument, install_agent, own_wheel
-from perfbisect.fleet.specs import FleetNeeds, make_fleet
+from perfbisect.fleet.specs import FleetNeeds, build_hosts, make_fleet
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.machine.leases import describe_holders, holders, lock_folder
 from perfbisect.machine.profile import machine
 from perfbisect.machine.slots import Slot, machine_of, plan_slots
 from perfbisect.system.clock import now
+from perfbisect.system.files import write_atomic
 
 
 def run_agent(request: Path, folder: Path) -> CommandResult:
@@ -104,6 +107,46 @@ def _result(document: BundleDocument) -> CommandResult:
     return CommandResult(document, lines)
 
 
+def build(request: Path) -> CommandResult:
+    """Build the environment of a request here; the log is beside the request.
+
+    Raises:
+        UsageError: the request is wrong.
+        Interrupted: the driver is gone, or a stop was requested.
+    """
+    wanted, folder = validate(load(request), BuildRequest), request.absolute().parent
+    setting = wanted.setting
+    if wanted.constraints:
+        pins = folder / "constraints.txt"
+        write_atomic(pins, wanted.constraints)
+        setting = setting.model_copy(update={"constraints": str(pins)})
+    workspace, log = open_workspace(state=folder), folder / LOG
+    log.unlink(missing_ok=True)
+    keys: tuple[str, ...] = ()
+    seconds, key, failure = 0.0, wanted.key, None
+    try:
+        with interruptible(Interrupted):
+            builder = wiring.build_builder(workspace, setting)
+            builder.prepare(wanted.changes)
+            key = builder.key(wanted.change)
+            if key == wanted.key:
+                environment = builder.ensure(wanted.change, log=log, timeout=60 * wanted.limit)
+                keys = tuple(part.name for part in with_bases(environment.folder))
+                seconds = environment.seconds
+    except (BuildError, MachineError) as error:
+        failure = BuildFailureDocument(
+            part="build" if isinstance(error, BuildError) else "machine",
+            message=error.message,
+            code=error.code,
+            output=error.output,
+        )
+    document = BuildDocument(
+        version=perfbisect.__version__, key=key, seconds=seconds, environments=keys, failure=failure
+    )
+    lines = [failure.message if failure else f"{key}: {seconds:.0f} s"]
+    return CommandResult(document, lines, EXIT_OUTSIDE if failure else EXIT_OK)
+
+
 def look(gpus: int, workers: int | None, named: str | None) -> CommandResult:
     """What this machine can measure: its slots of so many devices, and the environments that it has."""
     workspace = open_workspace(machine=named)
@@ -151,7 +194,7 @@ def install_on(names: Sequence[str], spec: str, wheels: Path | None) -> CommandR
             f"--fleet {spec}: perfbisect is installed on machines that ssh or Ray reaches only",
             next_step="--fleet ssh:hosts.yaml or ray:ADDRESS; Slurm's nodes share the one that is here",
         )
-    known = [host.name for host in fleet.hosts()]
+    known = {host.name: host for host in (*fleet.hosts(), *build_hosts(spec))}
     for name in names:
         if name not in known:
             raise UsageError(
@@ -165,6 +208,7 @@ def install_on(names: Sequence[str], spec: str, wheels: Path | None) -> CommandR
         )
     with tempfile.TemporaryDirectory() as folder:
         wheel = own_wheel(Path(folder))
-        versions = {name: install_agent(fleet.host(name), wheel, wheels) for name in names}
+        machines = {name: known[name].below(known[name].home()) for name in names}
+        versions = {name: install_agent(host, wheel, wheels) for name, host in machines.items()}
     lines = [f"{name}: perfbisect {version}" for name, version in versions.items()]
     return CommandResult(InstalledDocument(versions=versions), lines)

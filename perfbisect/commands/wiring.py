@@ -21,7 +21,8 @@ from perfbisect.environments.dependency_day import client_changes, newest_day, r
 from perfbisect.environments.factory import make_builder
 from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec, pinned_client
 from perfbisect.errors import UsageError
-from perfbisect.fleet.specs import absolute_fleet
+from perfbisect.fleet.building import BuildMachines
+from perfbisect.fleet.specs import absolute_fleet, build_hosts
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.machine.profile import Profile, load_machine, machine_names, machine_path
@@ -127,17 +128,22 @@ def load_profile(name: str) -> Profile:
 
 
 def build_builder(place: Workspace, setting: MeasurementConfig, spec: str | None = None) -> Builder:
-    """The builder of a configuration, or of another specification with the same configuration."""
+    """The builder of a configuration, or of another specification with the same configuration.
+
+    On a fleet that has machines with the role ``build``, these build.
+    """
     cache = Path(setting.cache) if setting.cache else place.cache
     repository = place.repository
     if setting.repository:
         repository = with_objects(Repository.open(Path(setting.repository)), cache)
+    hosts = build_hosts(setting.fleet)
     return make_builder(
         spec or setting.environment,
         repository=repository,
         cache=cache,
         exclude_newer=setting.exclude_newer,
         constraints=Path(setting.constraints) if setting.constraints else None,
+        site=BuildMachines(hosts, setting, repository, cache) if hosts else None,
     )
 
 

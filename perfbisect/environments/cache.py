@@ -267,6 +267,31 @@ class EnvironmentCache:
             self._locks.acquire(folder)
             return stamp.environment(folder, stamp.seconds)
 
+    def receive(self, key: str, fill: Callable[[Path], None], timeout: float) -> None:
+        """Add an environment that another machine built; ``fill`` writes it, with its stamp, to a folder.
+
+        Raises:
+            MachineError: no disk, or it is not whole, or the lock is held for ``timeout`` seconds.
+        """
+        lock = self.root / ".locks" / f"{key}.lock"
+        with (
+            os_errors_as_machine_errors(f"write environment {key} in {self.root}"),
+            exclusive_lock(lock, f"environment {key}", timeout),
+        ):
+            if self.stamp(key) is not None:
+                return
+            folder, staging = self.folder(key), self._staging(key)
+            try:
+                fill(staging)
+                (staging / "caches").mkdir(exist_ok=True)
+                staging.rename(folder)
+                if self.stamp(key) is None:
+                    raise MachineError(f"environment {key} arrived in part", where=folder)
+            except BaseException:
+                for path in (staging, folder):
+                    shutil.rmtree(path, ignore_errors=True)
+                raise
+
     def find(self, key: str) -> Environment | None:
         """A complete environment, locked as in use; None if it must be built."""
         folder = self.folder(key)

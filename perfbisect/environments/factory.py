@@ -22,6 +22,7 @@ from perfbisect.environments.builders.source import SourceBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.cache import EnvironmentCache
 from perfbisect.environments.dependency_day import NO_DAY
+from perfbisect.environments.site import BuildSite
 from perfbisect.environments.spec import Spec, parse_chain
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.model.change import Change
@@ -131,10 +132,12 @@ def make_builder(
     cache: Path,
     exclude_newer: str | None = None,
     constraints: Path | None = None,
+    site: BuildSite | None = None,
 ) -> Builder:
     """The builder of a specification, which also overrides packages (``REV+pip:NAME==V``).
 
     ``exclude_newer`` (a day, or ``none``) and ``constraints`` (a file) limit the versions of dependencies.
+    ``site``: machines that build in place of this one.
 
     :raises UsageError: the specification is wrong, a file it names is missing, or it needs a repository.
     :raises RevisionError: its base commit does not exist.
@@ -144,7 +147,7 @@ def make_builder(
         raise UsageError(f"no such constraints file: {constraints}")
     day = None if exclude_newer == NO_DAY else exclude_newer
     limits = DependencyLimits(day or None, constraints.absolute() if constraints else None)
-    context = BuildContext(EnvironmentCache(cache.expanduser().absolute()), limits, repository)
+    context = BuildContext(EnvironmentCache(cache.expanduser().absolute()), limits, repository, site)
     builders = [BUILDERS[spec.name](spec, context) for spec in specs]
     inner = builders[0] if len(builders) == 1 else ChainBuilder(builders, context.cache)
     pythons = {spec.option("python") for spec in specs}

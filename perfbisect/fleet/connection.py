@@ -52,9 +52,16 @@ class Connection(Protocol):
     """A machine on which commands can be run."""
 
     def run(
-        self, argv: Sequence[str], given: bytes | IO[bytes] = b"", *, timeout: float = _TIMEOUT_S
+        self,
+        argv: Sequence[str],
+        given: bytes | IO[bytes] = b"",
+        *,
+        into: IO[bytes] | None = None,
+        timeout: float = _TIMEOUT_S,
     ) -> Answer:
         """Run a command with ``given`` as its standard input; arguments are data, whatever is in them.
+
+        ``into``: a file for what it prints, in place of the answer's ``output``.
 
         Raises:
             UnreachableError: the machine does not answer within ``timeout`` seconds.
@@ -63,13 +70,19 @@ class Connection(Protocol):
 
 
 def run_command(
-    argv: Sequence[str], given: bytes | IO[bytes], timeout: float, what: str, silent: int | None = None
+    argv: Sequence[str],
+    given: bytes | IO[bytes],
+    into: IO[bytes] | None,
+    timeout: float,
+    what: str,
+    silent: int | None = None,
 ) -> Answer:
     """Run a local command. ``what``: does not answer at a timeout, or with the exit code ``silent``."""
     stream: dict[str, object] = {"input": given} if isinstance(given, bytes) else {"stdin": given}
+    stream |= {"stdout": into or subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
         done = subprocess.run(  # type: ignore[call-overload]
-            list(argv), capture_output=True, timeout=timeout, check=False, **stream
+            list(argv), timeout=timeout, check=False, **stream
         )
     except subprocess.TimeoutExpired:
         raise UnreachableError(f"{what} does not answer: {argv[0]} took over {timeout:.0f} s") from None
@@ -78,7 +91,7 @@ def run_command(
     errors = done.stderr.decode("utf-8", "replace").strip()[-2000:]
     if silent is not None and done.returncode == silent:
         raise UnreachableError(f"{what} does not answer: {errors or 'ssh failed'}")
-    return Answer(done.returncode, done.stdout, errors)
+    return Answer(done.returncode, done.stdout or b"", errors)
 
 
 def run_script(
@@ -97,9 +110,14 @@ class LocalConnection:
     """This machine, or a folder that this one shares with others."""
 
     def run(
-        self, argv: Sequence[str], given: bytes | IO[bytes] = b"", *, timeout: float = _TIMEOUT_S
+        self,
+        argv: Sequence[str],
+        given: bytes | IO[bytes] = b"",
+        *,
+        into: IO[bytes] | None = None,
+        timeout: float = _TIMEOUT_S,
     ) -> Answer:
-        return run_command(argv, given, timeout, "this machine")
+        return run_command(argv, given, into, timeout, "this machine")
 
 
 @dataclass(frozen=True)
@@ -132,10 +150,15 @@ class SshConnection:
         return ("ssh", *words)
 
     def run(
-        self, argv: Sequence[str], given: bytes | IO[bytes] = b"", *, timeout: float = _TIMEOUT_S
+        self,
+        argv: Sequence[str],
+        given: bytes | IO[bytes] = b"",
+        *,
+        into: IO[bytes] | None = None,
+        timeout: float = _TIMEOUT_S,
     ) -> Answer:
         command = (*self._ssh, shlex.join(argv))
-        return run_command(command, given, timeout, self.address, silent=_NO_CONNECTION)
+        return run_command(command, given, into, timeout, self.address, silent=_NO_CONNECTION)
 
 
 def _remove_left() -> None:

@@ -38,11 +38,12 @@ KILLED_WITHIN_S = 30.0
 RUN = "run"
 """The agent's own folder in that of a bundle."""
 
-_PUT = """\
+PUT_REQUEST = """\
 umask 077
 mkdir -p "$1" && cd "$1" || exit 1
 echo "$2" > machine && cat > request.part && mv request.part request.json
 """
+"""Writes standard input to request.json in the folder $1, for the machine $2."""
 
 AGENT_SCRIPT = """\
 cd "$1" || exit 1
@@ -102,7 +103,7 @@ class FleetHost:
     """A machine of a fleet.
 
     ``folder``: perfbisect's folder on it; ``command``: how perfbisect is called there; ``profile``: its
-    machine profile, empty: detected there.
+    machine profile, empty: detected there; ``builds``: it makes environments and launches nothing.
     """
 
     name: str
@@ -110,11 +111,16 @@ class FleetHost:
     folder: str
     command: tuple[str, ...] = ("perfbisect",)
     profile: str = ""
+    builds: bool = False
 
     @property
     def is_relative(self) -> bool:
         """Whether its paths are below the user's home folder there."""
         return not self.folder.startswith("/") or _is_below(self.command[0])
+
+    def home(self) -> str:
+        """The user's home folder there. :raises UnreachableError: it does not answer."""
+        return self.connection.run(["pwd"]).checked(f"use {self.name}").text
 
     def below(self, home: str) -> FleetHost:
         """With the home folder in its paths."""
@@ -175,7 +181,7 @@ class FolderFleet(ABC):
         if not host.is_relative:
             return host
         if host.name not in self._homes:
-            self._homes[host.name] = host.connection.run(["pwd"]).checked(f"use {host.name}").text
+            self._homes[host.name] = host.home()
         return host.below(self._homes[host.name])
 
     def machines(self) -> Sequence[MachineDocument]:
@@ -208,7 +214,7 @@ class FolderFleet(ABC):
 
     def place(self, machine: str, environments: Sequence[Environment]) -> None:
         host = self.host(machine)
-        folders = {folder.name: folder for each in environments for folder in _with_bases(each.folder)}
+        folders = {folder.name: folder for each in environments for folder in with_bases(each.folder)}
         root = next((folder.parent for folder in folders.values()), None)
         if root is None:
             return
@@ -220,7 +226,7 @@ class FolderFleet(ABC):
         host = self.host(ticket.machine)
         folder = host.bundle(ticket.token)
         request = bundle.model_dump_json(by_alias=True).encode()
-        written = run_script(host.connection, _PUT, folder, host.name, given=request)
+        written = run_script(host.connection, PUT_REQUEST, folder, host.name, given=request)
         written.checked(f"write {folder} on {host.name}")
         command = host.agent("run", "request.json", "--folder", RUN, "--json")
         self.start(host, ticket, command, bundle)
@@ -236,7 +242,7 @@ class FolderFleet(ABC):
             return BundleState("gone", phase, f"the agent on {host.name} was killed")
         if kind == "failed":
             return BundleState(
-                "failed", phase, _error(run_script(host.connection, _LOG, host.bundle(ticket.token)).text)
+                "failed", phase, error_in(run_script(host.connection, _LOG, host.bundle(ticket.token)).text)
             )
         return BundleState(
             "ended" if kind == "ended" else "running" if kind == "running" else "waiting", phase
@@ -290,7 +296,7 @@ class FolderFleet(ABC):
             words = host.agent("run", f"{folder}/request.json", "--folder", f"{folder}/{RUN}", "--json")
             answer = self.ask(host, words)
             if answer.code:
-                why = _error(answer.text) if answer.text else answer.errors
+                why = error_in(answer.text) if answer.text else answer.errors
                 raise MachineError(
                     f"bundle {ticket.token} cannot be closed on {host.name}: {why}", where=folder
                 )
@@ -343,7 +349,7 @@ def escalate(send: Callable[[int], object], is_gone: Callable[[], bool], *waits:
     return False
 
 
-def _error(output: str) -> str:
+def error_in(output: str) -> str:
     """The message in what an agent printed before it failed; other output as it is."""
     try:
         return str(json.loads(output)["error"])
@@ -351,7 +357,7 @@ def _error(output: str) -> str:
         return output or "the agent ended without output"
 
 
-def _with_bases(folder: Path) -> list[Path]:
+def with_bases(folder: Path) -> list[Path]:
     """An environment's folder, and those of the environments that it stands on."""
     found = [folder]
     for each in found:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -47,6 +48,9 @@ class HostEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="its name in reports")
+    role: Literal["measure", "build"] = Field(
+        default="measure", description="measure, or build: it makes environments and launches nothing"
+    )
     address: str = Field(default="", description="as ssh takes it, by default the name: user@10.0.0.7")
     options: tuple[str, ...] = Field(default=(), description="more arguments of ssh: ['-p', '2222']")
     folder: str = Field(default="", description="perfbisect's folder on it")
@@ -87,18 +91,21 @@ class HostsFile(BaseModel):
             raise ValueError("it names no host")
         if len(set(names)) < len(names):
             raise ValueError("two hosts have one name")
+        if all(host.role == "build" for host in hosts):
+            raise ValueError("no host measures: each has the role build")
         return hosts
 
 
 def read_hosts(path: Path) -> tuple[FleetHost, ...]:
-    """The machines of a file. :raises LocatedError: it is invalid."""
+    """The machines of a file, those that build too. :raises LocatedError: it is invalid."""
     file = validate(load(path), HostsFile)
     found = []
     for entry in file.hosts:
         folder = entry.folder or file.folder
         command = entry.command or file.command or (f"{folder}/agent/bin/perfbisect",)
         connection = SshConnection(entry.address or entry.name, (*file.options, *entry.options))
-        found.append(FleetHost(entry.name, connection, folder, command, entry.profile or file.profile))
+        profile = entry.profile or file.profile
+        found.append(FleetHost(entry.name, connection, folder, command, profile, entry.role == "build"))
     return tuple(found)
 
 

@@ -18,7 +18,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Client
 from multiprocessing.connection import Connection as Channel
 from pathlib import Path
@@ -170,11 +170,22 @@ class RayConnection:
     name: str
     node: str
 
-    def run(self, argv: Sequence[str], given: bytes | IO[bytes] = b"", *, timeout: float = 60.0) -> Answer:
+    def run(
+        self,
+        argv: Sequence[str],
+        given: bytes | IO[bytes] = b"",
+        *,
+        into: IO[bytes] | None = None,
+        timeout: float = 60.0,
+    ) -> Answer:
         if not self.node:
             raise UnreachableError(f"{self.name} does not answer: it is not in the Ray cluster now")
         stream = io.BytesIO(given) if isinstance(given, bytes) else given
-        return self.cluster.run(self.node, argv, stream, timeout)
+        answer = self.cluster.run(self.node, argv, stream, timeout)
+        if into is None:
+            return answer
+        into.write(answer.output)
+        return replace(answer, output=b"")
 
 
 class RayFleet(HostFleet):

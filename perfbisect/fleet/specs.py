@@ -13,7 +13,7 @@ from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.fleet.base import Fleet
 from perfbisect.fleet.bundle import MachineDocument
-from perfbisect.fleet.folders import FolderFleet
+from perfbisect.fleet.folders import FleetHost, FolderFleet
 from perfbisect.fleet.hosts import HostFleet, read_hosts
 from perfbisect.fleet.joined import JoinedFleet
 from perfbisect.fleet.ray_cluster import RayFleet, RayOptions
@@ -41,7 +41,7 @@ class FleetNeeds:
 def _ssh(argument: str, needs: FleetNeeds) -> FolderFleet:
     if not argument:
         raise UsageError("--fleet ssh names no file of hosts", next_step="--fleet ssh:hosts.yaml")
-    hosts = read_hosts(Path(argument).expanduser())
+    hosts = [host for host in read_hosts(Path(argument).expanduser()) if not host.builds]
     return HostFleet(f"ssh:{argument}", hosts, devices=needs.devices, workers=needs.workers)
 
 
@@ -115,6 +115,14 @@ def make_fleet(spec: str, needs: FleetNeeds) -> Fleet:
     if not fleets:
         raise UsageError("--fleet is empty", next_step=_ADVICE)
     return fleets[0] if len(fleets) == 1 else JoinedFleet(fleets)
+
+
+def build_hosts(spec: str) -> tuple[FleetHost, ...]:
+    """The machines with the role ``build`` in the files of hosts of a specification."""
+    files = [
+        argument for name, _, argument in (part.partition(":") for part in _split(spec)) if name == "ssh"
+    ]
+    return tuple(host for file in files for host in read_hosts(Path(file).expanduser()) if host.builds)
 
 
 def _split(spec: str) -> list[str]:

@@ -10,6 +10,7 @@ TYPED, DRY = "as typed", "with --dry-run"
 
 WAYS: dict[str, str] = {
     "--version": TYPED,
+    "agent build": "wants a request: tests/fleet/test_building.py has them",
     "agent look": TYPED,
     "agent install": "wants machines that answer: tests/fleet/test_install.py has them",
     "agent run": "wants a bundle: tests/fleet/test_agent.py has them",

@@ -134,6 +134,24 @@ def test_a_bisection_over_two_machines_names_the_commit(world: World) -> None:
 
 
 @pytest.mark.fleet
+def test_a_machine_with_the_role_build_makes_the_environments(world: World) -> None:
+    home = world.machines.add("builder", PERFBISECT_CACHE=str(world.folder / "cache"))
+    hosts = world.folder / "hosts.yaml"
+    hosts.write_text("hosts: [alpha, beta, {name: builder, role: build}]\n")
+    words = ["--a", world.history.good, "--b", world.history.bad, "--blocks", "1"]
+    code, document = world.finish(world.start(*world.measuring("compare", *words)))
+    assert code == 3, document
+    made = _measured(world.job)
+    assert {launch.machine for launch in made} <= {"alpha", "beta"}
+    stamps = (world.folder / "cache" / "environments").glob("*/stamp.json")
+    built = {path.name for path in (home / ".perfbisect" / "builds").iterdir()}
+    assert built < {path.parent.name for path in stamps}  # and the client, an interpreter that is here
+    assert len(built) == 2
+    logs = [(world.job.path / launch.folder / "build.log").read_text() for launch in made[:2]]
+    assert any("# built on builder" in log for log in logs)
+
+
+@pytest.mark.fleet
 def test_a_killed_driver_takes_back_what_goes_on_without_it(world: World) -> None:
     process = world.start(*world.bisect())
     world.wait_for_launch()

@@ -31,13 +31,20 @@ class Machine:
     cut: int | None = None
     copied: int = 0
 
-    def run(self, argv: Sequence[str], given: bytes | IO[bytes] = b"", *, timeout: float = 60.0) -> Answer:
+    def run(
+        self,
+        argv: Sequence[str],
+        given: bytes | IO[bytes] = b"",
+        *,
+        into: IO[bytes] | None = None,
+        timeout: float = 60.0,
+    ) -> Answer:
         given = given if isinstance(given, bytes) else given.read()
         self.copied += bool(given)
         words = [word.replace(str(self.here), str(self.there)) for word in argv]
         limit = "ulimit -f 0; " if self.full else ""
         return LocalConnection().run(
-            ["sh", "-c", f'{limit}exec "$@"', "sh", *words], given[: self.cut], timeout=timeout
+            ["sh", "-c", f'{limit}exec "$@"', "sh", *words], given[: self.cut], into=into, timeout=timeout
         )
 
     @property

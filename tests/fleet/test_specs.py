@@ -16,7 +16,14 @@ from perfbisect.fleet.folders import FleetHost
 from perfbisect.fleet.hosts import HostFleet, read_hosts
 from perfbisect.fleet.joined import JoinedFleet
 from perfbisect.fleet.slurm import SlurmFleet
-from perfbisect.fleet.specs import FleetNeeds, absolute_fleet, choose_slots, make_fleet, slot_there
+from perfbisect.fleet.specs import (
+    FleetNeeds,
+    absolute_fleet,
+    build_hosts,
+    choose_slots,
+    make_fleet,
+    slot_there,
+)
 from perfbisect.machine.slots import Slot
 from perfbisect.setup.doctor import fleet_checks, run_checks
 
@@ -46,6 +53,16 @@ def test_hosts_take_what_they_leave_out_from_the_file(hosts: Path) -> None:
     assert not second.is_relative
 
 
+def test_a_machine_that_builds_does_not_measure(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text("hosts: [box1, {name: builder, role: build}]\n")
+    fleet = make_fleet(f"ssh:{path}", FleetNeeds(tmp_path))
+    assert isinstance(fleet, HostFleet)
+    assert [host.name for host in fleet.hosts()] == ["box1"]
+    assert [host.name for host in build_hosts(f"slurm:nodes=n1+n2+ssh:{path}")] == ["builder"]
+    assert build_hosts("") == build_hosts("slurm") == ()
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -54,6 +71,8 @@ def test_hosts_take_what_they_leave_out_from_the_file(hosts: Path) -> None:
         ("hosts:\n  - name: box1\n    adress: x\n", 3),
         ("hosts:\n  - name: box1\n    address: -oProxyCommand=touch\n", 3),
         ("hosts:\n  - name: ../up\n", 2),
+        ("hosts:\n  - name: box1\n    role: compile\n", 3),
+        ("hosts:\n  - name: box1\n    role: build\n", 1),
     ],
 )
 def test_a_wrong_file_of_hosts_is_located(tmp_path: Path, text: str, line: int) -> None:

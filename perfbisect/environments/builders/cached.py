@@ -18,6 +18,7 @@ from perfbisect.environments.build import BuildRun, DependencyLimits, interprete
 from perfbisect.environments.cache import BYTES, CheckedEnvironment, EnvironmentCache, Stamp
 from perfbisect.environments.health import ImportedEngine, identify_commit, import_own_engine
 from perfbisect.environments.packages import EnginePackage, engine
+from perfbisect.environments.site import BuildSite
 from perfbisect.environments.source_tree import blobs_inside, tree_digests
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, RevisionError
@@ -28,9 +29,17 @@ CLIENT_TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True)
 class BuildContext:
+    """What builders share. ``site``: builds in place of this machine."""
+
     cache: EnvironmentCache
     limits: DependencyLimits
     repository: Repository | None
+    site: BuildSite | None = None
+
+    @property
+    def here(self) -> BuildContext:
+        """For builders whose environments stand below others: those are brought with them."""
+        return replace(self, site=None)
 
     def required_repository(self, spec: Spec) -> Repository:
         if self.repository is None:
@@ -65,6 +74,7 @@ class CachedBuilder(Builder):
         self.package = package or engine(spec.option("package", "vllm"))
         self.cache = context.cache
         self.limits = context.limits
+        self.site = context.site
         self.python = spec.option("python")
         self.extra = spec.words("with")
 
@@ -98,6 +108,7 @@ class CachedBuilder(Builder):
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         self.require_buildable(change)
+        seconds = self.build_elsewhere(change, log=log, timeout=timeout)
         build = BuildRun(log, timeout, self.limits)
         environment = self.cache.ensure(
             self.key(change),
@@ -109,7 +120,14 @@ class CachedBuilder(Builder):
             timeout=timeout,
             in_place=self.in_place,
         )
+        environment = replace(environment, seconds=seconds + environment.seconds)
         return self.claim(environment, change)
+
+    def build_elsewhere(self, change: Change, *, log: Path, timeout: float) -> float:
+        """Have another machine build what is not in the cache, where there is one; returns its seconds."""
+        if self.site is None or self.cached(change):
+            return 0.0
+        return self.site.build(self.spec, change, self.key(change), log=log, timeout=timeout)
 
     def require_buildable(self, change: Change) -> None:
         """Raise BuildError if the change is refused and not cached."""
@@ -237,9 +255,10 @@ class LayerBuilder(CachedBuilder):
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
         """Build the base first; it is locked as in use as long as the layer."""
         self.require_buildable(change)
+        seconds = self.build_elsewhere(change, log=log, timeout=timeout)
         base = self.base_environment(BuildRun(log, timeout), change)
         environment = super().ensure(change, log=log, timeout=timeout)
-        return replace(environment, seconds=base.seconds + environment.seconds)
+        return replace(environment, seconds=seconds + base.seconds + environment.seconds)
 
     def import_layer(
         self, build: BuildRun, change: Change, base: Environment, folder: Path

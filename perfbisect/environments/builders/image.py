@@ -62,7 +62,7 @@ class ImageBuilder(CachedBuilder):
     name = "image"
 
     def __init__(self, spec: Spec, context: BuildContext) -> None:
-        super().__init__(spec, context)
+        super().__init__(spec, context.here)  # an image is fetched, not built
         self.template = full_reference(spec.argument)
         named = set(_NAMED.findall(self.template))
         self.kind = "release" if named == {"version"} else "commit"

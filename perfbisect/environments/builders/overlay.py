@@ -269,7 +269,7 @@ class NearestWheelOverlay(OverlayBuilder):
     """
 
     def __init__(self, spec: Spec, context: BuildContext) -> None:
-        self.wheels = WheelBuilder(spec, context)
+        self.wheels = WheelBuilder(spec, context.here)
         super().__init__(spec, context, self.wheels.package)
         self._states = BuildStates(self.repository, self.package)
         self._of: dict[str, BuildState] = {}
@@ -339,7 +339,8 @@ def _release_base(spec: Spec, context: BuildContext) -> tuple[ReleaseBuilder, Ch
     name = package(requirement.name, spec.option("package")).name
     kept = ("package", "python", "variant", "wheel", "with")
     options = {key: spec.options[key] for key in kept if key in spec.options}
-    builder = ReleaseBuilder(Spec(f"release:{name}", "release", name, options), context)
+    text = ",".join((f"release:{name}", *(f"{key}={value}" for key, value in options.items())))
+    builder = ReleaseBuilder(Spec(text, "release", name, options), context)
     builder.client_change = builder.change(pins[0].version)
     return builder, builder.client_change
 

@@ -45,10 +45,14 @@ class OverrideBuilder(SelectingBuilder):
         self.layers = PackageLayerBuilder(inner, context, python)
         super().__init__((inner, self.layers), spec=inner.spec)
         self.inner = inner
+        self.site = context.site
         self.name = inner.name
 
     def prepare(self, changes: Iterable[Change]) -> None:
-        self.inner.prepare([change.unswapped for change in changes])
+        plain = [change.unswapped for change in changes]
+        if self.site is not None:
+            self.site.prepare(plain)
+        self.inner.prepare(plain)
 
     def select(self, change: Change) -> Builder:
         return self.layers if change.pips else self.inner
@@ -72,7 +76,7 @@ class PackageLayerBuilder(LayerBuilder):
     name = "swap"
 
     def __init__(self, inner: Builder, context: BuildContext, python: str) -> None:
-        super().__init__(Spec(inner.spec, inner.name, "", {"python": python}), context)
+        super().__init__(Spec(inner.spec, inner.name, "", {"python": python}), context.here)
         self.inner = inner
         self._lookups: dict[str, Refusal | None] = {}
 

@@ -150,7 +150,7 @@ class PinnedBuilder(LayerBuilder, CommitBuilder):
             raise spec.error(f"{spec.argument!r} is no package", "name what is imported: pinned:vllm_omni")
         super().__init__(spec, context, engine(spec.argument))
         self.platform = spec.option("platform") or ("cuda" if driver_cuda() else "cpu")
-        self.bases = PinnedBaseBuilder(spec, context)
+        self.bases = PinnedBaseBuilder(spec, context.here)
 
     def base(self, change: Change) -> tuple[Builder, Change]:
         return self.bases, change
