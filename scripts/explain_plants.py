@@ -30,13 +30,17 @@ DETOKENIZER = "vllm/v1/engine/detokenizer.py"
 STEP_MS = (5.0, 10.0)
 """Least and most milliseconds that a planted commit adds to a step, which takes about twenty on two cores."""
 
+BESIDE_STEP = 5.0
+"""How much more a commit adds that slows the API server: its work runs beside the engine's step, and makes a
+token slower only where it takes longer than that."""
+
 DECOYS = (4, 8)
 """Least and most harmless hunks beside the guilty one."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A function that runs in every step of a text model's server: its file, its class and its name."""
+    """A function that runs in every step of a text model's engine: its file, its class and its name."""
 
     file: str
     owner: str
@@ -50,7 +54,7 @@ HOT = (
     Place(SCHEDULER, "Scheduler", "_make_cached_request_data"),
     Place(CORE, "EngineCore", "post_step"),
     Place(CORE, "EngineCore", "_process_aborts_queue"),
-    Place(OUTPUT, "OutputProcessor", "process_outputs"),
+    Place(CORE, "EngineCoreProc", "_process_engine_step"),
     Place(RUNNER, "GPUModelRunner", "_prepare_inputs"),
     Place(RUNNER, "GPUModelRunner", "_update_states"),
     Place("vllm/v1/worker/gpu_input_batch.py", "InputBatch", "refresh_metadata"),
@@ -189,7 +193,7 @@ def tuned_file(files: Files, _: random.Random, milliseconds: float) -> Plant:
     return Plant(RUNNER, name, before, {name: f'{{\n  "passes": {round(20 * milliseconds)}\n}}\n'})
 
 
-def dependency(files: Files, _: random.Random, milliseconds: float) -> Plant:
+def dependency(files: Files, draw: random.Random, milliseconds: float) -> Plant:
     """A vendored package is replaced by a slower version of it."""
     name = "vllm/third_party/quickhash.py"
     head = '"""Hashes of token ids, vendored from quickhash."""\n\n\ndef digest(values: list[int]) -> int:\n'
@@ -197,9 +201,9 @@ def dependency(files: Files, _: random.Random, milliseconds: float) -> Plant:
     slow = f'{head}    """The hash of some values."""\n'
     slow += textwrap.indent(textwrap.dedent(_busy(milliseconds)).strip(), "    ")
     slow += "\n    return hash(tuple(values))\n"
-    place = Place(OUTPUT, "OutputProcessor", "process_outputs")
-    caller = insert(files[OUTPUT], place, "from vllm.third_party.quickhash import digest\ndigest([1, 2, 3])")
-    return Plant(name, name, {name: quick, OUTPUT: caller}, {name: slow})
+    place = draw.choice(HOT)
+    call = "from vllm.third_party.quickhash import digest\ndigest([1, 2, 3])"
+    return Plant(name, name, {name: quick, place.file: insert(files[place.file], place, call)}, {name: slow})
 
 
 def detokenizer(files: Files, _: random.Random, milliseconds: float) -> Plant:
@@ -209,7 +213,7 @@ def detokenizer(files: Files, _: random.Random, milliseconds: float) -> Plant:
         DETOKENIZER,
         DETOKENIZER,
         {},
-        {DETOKENIZER: insert(files[DETOKENIZER], place, _busy(milliseconds / 4))},
+        {DETOKENIZER: insert(files[DETOKENIZER], place, _busy(BESIDE_STEP * milliseconds))},
     )
 
 
@@ -269,7 +273,8 @@ def late_import(files: Files, draw: random.Random, milliseconds: float) -> Plant
 def output_processing(files: Files, _: random.Random, milliseconds: float) -> Plant:
     """The API server makes more of each output."""
     place = Place(OUTPUT, "OutputProcessor", "process_outputs")
-    return Plant(OUTPUT, OUTPUT, {}, {OUTPUT: insert(files[OUTPUT], place, _busy(milliseconds))})
+    edited = insert(files[OUTPUT], place, _busy(BESIDE_STEP * milliseconds))
+    return Plant(OUTPUT, OUTPUT, {}, {OUTPUT: edited})
 
 
 def retry(files: Files, draw: random.Random, milliseconds: float) -> Plant:
@@ -299,8 +304,8 @@ KINDS: dict[str, Make] = {
     "a retry that waits": retry,
 }
 
-DRAWN = ("a spin", "a needless copy", "a lost cache", "a changed default", "logging in the hot path")
-DRAWN += ("an import in a function", "a retry that waits")
+DRAWN = ("a spin", "a needless copy", "a lost cache", "a changed default", "a slower dependency")
+DRAWN += ("logging in the hot path", "an import in a function", "a retry that waits")
 """The kinds whose file and function are drawn."""
 
 NOTHING = "nothing"
