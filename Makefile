@@ -29,8 +29,8 @@
 
 PYTHON ?= python3
 VENV := .venv
-# One worker more than processors: many tests wait for processes.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(5, len(os.sched_getaffinity(0)) + 1))')
+# Two workers more than processors: many tests wait for processes.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(6, len(os.sched_getaffinity(0)) + 2))')
 IMAGE_TOOL ?= podman
 # What coverage is asked of: the rest is not traced, which slows its tests.
 DECISIONS := model stats bisect/decision series/detection series/suspects

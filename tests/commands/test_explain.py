@@ -86,6 +86,9 @@ def test_without_counters_there_is_no_section(
     explained = types("explain", compared["job"])
     assert (explained["phases"], explained["summary"]) == (None, [])
     assert any("without counters" in note for note in explained["notes"])
+    refused = type_command(["explain", compared["job"], "--hunks", "--dry-run", "--json"])
+    assert (refused.code, json.loads(refused.out)["kind"]) == (2, "UsageError")
+    assert "compares no commit with its parent" in json.loads(refused.out)["error"]
 
 
 def test_a_dry_run_has_the_price_of_a_profile_and_of_a_search(history: PretendHistory) -> None:
@@ -112,8 +115,10 @@ def test_a_dry_run_has_the_price_of_a_profile_and_of_a_search(history: PretendHi
         (["--hunks", "--format", "md"], "--format"),
     ],
 )
-@pytest.mark.usefixtures("history")
-def test_options_that_do_not_go_together_start_nothing(words: Sequence[str], option: str) -> None:
+def test_options_that_do_not_go_together_start_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Sequence[str], option: str
+) -> None:
+    isolate(tmp_path, monkeypatch)
     outcome = type_command(["explain", *words, "--json"])
     document = json.loads(outcome.out)
     assert (outcome.code, document["kind"]) == (2, "UsageError")

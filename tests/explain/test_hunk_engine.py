@@ -17,7 +17,7 @@ from perfbisect.cli.app import run as cli
 from perfbisect.commands.hunks import HunksRequest, plan_hunks
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.workspace import open_workspace
-from perfbisect.errors import EXIT_REGRESSION, UsageError
+from perfbisect.errors import EXIT_REGRESSION
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from tests.fakes.gitwriter import HistoryWriter
@@ -30,8 +30,8 @@ MEASURED = (
 )
 
 
-def squash_merge(path: Path) -> tuple[str, str, str]:
-    """A repository: a commit, one that changes only documentation, and the squash merge."""
+def squash_merge(path: Path) -> tuple[str, str]:
+    """A repository: a commit, and the squash merge."""
     files = engine_files()
     for name in ("LAUNCH_SD", "RUN_SD", "OUTLIER_PROBABILITY"):
         value = b"0.0" if name == "OUTLIER_PROBABILITY" else b"0.004"
@@ -56,34 +56,29 @@ def squash_merge(path: Path) -> tuple[str, str, str]:
     }
     writer = HistoryWriter(path)
     writer.commit("Import the engine", files | {"docs/notes.md": b"# Notes\n"})
-    writer.commit("[Docs] Note", {"docs/notes.md": b"# Notes\n\nnote\n"})
     writer.commit("[Core] Count what was done (#4711)", merge)
-    first, parent, culprit = writer.finish()
-    return first, parent, culprit
+    parent, culprit = writer.finish()
+    return parent, culprit
 
 
 @pytest.fixture
-def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, tuple[str, str, str]]:
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, tuple[str, str]]:
     """The merge, compared with its parent."""
-    commits = squash_merge(tmp_path / "repo")
+    parent, culprit = squash_merge(tmp_path / "repo")
     for name in ("STATE", "CACHE", "LOCKS"):
         monkeypatch.setenv(f"PERFBISECT_{name}", str(tmp_path / name.lower()))
     monkeypatch.setenv("PERFBISECT_BACKOFF", "0.1,0.1")
     monkeypatch.chdir(tmp_path)
-    return compare(tmp_path, commits[1], commits[2]), commits
-
-
-def compare(folder: Path, a: str, b: str) -> Job:
-    arguments = ("compare", str(CELL), "--repo", str(folder / "repo"), "--a", a, "--b", b, "--blocks", "2")
-    assert cli([*arguments, *MEASURED]) == EXIT_REGRESSION
-    return Jobs(folder / "state").all()[-1]
+    sides = ("--a", parent, "--b", culprit, "--blocks", "2")
+    assert cli(["compare", str(CELL), "--repo", str(tmp_path / "repo"), *sides, *MEASURED]) == EXIT_REGRESSION
+    return Jobs(tmp_path / "state").all()[-1], (parent, culprit)
 
 
 @pytest.mark.slow
 def test_the_guilty_hunk_is_found_through_a_kill(
-    tmp_path: Path, compared: tuple[Job, tuple[str, str, str]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, compared: tuple[Job, tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, (_, parent, culprit) = compared
+    source, (parent, culprit) = compared
     planned = plan_hunks(open_workspace(), source, HunksRequest(JobOptions(), dry_run=True))
     labels = [group.label for group in planned.plan.groups]
     assert [label.partition(":")[0] for label in labels] == [
@@ -138,18 +133,3 @@ def begun(state: Path, source: Job, process: subprocess.Popen[str]) -> Job:
             return job
         time.sleep(0.02)
     pytest.fail(f"it ended: {process.communicate()}")
-
-
-@pytest.mark.slow
-def test_only_a_commit_and_its_parent_can_be_explained(
-    tmp_path: Path, compared: tuple[Job, tuple[str, str, str]]
-) -> None:
-    source, (first, parent, culprit) = compared
-    workspace, request = open_workspace(), HunksRequest(JobOptions(), dry_run=True)
-    other = compare(tmp_path, first, culprit)
-    with pytest.raises(UsageError, match="compares no commit with its parent"):
-        plan_hunks(workspace, other, request)
-    assert source.id != other.id
-    assert cli(["run", str(CELL), "--repo", str(tmp_path / "repo"), "--at", parent, *MEASURED]) == 0
-    with pytest.raises(UsageError, match="is neither a bisection nor a comparison"):
-        plan_hunks(workspace, Jobs(tmp_path / "state").all()[-1], request)
