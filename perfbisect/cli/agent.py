@@ -70,9 +70,10 @@ def build(request: Path) -> CommandResult:
 @click.option(
     "--workers", type=click.IntRange(1), help="Slots.  [default: as many as devices; 1 without devices]"
 )
+@click.option("--checks", is_flag=True, help="Check it as perfbisect doctor does.")
 @options.machine
 @options.as_json
-def look(gpus: int, workers: int | None, machine: str | None) -> CommandResult:
+def look(gpus: int, workers: int | None, checks: bool, machine: str | None) -> CommandResult:
     """Show the machine class, the devices, the slots and the built environments of this machine.
 
     \b
@@ -83,7 +84,7 @@ def look(gpus: int, workers: int | None, machine: str | None) -> CommandResult:
     """
     from perfbisect.commands.agent import look as look_here
 
-    return look_here(gpus, workers, machine)
+    return look_here(gpus, workers, machine, checks=checks)
 
 
 @agent.command(short_help="Install perfbisect on machines that ssh or Ray reaches.")

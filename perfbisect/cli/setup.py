@@ -77,6 +77,8 @@ def doctor(
 ) -> CommandResult:
     """Check that this machine, or each of a fleet, can measure, with advice where it cannot.
 
+    Of a fleet, each machine is a row, followed by what is not good there.
+
     Checks the perfbisect.yaml in effect, git, uv, disk, memory, ports, devices and their users, leases, load
     and clock; with --machine (or that of perfbisect.yaml) the device commands, the variable that selects
     devices and the lease command; with --online the registry, with --env and --at the indices that the
@@ -95,7 +97,8 @@ def doctor(
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.text import line
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
-    from perfbisect.fleet.specs import FleetNeeds, make_fleet
+    from perfbisect.fleet.hosts import HostFleet
+    from perfbisect.fleet.specs import FleetNeeds, build_hosts, make_fleet
     from perfbisect.setup.doctor import (
         Check,
         DoctorDocument,
@@ -126,7 +129,8 @@ def doctor(
     folders = {"state": workspace.state, "cache": workspace.cache}
     checks: list[Check] = [("settings", partial(check_settings, root, workspace.settings.machine))]
     if fleet:
-        checks += fleet_checks(make_fleet(fleet, FleetNeeds(workspace.state / "fleet")).machines(), fleet)
+        machines = make_fleet(fleet, FleetNeeds(workspace.state / "fleet")).machines(checks=True)
+        checks += fleet_checks(machines, fleet, HostFleet(fleet, build_hosts(fleet)).machines(checks=True))
     else:
         checks += machine_checks(**folders, shell=dict(os.environ), profile=profile)
     if online or env:

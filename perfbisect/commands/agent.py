@@ -39,6 +39,7 @@ from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.machine.leases import describe_holders, holders, lock_folder
 from perfbisect.machine.profile import machine
 from perfbisect.machine.slots import Slot, machine_of, plan_slots
+from perfbisect.setup.doctor import check_flock, machine_checks, run_checks
 from perfbisect.system.clock import now
 from perfbisect.system.files import write_atomic
 
@@ -147,8 +148,11 @@ def build(request: Path) -> CommandResult:
     return CommandResult(document, lines, EXIT_OUTSIDE if failure else EXIT_OK)
 
 
-def look(gpus: int, workers: int | None, named: str | None) -> CommandResult:
-    """What this machine can measure: its slots of so many devices, and the environments that it has."""
+def look(gpus: int, workers: int | None, named: str | None, *, checks: bool) -> CommandResult:
+    """What this machine can measure: its slots of so many devices, and the environments that it has.
+
+    ``checks``: what ``perfbisect doctor`` checks here, and what fleets need.
+    """
     workspace = open_workspace(machine=named)
     profile = wiring.load_profile(wiring.machine_name(workspace))
     shell = dict(os.environ)
@@ -162,6 +166,8 @@ def look(gpus: int, workers: int | None, named: str | None) -> CommandResult:
         problem = error.message
     kind = machine_of(slots[0], shell, profile).kind if slots else hardware.kind
     held = holders(lock_folder(shell))
+    folders = {"state": workspace.state, "cache": workspace.cache}
+    rows = (*machine_checks(**folders, shell=shell, profile=profile), ("flock", check_flock))
     document = MachineDocument(
         name=hardware.host,
         version=perfbisect.__version__,
@@ -171,12 +177,15 @@ def look(gpus: int, workers: int | None, named: str | None) -> CommandResult:
         leased=tuple(lock.name or lock.kind for lock in held),
         problem=problem,
         environments=tuple(stamp.key for stamp in EnvironmentCache(workspace.cache).stamps()),
+        checks=run_checks(rows) if checks else (),
+        time=now().timestamp(),
     )
     lines = [
         f"{document.name}: {document.machine_class}, perfbisect {document.version}",
         problem or f"slots: {', '.join(slot.name or 'the whole machine' for slot in slots)}",
         f"leased: {describe_holders(held) or 'nothing'}",
         f"environments: {len(document.environments)}",
+        *(f"{check.name}: {check.found}" for check in document.checks if check.state != "good"),
     ]
     return CommandResult(document, lines)
 

@@ -46,8 +46,11 @@ class Fleet(Protocol):
 
     name: str
 
-    def machines(self) -> Sequence[MachineDocument]:
-        """All machines; one that cannot be used has no slots and says why in ``problem``."""
+    def machines(self, *, checks: bool = False) -> Sequence[MachineDocument]:
+        """All machines; one that cannot be used has no slots and says why in ``problem``.
+
+        ``checks``: check each as ``perfbisect doctor`` does, which takes a second of it.
+        """
         ...
 
     def place(self, machine: str, environments: Sequence[Environment]) -> None:

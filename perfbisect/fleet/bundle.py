@@ -81,11 +81,21 @@ class BundleDocument(Document):
     files: Mapping[str, str] = {}
 
 
+class DoctorCheckDocument(Document):
+    """The result of a check of a machine; ``advice`` is empty if it is good."""
+
+    name: str
+    state: Literal["good", "warning", "bad"]
+    found: str
+    advice: str
+
+
 class MachineDocument(Document):
     """``perfbisect agent look``: what a machine can measure.
 
     ``slots``: as many as launches can run at once; ``problem``: why there is none. ``environments``: keys of
-    those that are built here.
+    those that are built here. ``checks``: of ``perfbisect doctor``, where they were asked for; ``time``: of
+    its clock, in Unix seconds; ``skew``: seconds by which that is known to differ from the clock that asked.
     """
 
     schema_: Literal["perfbisect.agent-look/1"] = Field(default="perfbisect.agent-look/1", alias="schema")
@@ -98,3 +108,6 @@ class MachineDocument(Document):
     """Devices and processors that others lease now."""
     problem: str
     environments: tuple[str, ...]
+    checks: tuple[DoctorCheckDocument, ...] = ()
+    time: float = 0.0
+    skew: float = 0.0

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
@@ -184,15 +185,17 @@ class FolderFleet(ABC):
             self._homes[host.name] = host.home()
         return host.below(self._homes[host.name])
 
-    def machines(self) -> Sequence[MachineDocument]:
+    def machines(self, *, checks: bool = False) -> Sequence[MachineDocument]:
         hosts = self.hosts()
         with ThreadPoolExecutor(max(1, len(hosts))) as pool:
-            return tuple(pool.map(self._look, hosts))
+            return tuple(pool.map(partial(self._look, checks=checks), hosts))
 
-    def _look(self, host: FleetHost) -> MachineDocument:
+    def _look(self, host: FleetHost, *, checks: bool) -> MachineDocument:
         words = ["look", "--json", "--gpus", str(self._devices)]
         words += ["--workers", str(self._workers)] if self._workers else []
         words += ["--machine", host.profile] if host.profile else []
+        words += ["--checks"] if checks else []
+        asked = time.time()
         try:
             answer = self.ask(host, self._absolute(host).agent(*words))
             document = MachineDocument.model_validate_json(answer.output)
@@ -205,7 +208,11 @@ class FolderFleet(ABC):
             if document.version != perfbisect.__version__:
                 problem = f"perfbisect {document.version} there, {perfbisect.__version__} here"
             slots = () if problem else document.slots
-            return document.model_copy(update={"name": host.name, "problem": problem, "slots": slots})
+            # It read its clock between the question and the answer.
+            skew = max(0.0, asked - document.time, document.time - time.time())
+            return document.model_copy(
+                update={"name": host.name, "problem": problem, "slots": slots, "skew": skew}
+            )
         return unusable(host.name, problem)
 
     def ask(self, host: FleetHost, argv: Sequence[str]) -> Answer:

@@ -20,8 +20,8 @@ class JoinedFleet:
         self._fleets = tuple(fleets)
         self._owners: dict[str, Fleet] = {}
 
-    def machines(self) -> Sequence[MachineDocument]:
-        listed = [(fleet, machine) for fleet in self._fleets for machine in fleet.machines()]
+    def machines(self, *, checks: bool = False) -> Sequence[MachineDocument]:
+        listed = [(fleet, machine) for fleet in self._fleets for machine in fleet.machines(checks=checks)]
         owners: dict[str, Fleet] = {}
         for fleet, machine in listed:
             if machine.name in owners:

@@ -108,9 +108,9 @@ class SlurmFleet(FolderFleet):
             found[name] = None
         self._nodes = tuple(found)
 
-    def machines(self) -> Sequence[MachineDocument]:
+    def machines(self, *, checks: bool = False) -> Sequence[MachineDocument]:
         self._list_nodes()
-        return super().machines()
+        return super().machines(checks=checks)
 
     def ask(self, host: FleetHost, argv: Sequence[str]) -> Answer:
         """By a job of its own, which does not wait for long: a node that is in use does not answer.

@@ -29,7 +29,7 @@ from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.factory import ChainBuilder
 from perfbisect.errors import BuildError, PerfbisectError
-from perfbisect.fleet.bundle import MachineDocument
+from perfbisect.fleet.bundle import DoctorCheckDocument, MachineDocument
 from perfbisect.jobs.documents import Document
 from perfbisect.machine import devices, leases, sampler
 from perfbisect.machine.devices import DeviceProcess, DeviceReading, Gpu, Smi
@@ -51,15 +51,6 @@ _LOAD_S = 0.5
 _MAX_SKEW_S = 5.0
 _EARLIEST = 1_700_000_000
 _IN_FILE = "in the machine file"
-
-
-class DoctorCheckDocument(Document):
-    """The result of a check; ``advice`` is empty if it is good."""
-
-    name: str
-    state: State
-    found: str
-    advice: str
 
 
 class DoctorDocument(Document):
@@ -110,13 +101,32 @@ def check_settings(root: Path | None, machine: str | None) -> Finding:
     return Finding("good", f"{path}, machine {machine}" if machine else str(path))
 
 
-def fleet_checks(machines: Sequence[MachineDocument], spec: str) -> list[Check]:
-    """A check of each machine of a fleet; ``spec``: the fleet as it was typed."""
+def fleet_checks(
+    machines: Sequence[MachineDocument], spec: str, builders: Sequence[MachineDocument] = ()
+) -> list[Check]:
+    """What each machine of a fleet is, and each check there that is not good.
+
+    ``spec``: the fleet as it was typed; ``builders``: machines that build and do not measure.
+    """
     usable = [machine for machine in machines if machine.slots]
-    return [(machine.name, partial(_check_of_fleet, machine, usable, spec)) for machine in machines]
+    rows: list[Check] = []
+    for machine in (*machines, *builders):
+        rows.append((machine.name, partial(_check_of_fleet, machine, usable, spec, machine in builders)))
+        problems = [partial(_found_there, check) for check in machine.checks if check.state != "good"]
+        if machine.skew > _MAX_SKEW_S:
+            found = f"clock: at least {machine.skew:.0f} s from the one here, which dates the job"
+            problems.append(partial(Finding, "warning", found, f"set the clock of {machine.name}"))
+        rows += [(machine.name, problem) for problem in problems]
+    return rows
 
 
-def _check_of_fleet(machine: MachineDocument, usable: Sequence[MachineDocument], spec: str) -> Finding:
+def _found_there(check: DoctorCheckDocument) -> Finding:
+    return Finding(check.state, f"{check.name}: {check.found}", check.advice)
+
+
+def _check_of_fleet(
+    machine: MachineDocument, usable: Sequence[MachineDocument], spec: str, builds: bool
+) -> Finding:
     if not machine.slots:
         install = f"perfbisect agent install {machine.name} --fleet {spec}"
         advice = (
@@ -126,10 +136,13 @@ def _check_of_fleet(machine: MachineDocument, usable: Sequence[MachineDocument],
         )
         return Finding("bad", machine.problem or "no slot", advice or "ask the cluster for its state")
     count = len(machine.slots)
-    found = f"{machine.machine_class}, {count} slot{'s' if count > 1 else ''}"
+    work = "builds" if builds else f"{count} slot{'s' if count > 1 else ''}"
+    found = f"{machine.machine_class}, {work}"
     found += f", {len(machine.environments)} environments"
     if machine.leased:
         found += f", {len(machine.leased)} locks held by others"
+    if builds:
+        return Finding("good", found)
     classes = Counter(other.machine_class for other in usable)
     common = max(classes, key=lambda name: classes[name])
     if not is_same_class(machine.machine_class, common):
@@ -324,6 +337,14 @@ def _check_git() -> Finding:
     if path is None:
         return Finding("bad", "no git command", "install git; only releases can be bisected without it")
     return check_command(Path(path))
+
+
+def check_flock() -> Finding:
+    """The command that holds the lock of an agent."""
+    path = shutil.which("flock")
+    if path is None:
+        return Finding("bad", "no flock command", "install util-linux: ssh and Ray start agents by it")
+    return Finding("good", path)
 
 
 def check_command(path: Path) -> Finding:

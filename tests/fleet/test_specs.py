@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+import perfbisect
 from perfbisect.environments.base import Environment
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.fleet.base import UnreachableError
-from perfbisect.fleet.bundle import MachineDocument
+from perfbisect.fleet.bundle import DoctorCheckDocument, MachineDocument
 from perfbisect.fleet.connection import LocalConnection
 from perfbisect.fleet.folders import FleetHost
 from perfbisect.fleet.hosts import HostFleet, read_hosts
@@ -123,7 +125,8 @@ class _Listed(SlurmFleet):
     def __init__(self, *machines: MachineDocument) -> None:
         self._listed = machines
 
-    def machines(self) -> Sequence[MachineDocument]:
+    def machines(self, *, checks: bool = False) -> Sequence[MachineDocument]:
+        del checks
         return self._listed
 
 
@@ -138,8 +141,8 @@ def test_machines_of_joined_fleets_are_reached_by_their_names_and_asked_nothing(
     asked: list[str] = []
 
     class Named(HostFleet):
-        def machines(self) -> Sequence[MachineDocument]:
-            raise AssertionError("machines were asked")
+        def machines(self, *, checks: bool = False) -> Sequence[MachineDocument]:
+            raise AssertionError(f"machines were asked, checks: {checks}")
 
         def place(self, machine: str, environments: Sequence[Environment]) -> None:
             del environments
@@ -173,3 +176,40 @@ def test_doctor_says_what_each_machine_lacks() -> None:
     assert "agent install c --fleet ray:auto" in lacking.advice
     (lacking,) = run_checks(fleet_checks(listed[3:], "slurm"))
     assert "agent install" not in lacking.advice
+
+
+def test_doctor_says_what_is_not_good_on_a_machine() -> None:
+    good = DoctorCheckDocument(name="uv", state="good", found="uv 0.9", advice="")
+    bad = DoctorCheckDocument(name="git", state="bad", found="no git command", advice="install git")
+    late = machine("a").model_copy(update={"checks": (good, bad), "skew": 3600.0})
+    builder = machine("builder", "cpu")
+    results = run_checks(fleet_checks([late], "ssh:hosts.yaml", [builder]))
+    assert [(row.name, row.state, row.found) for row in results] == [
+        ("a", "good", "H200, 1 slot, 0 environments"),
+        ("a", "bad", "git: no git command"),
+        ("a", "warning", "clock: at least 3600 s from the one here, which dates the job"),
+        ("builder", "good", "cpu, builds, 0 environments"),
+    ]
+    assert results[1].advice == "install git"
+
+
+_LOOK = """
+import json, sys, time
+print(json.dumps({
+    "schema": "perfbisect.agent-look/1", "name": "x", "version": "%s", "machine_class": "cpu", "devices": [],
+    "slots": [], "leased": [], "problem": "", "environments": [], "time": time.time() + %f,
+    "checks": [{"name": "arguments", "state": "good", "found": " ".join(sys.argv[1:]), "advice": ""}],
+}))
+"""
+
+
+@pytest.mark.parametrize(("off", "skew"), [(0.0, 0.0), (3600.0, 3600.0), (-3600.0, 3600.0)])
+def test_the_clock_of_a_machine_is_compared_with_the_one_here(off: float, skew: float) -> None:
+    command = (sys.executable, "-c", _LOOK % (perfbisect.__version__, off))
+    fleet = HostFleet("one", [FleetHost("box", LocalConnection(), "/nowhere", command)])
+    (found,) = fleet.machines(checks=True)
+    assert found.skew == pytest.approx(skew, abs=60)
+    assert (found.skew == 0.0) == (off == 0.0)
+    assert found.checks[0].found == "agent look --json --gpus 0 --checks"
+    (found,) = fleet.machines()
+    assert found.checks[0].found == "agent look --json --gpus 0"

@@ -12,13 +12,14 @@ import pytest
 
 from perfbisect.environments import uv
 from perfbisect.errors import BuildError
+from perfbisect.fleet.bundle import DoctorCheckDocument
 from perfbisect.machine import sampler
 from perfbisect.machine.devices import Smi
 from perfbisect.machine.leases import LeaseHolder, lease
 from perfbisect.machine.profile import CUDA, LaunchCommand, Profile, load_machine
 from perfbisect.machine.slots import Slot
 from perfbisect.setup import doctor
-from perfbisect.setup.doctor import DoctorCheckDocument, check_devices, device_checks, run_checks
+from perfbisect.setup.doctor import check_devices, device_checks, run_checks
 from tests.machine import fake_smi
 from tests.machine.test_sampling import HOG, used
 from tests.system.stand_ins import start, until
