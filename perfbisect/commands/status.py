@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from statistics import median
 from typing import Final, Literal
 
@@ -16,8 +18,10 @@ from perfbisect.common.quantities import minutes, probability, spent_text, with_
 from perfbisect.common.text import line
 from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.documents import Document, ErrorDocument, LaunchDocument
+from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job, Jobs, finished
 from perfbisect.jobs.journal import read
+from perfbisect.jobs.phases import FILE, read_phase
 from perfbisect.jobs.plans import verb_of
 from perfbisect.report.document import Block, Column, Command, KeyValues, Table
 from perfbisect.report.kind import Candidate
@@ -42,7 +46,10 @@ class EndedLaunchDocument(Document):
 
 
 class RunningLaunchDocument(Document):
-    """A launch that is running; ``log``: the file that was written last."""
+    """A launch that is running; ``log``: the file that was written last.
+
+    ``doing``: what it does since ``doing_since``; empty where it does not say.
+    """
 
     number: int
     change: str
@@ -51,7 +58,16 @@ class RunningLaunchDocument(Document):
     why: str
     slot: str
     since: str
+    doing: str
+    doing_since: str
     log: str | None
+
+
+class IdleSlotDocument(Document):
+    """A slot that a job has used and that runs no launch now; ``since``: the end of its last one."""
+
+    slot: str
+    since: str
 
 
 class ExpectedEventDocument(Document):
@@ -92,6 +108,7 @@ class StatusDocument(Document):
     launched: int
     last: tuple[EndedLaunchDocument, ...]
     running: tuple[RunningLaunchDocument, ...]
+    idle: tuple[IdleSlotDocument, ...]
     expected: ExpectedEventDocument | None
     leading: tuple[Candidate, ...]
     folder: str
@@ -218,6 +235,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
         launched=len(launches),
         last=_ended(launches)[-_SHOWN_LAUNCHES:],
         running=tuple(_running(job, launch) for launch in running),
+        idle=idle_slots(launches) if holder else (),
         expected=_expected(launches, running) if holder else None,
         leading=status.candidates,
         folder=str(job.path),
@@ -256,8 +274,35 @@ def _ended(launches: Sequence[LaunchDocument]) -> tuple[EndedLaunchDocument, ...
     )
 
 
+def idle_slots(launches: Sequence[LaunchDocument]) -> tuple[IdleSlotDocument, ...]:
+    """The slots without a running launch, in the order of their names."""
+    newest = {launch.slot: launch for launch in launches if launch.slot}
+    return tuple(
+        IdleSlotDocument(slot=slot, since=_end(launch).isoformat(timespec="seconds"))
+        for slot, launch in sorted(newest.items())
+        if launch.outcome != "running"
+    )
+
+
+def _end(launch: LaunchDocument) -> datetime:
+    return datetime.fromisoformat(launch.started_at) + timedelta(minutes=launch.minutes)
+
+
+def _doing(folder: Path) -> tuple[str, str]:
+    """What a launch does, and since when; empty where it does not say."""
+    from perfbisect.report.live import doing
+
+    record = None
+    with contextlib.suppress(FileNotFoundError):  # it says nothing yet, or it has just ended
+        record = read_phase((folder / FILE).read_bytes())
+    now = doing(PhaseStarted(record.phase, record.detail)) if record else None
+    return (now[0], record.at) if now and record else ("", "")
+
+
 def _running(job: Job, launch: LaunchDocument) -> RunningLaunchDocument:
-    logs = [(path.stat().st_mtime, str(path)) for path in (job.path / launch.folder).glob("*.log")]
+    folder = job.path / launch.folder
+    logs = [(path.stat().st_mtime, str(path)) for path in folder.glob("*.log")]
+    now, since = _doing(folder)
     return RunningLaunchDocument(
         number=launch.number,
         change=launch.change.short,
@@ -266,6 +311,8 @@ def _running(job: Job, launch: LaunchDocument) -> RunningLaunchDocument:
         why=launch.why,
         slot=launch.slot,
         since=launch.started_at,
+        doing=now,
+        doing_since=since,
         log=max(logs)[1] if logs else None,
     )
 
@@ -325,8 +372,10 @@ def _launch_table(document: StatusDocument) -> Table:
         rows.append((str(ended.number), ended.change, ended.purpose, result))
     for running in document.running:
         where = f" on {line(running.slot)}" if running.slot else ""
-        since = f"running{where} since {running.since}"
+        now = f": {running.doing} since {running.doing_since}" if running.doing else ""
+        since = f"running{where} since {running.since}{now}"
         rows.append((str(running.number), running.change, running.purpose, since))
+    rows += [("", "", "", f"{line(idle.slot)} is idle since {idle.since}") for idle in document.idle]
     return Table(
         (Column("#", numeric=True), Column("change"), Column("purpose"), Column("result")), tuple(rows)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from perfbisect.fleet.bundle import Bundle, BundleDocument, BundleLaunchDocument
 from perfbisect.jobs.events import EventListener, JobEvent, PhaseStarted
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Clock, Journal
+from perfbisect.jobs.phases import PhaseRecord, phase_text
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
@@ -128,16 +128,16 @@ def read_manifest(folder: Path) -> BundleDocument | None:
 @contextmanager
 def _beating(job: Job, clock: Clock, sink: EventListener) -> Iterator[EventListener]:
     """Write the heartbeat at every phase and every :data:`BEAT_S` seconds; yields the listener for phases."""
-    ended, phase = threading.Event(), [""]
+    ended, newest = threading.Event(), [PhaseRecord()]
 
     def beat() -> None:
         with suppress(MachineError):  # a full disk fails the launch
-            text = json.dumps({"at": clock().isoformat(), "phase": phase[0]})
-            write_atomic(job.path / HEARTBEAT, text + "\n")
+            record = newest[0].model_copy(update={"at": clock().isoformat()})
+            write_atomic(job.path / HEARTBEAT, phase_text(record))
 
     def listen(event: JobEvent) -> None:
         if isinstance(event, PhaseStarted):
-            phase[0] = event.phase
+            newest[0] = PhaseRecord(phase=event.phase, detail=dict(event.detail))
             beat()
         sink(event)
 

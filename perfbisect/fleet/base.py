@@ -5,8 +5,8 @@ An engine knows no statistics, assigns no faults and repeats nothing by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -32,13 +32,14 @@ class BundleState:
     """How far a bundle is.
 
     ``waiting``: for a machine or a lease. ``ended``: its manifest is written. ``failed``: the agent ended
-    without one. ``gone``: the agent, the machine or the engine's record of it vanished. ``phase``: of the
-    launch that runs; ``why``: of ``failed`` and ``gone``.
+    without one. ``gone``: the agent, the machine or the engine's record of it vanished. ``phase``: that the
+    running launch ended last, with its ``detail``; ``why``: of ``failed`` and ``gone``.
     """
 
     kind: Literal["waiting", "running", "ended", "failed", "gone"]
     phase: str = ""
     why: str = ""
+    detail: Mapping[str, object] = field(default_factory=dict)
 
 
 class Fleet(Protocol):

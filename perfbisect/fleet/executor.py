@@ -220,12 +220,12 @@ class FleetExecutor:
         return attempt
 
     def _await_end(self, ticket: Ticket, sink: Sink) -> BundleState:
-        phase, began = "", time.monotonic()
+        last, began = BundleState("waiting"), time.monotonic()
         while True:
             state = self._until_reached(lambda: self.fleet.state(ticket))
-            if state.phase and state.phase != phase:
-                phase = state.phase
-                sink(phase, {"machine": ticket.machine})
+            if state.phase and (state.phase, state.detail) != (last.phase, last.detail):
+                last = state
+                sink(state.phase, {**state.detail, "machine": ticket.machine})
             if state.kind not in ("waiting", "running"):
                 return state
             if self.stop_requested():

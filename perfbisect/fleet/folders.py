@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -32,6 +33,7 @@ from perfbisect.fleet.agent import MANIFEST
 from perfbisect.fleet.base import BundleState, Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, BundleDocument, MachineDocument
 from perfbisect.fleet.connection import Answer, Connection, run_script
+from perfbisect.jobs.phases import PhaseRecord, read_phase
 
 KILLED_WITHIN_S = 30.0
 """Seconds that an agent may take to end after SIGKILL."""
@@ -240,29 +242,26 @@ class FolderFleet(ABC):
 
     def state(self, ticket: Ticket) -> BundleState:
         host = self.host(ticket.machine)
-        kind, _, phase = self._seen(host, ticket)
+        kind, _, beat = self._seen(host, ticket)
         if kind in ("running", "waiting", "absent") and not self.lives(host, ticket):
-            kind, _, phase = self._seen(host, ticket)  # it may have ended in between
+            kind, _, beat = self._seen(host, ticket)  # it may have ended in between
             if kind in ("running", "waiting", "absent"):
-                return BundleState("gone", phase, f"the agent on {host.name} is gone")
+                return BundleState("gone", beat.phase, f"the agent on {host.name} is gone")
         if kind == "killed":
-            return BundleState("gone", phase, f"the agent on {host.name} was killed")
+            return BundleState("gone", beat.phase, f"the agent on {host.name} was killed")
         if kind == "failed":
-            return BundleState(
-                "failed", phase, error_in(run_script(host.connection, _LOG, host.bundle(ticket.token)).text)
-            )
-        return BundleState(
-            "ended" if kind == "ended" else "running" if kind == "running" else "waiting", phase
+            log = run_script(host.connection, _LOG, host.bundle(ticket.token)).text
+            return BundleState("failed", beat.phase, error_in(log))
+        known: Literal["ended", "running", "waiting"] = (
+            "ended" if kind == "ended" else "running" if kind == "running" else "waiting"
         )
+        return BundleState(known, beat.phase, detail=beat.detail)
 
-    def _seen(self, host: FleetHost, ticket: Ticket) -> tuple[str, str, str]:
-        """How far a bundle is, its machine, and the phase of its launch."""
+    def _seen(self, host: FleetHost, ticket: Ticket) -> tuple[str, str, PhaseRecord]:
+        """How far a bundle is, its machine, and its heartbeat; an empty one where none is written yet."""
         answer = run_script(host.connection, _STATE, host.bundle(ticket.token))
         kind, machine, heartbeat = (*answer.text.split("\n", 2), "", "")[:3]
-        try:
-            return kind, machine, str(json.loads(heartbeat)["phase"]) if heartbeat else ""
-        except (ValueError, KeyError, TypeError):
-            return kind, machine, ""
+        return kind, machine, read_phase(heartbeat) or PhaseRecord()
 
     def fetch(self, ticket: Ticket, into: Path) -> bool:
         host = self.host(ticket.machine)

@@ -17,6 +17,8 @@ from perfbisect.errors import Interrupted
 from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
+from perfbisect.jobs.phases import FILE as PHASE_FILE
+from perfbisect.jobs.phases import PhaseRecord, write_phase
 from perfbisect.jobs.replay import LaunchRecord, Timeline, launches
 from perfbisect.jobs.runner import (
     JobContext,
@@ -120,6 +122,8 @@ class WorkerPool:
 
     def _measure(self, request: AttemptRequest, slot: str) -> None:
         def on_phase(phase: str, detail: Mapping[str, object]) -> None:
+            at = self._tools.clock().isoformat(timespec="seconds")
+            write_phase(request.folder, PhaseRecord(phase=phase, detail=dict(detail), at=at))
             self._tools.sink(PhaseStarted(phase, detail, slot))
 
         def on_started(*, token: str, pid: int, created: float, port: int) -> None:
@@ -132,6 +136,7 @@ class WorkerPool:
         except BaseException as error:  # the main thread raises it
             result = error
         finally:
+            (request.folder / PHASE_FILE).unlink(missing_ok=True)
             self._results.put((slot, result))
 
     def _stop(self, failed: bool) -> None:

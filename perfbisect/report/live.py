@@ -80,7 +80,7 @@ def after(view: View, notice: JobEvent, now: float) -> View:
         running = {**view.running, notice.slot: Running(notice, now, "building", now)}
         return replace(view, running=running, waiting=_without(view.waiting, notice.slot))
     if isinstance(notice, PhaseStarted):
-        attempt, phase = view.running.get(notice.slot), _phase(notice)
+        attempt, phase = view.running.get(notice.slot), doing(notice)
         if attempt is None or phase is None:
             return view
         changed = replace(attempt, phase=phase[0], run=phase[1], since=now)
@@ -109,7 +109,7 @@ def _without(by_slot: Mapping[str, _Value], slot: str) -> dict[str, _Value]:
     return {name: value for name, value in by_slot.items() if name != slot}
 
 
-def _phase(notice: PhaseStarted) -> tuple[str, int] | None:
+def doing(notice: PhaseStarted) -> tuple[str, int] | None:
     """What the launch does now, and the number of its run; None where the notice does not say."""
     if notice.phase not in ("warm", "bench"):
         phase = _NEXT_PHASE.get(notice.phase)

@@ -104,6 +104,15 @@ def test_a_detached_job_is_watched_and_stopped(bench: Bench, capsys: pytest.Capt
     assert (status["job"], status["state"], status["pid"]) == (left["job"], "running", left["pid"])
     assert (status["exit_code"], status["log"]) == (None, left["log"])
     assert status["next"] == f"perfbisect status {left['job']} --wait"
+    doing = [""]
+
+    def says() -> bool:
+        """What the launch does now: for a moment none runs."""
+        doing[:] = [launch["doing"] for launch in asked(capsys, "status", left["job"])["running"]]
+        return any(doing)
+
+    until(says)
+    assert doing[0] in ("starting", "discarded run", "run 1", "stopping", "stopped")
     stopped = asked(capsys, "stop", left["job"], "--wait")
     assert (stopped["asked"], stopped["pid"], stopped["ended"]) == (True, left["pid"], True)
     until(lambda: over(left["pid"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -74,12 +74,14 @@ class Launcher:
     executor: FleetExecutor
     folder: Path
 
-    def launch(self, number: int, machine: str = "fast") -> Attempt:
+    def launch(
+        self, number: int, machine: str = "fast", sink: Callable[..., None] = lambda *_: None
+    ) -> Attempt:
         request = AttemptRequest(
             f"job-{number}", load_cell(str(CELL)), Change("a" * 40), 1, "run", self.folder / str(number),
             PhaseLimits(), token=f"{number}" * 32, slot=Slot(machine, machine=machine),
         )  # fmt: skip
-        return self.executor.run(request, started=lambda **_: None, sink=lambda *_: None)
+        return self.executor.run(request, started=lambda **_: None, sink=sink)
 
     def calls(self, number: int) -> list[str]:
         return [what for what, token in self.fleet.calls if token == f"{number}" * 32]
@@ -159,6 +161,18 @@ def test_a_bundle_that_cannot_be_ended_at_a_stop_is_ended_before_the_next_there(
     launcher.fleet.state_ = BundleState("failed", why="the agent says why")
     launcher.launch(2)
     assert launcher.fleet.calls.index(("cancel", "1" * 32)) < launcher.fleet.calls.index(("submit", "2" * 32))
+
+
+def test_each_run_on_a_machine_is_told(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = BundleState("running", "bench", detail={"run": 1, "of": 2})
+    second = BundleState("running", "bench", detail={"run": 2, "of": 2})
+    states = iter([BundleState("waiting"), first, first, second, launcher.fleet.state_])
+    monkeypatch.setattr(launcher.fleet, "state", lambda _: next(states))
+    told: list[tuple[str, Mapping[str, object]]] = []
+    launcher.launch(1, sink=lambda phase, detail: told.append((phase, detail)))
+    assert [phase for phase, _ in told] == ["build", "bench", "bench"]
+    assert [detail.get("run") for _, detail in told[1:]] == [1, 2]
+    assert told[-1][1]["machine"] == "fast"
 
 
 def test_what_an_earlier_process_gave_up_is_ended_before_the_next_launch_there(launcher: Launcher) -> None:
