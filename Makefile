@@ -56,7 +56,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	  { echo "$$($(PYTHON) --version) is too old: perfbisect needs Python 3.10 or newer; use: make PYTHON=python3.11" >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "$(PYTHON) cannot create virtual environments (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	$(PY) -m pip install -qq --require-hashes -r requirements/dev.txt
+	$(PY) -m pip install -qq --no-deps --require-hashes -r requirements/dev.txt
 	$(PY) -m pip install -qq --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -111,15 +111,16 @@ fleet-tools:
 
 # Ray's cluster takes a gigabyte and half a minute to start: one after the other.
 test-fleet: $(STAMP) fleet-tools
-	$(PY) -m pip install -qq --require-hashes -r requirements/ray.txt
+	$(PY) -m pip install -qq --no-deps --require-hashes -r requirements/ray.txt
 	$(PY) -m pytest -m "fleet and not ray" tests/fleet -n $(WORKERS) --dist worksteal $(ARGS)
 	$(PY) -m pytest -m ray tests/fleet -n 0 $(ARGS)
 
 test-vllm: $(STAMP) fleet-tools
-	$(PY) -m pip install -qq --require-hashes -r requirements/explain.txt
+	$(PY) -m pip install -qq --no-deps --require-hashes -r requirements/explain.txt
 	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)
 
 check: $(STAMP)
+	$(PY) -m pip check
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
@@ -130,7 +131,7 @@ bench: $(STAMP)
 	$(PY) -m scripts.bench $(ARGS)
 
 bench-explain: $(STAMP)
-	$(PY) -m pip install -qq --require-hashes -r requirements/explain.txt
+	$(PY) -m pip install -qq --no-deps --require-hashes -r requirements/explain.txt
 	$(PY) -m scripts.bench_explain $(ARGS)
 
 bars: $(STAMP)
