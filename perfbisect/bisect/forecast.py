@@ -23,6 +23,7 @@ from perfbisect.common.quantities import minutes, percent
 from perfbisect.environments.base import Builder
 from perfbisect.errors import MachineError
 from perfbisect.fleet.bundle import MachineDocument
+from perfbisect.fleet.forecast import MachineForecastDocument, forecast_machine, machine_rows
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
     CellDocument,
@@ -68,21 +69,6 @@ class ExpectedDocument(Document):
     """Launches a side, and the relative step that so many can tell from nothing."""
     noise: str
     """Which noise is assumed, in words."""
-
-
-class MachineForecastDocument(Document):
-    """What a machine of a fleet will probably do: minutes of its slots, and of environments those it has.
-
-    GPU minutes are those of the devices of its slots; building takes none.
-    """
-
-    machine: str
-    slots: int
-    minutes_low: float
-    minutes_high: float
-    gpu_minutes_low: float
-    gpu_minutes_high: float
-    environments_there: int
 
 
 class PlanDocument(LongDocument):
@@ -186,30 +172,19 @@ def _machine_forecasts(
     plan: BisectPlan, expected: ExpectedDocument, builder: Builder | None, machines: Sequence[MachineDocument]
 ) -> tuple[MachineForecastDocument, ...]:
     needed = {builder.key(p.change) for p in plan.positions if not p.skip} if builder and machines else set()
-    slots = sum(len(machine.slots) for machine in machines)
-    build, gpus = plan.costs.build, plan_cell(plan).gpus
-    measuring = [
-        minutes - launches * build
-        for minutes, launches in (
-            (expected.minutes_low, min(_unbuilt(plan), expected.launches_low)),
-            (expected.minutes_high, min(_unbuilt(plan), expected.launches_high)),
+    low, high = (
+        spent - min(_unbuilt(plan), launches) * plan.costs.build
+        for spent, launches in (
+            (expected.minutes_low, expected.launches_low),
+            (expected.minutes_high, expected.launches_high),
         )
-    ]
-    forecasts = []
-    for machine in machines:
-        low, high = (spent * len(machine.slots) / slots for spent in measuring)
-        forecasts.append(
-            MachineForecastDocument(
-                machine=machine.name,
-                slots=len(machine.slots),
-                minutes_low=low,
-                minutes_high=high,
-                gpu_minutes_low=low * gpus,
-                gpu_minutes_high=high * gpus,
-                environments_there=len(needed & set(machine.environments)),
-            )
-        )
-    return tuple(forecasts)
+    )
+    slots, gpus = sum(len(machine.slots) for machine in machines), plan_cell(plan).gpus
+    shares = [(machine, len(machine.slots) / slots) for machine in machines]
+    return tuple(
+        forecast_machine(machine, low * share, high * share, gpus=gpus, needed=needed)
+        for machine, share in shares
+    )
 
 
 def _wall_minutes(plan: BisectPlan, expected: ExpectedDocument) -> tuple[float, float]:
@@ -308,12 +283,7 @@ def _plan_rows(plan: PlanDocument) -> Iterator[tuple[str, Inline]]:
     if plan.wall_minutes is not None:
         low, high = plan.wall_minutes
         yield "wall clock", f"{minutes(low)} to {minutes(high)}"
-    for row in plan.machines:
-        spent = f"{minutes(row.minutes_low)} to {minutes(row.minutes_high)} of {row.slots} slot(s)"
-        missing = positions - skipped - row.environments_there
-        copied = f", up to {missing} environments are copied there" if missing > 0 else ""
-        gpus = f", {row.gpu_minutes_low:.0f} to {row.gpu_minutes_high:.0f} GPU minutes"
-        yield "on", f"{row.machine}: {spent}{gpus if row.gpu_minutes_high else ''}{copied}"
+    yield from machine_rows(plan.machines)
     yield "budget", minutes(plan.budget_minutes)
     steps = (f"{percent(step, False)} with {count} launches a side" for count, step in expected.resolves)
     yield "resolves", ", ".join(steps)

@@ -18,7 +18,10 @@ from perfbisect.commands.output import CommandResult
 @click.option("--launches", type=click.IntRange(1), default=1, show_default=True, help="Fresh server starts.")
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Runs in each launch.")
 @options.measuring
-def run(cell: str | None, at: str, launches: int, runs: int, measuring: MeasureOptions) -> CommandResult:
+@options.dry_run
+def run(
+    cell: str | None, at: str, launches: int, runs: int, measuring: MeasureOptions, dry_run: bool
+) -> CommandResult:
     """Measure one change: serve it, benchmark it, print median, tails, spread and the seconds of each phase.
 
     \b
@@ -30,7 +33,7 @@ def run(cell: str | None, at: str, launches: int, runs: int, measuring: MeasureO
     from perfbisect.commands.comparisons import measure_change
     from perfbisect.commands.workspace import workspace_of
 
-    return measure_change(workspace_of(measuring), cell, at, launches, runs, measuring)
+    return measure_change(workspace_of(measuring), cell, at, launches, runs, measuring, dry_run=dry_run)
 
 
 @click.command(short_help="Does a claim hold?")

@@ -194,6 +194,7 @@ def _plan_check(
         measuring = replace(measuring, exclude_newer=recorded[0].exclude_newer)
     setup, change = build_change_setup(workspace, request.cell, at, measuring)
     slots, kind = _check_slots(setup, recorded)
+    setup = replace(setup, slots=slots)
     plan = build_check_plan(
         setup,
         change=change,
@@ -213,7 +214,7 @@ def _plan_check(
         line=Scale.of(plan.ref.metric).value(plan.threshold(plan.ref).at),
         recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
     )
-    return PlannedJob(plan, setup.builder, slots, shown, plan_lines(shown))
+    return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
 
 
 def _check_slots(setup: MeasurementSetup, recorded: Sequence[RecordedLevel]) -> tuple[tuple[Slot, ...], str]:
@@ -242,7 +243,7 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
     assert file is not None
     if count < LEAST:
         raise UsageError(f"--launches {count} is too few: a baseline needs at least {LEAST}")
-    setup, change = build_change_setup(workspace, request.cell, at, measuring)
+    setup, change = build_change_setup(workspace, request.cell, at, measuring, dry_run=request.dry_run)
     plan = build_run_plan(setup, change=change, launches=count, runs=min(RUNS, runs_per_launch(setup.cell)))
     shown = _plan_document(workspace, setup, plan, how="save")
     planned = PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
@@ -266,7 +267,7 @@ def _plan_document(
     workspace: Workspace, setup: MeasurementSetup, plan: CheckPlan | RunPlan, **level: Any
 ) -> CheckPlanDocument:
     return CheckPlanDocument(
-        **plan_fields(plan, setup.cell, earlier_attempts(workspace.jobs, plan.digest)),
+        **plan_fields(plan, setup, earlier_attempts(workspace.jobs, plan.digest)),
         **level,
         change=change_document(plan.change),
         commands=commands_document(setup.cell, plan.setting, plan.change, None),

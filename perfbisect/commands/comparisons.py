@@ -25,6 +25,7 @@ from perfbisect.common.quantities import minutes
 from perfbisect.compare.documents import (
     CompareDocument,
     ComparePlanDocument,
+    RunPlanDocument,
     SweepDocument,
     side_document,
 )
@@ -37,59 +38,76 @@ from perfbisect.compare.plan import (
     build_compare_plan,
     build_run_plan,
     forecast_blocks,
+    forecast_machines,
     served_cells,
 )
 from perfbisect.compare.report import plan_commands, plan_lines, sweep_report
 from perfbisect.errors import UsageError
 from perfbisect.jobs.commands import commands_document
-from perfbisect.jobs.documents import cell_document, metric_document
+from perfbisect.jobs.documents import cell_document, change_document, metric_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
-from perfbisect.report.sections import workload_section
-from perfbisect.report.terminal import report_lines, section_lines
+from perfbisect.report.sections import command_lines
+from perfbisect.report.terminal import report_lines
 
 
 def build_change_setup(
-    workspace: Workspace, cell: str | None, at: str, measuring: MeasureOptions
+    workspace: Workspace, cell: str | None, at: str, measuring: MeasureOptions, *, dry_run: bool = False
 ) -> tuple[MeasurementSetup, Change]:
     """What one change is measured with, and the change."""
     change = changes.resolve_change(workspace, at)
     resolved = wiring.resolve_cell(workspace, cell, measuring.variant)
     wiring.require_workload(resolved, measuring.expect_workload)
-    return build_setup(workspace, resolved, at, (change,), measuring), change
+    return build_setup(workspace, resolved, at, (change,), measuring, dry_run=dry_run), change
 
 
-def plan_fields(plan: MeasurementPlan, cell: Cell, earlier: Sequence[Attempt]) -> dict[str, Any]:
+def plan_fields(plan: MeasurementPlan, setup: MeasurementSetup, earlier: Sequence[Attempt]) -> dict[str, Any]:
     """The fields of a plan's document; the minutes are learnt from earlier launches of the cell."""
     costs = learnt_costs(earlier, wiring.costs(plan.setting.environment))
     each = costs.launch + plan.runs * costs.run
     most = plan.max_launches * each
+    low, high = (
+        (most, most) if plan.budget is None else (plan.launches_per_look * each, min(plan.budget, most))
+    )
     return {
-        "cell": cell_document(cell, plan.ref),
+        "cell": cell_document(setup.cell, plan.ref),
         "metric": metric_document(plan.ref, plan.smallest_effect),
         "metrics": tuple(metric_document(ref, plan.smallest_effect_of(ref)) for ref in plan.refs),
         "environment": plan.setting.environment,
         "client": plan.setting.instrument,
         "runs_per_launch": plan.runs,
         "most_launches": plan.max_launches,
-        "minutes_low": most if plan.budget is None else plan.launches_per_look * each,
-        "minutes_high": most if plan.budget is None else min(plan.budget, most),
+        "minutes_low": low,
+        "minutes_high": high,
         "budget_minutes": most if plan.budget is None else plan.budget,
+        "machines": forecast_machines(plan, setup, low, high),
         "notes": plan.notes,
     }
 
 
 def measure_change(
-    workspace: Workspace, cell: str | None, at: str, launches: int, runs: int, measuring: MeasureOptions
+    workspace: Workspace,
+    cell: str | None,
+    at: str,
+    launches: int,
+    runs: int,
+    measuring: MeasureOptions,
+    *,
+    dry_run: bool,
 ) -> CommandResult:
-    """Measure one change: ``perfbisect run``."""
-    setup, change = build_change_setup(workspace, cell, at, measuring)
+    """Measure one change, or show what that takes: ``perfbisect run``."""
+    setup, change = build_change_setup(workspace, cell, at, measuring, dry_run=dry_run)
     plan = build_run_plan(setup, change=change, launches=launches, runs=runs)
-    lines = section_lines(workload_section(cell_document(setup.cell, setup.metric)))
-    lines += [f"note: {note}" for note in plan.notes]
-    planned = PlannedJob(plan, setup.builder, setup.slots, None, lines)
+    shown = RunPlanDocument(
+        **plan_fields(plan, setup, earlier_attempts(workspace.jobs, plan.digest)),
+        change=change_document(change),
+        commands=commands_document(setup.cell, plan.setting, change, None),
+    )
+    planned = PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
+    if dry_run:
+        return planned.show(*command_lines(shown.commands))
     return job_result(RUN, measure(workspace, wiring.new_job(workspace), RUN, planned, measuring))
 
 
@@ -147,7 +165,7 @@ def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedCom
     earlier = earlier_attempts(workspace.jobs, cell.digest)
     blocks, forecast_from = forecast_blocks(plan, earlier)
     shown = ComparePlanDocument(
-        **plan_fields(plan, cell, earlier),
+        **plan_fields(plan, setup, earlier),
         a=side_document(a),
         b=side_document(b),
         smallest_effect=plan.smallest_effect,

@@ -23,6 +23,7 @@ from perfbisect.compare.plan import (
 from perfbisect.compare.result import JobResult, MeasurementPlanT, read_result
 from perfbisect.compare.summary import check_summary, compare_summary, next_command, recorded_value
 from perfbisect.errors import UsageError
+from perfbisect.fleet.forecast import MachineForecastDocument
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
     CellDocument,
@@ -160,7 +161,17 @@ class LaunchPlanDocument(Document):
     minutes_low: float
     minutes_high: float
     budget_minutes: float
+    machines: tuple[MachineForecastDocument, ...] = ()
+    """Of a fleet, in their turns; empty: this one. Launches are made one at a time."""
     notes: tuple[str, ...]
+
+
+class RunPlanDocument(LaunchPlanDocument):
+    """What will be measured: ``perfbisect run --dry-run``."""
+
+    schema_: Literal["perfbisect.run-plan/1"] = Field(default="perfbisect.run-plan/1", alias="schema")
+    change: ChangeDocument
+    commands: CommandsDocument
 
 
 class ComparePlanDocument(LaunchPlanDocument):

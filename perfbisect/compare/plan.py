@@ -15,6 +15,7 @@ from perfbisect.compare.claims import EffectRange, Settled, no_worse, parse_chan
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.fleet.bundle import MachineDocument
+from perfbisect.fleet.forecast import MachineForecastDocument, forecast_machine
 from perfbisect.jobs.estimates import learnt_noise
 from perfbisect.jobs.plans import (
     JobPlan,
@@ -522,3 +523,23 @@ def forecast_blocks(plan: ComparePlan, earlier: Sequence[Attempt]) -> tuple[int 
     return max(known) if len(known) == len(
         blocks
     ) else None, f"if nothing changed{bounds}; noise: {learnt.source}"
+
+
+def forecast_machines(
+    plan: MeasurementPlan, setup: MeasurementSetup, low: float, high: float
+) -> tuple[MachineForecastDocument, ...]:
+    """What machines of a fleet do of so many minutes: blocks of a comparison in turn, else the first all."""
+    turns = plan.blocks if isinstance(plan, ComparePlan) else 1
+    names = list(dict.fromkeys(slot.machine for slot in setup.slots))
+    used = [machine for name in names for machine in setup.machines if machine.name == name][:turns]
+    needed = {setup.builder.key(side.change) for side in plan.sides} if used else set()
+    return tuple(
+        forecast_machine(
+            machine,
+            0.0 if number else low,
+            high * len(range(number, turns, len(used))) / turns,
+            gpus=setup.cell.gpus,
+            needed=needed,
+        )
+        for number, machine in enumerate(used)
+    )

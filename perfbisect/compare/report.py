@@ -10,17 +10,20 @@ from perfbisect.compare.documents import (
     CheckPlanDocument,
     CompareDocument,
     ComparePlanDocument,
+    LaunchPlanDocument,
     MeasuredDocument,
     MetricCheckDocument,
     MetricComparisonDocument,
     RecordedDocument,
     RunDocument,
+    RunPlanDocument,
     SavedBaselineDocument,
     SideDocument,
     SweepDocument,
     VerifyDocument,
     check_of_comparison,
 )
+from perfbisect.fleet.forecast import machine_rows
 from perfbisect.jobs.documents import CommandsDocument, MetricDocument
 from perfbisect.report.document import (
     Block,
@@ -352,9 +355,10 @@ def baseline_report(document: SavedBaselineDocument) -> Report:
     )
 
 
-def plan_lines(plan: ComparePlanDocument | CheckPlanDocument) -> list[str]:
+def plan_lines(plan: RunPlanDocument | ComparePlanDocument | CheckPlanDocument) -> list[str]:
     """What will be measured, and what it will take, on a terminal."""
-    rows = _compare_plan_rows(plan) if isinstance(plan, ComparePlanDocument) else _check_plan_rows(plan)
+    rows = _compare_plan_rows(plan) if isinstance(plan, ComparePlanDocument) else _change_plan_rows(plan)
+    rows += machine_rows(plan.machines)
     rows += [("note", note) for note in plan.notes]
     sections = (workload_section(plan.cell), Section("Plan", (KeyValues(tuple(rows)),)))
     return [text for section in sections for text in section_lines(section)]
@@ -385,27 +389,28 @@ def _compare_plan_rows(plan: ComparePlanDocument) -> list[tuple[str, Inline]]:
     ]
 
 
-def _check_plan_rows(plan: CheckPlanDocument) -> list[tuple[str, Inline]]:
-    unit = plan.metric.unit
+def _change_plan_rows(plan: RunPlanDocument | CheckPlanDocument) -> list[tuple[str, Inline]]:
+    unit, least = plan.metric.unit, plan.most_launches
     rows: list[tuple[str, Inline]] = [("change", change_text(plan.change))]
-    if plan.line is not None:
-        limit = f", {percent(plan.limit, False)} worse than the baseline" if plan.how == "baseline" else ""
-        rows.append(("threshold", f"{with_unit(plan.line, unit)}{limit}"))
-    rows += [("recorded", _recorded_text(level, unit)) for level in plan.recorded]
-    return [
-        *rows,
-        ("env", plan.environment),
-        ("client", plan.client),
-        ("launches", _launches_text(plan.most_launches if plan.how == "save" else 2, plan)),
-        ("budget", minutes(plan.budget_minutes)),
-    ]
+    if isinstance(plan, CheckPlanDocument) and plan.how != "save":
+        least = 2
+        if plan.line is not None:
+            limit = (
+                f", {percent(plan.limit, False)} worse than the baseline" if plan.how == "baseline" else ""
+            )
+            rows.append(("threshold", f"{with_unit(plan.line, unit)}{limit}"))
+        rows += [("recorded", _recorded_text(level, unit)) for level in plan.recorded]
+    rows += [("env", plan.environment), ("client", plan.client), ("launches", _launches_text(least, plan))]
+    if isinstance(plan, CheckPlanDocument):
+        rows.append(("budget", minutes(plan.budget_minutes)))
+    return rows
 
 
-def _launches_text(least: int, plan: ComparePlanDocument | CheckPlanDocument) -> str:
-    return (
-        f"{least} to {plan.most_launches}, {plan.runs_per_launch} runs each, "
-        f"{minutes(plan.minutes_low)} to {minutes(plan.minutes_high)}"
-    )
+def _launches_text(least: int, plan: LaunchPlanDocument) -> str:
+    count = f"{least} to {plan.most_launches}" if least < plan.most_launches else f"{least}"
+    spent = [minutes(value) for value in dict.fromkeys((plan.minutes_low, plan.minutes_high))]
+    runs = f"{plan.runs_per_launch} run{'s' if plan.runs_per_launch > 1 else ''}"
+    return f"{count}, {runs} each, {' to '.join(spent)}"
 
 
 def _side_text(side: SideDocument) -> Inline:

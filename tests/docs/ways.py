@@ -36,7 +36,7 @@ WAYS: dict[str, str] = {
     "nightly": "measures: tests/cli/test_nightly.py runs it",
     "report": "of a job: test_tutorial.py has one",
     "resume": "of a job: test_tutorial.py has one",
-    "run": "measures: test_tutorial.py runs it",
+    "run": DRY,
     "schema": TYPED,
     "status": "of a job: test_tutorial.py has one",
     "stop": "of a job: tests/cli/test_interrupts.py stops one",

@@ -140,7 +140,7 @@ def test_a_machine_with_the_role_build_makes_the_environments(world: World) -> N
     hosts.write_text("hosts: [alpha, beta, {name: builder, role: build}]\n")
     words = ["--a", world.history.good, "--b", world.history.bad, "--blocks", "1"]
     code, document = world.finish(world.start(*world.measuring("compare", *words)))
-    assert code == 3, document
+    assert code == 4, document  # one block decides nothing
     made = _measured(world.job)
     assert {launch.machine for launch in made} <= {"alpha", "beta"}
     stamps = (world.folder / "cache" / "environments").glob("*/stamp.json")
@@ -191,6 +191,30 @@ def test_a_comparison_makes_each_block_on_one_machine(world: World) -> None:
     blocks = [made[start : start + 4] for start in range(0, len(made), 4)]
     assert all(len(set(block)) == 1 for block in blocks)
     assert [block[0] for block in blocks] == ["alpha", "beta"]
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+def test_dry_runs_price_each_machine_by_its_share_of_blocks(world: World, blocks: int) -> None:
+    words = ["--a", world.history.good, "--b", world.history.commits[1], "--blocks", str(blocks), "--dry-run"]
+    code, document = world.finish(world.start(*world.measuring("compare", *words)))
+    assert code == 0, document
+    machines, whole = document["machines"], document["minutes_high"]
+    assert [row["machine"] for row in machines] == ["alpha", "beta"][:blocks]
+    assert [row["minutes_low"] for row in machines] == [document["minutes_low"], 0.0][:blocks]
+    shares = {1: [1.0], 2: [0.5, 0.5], 3: [2 / 3, 1 / 3]}[blocks]
+    assert [row["minutes_high"] / whole for row in machines] == pytest.approx(shares)
+    assert all((row["environments_there"], row["environments_missing"]) == (0, 2) for row in machines)
+
+
+def test_a_dry_run_of_one_change_prices_the_machine_that_makes_it(world: World) -> None:
+    words = ["--at", world.history.good, "--launches", "3", "--dry-run"]
+    code, document = world.finish(world.start(*world.measuring("run", *words)))
+    assert code == 0, document
+    assert (document["schema"], document["most_launches"]) == ("perfbisect.run-plan/1", 3)
+    (machine,) = document["machines"]
+    assert machine["machine"] == "alpha"
+    assert machine["minutes_low"] == machine["minutes_high"] == document["minutes_high"] > 0
+    assert not list((world.folder / "state").glob("jobs/*"))
 
 
 def test_a_machine_that_does_not_answer_is_left_out(world: World) -> None:
