@@ -58,6 +58,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	  { rm -rf $(VENV); echo "$(PYTHON) cannot create virtual environments (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	$(PY) -m pip install -qq --no-deps --require-hashes -r requirements/dev.txt
 	$(PY) -m pip install -qq --no-deps --no-build-isolation -e .
+	$(PY) -m pip check -qq
 	@touch $@
 
 demo: $(STAMP)
@@ -120,7 +121,6 @@ test-vllm: $(STAMP) fleet-tools
 	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)
 
 check: $(STAMP)
-	$(PY) -m pip check
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy

@@ -21,6 +21,7 @@ LOG = "client-host.log"
 _TICK = 0.05
 _PATIENCE = 5.0
 _GRACE = 2.0
+_FORK_TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -116,7 +117,7 @@ class Runner:
                 cores=self.cores,
             )
         began, when = time.monotonic(), f"in {log.stem}"
-        pid = self._fork(argv, log, token, began + timeout, stop_requested)
+        pid = self._fork(argv, log, token, min(began + timeout, began + _FORK_TIMEOUT_S))
         row = processes.process(pid)
         ended: Mapping[str, Any] | None = None
         try:
@@ -156,10 +157,11 @@ class Runner:
         }
         return {"client_host": host, "saved_seconds": max(0.0, cpu_seconds * self._runs - self._waited)}
 
-    def _fork(
-        self, argv: Sequence[str], log: Path, token: str, deadline: float, stop_requested: StopRequested
-    ) -> int:
-        """Start a run in the host; returns its process id."""
+    def _fork(self, argv: Sequence[str], log: Path, token: str, deadline: float) -> int:
+        """Start a run in the host; returns its process id.
+
+        A stop waits for it: without the id the run could not be ended.
+        """
         assert self.host is not None and self._channel is not None
         when = f"in {log.stem}"
         env = {processes.TOKEN_VARIABLE: token}
@@ -168,7 +170,7 @@ class Runner:
             self._channel.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
             raise self._gone(self.host, when) from None
-        message = self._receive(deadline, stop_requested, when) or {}
+        message = self._receive(deadline, processes.never, when) or {}
         if "pid" not in message:
             reason = message.get("refused", "")
             raise MachineError(

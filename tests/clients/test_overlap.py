@@ -136,6 +136,16 @@ def test_a_run_is_ended_when_a_stop_is_asked_for(site: Path) -> None:
         assert row is None or not row.living
 
 
+def test_a_run_is_ended_when_a_stop_is_asked_for_before_it_starts(site: Path) -> None:
+    log = site / "hang.log"
+    with host(site, "pkg.before") as made:
+        made.ready(20.0, never)
+        with pytest.raises(Interrupted):
+            run(made, log, "hang", stop_requested=lambda: True)
+        assert made.host is not None
+        assert [row for row in processes.table().values() if row.parent == made.host.pid and row.living] == []
+
+
 def test_signal_of_a_run_is_told(site: Path) -> None:
     log = site / "hang.log"
 
