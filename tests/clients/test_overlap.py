@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -43,6 +44,9 @@ print(json.dumps(told))
 """
 BEFORE = "import time; made = time.monotonic()"
 
+TOKEN = secrets.token_hex(16)
+"""Of this process of the tests: others run beside it."""
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
@@ -62,19 +66,19 @@ def env(site: Path, **more: str) -> dict[str, str]:
 
 @contextmanager
 def host(site: Path, *modules: str, **more: str) -> Iterator[Runner]:
-    made = Runner(Path(sys.executable), env(site, **more), site / "cwd", "aa" * 16, modules)
+    made = Runner(Path(sys.executable), env(site, **more), site / "cwd", TOKEN, modules)
     made.begin()
     try:
         yield made
     finally:
         made.end()
-        assert processes.tree("aa" * 16, 0, 0.0) == ()
+        assert processes.tree(TOKEN, 0, 0.0) == ()
 
 
 def run(made: Runner, log: Path, *arguments: str, timeout: float = 20.0, **options: Any) -> ProcessResult:
     argv = (sys.executable, "-m", "pkg.tool", *arguments)
     options = {"stop_requested": never, **options}
-    return made.run(argv, log=log, token="aa" * 16 + ".client-1", timeout=timeout, **options)
+    return made.run(argv, log=log, token=TOKEN + ".client-1", timeout=timeout, **options)
 
 
 def told(log: Path) -> dict[str, Any]:
@@ -93,7 +97,7 @@ def test_a_run_is_what_the_plain_command_is(site: Path) -> None:
         env=env(site),
         cwd=site / "cwd",
         log=site / "plain.log",
-        token="aa" * 16 + ".client-1",
+        token=TOKEN + ".client-1",
         timeout=20.0,
     )
     assert (hosted.code, plain.code, hosted.timed_out) == (0, 0, False)
@@ -101,7 +105,7 @@ def test_a_run_is_what_the_plain_command_is(site: Path) -> None:
     assert made.imported is not None and made.imported["cpu"] > 0
     left, right = told(site / "hosted.log"), told(site / "plain.log")
     assert left == right
-    assert left["env"][TOKEN_VARIABLE] == "aa" * 16 + ".client-1"
+    assert left["env"][TOKEN_VARIABLE] == TOKEN + ".client-1"
     assert (left["name"], left["first"], left["leads"]) == ("__main__", str(site / "cwd"), True)
     for log in ("hosted.log", "plain.log"):
         assert (site / log).read_text().splitlines()[-1] == "at exit"
@@ -242,11 +246,11 @@ def test_host_goes_when_nobody_asks_any_more(site: Path) -> None:
     log = site / "hang.log"
     try:
         until(lambda: log.exists() and "starts" in log.read_text(), 60.0)
-        assert len(processes.tree("aa" * 16, 0, 0.0)) == 2
+        assert len(processes.tree(TOKEN, 0, 0.0)) == 2
     finally:
         caller.kill()
         caller.wait(10)
-    until(lambda: processes.tree("aa" * 16, 0, 0.0) == ())
+    until(lambda: processes.tree(TOKEN, 0, 0.0) == ())
 
 
 def test_an_attempt_tells_what_its_host_saved(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ from perfbisect.system import processes
 from perfbisect.system.files import scratch_folder
 from tests.measure.pretend import CHANGE, ENGINE, Watch, attempt, cell, environment
 
+TOKEN = secrets.token_hex(16)
+"""Of this process of the tests: others run beside it."""
+
 
 @dataclass
 class Made:
@@ -39,14 +42,14 @@ class Made:
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder, watch = tmp_path_factory.mktemp("good"), Watch()
-    return Made(attempt(folder, watch=watch, runs=2, token="ab" * 16), watch, folder / "attempt")
+    return Made(attempt(folder, watch=watch, runs=2, token=TOKEN), watch, folder / "attempt")
 
 
 def test_good_attempt(good: Made) -> None:
     made, watch = good.attempt, good.watch
     assert made.failure is None
     assert watch.phases == ["build", "launch", "ready", "warm", "bench", "bench", "stop"]
-    assert watch.launched["token"] == "ab" * 16
+    assert watch.launched["token"] == TOKEN
     assert [(run.index, run.seed, run.warnings) for run in made.runs] == [(1, 41, ()), (2, 42, ())]
     assert all(run.values["tpot:median"] > 0 and run.seconds > 0 for run in made.runs)
     assert set(made.seconds) == {"build", "launch", "first_request", "warm", "bench", "stop"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 from collections.abc import Callable
 from contextlib import closing
@@ -21,7 +22,9 @@ from perfbisect.model.cell import Cell
 from perfbisect.serving.families import suites
 from tests.measure.pretend import CHANGE, LIMITS, OneEnvironment, Watch, cell, environment
 
-TOKEN = "cd" * 16
+TOKEN = secrets.token_hex(16)
+"""Of this process of the tests: others run beside it."""
+
 LONG = {"random-input-len": 48, "random-output-len": 4}
 
 
