@@ -234,8 +234,10 @@ def test_host_goes_when_nobody_asks_any_more(site: Path) -> None:
         f"""
         from pathlib import Path
         from perfbisect.system.processes import never
+        from tests.clients import test_overlap
         from tests.clients.test_overlap import host, run
 
+        test_overlap.TOKEN = {TOKEN!r}
         site = Path({str(site)!r})
         with host(site, "pkg.before") as made:
             made.ready(20.0, never)
