@@ -244,7 +244,7 @@ threading.Thread(target=_beat, daemon=True, name="heartbeat").start()
     )
     period = 2 * milliseconds / 1000
     before = {name: text.format(period=period, body=outside), CORE: caller}
-    return Plant(name, name, before, {name: text.format(period=period, body=inside)})
+    return Plant(CORE, name, before, {name: text.format(period=period, body=inside)})
 
 
 def logging(files: Files, draw: random.Random, milliseconds: float) -> Plant:

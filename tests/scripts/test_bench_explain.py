@@ -29,11 +29,20 @@ def group(path: str, *added: str, guilty: bool = True) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("place", "is_right"),
-    [("vllm/hot.py:3 f", True), ("vllm/guilty.py:3 f", True), ("vllm/decoy.py:3 f", False), ("", False)],
+    ("place", "names", "is_right"),
+    [
+        ("vllm/hot.py:3 f", "vllm/guilty.py:1", True),
+        ("vllm/hot.py:3 f", "vllm/decoy.py:1", False),
+        ("vllm/guilty.py:3 f", "vllm/guilty.py:1", False),
+        ("vllm/decoy.py:3 f", "vllm/guilty.py:1", False),
+        ("", "vllm/guilty.py:1", False),
+    ],
 )
-def test_a_file_is_right_where_the_time_goes_or_the_guilty_hunk_is(place: str, is_right: bool) -> None:
-    said = score(PLANTED, 1, {"verdict": "regression"}, {"result": {"kind": "in the diff", "place": place}})
+def test_a_file_is_right_where_the_time_goes_and_the_changed_file_is_named(
+    place: str, names: str, is_right: bool
+) -> None:
+    result = {"kind": "in the diff", "place": place, "sentence": f"it uses what changed at {names}"}
+    said = score(PLANTED, 1, {"verdict": "regression"}, {"result": result})
     assert (said.is_right_file, said.said, said.is_right_hunk) == (is_right, "in the diff", None)
     assert ("wrong" in row(said)) == (not is_right)
 
@@ -65,4 +74,6 @@ def test_the_bars() -> None:
     assert (lines[0], code) == ("right file first: 9 of 12; bar 10 of 12", 1)
     assert bars(kinds[:5], hunks=True)[1] == 4, "not all kinds are there"
     lines, code = bars([*kinds[:5], replace(same, said="called from the diff")], hunks=True)
-    assert (lines[-1], code) == ('"in the diff" where nothing differs: 1 of 1; bar 0 of 20', 1)
+    assert (lines[2], code) == ('"in the diff" where nothing differs: 1 of 1; bar 0 of 20', 1)
+    lines, code = bars([*kinds, replace(same, unasked="in the diff")], hunks=True)
+    assert (lines[3], code) == ("the same, had the comparison shown a slower side: 1 of 1", 0)

@@ -68,7 +68,7 @@ def test_a_kind_is_planted_among_decoys(site: Path, tmp_path: Path, kind: str) -
     assert set(planted.decoys) | {planted.guilty} - {""} == set(added)
     assert STEP_MS[0] <= planted.milliseconds <= STEP_MS[1]
     assert (planted.guilty == "") == (kind == NOTHING)
-    if planted.guilty.endswith(".py") and planted.guilty != planted.hot:
+    if kind == "a changed default":
         assert len(added[planted.guilty]) == 1, "only a value: the code was there before"
 
 
