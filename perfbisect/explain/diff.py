@@ -409,10 +409,4 @@ def match_symbols(operations: Iterable[str], diff: StackDiff) -> tuple[SymbolMat
 
 def _definitions(lines: Iterable[str]) -> list[str]:
     """What changed lines of C++ or Rust define: names before a bracket at the beginning of a line."""
-    return [
-        line.partition("(")[0]
-        for line in lines
-        if re.match(
-            r"(?:__global__|template|static|inline|void|torch::|fn |pub |extern|struct |class )", line.strip()
-        )
-    ]
+    return [line.partition("(")[0] for line in lines if _DEFINITION.match(line)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -50,16 +50,6 @@ class StackSample:
     thread: str
     frames: tuple[StackFrame, ...]
     count: int
-
-
-@dataclass(frozen=True)
-class FunctionSamples:
-    """Samples of a function: on top of the stack, and anywhere in it."""
-
-    own: int
-    inclusive: int
-    lines: Mapping[int, int]
-    """Own samples of each line."""
 
 
 WAITS: Final = (
@@ -231,25 +221,6 @@ def _frame(piece: str, roots: Sequence[str], packages: Sequence[str]) -> StackFr
     return StackFrame(
         found["function"], repository_path(found["path"], roots, packages), int(found["line"] or 0)
     )
-
-
-def function_samples(samples: Iterable[StackSample]) -> dict[FunctionKey, FunctionSamples]:
-    """Samples of each function; one that calls itself counts once in a stack."""
-    own: Counter[FunctionKey] = Counter()
-    inclusive: Counter[FunctionKey] = Counter()
-    lines: defaultdict[FunctionKey, Counter[int]] = defaultdict(Counter)
-    for sample in samples:
-        if not sample.frames:
-            continue
-        top = sample.frames[-1]
-        own[top.key] += sample.count
-        lines[top.key][top.line] += sample.count
-        for key in {frame.key for frame in sample.frames}:
-            inclusive[key] += sample.count
-    return {
-        key: FunctionSamples(own[key], count, dict(sorted(lines[key].items())))
-        for key, count in sorted(inclusive.items())
-    }
 
 
 def split_waiting(

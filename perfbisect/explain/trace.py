@@ -299,16 +299,3 @@ def totals(profile: TraceProfile, step: str) -> dict[OperationKind, float]:
         kind: fmean(sum(n for (of, _), n in own.counts.items() if of == kind) for own in steps)
         for kind in kinds
     }
-
-
-def family_times(profile: TraceProfile, step: str) -> dict[str, float]:
-    """Mean own ms a step by kernel family; of operators where the trace has no kernels."""
-    steps = profile.named(step)
-    device = any(kind in ("kernel", "copy") for own in steps for kind, _ in own.counts)
-    wanted = ("kernel", "copy") if device else ("operator",)
-    sums: defaultdict[str, float] = defaultdict(float)
-    for own in steps:
-        for (kind, name), spent in own.times.items():
-            if kind in wanted:
-                sums["copy" if kind == "copy" else kernel_family(name)] += spent / len(steps)
-    return dict(sorted(sums.items()))

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from perfbisect.explain.stacks import (
     StackFrame,
     StackSample,
-    function_samples,
     is_wait,
     process_role,
     read_folded,
@@ -46,21 +45,6 @@ def test_reads_processes_threads_and_frames() -> None:
     assert waiting.process == "python3 -m vllm serve; echo 1"
     assert waiting.frames[-1] == StackFrame("Condition.wait", "threading.py", 327)
     assert sum(sample.count for sample in samples) == 222
-
-
-def test_own_and_inclusive_samples() -> None:
-    table = function_samples(read_folded(FOLDED))
-    step = table["vllm/v1/engine/core.py", "EngineCoreProc.step"]
-    assert (step.own, step.inclusive, step.lines) == (0, 9, {})
-    schedule = table["vllm/v1/core/sched/scheduler.py", "Scheduler.schedule"]
-    assert (schedule.own, schedule.inclusive, schedule.lines) == (8, 8, {210: 8})
-    assert table["vllm/v1/a.py", "f.<locals>.<lambda>"].own == 1
-
-
-def test_a_function_that_calls_itself_counts_once() -> None:
-    table = function_samples(read_folded("walk (a.py:1);walk (a.py:2);walk (a.py:2) 5\nwalk (a.py:1) 2\n"))
-    assert table["a.py", "walk"].inclusive == 7
-    assert table["a.py", "walk"].lines == {1: 2, 2: 5}
 
 
 def test_waits_are_set_aside() -> None:
@@ -150,7 +134,3 @@ def test_what_was_written_is_read(stacks: list[tuple[list[StackFrame], int]]) ->
     samples = read_folded(text)
     assert sum(sample.count for sample in samples) == sum(count for _, count in stacks)
     assert {sample.frames for sample in samples} == {tuple(frames) for frames, _ in stacks}
-    table = function_samples(samples)
-    assert sum(function.own for function in table.values()) == sum(count for _, count in stacks)
-    assert all(function.own <= function.inclusive for function in table.values())
-    assert all(sum(function.lines.values()) == function.own for function in table.values())
