@@ -40,7 +40,8 @@ perfbisect.main = (() => {
   const render = async () => {
     turn += 1;
     const own = turn;
-    const state = perfbisect.now();
+    const address = location.hash;
+    const state = perfbisect.parse(address);
     const page = `${state.view}/${state.name}`;
     const moved = where !== null && page !== where;
     const view = document.getElementById("view");
@@ -81,6 +82,7 @@ perfbisect.main = (() => {
     where = page;
     const name = perfbisect.site().title;
     document.title = title ? `${title} – ${name}` : name;
+    view.dataset.address = address;
     view.removeAttribute("aria-busy");
   };
 

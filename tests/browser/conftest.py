@@ -60,7 +60,9 @@ class Reader:
         return self.ready()
 
     def ready(self) -> Page:
-        self.page.wait_for_selector("#view:not([aria-busy]) h1")
+        """The page of the present address, once it is drawn: an address changes before its page begins to."""
+        self.until("document.querySelector('#view:not([aria-busy])')?.dataset.address === location.hash")
+        self.page.wait_for_selector("#view h1")
         return self.page
 
     def follow(self, selector: str) -> Page:

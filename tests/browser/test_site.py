@@ -101,9 +101,11 @@ def test_filters_stand_in_the_address_and_come_back_from_it(reader: Reader) -> N
     page = reader.open()
     page.select_option("#filter-family", "text")
     reader.until("location.hash === '#/?family=text'")
+    reader.ready()
     assert {row.split("_")[0] for row in shown(page, "table.cells tbody a.go")} == {"text"}
     page.select_option("#filter-load", "c16")
     reader.until("location.hash === '#/?family=text&load=c16'")
+    reader.ready()
     assert shown(page, "table.cells tbody a.go") == [SLOW_TOO]
     assert len(shown(page, "table.events tbody tr")) == 1
     address = page.url.split("index.html")[1]
@@ -126,6 +128,7 @@ def test_the_machine_is_a_filter_of_the_address_too(reader: Reader) -> None:
     assert set(shown(page, "table.cells tbody a.go")) == mine < {one.name for one in DOCUMENT.cells}
     page.select_option("#filter-machine", "2 x H100")
     reader.until("location.hash === '#/?machine=2+x+H100'")
+    reader.ready()
     assert set(shown(page, "table.cells tbody a.go")) == {
         one.name for one in DOCUMENT.cells if one.machine == "2 x H100"
     }
@@ -230,6 +233,7 @@ def test_series_of_unlike_units_are_compared_by_their_change(reader: Reader) -> 
     reader.until("document.querySelectorAll('#view tbody tr').length === 2")
     page.select_option("#add-cell", SLOW_TOO)
     reader.until("location.hash.includes('cell=')")
+    reader.ready()
     page.click("#add:not([disabled])")
     reader.until("document.querySelectorAll('#view tbody tr').length === 3")
     same = reader.open(series((SLOW, "ttft"), (FAST, "ttft")) + "&as=value")
