@@ -40,7 +40,6 @@ from perfbisect.bisect.decision.model import (  # noqa: E402
     NextLaunch,
     Pending,
     Plan,
-    SearchEnd,
     SearchOutcome,
     Skipped,
     Wait,
@@ -221,10 +220,10 @@ def play(world: World, seed: int) -> Session:
     session = Session("", False)
     events: list[Event] = []
     for action, now in _crew(plan, bench, events):
-        if isinstance(action, SearchEnd):
+        if isinstance(action, SearchOutcome):
             session.wall = now
             session.gpu = sum(event.minutes for event in events)
-            return _judge(session, bench, action.outcome)
+            return _judge(session, bench, action)
         if isinstance(action, Measured) and action.purpose == "search" and world.step:
             session.during.append(_held(plan, events, culprit))
         if isinstance(action, NextLaunch) and action.purpose == "confirm" and session.before is None:
@@ -234,7 +233,7 @@ def play(world: World, seed: int) -> Session:
 
 def _crew(
     plan: Plan, bench: Bench, events: list[Event]
-) -> Iterator[tuple[NextLaunch | Event | SearchEnd, float]]:
+) -> Iterator[tuple[NextLaunch | Event | SearchOutcome, float]]:
     """Every decision and every event, with the minute; ends with a verdict."""
     names = [_name(k, bench.world) for k in range(len(bench.world.slots))]
     running: list[tuple[float, int, int, NextLaunch, Event]] = []
@@ -243,7 +242,7 @@ def _crew(
         for slot in list(free):
             pending = [Pending(a.index, a.runs, a.purpose, names[s], a.trial) for _, _, s, a, _ in running]
             action = next_action(plan, events, pending, names[slot], names)
-            if isinstance(action, SearchEnd):
+            if isinstance(action, SearchOutcome):
                 yield action, clock
                 return
             if isinstance(action, Wait):

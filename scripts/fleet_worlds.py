@@ -40,7 +40,6 @@ from perfbisect.bisect.decision.model import (  # noqa: E402
     Pending,
     Plan,
     Reason,
-    SearchEnd,
     SearchOutcome,
     Wait,
 )
@@ -164,9 +163,9 @@ class FleetSimulation:
             for machine in [name for name in free if name not in self.out]:
                 pending = [Pending(a.index, a.runs, a.purpose, x.slot, a.trial) for _, _, _, a, x in running]
                 action = next_action(self.plan, self.events, pending, machine, self.machines)
-                if isinstance(action, SearchEnd):
+                if isinstance(action, SearchOutcome):
                     self.cut = sum(self.clock - began for _, began, _, _, _ in running)
-                    return action.outcome
+                    return action
                 if isinstance(action, Wait):
                     continue
                 event, count = self.launch(action, machine), count + 1

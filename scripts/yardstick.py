@@ -35,7 +35,6 @@ from perfbisect.bisect.decision.model import (  # noqa: E402
     Measured,
     NextLaunch,
     Plan,
-    SearchEnd,
     SearchOutcome,
     Skipped,
 )
@@ -105,14 +104,14 @@ class Strategy:
         self._cost = self._begun = 0.0
         self._action = self._decide()
 
-    def _decide(self) -> NextLaunch | SearchEnd:
+    def _decide(self) -> NextLaunch | SearchOutcome:
         start = time.process_time()
         action = next_action(self.plan, self.events)
         self.slowest = max(self.slowest, time.process_time() - start)
         return action
 
     def next(self) -> tuple[int, bool] | None:
-        if isinstance(self._action, SearchEnd):
+        if isinstance(self._action, SearchOutcome):
             return None
         return self._action.index, not self._values
 
@@ -147,12 +146,12 @@ class Strategy:
     @property
     def outcome(self) -> SearchOutcome | None:
         """How it ended; None before."""
-        return self._action.outcome if isinstance(self._action, SearchEnd) else None
+        return self._action if isinstance(self._action, SearchOutcome) else None
 
     def result(self) -> tuple[int | None, float, dict[str, Any]]:
-        if not isinstance(self._action, SearchEnd):
+        if not isinstance(self._action, SearchOutcome):
             return None, 0.0, {"why": "unfinished"}
-        end = self._action.outcome
+        end = self._action
         extra = {"why": end.verdict, "set": list(end.culprits)}
         if end.verdict != "found":
             return None, end.probability, extra

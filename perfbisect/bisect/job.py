@@ -18,7 +18,7 @@ from perfbisect.bisect.decision.machines import (
     machine_offsets,
     outlying_machines,
 )
-from perfbisect.bisect.decision.model import SearchEnd, SearchOutcome, Wait
+from perfbisect.bisect.decision.model import SearchOutcome, Wait
 from perfbisect.bisect.decision.state import MAX_END_SKIPS
 from perfbisect.bisect.documents import (
     ReportDocument,
@@ -102,9 +102,7 @@ def next_step(
         return replace(request(failed.position, failed.purpose, failed.runs, why), trial=failed.trial)
     events = to_search_events(records, plan)
     action = decide.next_action(plan.search, events, pending_launches(records), slot, slots)
-    if isinstance(action, SearchEnd):
-        return action.outcome
-    if isinstance(action, Wait):
+    if isinstance(action, SearchOutcome | Wait):
         return action
     if action.purpose != "search":
         order = request(action.index, action.purpose, action.runs, reason_sentence(action.why, plan))

@@ -10,7 +10,7 @@ from functools import cached_property
 from pydantic import TypeAdapter
 
 from perfbisect.bisect.decision import decide
-from perfbisect.bisect.decision.model import Beliefs, SearchEnd, SearchOutcome
+from perfbisect.bisect.decision.model import Beliefs, SearchOutcome
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.replicate import Replication, replication
 from perfbisect.bisect.revert import RevertCheck, revert_check
@@ -158,6 +158,6 @@ def _supported_outcome(plan: BisectPlan, records: Sequence[LaunchRecord]) -> Sea
             action = decide.next_action(search, events, (), slot, slots)
         except ValueError as error:
             raise UsageError(f"this range cannot be judged: {error}") from error
-        if isinstance(action, SearchEnd):
-            return action.outcome
+        if isinstance(action, SearchOutcome):
+            return action
     return None

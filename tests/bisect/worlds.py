@@ -16,7 +16,6 @@ from perfbisect.bisect.decision.model import (
     NextLaunch,
     Pending,
     Plan,
-    SearchEnd,
     SearchOutcome,
     Skipped,
     Wait,
@@ -60,8 +59,8 @@ class Bench:
         """Ask and answer until it is done. :raises AssertionError: it does not end."""
         for _ in range(most):
             action = next_action(self.plan, self.events)
-            if isinstance(action, SearchEnd):
-                return action.outcome
+            if isinstance(action, SearchOutcome):
+                return action
             self.actions.append(action)
             self.events.append(self.answer(action))
         raise AssertionError(f"not done after {most} launches")
@@ -85,8 +84,8 @@ class SlotSimulation:
             for slot in list(free):
                 pending = [Pending(a.index, a.runs, a.purpose, s, a.trial) for _, _, s, a, _ in running]
                 action = next_action(self.bench.plan, self.events, pending, slot, tuple(self.speed))
-                if isinstance(action, SearchEnd):
-                    return action.outcome
+                if isinstance(action, SearchOutcome):
+                    return action
                 if isinstance(action, Wait):
                     self.waits += 1
                     continue

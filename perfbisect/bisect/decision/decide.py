@@ -19,7 +19,6 @@ from perfbisect.bisect.decision.model import (
     Pending,
     Plan,
     Reason,
-    SearchEnd,
     SearchOutcome,
     Wait,
 )
@@ -38,7 +37,7 @@ def next_action(
     pending: Sequence[Pending] = (),
     slot: str = "",
     slots: Sequence[str] = (),
-) -> NextLaunch | Wait | SearchEnd:
+) -> NextLaunch | Wait | SearchOutcome:
     """What the free ``slot`` measures next, or how the search ended. A pure function of its arguments.
 
     ``pending``: launches under way on other slots; ``slots``: all slots that will ask, this one among them.
@@ -53,7 +52,7 @@ def next_action(
     context = SlotContext(slot, tuple(pending), tuple(slots))
     state = SearchState.from_events(plan, tuple(events))
     action = _decide(state, context)
-    if isinstance(action, SearchEnd) and action.outcome.verdict != "found":
+    if isinstance(action, SearchOutcome) and action.verdict != "found":
         again = _ends_again(state, context)
         return action if again is None else again
     if not isinstance(action, NextLaunch):
@@ -63,7 +62,7 @@ def next_action(
         return action
     if pending:
         return Wait("the last minutes of the budget are being spent")
-    return SearchEnd(_spent(state))
+    return _spent(state)
 
 
 def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
@@ -80,7 +79,7 @@ def _spent(state: SearchState) -> SearchOutcome:
     return outcome.all_steps(state, posterior, steps, [unsettled])
 
 
-def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | SearchEnd:
+def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | SearchOutcome:
     if not state.searching and all(launch.purpose == "end" for launch in context.pending):
         step = next_end(state, context)
         if step is not None:
@@ -93,22 +92,22 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
         return unseen
     needed = 0 if context.pending else launches_if_futile(state, posterior)
     if needed:
-        return SearchEnd(outcome.without_culprit(state, posterior, "too small", needed))
+        return outcome.without_culprit(state, posterior, "too small", needed)
     steps = multi_step.confirmed_steps(state) if state.plan.all_steps else ()
     if steps:
         return multi_step.next_action(state, posterior, steps, context)
     rivals = state.rivals((0, state.plan.n), posterior)
     if not context.pending and is_gradual(state, rivals):
-        return SearchEnd(outcome.gradual(state, posterior, rivals))
+        return outcome.gradual(state, posterior, rivals)
     action = search(state, posterior, (0, state.plan.n), context)
     if not isinstance(action, RangeResult):
         return action
     if action.pairs is not None and action.rivals is not None:
         end = outcome.found if action.verdict == "found" else outcome.ambiguous
-        return SearchEnd(end(state, posterior, action.pairs, action.rivals))
+        return end(state, posterior, action.pairs, action.rivals)
     if action.verdict == "not reproduced":
-        return SearchEnd(outcome.no_step(state, posterior))
-    return SearchEnd(outcome.unconfirmed(state, posterior))
+        return outcome.no_step(state, posterior)
+    return outcome.unconfirmed(state, posterior)
 
 
 def is_gradual(state: SearchState, rivals: Rivals) -> bool:

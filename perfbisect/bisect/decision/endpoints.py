@@ -8,7 +8,7 @@ import numpy as np
 
 from perfbisect.bisect.decision import outcome
 from perfbisect.bisect.decision.beliefs import Posterior
-from perfbisect.bisect.decision.model import NextLaunch, Reason, SearchEnd, Wait
+from perfbisect.bisect.decision.model import NextLaunch, Reason, SearchOutcome, Wait
 from perfbisect.bisect.decision.state import SearchState, SlotContext
 
 SEARCH_BELOW = 0.15
@@ -39,7 +39,7 @@ _PAIRED = 3
 two."""
 
 
-def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | SearchEnd | None:
+def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | SearchOutcome | None:
     """The next launch of an end on the free slot, or how that ended; None: the search may begin.
 
     Rounds of good and bad, bad and good on each slot: a drift of the machine falls on both, and each slot
@@ -62,7 +62,7 @@ def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Se
     if posterior.none < SEARCH_BELOW:
         return None
     if shows_no_change(posterior, rounds):
-        return SearchEnd(outcome.no_step(state, posterior))
+        return outcome.no_step(state, posterior)
     runs = state.prices.best_runs(posterior.sigma, posterior.tau, plan.max_runs)
     if rounds < _PAIRED:
         runs = max(runs, min(2, plan.max_runs))
@@ -72,7 +72,7 @@ def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Se
         needed = posterior.launches_needed(runs, rounds)
         if posterior.none < NO_CHANGE_ABOVE and needed <= MAX_LAUNCHES_NEEDED:
             return None
-        return SearchEnd(outcome.without_culprit(state, posterior, "too small", needed))
+        return outcome.without_culprit(state, posterior, "too small", needed)
     why = Reason("end round", index=order[0], round=turn + 1, none=posterior.none)
     return NextLaunch(order[0], runs, "end", why, order[1])
 

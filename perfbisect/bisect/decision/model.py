@@ -253,8 +253,3 @@ class SearchOutcome:
     notes: tuple[Note, ...] = ()
     launches_needed: int = 0
     steps: tuple[NamedStep, ...] = ()
-
-
-@dataclass(frozen=True)
-class SearchEnd:
-    outcome: SearchOutcome

@@ -10,7 +10,7 @@ from __future__ import annotations
 from perfbisect.bisect.decision import outcome
 from perfbisect.bisect.decision.beliefs import Posterior
 from perfbisect.bisect.decision.endpoints import MAX_ROUNDS, SEARCH_BELOW, shows_no_change
-from perfbisect.bisect.decision.model import NextLaunch, Note, Reason, SearchEnd, Wait
+from perfbisect.bisect.decision.model import NextLaunch, Note, Reason, SearchOutcome, Wait
 from perfbisect.bisect.decision.outcome import ConfirmedStep
 from perfbisect.bisect.decision.search import (
     NAME_ABOVE,
@@ -79,7 +79,7 @@ def open_ranges(state: SearchState, steps: tuple[ConfirmedStep, ...]) -> tuple[S
 
 def next_action(
     state: SearchState, posterior: Posterior, steps: tuple[ConfirmedStep, ...], context: SlotContext
-) -> NextLaunch | Wait | SearchEnd:
+) -> NextLaunch | Wait | SearchOutcome:
     """What the free slot does for the first part that has something to do, or the end."""
     waits: list[Wait] = []
     exhausted: list[tuple[Span, Note | Posterior]] = []
@@ -94,7 +94,7 @@ def next_action(
     if waits:
         return waits[0]
     notes = [x if isinstance(x, Note) else _improvement(state, x, span) for span, x in exhausted]
-    return SearchEnd(outcome.all_steps(state, posterior, steps, [note for note in notes if note is not None]))
+    return outcome.all_steps(state, posterior, steps, [note for note in notes if note is not None])
 
 
 def _next_in_part(

@@ -18,7 +18,7 @@ from perfbisect.bisect.decision.model import (
     Note,
     Plan,
     Reason,
-    SearchEnd,
+    SearchOutcome,
     Skipped,
 )
 from perfbisect.model.attempt import Costs
@@ -116,7 +116,7 @@ def test_nothing_is_called_absent_that_the_data_do_not_speak_against():
         shape = [1 + noise * k for k in (-1.0, -1.0, 1.0, 1.0, 0.6, 0.6, -0.6, -0.6)]
         return [Measured((0, 9, 9, 0)[k % 4], "end", (v, v * (1 + noise))) for k, v in enumerate(shape)]
 
-    assert next_action(Plan(n=9), ends(0.005)).outcome.verdict == "not reproduced"
+    assert next_action(Plan(n=9), ends(0.005)).verdict == "not reproduced"
     blunt = next_action(Plan(n=9), ends(0.06))
     assert (blunt.purpose, blunt.index) == ("end", 0)
 
@@ -157,7 +157,7 @@ def test_lost_minutes_are_spent_but_change_no_belief():
     lost = [*events[:3], Lost(30.0), *events[3:], Lost(5.0)]
     assert next_action(world.plan, lost) == next_action(world.plan, events)
     assert beliefs(world.plan, lost) == beliefs(world.plan, events)
-    assert next_action(world.plan, [*events, Lost(99.0)]).outcome.verdict == "out of budget"
+    assert next_action(world.plan, [*events, Lost(99.0)]).verdict == "out of budget"
 
 
 def test_a_skip_in_the_middle_of_an_a_b_starts_over():
@@ -272,7 +272,7 @@ def test_an_a_b_that_fails_is_no_verdict():
     failures = 0
     for _ in range(200):
         action = next_action(world.plan, events)
-        if isinstance(action, SearchEnd):
+        if isinstance(action, SearchOutcome):
             break
         if action.purpose == "confirm":
             events.append(Measured(action.index, "confirm", (100.0,) * action.runs, 0, 3, 1.5))
@@ -280,8 +280,8 @@ def test_an_a_b_that_fails_is_no_verdict():
         else:
             events.append(world.answer(action))
     assert failures >= 2
-    assert action.outcome.verdict != "found"
-    assert action.outcome.confirmed is None
+    assert action.verdict != "found"
+    assert action.confirmed is None
 
 
 def test_the_prior_is_told_before_the_ends():
@@ -325,8 +325,8 @@ def test_the_same_events_give_the_same_answer(seed, step, n, cut, factor):
         if isinstance(action, NextLaunch):
             assert (other.index, other.runs, other.purpose) == (action.index, action.runs, action.purpose)
         else:
-            assert (other.outcome.verdict, other.outcome.culprits) == (
-                action.outcome.verdict,
-                action.outcome.culprits,
+            assert (other.verdict, other.culprits) == (
+                action.verdict,
+                action.culprits,
             )
-            assert other.outcome.probability == pytest.approx(action.outcome.probability, abs=1e-6)
+            assert other.probability == pytest.approx(action.probability, abs=1e-6)

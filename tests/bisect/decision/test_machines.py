@@ -15,7 +15,7 @@ from perfbisect.bisect.decision.machines import (
     machine_offsets,
     outlying_machines,
 )
-from perfbisect.bisect.decision.model import Lost, Measured, NextLaunch, Pending, Plan, SearchEnd, Wait
+from perfbisect.bisect.decision.model import Lost, Measured, NextLaunch, Pending, Plan, SearchOutcome, Wait
 from perfbisect.bisect.decision.noise import launches
 
 
@@ -170,9 +170,9 @@ def test_the_ends_of_the_odd_machine_are_measured_again_before_the_search_ends()
         value = 106.0 * (1.15 if action.index else 1.0) * (1.004 if len(why) % 2 else 1.0)
         events.append(Measured(action.index, "end", (value,) * action.runs, slot="b/0", machine="b"))
     assert why[0] == "on one machine"
-    assert isinstance(action, SearchEnd)
-    assert action.outcome.verdict == "too small", "it is not denied"
-    (note,) = [note for note in action.outcome.notes if note.kind == "ends differ on one machine"]
+    assert isinstance(action, SearchOutcome)
+    assert action.verdict == "too small", "it is not denied"
+    (note,) = [note for note in action.notes if note.kind == "ends differ on one machine"]
     assert note.machines == ("b", "a", "c", "d")
     assert note.effect == pytest.approx(0.15, abs=0.02)
     assert note.whole == pytest.approx(0.0, abs=0.02)
@@ -183,8 +183,8 @@ def test_a_machine_that_is_gone_or_too_dear_is_not_waited_for():
     for machine in "acd":
         events += ends({machine: FLEET[machine]}, step=1.0, noise=0.004, rounds=2)
     left = [slot for slot in SLOTS if slot != "b/0"]
-    assert isinstance(next_action(PLAN, events, (), "a/0", left), SearchEnd)
-    assert isinstance(asked(events, "b/0", plan=Plan(n=9, budget=0.1)), SearchEnd)
+    assert isinstance(next_action(PLAN, events, (), "a/0", left), SearchOutcome)
+    assert isinstance(asked(events, "b/0", plan=Plan(n=9, budget=0.1)), SearchOutcome)
 
 
 def test_the_search_does_not_end_before_each_machine_saw_both_ends():

@@ -13,7 +13,7 @@ from perfbisect.bisect.decision.model import (
     Note,
     Pending,
     Plan,
-    SearchEnd,
+    SearchOutcome,
     Skipped,
     Wait,
 )
@@ -96,11 +96,11 @@ def test_the_budget_ends_it_with_what_was_named():
     first = next(k for k, action in enumerate(world.actions) if action.why.kind == "another step")
     spent = sum(e.minutes for e in world.events[:first])
     short = replace(world.plan, budget=spent + 1)
-    outcome = next_action(short, world.events[:first]).outcome
+    outcome = next_action(short, world.events[:first])
     assert outcome.verdict == "found"
     assert len(outcome.steps) == 1
     assert outcome.notes[0].kind == "parts unsettled" and outcome.notes[0].spans
-    assert next_action(replace(short, budget=20.0), world.events[:2]).outcome.verdict == "out of budget"
+    assert next_action(replace(short, budget=20.0), world.events[:2]).verdict == "out of budget"
 
 
 @pytest.mark.parametrize("speed", [0.0, 0.5])
@@ -153,7 +153,7 @@ def test_a_part_whose_noise_hides_everything_is_given_up():
     world = bench({6: 1.0}, n=6)
     wild = {0: (0.92, 1.04, 0.97), 5: (1.09, 0.95, 1.02)}
     events, count = world.events, {0: 0, 5: 0}
-    while not isinstance(action := next_action(world.plan, events), SearchEnd):
+    while not isinstance(action := next_action(world.plan, events), SearchOutcome):
         event = world.answer(action)
         if action.index in wild:
             factor = wild[action.index][count[action.index] % 3]
@@ -162,8 +162,8 @@ def test_a_part_whose_noise_hides_everything_is_given_up():
         if action.why.span == (0, 5):
             last, asked = list(events), action
         events.append(event)
-    assert [step.culprits for step in action.outcome.steps] == [(6,)]
-    assert Note("part below noise", positions=(0, 5)) in action.outcome.notes
+    assert [step.culprits for step in action.steps] == [(6,)]
+    assert Note("part below noise", positions=(0, 5)) in action.notes
     pending = [Pending(asked.index, asked.runs, "search", "b")]
     waiting = next_action(world.plan, last, pending)
     assert isinstance(waiting, Wait)
@@ -174,13 +174,13 @@ def test_a_part_whose_a_b_fails_twice_is_given_up():
     """The search sees a step at 3; the launches of its A/B see none."""
     world = bench({6: 1.0, 3: 0.3}, n=6)
     events = []
-    while not isinstance(action := next_action(world.plan, events), SearchEnd):
+    while not isinstance(action := next_action(world.plan, events), SearchOutcome):
         event = world.answer(action)
         if action.purpose == "confirm" and action.index <= 5:
             event = replace(event, values=(100.0,) * action.runs)
         events.append(event)
-    assert [step.culprits for step in action.outcome.steps] == [(6,)]
-    assert Note("part not confirmed", positions=(0, 5)) in action.outcome.notes
+    assert [step.culprits for step in action.steps] == [(6,)]
+    assert Note("part not confirmed", positions=(0, 5)) in action.notes
     first = next(k for k, e in enumerate(events) if e.purpose == "confirm" and e.index == 3)
     begun = [Pending(3, 1, "confirm", "b", events[first].trial)]
     beside = next_action(world.plan, events[:first], begun)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perfbisect.bisect.decision.decide import next_action
-from perfbisect.bisect.decision.model import Measured, NextLaunch, Plan, SearchEnd
+from perfbisect.bisect.decision.model import Measured, NextLaunch, Plan, SearchOutcome
 from perfbisect.bisect.decision.state import SearchState
 from tests.bisect.worlds import Bench
 
@@ -134,4 +134,4 @@ def test_the_decision_is_a_fold():
     world.play()
     for count in range(4, len(world.events)):
         action = next_action(world.plan, world.events[:count])
-        assert isinstance(action, SearchEnd) or action == world.actions[count]
+        assert isinstance(action, SearchOutcome) or action == world.actions[count]

@@ -15,7 +15,7 @@ from perfbisect.bisect.decision.model import (
     Pending,
     Plan,
     Reason,
-    SearchEnd,
+    SearchOutcome,
     Skipped,
     Trial,
     Wait,
@@ -113,7 +113,7 @@ def test_the_minutes_under_way_count():
     ample = replace(world.plan, budget=spent + 2.5 * cost + 9)
     assert isinstance(next_action(ample, events, pending, "a"), NextLaunch)
     spare = replace(world.plan, budget=spent + 0.5)
-    assert next_action(spare, events, (), "a").outcome.verdict == "out of budget"
+    assert next_action(spare, events, (), "a").verdict == "out of budget"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -237,7 +237,7 @@ def test_the_last_rounds_of_the_ends_are_waited_for():
     assert {event.purpose for event in events} == {"end"}
     pending = [Pending(40, 2, "end", "b"), Pending(0, 2, "end", "c")]
     assert isinstance(next_action(world.plan, events[:18], pending, "a"), Wait)
-    assert isinstance(next_action(world.plan, events, (), "a"), SearchEnd)
+    assert isinstance(next_action(world.plan, events, (), "a"), SearchOutcome)
 
 
 def test_a_slot_that_is_not_free_or_not_there():
