@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
-from perfbisect.bisect.decision.noise import Scales, launch_variance
+from perfbisect.bisect.decision.noise import LaunchEstimate, launch_variance
 from perfbisect.stats.robust import Array, quantiles
 
 NO_CHANGE = 0.25
@@ -25,16 +28,20 @@ class Posterior:
 
     A hypothesis is a gap k: the culprit lies in (``at[k]``, ``at[k + 1]``]. ``low`` and ``high`` are the
     levels before and after the step under each hypothesis, as (mean, variance); ``flat`` those of no change.
+    ``data``: the launches that it rests on; ``scope``: prior weights of the positions, which add up to 1.
+    ``sigmas``, ``taus``, ``noise_weight``: pairs of noise with their probabilities.
     """
 
+    data: tuple[LaunchEstimate, ...]
+    scope: Array
     at: tuple[int, ...]
     gaps: Array
     none: float
-    p: Array
     min_effect: float
     sigma: float
     tau: float
-    noise: Scales
+    sigmas: Array
+    taus: Array
     noise_weight: Array
     low: tuple[Array, Array]
     high: tuple[Array, Array]
@@ -46,6 +53,15 @@ class Posterior:
     drift: float = 0.0
     """Standard deviation of the machine's drift, 0 where the data show none; with one, ``low``, ``high`` and
     ``flat`` are the levels as the next launch would see them."""
+
+    @cached_property
+    def p(self) -> Array:
+        """The probability of each position: a gap's is shared out by the prior."""
+        p, mass = np.zeros_like(self.scope), gap_masses(self.scope, self.at)
+        for k, (before, last) in enumerate(pairwise(self.at)):
+            inside = slice(before + 1, last + 1)
+            p[inside] = self.gaps[k] * self.scope[inside] / mass[k]
+        return p
 
     def step_quantiles(self, *levels: float) -> tuple[float, ...]:
         """Quantiles of the step's size, given that there is a change."""
@@ -70,6 +86,11 @@ class Posterior:
         expected = np.diff(step_prior(edges, self.min_effect))
         change = (1 - self.none) / (1 - NO_CHANGE)
         return np.asarray(mass / expected * change / max(self.none / NO_CHANGE, 1e-300))
+
+
+def gap_masses(scope: Array, at: Sequence[int]) -> Array:
+    """The prior weight of each gap between measured positions."""
+    return np.diff(np.cumsum(scope)[list(at)])
 
 
 def prior_weights(n: int, prior: tuple[float, ...] | None) -> Array:

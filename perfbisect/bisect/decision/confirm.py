@@ -85,8 +85,8 @@ def expected(posterior: Posterior) -> EffectPrior:
     return EffectPrior(
         np.array(posterior.step_quantiles(0.1, 0.3, 0.5, 0.7, 0.9)),
         np.full(5, 0.2),
-        posterior.noise.sigma[used],
-        posterior.noise.tau[used],
+        posterior.sigmas[used],
+        posterior.taus[used],
         weight / weight.sum(),
         posterior.drift,
     )

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, step_prior
-from perfbisect.bisect.decision.noise import TAU, TAU_PRIOR, LaunchEstimate, Scales
+from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, gap_masses, step_prior
+from perfbisect.bisect.decision.noise import TAU, TAU_PRIOR
 from perfbisect.stats.robust import Array, log_sum_exp
 
 ABSENT = 0.7
@@ -165,15 +165,10 @@ Sizes = tuple[Array, ...]
 """Sizes of the step [kind, gap, node], their shares, and the log likelihood of a gap [kind, gap]."""
 
 
-def drifting(
-    data: tuple[LaunchEstimate, ...], without_drift: Posterior, scope: Array, mass: Array
-) -> Posterior | None:
-    """The posterior with a drift, or None where the data show none.
-
-    ``without_drift``: the posterior of the same launches; ``scope`` prior weights of the positions; ``mass``
-    those of its gaps.
-    """
-    if len(data) < MIN_LAUNCHES or not _has_drift(data, without_drift):
+def drifting(without_drift: Posterior) -> Posterior | None:
+    """The posterior of the same launches with a drift, or None where they show none."""
+    data = without_drift.data
+    if len(data) < MIN_LAUNCHES or not _has_drift(without_drift):
         return None
     which = kinds(without_drift.tau)
     y = np.array([x.center for x in data])
@@ -181,16 +176,13 @@ def drifting(
     minutes = np.array([x.at for x in data])
     runs = np.array([x.runs for x in data], float)
     fixed = without_drift.sigma**2 / runs + np.array([x.offset_se for x in data]) ** 2
+    change = np.log(gap_masses(without_drift.scope, without_drift.at) * (1 - NO_CHANGE))
     weight = np.ones(len(y))
     for turn in range(_TURNS):
         own = which.tau[:, None] ** 2 + fixed[None]
         got = fit(y, own / weight[None], after, kernel(which, minutes, minutes))
         sizes = step_sizes(got, without_drift.min_effect)
-        change = sizes[2] + np.log(mass * (1 - NO_CHANGE))[None]
-        logs = np.concatenate([change, got.none[:, None] + math.log(NO_CHANGE)], axis=1)
-        logs += which.log_prior[:, None]
-        share = np.exp(logs - logs.max())
-        share /= share.sum()
+        share = hypothesis_shares(got, sizes, change, which.log_prior)
         of_kind = share.sum(1)
         if of_kind[which.sd > 0].sum() < (MIN_PROBABILITY if turn == _TURNS - 1 else _MIN_FIRST):
             return None
@@ -201,12 +193,12 @@ def drifting(
             which = _select(which, kept)
     soon = np.array([float(minutes.max()) + _SOON])
     forecast = next_level(got, which, y, after, kernel(which, soon, minutes)[:, 0])
-    return _combine(without_drift, forecast, sizes, share, which, scope, mass)
+    return _combine(without_drift, forecast, sizes, share, which)
 
 
-def _has_drift(data: tuple[LaunchEstimate, ...], without_drift: Posterior) -> bool:
+def _has_drift(without_drift: Posterior) -> bool:
     """Whether residuals of consecutive launches are correlated."""
-    made = sorted(data, key=lambda x: x.at)
+    made = sorted(without_drift.data, key=lambda x: x.at)
     after = np.array([x.index for x in made])[:, None] >= np.array(without_drift.at)[None, 1:]
     level = (
         np.where(after, without_drift.high[0], without_drift.low[0]) @ without_drift.gaps
@@ -230,6 +222,14 @@ def step_sizes(got: DriftFit, min_effect: float) -> Sizes:
     each = prior + 0.5 * got.precision[..., None] * (best**2 - (nodes - best) ** 2)
     total = log_sum_exp(each, axis=-1)
     return nodes, np.exp(each - total[..., None]), got.none[:, None] + total
+
+
+def hypothesis_shares(got: DriftFit, sizes: Sizes, change: Array, log_prior: Array) -> Array:
+    """Probabilities [kind, gap], no change last; ``change``: log prior of a step in each gap."""
+    logs = np.concatenate([sizes[2] + change, got.none[:, None] + math.log(NO_CHANGE)], axis=1)
+    logs += log_prior[:, None]
+    share = np.exp(logs - logs.max())
+    return np.asarray(share / share.sum())
 
 
 def _mean(sizes: Sizes) -> tuple[Array, Array]:
@@ -256,8 +256,6 @@ def _combine(
     sizes: Sizes,
     share: Array,
     which: DriftModels,
-    scope: Array,
-    mass: Array,
 ) -> Posterior:
     now, slope, variance = forecast
     of_kind = share.sum(1)
@@ -265,29 +263,18 @@ def _combine(
     mix = share[:, :-1] / np.maximum(gaps, 1e-300)[None]
     mean, var = _mean(sizes)
     low = now[:, None] + slope * mean
-    p = np.zeros_like(scope)
-    for k, (a, b) in enumerate(zip(without_drift.at, without_drift.at[1:], strict=False)):
-        p[a + 1 : b + 1] = gaps[k] * scope[a + 1 : b + 1] / mass[k]
     weight, delta = (share[:, :-1, None] * sizes[1]).ravel(), sizes[0].ravel()
     used = weight > 1e-7 * weight.max()
     order = np.argsort(delta[used])
     taus, back = np.unique(which.tau, return_inverse=True)
-    zero = np.zeros(len(taus))
     flat = _mixed(now, variance, share[:, -1] / max(none, 1e-300))
     return replace(
         without_drift,
         gaps=gaps,
         none=none,
-        p=p,
         tau=float(np.exp(of_kind @ np.log(which.tau))),
-        noise=Scales(
-            np.full(len(taus), without_drift.sigma),
-            taus,
-            zero,
-            zero,
-            without_drift.noise.fine,
-            without_drift.noise.wide,
-        ),
+        sigmas=np.full(len(taus), without_drift.sigma),
+        taus=taus,
         noise_weight=np.asarray(np.bincount(back, of_kind), float),
         low=_mixed(low, variance[:, None] + slope**2 * var, mix),
         high=_mixed(low + mean, variance[:, None] + (1 + slope) ** 2 * var, mix),

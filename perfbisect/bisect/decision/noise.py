@@ -194,6 +194,11 @@ class LaunchEstimate:
     block: str = ""
     """Launches of one block have an unknown offset in common: those of an A/B that were made on one slot."""
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether the speed of its slot can be compared."""
+        return math.isfinite(self.offset_se)
+
 
 def launch_centers(seen: Sequence[Measured], sign: int) -> tuple[list[Array], Array]:
     """The signed logs of each launch's runs less the effects of run order, and the centre of each launch.

@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, step_prior
+from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, gap_masses, step_prior
 from perfbisect.bisect.decision.drift import drifting
 from perfbisect.bisect.decision.noise import LaunchEstimate, Scales, launch_scale, scales
 from perfbisect.stats.robust import Array, adaptive_grid, grid_cells, log_heavy_tailed, log_sum_exp
@@ -87,8 +87,7 @@ def compute_posterior(
     scope = np.zeros_like(weights)
     scope[lo + 1 : hi + 1] = weights[lo + 1 : hi + 1]
     scope /= scope.sum()
-    ahead = np.cumsum(scope)
-    mass = np.diff(ahead[list(at)])
+    mass = gap_masses(scope, at)
     common = noise.log_prior + noise.log_runs
     change = evidence + np.log(mass * (1 - NO_CHANGE))[:, None] + common[None]
     same = log_sum_exp(total + np.log(width)[None], axis=1) + math.log(NO_CHANGE) + common
@@ -105,20 +104,18 @@ def compute_posterior(
     flat = np.exp(total - total.max(-1, keepdims=True)) * width
     flat = (flat / flat.sum(-1, keepdims=True) * (share[-1] / max(none, tiny))[:, None]).sum(0)
     f_mean, f_var = _moments(flat, nodes)
-    p = np.zeros_like(weights)
-    for k in range(len(at) - 1):
-        inside = slice(at[k] + 1, at[k + 1] + 1)
-        p[inside] = gaps[k] * scope[inside] / mass[k]
     step, step_weight = _step_sizes(nodes, from_left, e_right, joint, steps, share[:-1])
     still = Posterior(
+        data=data,
+        scope=scope,
         at=at,
         gaps=gaps,
         none=none,
-        p=p,
         min_effect=min_effect,
         sigma=float(np.exp(of_noise @ np.log(noise.sigma))),
         tau=float(np.exp(of_noise @ np.log(noise.tau))),
-        noise=noise,
+        sigmas=noise.sigma,
+        taus=noise.tau,
         noise_weight=of_noise,
         low=_moments(w_low, nodes),
         high=_moments(w_high, nodes),
@@ -126,7 +123,7 @@ def compute_posterior(
         step=step,
         step_weight=step_weight,
     )
-    return drifting(data, still, scope, mass) or still
+    return drifting(still) or still
 
 
 def _step_sizes(

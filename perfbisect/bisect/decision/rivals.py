@@ -22,9 +22,15 @@ from functools import cached_property
 
 import numpy as np
 
-from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, step_prior
-from perfbisect.bisect.decision.drift import DRIFT_MINUTES, fit, launch_weights, step_sizes
-from perfbisect.bisect.decision.noise import TAU, TAU_PRIOR, LaunchEstimate, launch_scale, launch_variance
+from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, gap_masses, step_prior
+from perfbisect.bisect.decision.drift import (
+    DRIFT_MINUTES,
+    fit,
+    hypothesis_shares,
+    launch_weights,
+    step_sizes,
+)
+from perfbisect.bisect.decision.noise import TAU, TAU_PRIOR, launch_scale, launch_variance
 from perfbisect.stats.robust import Array, log_heavy_tailed
 
 BUILD_SD = (0.0, 0.005, 0.01, 0.015)
@@ -90,12 +96,12 @@ class Explanations:
         return self.slope > GRADUAL and self.misfit < FIT
 
 
-def explanations(data: tuple[LaunchEstimate, ...], plain: Posterior, scope: Array) -> Explanations:
+def explanations(plain: Posterior) -> Explanations:
     """The posterior of step, slope and no change with an offset of each build.
 
-    ``plain``: the posterior of the same launches without either; ``scope``: prior weights of the positions,
-    which add up to 1.
+    ``plain``: the posterior of the same launches without either.
     """
+    data = plain.data
     at, index = np.array(plain.at), np.array([x.index for x in data])
     y, runs = np.array([x.center for x in data]), np.array([x.runs for x in data], float)
     ramp = (index - at[0]) / (at[-1] - at[0])
@@ -108,16 +114,13 @@ def explanations(data: tuple[LaunchEstimate, ...], plain: Posterior, scope: Arra
         when = np.array([x.at for x in data])
         shared = shared + plain.drift**2 * np.exp(-np.abs(when[:, None] - when[None]) / DRIFT_MINUTES)
     own = tau[:, None] ** 2 + (plain.sigma**2 / runs + np.array([x.offset_se for x in data]) ** 2)[None]
-    mass = np.diff(np.cumsum(scope)[at])
+    mass = gap_masses(plain.scope, plain.at)
     change = np.log(np.append(mass * (1 - SLOPE), SLOPE) * (1 - NO_CHANGE))
     weight = np.ones(len(y))
     for turn in range(_TURNS):
         got = fit(y, own / weight[None], after, shared)
         sizes = step_sizes(got, plain.min_effect)
-        logs = np.concatenate([sizes[2] + change[None], got.none[:, None] + math.log(NO_CHANGE)], axis=1)
-        logs += prior[:, None]
-        share = np.exp(logs - logs.max())
-        share /= share.sum()
+        share = hypothesis_shares(got, sizes, change, prior)
         if turn < _TURNS - 1:
             weight = launch_weights(got, y, after, weight[None], own, sizes, share)
     slopes = share[:, -2]
@@ -154,8 +157,9 @@ class Intermittence:
     slow: Array
 
 
-def intermittence(data: tuple[LaunchEstimate, ...], plain: Posterior, scope: Array) -> Intermittence:
-    """The posterior of a step that slows a share of the launches from the culprit on; arguments as above."""
+def intermittence(plain: Posterior) -> Intermittence:
+    """The posterior of a step that slows a share of the launches from the culprit on."""
+    data = plain.data
     order = np.argsort([x.index for x in data], kind="stable")
     launches = [data[k] for k in order]
     index, at = np.array([x.index for x in launches]), np.array(plain.at)
@@ -174,7 +178,7 @@ def intermittence(data: tuple[LaunchEstimate, ...], plain: Posterior, scope: Arr
     none = (fast[..., 0] - np.log(scale)[..., None]).sum(0) + _tau_prior(taus)[:, None]
     starts = np.searchsorted(index, at[1:])
     size = np.log(np.maximum(np.diff(step_prior(edges, plain.min_effect)), 1e-12))
-    mass = np.log(np.diff(np.cumsum(scope)[at]) * (1 - NO_CHANGE))
+    mass = np.log(gap_masses(plain.scope, plain.at) * (1 - NO_CHANGE))
     logs = np.empty((len(SLOW_SHARES), len(starts), len(taus), len(low), len(delta)))
     for k, (share, weight) in enumerate(zip(SLOW_SHARES, SLOW_PRIOR, strict=True)):
         with np.errstate(divide="ignore"):
@@ -210,21 +214,19 @@ def _tau_prior(tau: Array) -> Array:
 
 @dataclass(frozen=True)
 class Rivals:
-    """The explanations of the launches of a part of the history; arguments of :func:`explanations`."""
+    """The other explanations of the launches of a posterior."""
 
-    data: tuple[LaunchEstimate, ...]
     plain: Posterior
-    scope: Array
     other_steps: bool = False
     """Whether other steps of the part are known: they are no rivals of this one."""
 
     @cached_property
     def builds(self) -> Explanations:
-        return explanations(self.data, self.plain, self.scope)
+        return explanations(self.plain)
 
     @cached_property
     def intermittent(self) -> Intermittence:
-        return intermittence(self.data, self.plain, self.scope)
+        return intermittence(self.plain)
 
     def with_builds(self, parent: int, culprit: int) -> float:
         """Probability of a step after ``parent`` up to ``culprit`` where builds have offsets."""
@@ -232,7 +234,7 @@ class Rivals:
 
     def with_intermittence(self, parent: int, culprit: int) -> float:
         """... and where the step may slow only a share of the launches; 1 where it is not :data:`SHARP`."""
-        runs = float(np.median([x.runs for x in self.data]))
+        runs = float(np.median([x.runs for x in self.plain.data]))
         noise = math.sqrt(launch_variance(self.plain.sigma, self.intermittent.tau, runs))
         if self.plain.step_quantiles(0.5)[0] < SHARP * noise:
             return 1.0
@@ -240,7 +242,8 @@ class Rivals:
 
     def slow_launches(self, culprit: int) -> tuple[int, int]:
         """Launches from the culprit on that were slow, and how many there were."""
-        slow = [p > 0.5 for p, x in zip(self.intermittent.slow, self.data, strict=True) if x.index >= culprit]
+        launches = zip(self.intermittent.slow, self.plain.data, strict=True)
+        slow = [p > 0.5 for p, x in launches if x.index >= culprit]
         return int(sum(slow)), len(slow)
 
     def _inside(self, gaps: Array, parent: int, culprit: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.beliefs import Posterior, leading, parent_of
@@ -149,12 +149,12 @@ def rivals_of(
     step = confirm.compare(*pairs.sides, look, sign)
     whole = confirm.compare(state.at(span[0]), state.at(span[1]), look, sign)
     if whole.low <= step.high and step.low <= whole.high:
-        return state.rivals(span, posterior, made)
+        return Rivals(posterior)
     near = [x for x in posterior.at if pairs.parent - NEIGHBOURS < x < pairs.culprit + NEIGHBOURS]
     part = (near[0], near[-1])
     local = state.posterior(part, made)
     assert local is not None
-    return replace(state.rivals(part, local, made), other_steps=True)
+    return Rivals(local, other_steps=True)
 
 
 def is_named(state: SearchState, span: Span, pairs: Pairs, rivals: Rivals) -> bool:

@@ -11,7 +11,6 @@ from perfbisect.bisect.decision.beliefs import Posterior, prior_weights
 from perfbisect.bisect.decision.model import Event, Lost, Measured, Pending, Plan, Skipped, Trial
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.posterior import compute_posterior
-from perfbisect.bisect.decision.rivals import Rivals
 
 Span = tuple[int, int]
 """A part of the history: its first and last position."""
@@ -145,7 +144,7 @@ class SearchState:
     @property
     def usable(self) -> tuple[LaunchEstimate, ...]:
         """The launches on slots whose speeds can be compared."""
-        return tuple(launch for launch in self.data if math.isfinite(launch.offset_se))
+        return tuple(launch for launch in self.data if launch.is_usable)
 
     @property
     def machines(self) -> dict[str, str]:
@@ -166,18 +165,11 @@ class SearchState:
 
         None before both its ends were measured on slots that can be compared.
         """
-        usable = tuple(launch for launch in self.data[:made] if math.isfinite(launch.offset_se))
+        usable = tuple(launch for launch in self.data[:made] if launch.is_usable)
         if not set(span) <= {launch.index for launch in usable}:
             return None
         weights = prior_weights(self.plan.n, self.plan.prior)
         return compute_posterior(usable, weights, self.plan.min_effect, span)
-
-    def rivals(self, span: Span, plain: Posterior, made: int | None = None) -> Rivals:
-        """What else explains the first ``made`` launches of a part, whose posterior is ``plain``."""
-        usable = (x for x in self.data[:made] if math.isfinite(x.offset_se) and span[0] <= x.index <= span[1])
-        scope = prior_weights(self.plan.n, self.plan.prior)
-        scope[: span[0] + 1] = scope[span[1] + 1 :] = 0.0
-        return Rivals(tuple(usable), plain, scope / scope.sum())
 
     @classmethod
     def from_events(cls, plan: Plan, events: tuple[Event, ...]) -> SearchState:

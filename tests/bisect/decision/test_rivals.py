@@ -10,6 +10,7 @@ import pytest
 
 from perfbisect.bisect.decision.decide import next_action
 from perfbisect.bisect.decision.model import Measured, NextLaunch, Plan, SearchOutcome
+from perfbisect.bisect.decision.rivals import Rivals
 from perfbisect.bisect.decision.state import SearchState
 from tests.bisect.worlds import Bench
 
@@ -25,7 +26,7 @@ def rivals(levels, launches=3, sigma=0.004, seed=1, n=16):
         for _ in range(launches)
     ]
     state = SearchState.from_events(Plan(n=n), tuple(events))
-    return state.rivals((0, n), state.whole)
+    return Rivals(state.whole)
 
 
 def test_a_clear_step_holds():
@@ -70,7 +71,7 @@ def intermittent(fast, slow, size=0.2, n=16):
         levels = [0.0] * fast.get(index, 0) + [size] * slow.get(index, 0)
         events += [Measured(index, "search", (100 * math.exp(x + rng.normal(0, 0.01)),)) for x in levels]
     state = SearchState.from_events(Plan(n=n), tuple(events))
-    return state.rivals((0, n), state.whole)
+    return Rivals(state.whole)
 
 
 def test_fast_launches_say_little_where_slow_ones_are_a_share():
