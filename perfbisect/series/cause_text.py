@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from perfbisect.series.causes import Cause, Evidence, EvidenceKind
+from perfbisect.series.causes import Cause, Evidence
 from perfbisect.series.findings import SeriesChange, SuppressionReason
 from perfbisect.series.series import night_of
 
@@ -16,7 +16,7 @@ _SERVERS = "{count} of {total} servers moved together{controls}"
 _SIZE = "{shift}, {deviations:.0f} standard deviations of its nights"
 _TAIL = "the {statistic} moved {shift} and the median {median_shift}"
 
-_SENTENCES: Mapping[EvidenceKind, str] = {
+SENTENCES: Mapping[str, str] = {
     "label changed": "{name}: {old} before, {new} after",
     "count explains": f"{_COUNT}, which is enough to explain it",
     "count falls short": f"{_COUNT}, which does not explain {{shift}}",
@@ -71,7 +71,7 @@ _SENTENCES: Mapping[EvidenceKind, str] = {
 
 
 def evidence_sentence(evidence: Evidence) -> str:
-    return _SENTENCES[evidence.kind].format(**{k: _value(k, v) for k, v in evidence.values.items()})
+    return SENTENCES[evidence.kind].format(**{k: _value(k, v) for k, v in evidence.values.items()})
 
 
 def alert_evidence(change: SeriesChange, cause: Cause) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 from perfbisect.model.attempt import is_same_class
 from perfbisect.model.commit_details import CauseWord, MeasuredCell
@@ -55,48 +55,15 @@ _LASTING_NIGHTS = 5  # nights of a step that show by themselves that it lasts
 _SETTLED_NIGHTS = 7  # nights after which a step lasts, whatever single nights before were like
 _SAME_STREAM = {"itl": "tpot"}  # metrics of one stream that count chunks and tokens
 
-EvidenceKind = Literal[
-    "label changed",
-    "count explains",
-    "count falls short",
-    "count redefined",
-    "keys differ",
-    "definition changed",
-    "slow requests gone",
-    "few requests moved",
-    "warm-up added",
-    "warm-up or pause",
-    "machine changed",
-    "lasting",
-    "one night",
-    "one night so far",
-    "one night, then back",
-    "few nights",
-    "size of one night",
-    "size",
-    "within noise",
-    "too few cells",
-    "servers moved",
-    "all servers moved",
-    "shared trait",
-    "others spared",
-    "controls spared",
-    "median unchanged",
-    "same stream unchanged",
-    "level seen before",
-    "same requests changed",
-    "same start moved",
-    "one machine only",
-    "other machines spared",
-    "other machines moved",
-]
-
 
 @dataclass(frozen=True)
 class Evidence:
-    """One observation about a change: ``kind`` decides, ``values`` are the numbers and names behind it."""
+    """One observation about a change: ``values`` are the numbers and names behind it.
 
-    kind: EvidenceKind
+    ``kind``: a key of :data:`perfbisect.series.cause_text.SENTENCES`.
+    """
+
+    kind: str
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -107,7 +74,7 @@ class Cause:
     word: CauseWord
     evidence: tuple[Evidence, ...]
 
-    def has(self, *kinds: EvidenceKind) -> bool:
+    def has(self, *kinds: str) -> bool:
         return any(evidence.kind in kinds for evidence in self.evidence)
 
 
@@ -164,7 +131,7 @@ class CountMove:
     after: float
     shift: float
 
-    def evidence(self, kind: EvidenceKind, **values: float) -> Evidence:
+    def evidence(self, kind: str, **values: float) -> Evidence:
         return Evidence(kind, {"name": self.name, "before": self.before, "after": self.after, **values})
 
 

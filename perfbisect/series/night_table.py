@@ -11,7 +11,7 @@ from perfbisect.common.quantities import number
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, MetricDocument, metric_document
 from perfbisect.model.metric import parse_metric
-from perfbisect.report.document import Block, Column, Paragraph, Report, Section, Table, Verdict
+from perfbisect.report.document import Block, Paragraph, Report, Section, Table, Verdict, make_table
 from perfbisect.series.alerts import Alert
 from perfbisect.series.points import Point, RejectedResult
 from perfbisect.series.report import change_text, size_text
@@ -202,13 +202,7 @@ def _row(result: Point | RejectedResult, marks: Sequence[str]) -> NightRow:
 
 
 def _change_before(series: CellSeries, index: int) -> float | None:
-    """Against the value before: as a share, or the difference where the metric is itself a share."""
-    if not index:
-        return None
-    before, after = series.values[index - 1 : index + 1]
-    if series.row.absolute:
-        return after - before
-    return after / before - 1 if before else None
+    return series.change(series.values[index - 1], series.values[index]) if index else None
 
 
 def nights_report(document: TrackShowDocument) -> Report:
@@ -224,20 +218,20 @@ def nights_report(document: TrackShowDocument) -> Report:
 
 
 def _summary_table(cells: Sequence[CellSummary]) -> Table:
-    rows = tuple(
+    rows = (
         (
             *(cell.cell, cell.metric, str(cell.nights), cell.last, number(cell.value), cell.unit),
             *(change_text(cell.metric, cell.change), "; ".join(cell.marks)),
         )
         for cell in cells
     )
-    return Table(_columns("cell", "metric", "nights", "last", "value", "unit", "change", ""), rows)
+    return make_table(("cell", "metric", "nights*", "last", "value*", "unit", "change*", ""), rows)
 
 
 def _table_section(table: NightTable) -> Section:
     metric = table.metric
     better = "neither more nor less is better" if table.neutral else f"{metric.direction} is better"
-    rows = tuple(
+    rows = (
         (
             (night.began or night.night)[:16].replace("T", " "),
             night.build + ("?" if night.main is None else ""),
@@ -248,11 +242,7 @@ def _table_section(table: NightTable) -> Section:
         )
         for night in table.rows
     )
-    blocks: list[Block] = [Table(_columns("date (UTC)", "build", "commit", "value", "change", ""), rows)]
+    blocks: list[Block] = [make_table(("date (UTC)", "build", "commit", "value*", "change*", ""), rows)]
     if table.lacking:
-        blocks.append(Paragraph(f"{table.lacking} of {len(rows)} points do not report {metric.name}"))
+        blocks.append(Paragraph(f"{table.lacking} of {len(table.rows)} points do not report {metric.name}"))
     return Section(f"{table.cell}: {metric.name} in {metric.unit}, {better}", tuple(blocks))
-
-
-def _columns(*names: str) -> tuple[Column, ...]:
-    return tuple(Column(name, numeric=name in ("nights", "value", "change")) for name in names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median, pstdev
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import Field
 
@@ -16,7 +16,6 @@ from perfbisect.model.commit_details import CauseWord
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import (
     Block,
-    Column,
     Inline,
     Items,
     Paragraph,
@@ -25,6 +24,7 @@ from perfbisect.report.document import (
     Table,
     Verdict,
     code,
+    make_table,
 )
 from perfbisect.series.alerts import Alert, beside_worse, leading_alert
 from perfbisect.series.detect import SeriesAnalysis, TrackDetectDocument, detect_document
@@ -52,10 +52,17 @@ RULE = (
     "cause is none. The baseline is the level before the change, not a file's."
 )
 
-_Kind = Literal["regressed", "known", "worse", "improved", "better", "few slower", "few faster", "redefined"]
-"""What a row says, in the order in which rows are read."""
-
-_KINDS: tuple[_Kind, ...] = get_args(_Kind)
+_STATUSES = {
+    "regressed": "regressed{issue}{since}",
+    "known": "known",
+    "worse": "worse{beside}, cause unknown{since}",
+    "improved": "improved{beside}{since}",
+    "better": "better{beside}, cause unknown{since}",
+    "few slower": "a few requests slower",
+    "few faster": "a few requests faster",
+    "redefined": "{cause} changed",
+}
+"""What a row says of each kind of alert, in the order in which rows are read."""
 
 
 class ReportRow(Document):
@@ -155,10 +162,10 @@ def _ranked_rows(analysis: SeriesAnalysis) -> Iterator[tuple[int, float, str, Re
         if alert.state != "closed" and alert.cause != "night" and not is_over:
             kind = _kind(alert)
             row = _row(alert, kind, analysis)
-            yield _KINDS.index(kind), -abs(math.log(row.latest / row.baseline)), alert.id, row
+            yield list(_STATUSES).index(kind), -abs(math.log(row.latest / row.baseline)), alert.id, row
 
 
-def _row(alert: Alert, kind: _Kind, analysis: SeriesAnalysis) -> ReportRow:
+def _row(alert: Alert, kind: str, analysis: SeriesAnalysis) -> ReportRow:
     finding = analysis.findings[alert.id]
     series = finding.series
     last = series.points[-1]
@@ -186,7 +193,8 @@ def _row(alert: Alert, kind: _Kind, analysis: SeriesAnalysis) -> ReportRow:
     )
 
 
-def _kind(alert: Alert) -> _Kind:
+def _kind(alert: Alert) -> str:
+    """A key of :data:`_STATUSES`."""
     worse, cause = alert.worse, alert.cause
     if cause in ("instrument", "workload"):
         return "redefined"
@@ -199,21 +207,12 @@ def _kind(alert: Alert) -> _Kind:
     return "regressed" if worse else "improved"
 
 
-def _status(kind: _Kind, alert: Alert, is_large: bool, analysis: SeriesAnalysis) -> str:
+def _status(kind: str, alert: Alert, is_large: bool, analysis: SeriesAnalysis) -> str:
     since = f", {alert.now}" if alert.now in ("not measured since", "other requests since") else ""
     worse = beside_worse(alert, analysis.alerts)
     beside = f" beside a regression ({worse.metric} {size_text(worse.effect)})" if worse else ""
-    texts: dict[_Kind, str] = {
-        "redefined": f"{alert.cause} changed",
-        "few slower": "a few requests slower",
-        "few faster": "a few requests faster",
-        "known": "known",
-        "worse": f"worse{beside}, cause unknown{since}",
-        "better": f"better{beside}, cause unknown{since}",
-        "improved": f"improved{beside}{since}",
-        "regressed": "regressed: an issue" if is_large and not since else f"regressed{since}",
-    }
-    return texts[kind]
+    issue = ": an issue" if is_large and not since else ""
+    return _STATUSES[kind].format(issue=issue, since=since, beside=beside, cause=alert.cause)
 
 
 def _level_rows(
@@ -247,7 +246,7 @@ def _level_row(series: CellSeries, moved: ReportRow | None, quiet: str, until: s
     nights = zip(series.nights[since:-1], series.values[since:-1], strict=True)
     before = [value for night, value in nights if night >= last - _LEVEL_NIGHTS]
     mean = fmean(before) if before else None
-    change = None if not mean else value - mean if series.row.absolute else value / mean - 1
+    change = series.change(mean, value) if mean else None
     verdict = moved.status if moved else quiet
     if night_of(last) != until:
         verdict += f"; not measured since {night_of(last)}"
@@ -265,15 +264,12 @@ def _level_row(series: CellSeries, moved: ReportRow | None, quiet: str, until: s
     )
 
 
-COLUMNS = (
-    *("Source", "Model", "Hardware", "Type", "Config", "Test", "Metric", "latest", "baseline", "vs baseline"),
-    *("Status", "Days failing", "Alert"),
-)
-"""Columns of the nightlies' own reports, and the alert of a row."""
-
-
 def issue_table(rows: Sequence[ReportRow]) -> Table:
-    """The table in which the nightlies are reported; names are shown as code."""
+    """The columns of the nightlies' own reports, and the alert of a row; names are shown as code."""
+    titles = (
+        *("Source", "Model", "Hardware", "Type", "Config", "Test", "Metric", "latest", "baseline"),
+        *("vs baseline", "Status", "Days failing", "Alert"),
+    )
     cells = (
         (
             *(code(row.source), code(row.model), code(row.hardware), row.type),
@@ -283,27 +279,24 @@ def issue_table(rows: Sequence[ReportRow]) -> Table:
         )
         for row in rows
     )
-    return Table(tuple(map(Column, COLUMNS)), tuple(cells))
+    return make_table(titles, cells)
 
 
 def _level_sections(levels: Sequence[LevelRow]) -> Iterator[Section]:
     """A table of all cells for each metric."""
-    names = ("cell", "last", "7-night mean", "sd", "change", "verdict")
-    columns = tuple(Column(name, numeric=name in names[1:-1]) for name in names)
+    titles = ("cell", "last*", "7-night mean*", "sd*", "change*", "verdict")
     for metric in dict.fromkeys(level.metric for level in levels):
         own = [level for level in levels if level.metric == metric]
-        rows = tuple(
+        rows = (
             (
                 *(code(level.cell), number(level.value), number(level.mean), number(level.deviation, 2)),
-                *(
-                    change_text(metric, level.change),
-                    (level.verdict, f" ({level.alert})" * bool(level.alert)),
-                ),
+                change_text(metric, level.change),
+                (level.verdict, f" ({level.alert})" * bool(level.alert)),
             )
             for level in own
         )
         better = parse_metric(metric).metric.direction
-        yield Section(f"{metric} in {own[0].unit}, {better} is better", (Table(columns, rows),))
+        yield Section(f"{metric} in {own[0].unit}, {better} is better", (make_table(titles, rows),))
 
 
 def nightly_report(document: TrackReportDocument) -> Report:

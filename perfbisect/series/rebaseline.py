@@ -14,7 +14,7 @@ from perfbisect.common.quantities import number, percent
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.model.metric import parse_metric
-from perfbisect.report.document import Column, Report, Table, Verdict
+from perfbisect.report.document import Report, Verdict, make_table
 from perfbisect.series.alerts import Alert, beside_worse, recovery
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.findings import SeriesChange
@@ -218,20 +218,15 @@ def _is_number(value: object) -> bool:
 
 def rebaseline_report(document: TrackRebaselineDocument) -> Report:
     """Report of ``track rebaseline``: the table of a rebaseline pull request."""
-    columns = (
-        *(Column("cell"), Column("metric")),
-        *(Column(name, numeric=True) for name in ("old", "mean", "new", "change", "n")),
-        Column("status"),
-    )
-    rows = tuple(
+    rows = (
         (
             *(row.cell, row.name, number(row.old, 6), number(row.mean, 6), number(row.new, 6)),
             *("-" if row.change is None else percent(row.change), str(row.n), _status_text(row)),
         )
         for row in document.rows
     )
-    verdict = Verdict(f"Means of {document.first} to {document.last}")
-    return Report("Baselines", verdict, (Table(columns, rows),))
+    table = make_table(("cell", "metric", "old*", "mean*", "new*", "change*", "n*", "status"), rows)
+    return Report("Baselines", Verdict(f"Means of {document.first} to {document.last}"), (table,))
 
 
 def _status_text(row: BaselineRow) -> str:

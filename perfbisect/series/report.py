@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from perfbisect.common.quantities import number, percent
 from perfbisect.model.metric import row
-from perfbisect.report.document import Column, Command, Items, Paragraph, Report, Section, Table, Verdict
+from perfbisect.report.document import Command, Items, Paragraph, Report, Section, Verdict, make_table
 from perfbisect.series.alerts import Alert, leading_alert, weight
 
 if TYPE_CHECKING:
@@ -108,13 +108,10 @@ def _event_section(event: str, alerts: Sequence[Alert]) -> Section:
     shapes = dict.fromkeys(a.shape for a in sorted(alerts, key=lambda alert: alert.size, reverse=True))
     cells = groupby(sorted(alerts, key=lambda alert: alert.cell), key=lambda alert: alert.cell)
     rows = tuple(_cell_row(list(group)) for _, group in cells)
-    columns = (
-        *(Column("alert"), Column("cell"), Column("metric"), Column("change", numeric=True)),
-        *(Column("95 % CI"), Column("nights", numeric=True), Column("")),
-    )
+    table = make_table(("alert", "cell", "metric", "change*", "95 % CI", "nights*", ""), rows)
     what = f"{first.first[:10]}  {first.cause}, {'/'.join(shapes)}"
     title = f"{what}: {len(alerts)} alerts of {len(rows)} cells  ({event})"
-    return Section(title, (Items(first.evidence[:_EVIDENCE_SHOWN]), Table(columns, rows)))
+    return Section(title, (Items(first.evidence[:_EVIDENCE_SHOWN]), table))
 
 
 def _cell_row(alerts: Sequence[Alert]) -> tuple[str, ...]:

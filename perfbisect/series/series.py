@@ -97,6 +97,12 @@ class CellSeries:
         """The host that measured each night; empty where it is not known."""
         return tuple(str(covariates.get("host") or "") for covariates in self.covariates)
 
+    def change(self, before: float, after: float) -> float | None:
+        """A value against another: as a share, or the difference where the metric is itself a share."""
+        if self.row.absolute:
+            return after - before
+        return after / before - 1 if before else None
+
     def segments(self) -> tuple[slice, ...]:
         """The stretches between boundaries: each is judged as a series of its own."""
         cuts = sorted({0, len(self.values), *(b.index for b in self.boundaries)})

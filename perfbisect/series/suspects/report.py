@@ -12,15 +12,14 @@ from perfbisect.jobs.documents import Document
 from perfbisect.model.commit_details import RequestPhase, Suspect
 from perfbisect.report.document import (
     Block,
-    Column,
     Command,
     Inline,
     Paragraph,
     Report,
     Section,
-    Table,
     Verdict,
     code,
+    make_table,
 )
 from perfbisect.series.alerts import Probability
 
@@ -61,19 +60,17 @@ def suspects_report(document: TrackSuspectsDocument) -> Report:
     if document.attributed:
         first = code(document.suspects[0].sha[:12])
         blocks.append(Paragraph(("attributed by revert to ", first, f": {document.attributed}")))
-    columns = (Column("P", numeric=True), Column("commit"), Column("date"), Column("subject"))
-    suspects = tuple(
+    suspects = (
         (probability(suspect.p), code(suspect.sha[:12]), suspect.date[:16], code(suspect.subject))
         for suspect in document.suspects
     )
     outside = f"P(none of them: another repository, the machine) {probability(document.p_outside_window)}"
-    blocks += [Table(columns, suspects), Paragraph(outside)]
+    blocks += [make_table(("P*", "commit", "date", "subject"), suspects), Paragraph(outside)]
     if left := document.of - len(document.suspects):
         blocks.append(Paragraph(f"{left} more commits are less likely than these"))
-    headings = (Column("commit"), Column("odds", numeric=True), Column("evidence"))
-    evidence = tuple(row for suspect in document.suspects for row in _evidence_rows(suspect))
+    evidence = (row for suspect in document.suspects for row in _evidence_rows(suspect))
     sections = (
-        Section("Evidence", (Table(headings, evidence),)),
+        Section("Evidence", (make_table(("commit", "odds*", "evidence"), evidence),)),
         Section("Next", (Paragraph(document.note), Command(document.bisect, "to settle it"))),
     )
     verdict = Verdict(f"{document.of} commits in its window")
