@@ -24,20 +24,32 @@ def current_digests() -> dict[str, str]:
 
 
 def _digest(model: Any) -> str:
-    text = json.dumps(_without_annotations(document_schema(model)), sort_keys=True)
+    schema = document_schema(model)
+    text = json.dumps(_restrictions(schema, schema.get("$defs", {}), ()), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _without_annotations(part: Any, named: bool = False) -> Any:
-    """Drop annotations; ``named``: the keys of ``part`` are names of fields or definitions."""
+def _restrictions(part: Any, definitions: dict[str, Any], within: tuple[str, ...], named: bool = False) -> Any:
+    """Without annotations, the order of fields and the names of definitions, whose contents stand instead.
+
+    ``within``: definitions around the part, for one that contains itself; ``named``: the keys of ``part`` are
+    names of fields.
+    """
     if isinstance(part, dict):
+        if "$ref" in part and not named:
+            name = part["$ref"].rpartition("/")[2]
+            if name in within:
+                return {"levels above": len(within) - within.index(name)}
+            return _restrictions(definitions[name], definitions, (*within, name))
         return {
-            key: _without_annotations(value, named=not named and key in ("properties", "$defs"))
+            key: sorted(value)
+            if key == "required" and not named
+            else _restrictions(value, definitions, within, named=not named and key == "properties")
             for key, value in part.items()
-            if named or key not in _ANNOTATIONS
+            if named or key not in _ANNOTATIONS | {"$defs"}
         }
     if isinstance(part, list):
-        return [_without_annotations(item) for item in part]
+        return [_restrictions(item, definitions, within) for item in part]
     return part
 
 
