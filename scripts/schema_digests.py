@@ -29,7 +29,9 @@ def _digest(model: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _restrictions(part: Any, definitions: dict[str, Any], within: tuple[str, ...], named: bool = False) -> Any:
+def _restrictions(
+    part: Any, definitions: dict[str, Any], within: tuple[str, ...], named: bool = False
+) -> Any:
     """Without annotations, the order of fields and the names of definitions, whose contents stand instead.
 
     ``within``: definitions around the part, for one that contains itself; ``named``: the keys of ``part`` are

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,22 +19,16 @@ from perfbisect.bisect.search_events import SEARCHING, to_search_events
 from perfbisect.bisect.summary import next_command, summarize
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
-    CellDocument,
     ChangeDocument,
     CommandsDocument,
     Document,
-    LaunchDocument,
-    LongDocument,
+    MeasuredDocument,
     MetricDocument,
-    MinutesDocument,
-    cell_document,
     change_document,
-    launch_document,
     log_differences,
+    measured_fields,
     metric_document,
-    minutes_document,
     reported_value,
-    versions,
 )
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
@@ -138,7 +132,7 @@ class FleetMachineDocument(Document):
     out_of_use: str = ""
 
 
-class ReportDocument(LongDocument):
+class ReportDocument(MeasuredDocument):
     """How a bisection ended, or how far it is: ``bisect``, ``resume``, ``report``."""
 
     shown: ClassVar[Mapping[str, int]] = {
@@ -150,15 +144,9 @@ class ReportDocument(LongDocument):
         "cherry_picks": 10,
     }
     schema_: Literal["perfbisect.report/2"] = Field(default="perfbisect.report/2", alias="schema")
-    job: str
-    cell: CellDocument
     environment: str
     client: str
-    launches: tuple[LaunchDocument, ...]
-    minutes: MinutesDocument
     reproduce: CommandsDocument
-    versions: dict[str, Any]
-    notes: tuple[str, ...]
     folder: str
     outcome: BisectOutcome
     summary: tuple[str, ...]
@@ -249,7 +237,14 @@ def build_document(result: BisectResult) -> ReportDocument:
     again = result.replication
     example = next((x.attempt for x in reversed(result.measured) if x.change_id == shown.id), None)
     return ReportDocument(
-        job=result.job.id,
+        **measured_fields(
+            result.job,
+            plan,
+            cell,
+            records,
+            lambda launch: launched[launch.change_id],
+            minutes_saved(result.events, records),
+        ),
         outcome=outcome.verdict if outcome else "inconclusive" if result.is_recast else "unfinished",
         summary=tuple(summarize(result)),
         next=next_command(result),
@@ -266,7 +261,6 @@ def build_document(result: BisectResult) -> ReportDocument:
         share=outcome.share if outcome else None,
         guards=_guards(result),
         beliefs=_belief_document(result.beliefs) if result.beliefs else None,
-        cell=cell_document(cell, plan.ref),
         metric=metric_document(plan.ref, plan.smallest_effect),
         repository=plan.setting.repository,
         environment=plan.setting.environment,
@@ -276,7 +270,6 @@ def build_document(result: BisectResult) -> ReportDocument:
         changes=len(changes),
         positions=len(positions),
         history=positions,
-        launches=tuple(launch_document(x, launched[x.change_id], plan.ref) for x in records),
         skips=skips,
         merged=tuple(position for position in positions if len(position.changes) > 1),
         not_tested=tuple(
@@ -284,10 +277,7 @@ def build_document(result: BisectResult) -> ReportDocument:
             for position in positions
             if position.index not in measured and position.changes[0].id not in skipped
         ),
-        minutes=minutes_document(records, plan.budget, minutes_saved(result.events, records)),
         reproduce=commands_document(cell, plan.setting, shown, example),
-        versions=versions(plan.setting, records),
-        notes=plan.notes,
         steps=tuple(
             StepDocument(
                 culprits=tuple(positions[index] for index in step.culprits),

@@ -19,7 +19,7 @@ from perfbisect.cells.deploy import DeployText, deploy_changes
 from perfbisect.changes.history import Branch
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.jobs.plans import JobPlan, MeasurementConfig, PlanPart, cell_data, runs_per_launch
+from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig, PlanPart, cell_data, runs_per_launch
 from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change, History
@@ -48,7 +48,7 @@ class Position(PlanPart):
         return self.changes[0]
 
 
-class BisectPlan(JobPlan):
+class BisectPlan(BudgetedPlan):
     """Position 0 is the earlier end, the last one the later; budget and costs are in minutes."""
 
     noun: ClassVar[str] = "bisection"
@@ -58,7 +58,6 @@ class BisectPlan(JobPlan):
     max_runs: int
     costs: Costs
     seed: int = 0
-    notes: tuple[str, ...] = ()
     direction: Direction = "regression"
     """Whether the later end is worse or better."""
     all_steps: bool = False

@@ -30,19 +30,14 @@ from perfbisect.jobs.documents import (
     ChangeDocument,
     CommandsDocument,
     Document,
-    LaunchDocument,
-    LongDocument,
+    MeasuredDocument,
     MetricDocument,
-    MinutesDocument,
-    cell_document,
     change_document,
-    launch_document,
     log_differences,
+    measured_fields,
     metric_document,
-    minutes_document,
     reported_value,
     spread,
-    versions,
 )
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
@@ -54,23 +49,11 @@ from perfbisect.stats.ab_test import Word
 CheckWord = Literal["passed", "failed", "inconclusive"]
 
 
-class MeasuredDocument(LongDocument):
-    """What the documents of a run, a check and a comparison have in common, finished or not."""
-
-    shown: ClassVar[Mapping[str, int]] = {"launches": -4}
-    job: str
-    finished: bool
-    cell: CellDocument
-    launches: tuple[LaunchDocument, ...] = ()
-    minutes: MinutesDocument
-    versions: dict[str, Any] = Field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    folder: str
-
-
 class VerdictDocument(MeasuredDocument):
     """A verdict in sentences, the next command, and the effect with its 95 % interval, None before one."""
 
+    finished: bool
+    folder: str
     summary: tuple[str, ...]
     next: str
     effect: float | None
@@ -333,6 +316,8 @@ class RunDocument(MeasuredDocument):
 
     shown: ClassVar[Mapping[str, int]] = {"launches": -8}
     schema_: Literal["perfbisect.run/2"] = Field(default="perfbisect.run/2", alias="schema")
+    finished: bool
+    folder: str
     change: ChangeDocument
     headline: MetricDocument
     metrics: tuple[RunMetricDocument, ...]
@@ -462,19 +447,15 @@ def check_of_comparison(document: CompareDocument) -> CheckDocument:
 
 def _job_fields(result: JobResult[MeasurementPlanT]) -> dict[str, Any]:
     """The fields that all documents have."""
-    plan, metric = result.plan, result.plan.ref
-    return {
-        "job": result.job.id,
-        "finished": result.finished,
-        "cell": cell_document(result.cells[0], metric),
-        "launches": tuple(
-            launch_document(launch, plan.sides[launch.position].change, metric) for launch in result.launches
-        ),
-        "minutes": minutes_document(result.launches, plan.budget or 0.0, result.minutes_saved),
-        "versions": versions(plan.setting, result.launches),
-        "notes": plan.notes,
-        "folder": str(result.job.path),
-    }
+    shared = measured_fields(
+        result.job,
+        result.plan,
+        result.cells[0],
+        result.launches,
+        lambda launch: result.plan.sides[launch.position].change,
+        result.minutes_saved,
+    )
+    return {**shared, "finished": result.finished, "folder": str(result.job.path)}
 
 
 def _effect_fields(result: JobResult[Any]) -> dict[str, Any]:

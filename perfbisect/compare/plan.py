@@ -18,7 +18,7 @@ from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.fleet.forecast import MachineForecastDocument, forecast_machine
 from perfbisect.jobs.estimates import learnt_noise
 from perfbisect.jobs.plans import (
-    JobPlan,
+    BudgetedPlan,
     MeasurementConfig,
     PlanPart,
     cell_data,
@@ -109,7 +109,7 @@ class SidePlan(PlanPart):
         return self.change.short + (f"+{self.variant}" if self.variant else "")
 
 
-class MeasurementPlan(JobPlan):
+class MeasurementPlan(BudgetedPlan):
     """Launches of the sides in turn, ``runs`` each, until the verdict stands; budget in minutes."""
 
     purpose: ClassVar[Purpose] = "run"
@@ -117,8 +117,6 @@ class MeasurementPlan(JobPlan):
     advice: ClassVar[str] = "read the log; choose another --at or --env"
 
     runs: int
-    notes: tuple[str, ...] = ()
-    budget: float | None = None
     further: tuple[str, ...] = ()
     """Metrics that are judged too, besides ``metric``."""
 

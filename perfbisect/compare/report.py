@@ -11,7 +11,6 @@ from perfbisect.compare.documents import (
     CompareDocument,
     ComparePlanDocument,
     LaunchPlanDocument,
-    MeasuredDocument,
     MetricCheckDocument,
     MetricComparisonDocument,
     RecordedDocument,
@@ -24,7 +23,7 @@ from perfbisect.compare.documents import (
     check_of_comparison,
 )
 from perfbisect.fleet.forecast import machine_rows
-from perfbisect.jobs.documents import CommandsDocument, MetricDocument
+from perfbisect.jobs.documents import CommandsDocument, MeasuredDocument, MetricDocument
 from perfbisect.report.document import (
     Block,
     Column,

@@ -11,7 +11,7 @@ from perfbisect.common.quantities import minutes
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.explain.hunk_search import HunkSearchPlan
-from perfbisect.jobs.plans import JobPlan, MeasurementConfig, PlanPart, cell_data, runs_per_launch
+from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig, PlanPart, cell_data, runs_per_launch
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
@@ -54,7 +54,7 @@ class HunkGroupPart(PlanPart):
         return tuple((hunk.path, hunk.index) for hunk in self.hunks)
 
 
-class HunksPlan(JobPlan):
+class HunksPlan(BudgetedPlan):
     """A search of a commit's hunks. ``budget`` in minutes."""
 
     noun: ClassVar[str] = "search of hunks"
@@ -72,7 +72,6 @@ class HunksPlan(JobPlan):
     runs: int
     budget: float
     seed: int = 0
-    notes: tuple[str, ...] = ()
 
     @property
     def changes(self) -> tuple[Change, ...]:

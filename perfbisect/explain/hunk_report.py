@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-from typing import Any, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -16,19 +16,13 @@ from perfbisect.explain.hunk_plan import HunkPart, HunksPlan
 from perfbisect.explain.hunk_search import HunkEvent, HunkOutcome, Node, NodeResult, NodeUnusable
 from perfbisect.jobs.commands import follow_up_command
 from perfbisect.jobs.documents import (
-    CellDocument,
     ChangeDocument,
     Document,
-    LaunchDocument,
-    LongDocument,
+    MeasuredDocument,
     MetricDocument,
-    MinutesDocument,
-    cell_document,
     change_document,
-    launch_document,
+    measured_fields,
     metric_document,
-    minutes_document,
-    versions,
 )
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import plan_cell
@@ -88,12 +82,11 @@ class NodeEffectDocument(Document):
     unusable: str = ""
 
 
-class HunksDocument(LongDocument):
+class HunksDocument(MeasuredDocument):
     """Which hunk of a commit carries its step: ``explain --hunks``, ``resume``, ``report``."""
 
     shown: ClassVar[Mapping[str, int]] = {"launches": -4, "groups": 20, "excluded": 10}
     schema_: Literal["perfbisect.hunks/1"] = Field(default="perfbisect.hunks/1", alias="schema")
-    job: str
     finished: bool
     verdict: Literal["found", "no single group", "too small", "unfinished"]
     reason: Literal["", "shared", "interaction", "inseparable", "effect", "noise", "budget"]
@@ -103,7 +96,6 @@ class HunksDocument(LongDocument):
     """The job whose culprit is explained."""
     culprit: ChangeDocument
     parent: str
-    cell: CellDocument
     metric: MetricDocument
     environment: str
     groups: tuple[HunkGroupDocument, ...]
@@ -116,10 +108,6 @@ class HunksDocument(LongDocument):
     excluded: tuple[str, ...]
     patch: str
     """The file that takes the named group back: ``CULPRIT+patch:FILE``."""
-    launches: tuple[LaunchDocument, ...]
-    minutes: MinutesDocument
-    versions: dict[str, Any]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -162,7 +150,7 @@ def make_hunks_document(result: HunksResult) -> HunksDocument:
     by_node = {document.groups: document for document in asked}
     everything = _numbers(plan.search.everything)
     return HunksDocument(
-        job=result.job.id,
+        **measured_fields(result.job, plan, plan_cell(plan), result.records, change_of),
         finished=outcome is not None,
         verdict=outcome.verdict if outcome else "unfinished",
         reason=outcome.reason if outcome else "",
@@ -171,7 +159,6 @@ def make_hunks_document(result: HunksResult) -> HunksDocument:
         source=plan.source,
         culprit=change_document(plan.culprit),
         parent=plan.parent,
-        cell=cell_document(plan_cell(plan), plan.ref),
         metric=metric_document(plan.ref, plan.smallest_effect),
         environment=plan.setting.environment,
         groups=tuple(
@@ -188,10 +175,6 @@ def make_hunks_document(result: HunksResult) -> HunksDocument:
         asked=asked,
         excluded=plan.left_out,
         patch=result.patch,
-        launches=tuple(launch_document(launch, change_of(launch), plan.ref) for launch in result.records),
-        minutes=minutes_document(result.records, plan.budget),
-        versions=versions(plan.setting, result.records),
-        notes=plan.notes,
     )
 
 

@@ -31,18 +31,11 @@ from perfbisect.explain.profile_report import (
 )
 from perfbisect.explain.stacks import read_folded
 from perfbisect.explain.trace import TraceProfile, read_trace
-from perfbisect.jobs.documents import (
-    cell_document,
-    change_document,
-    launch_document,
-    metric_document,
-    minutes_document,
-    versions,
-)
+from perfbisect.jobs.documents import change_document, measured_fields, metric_document
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.loop import LaunchPolicy, fits_budget, run_sequentially
-from perfbisect.jobs.plans import JobPlan, plan_cell, require_plan
+from perfbisect.jobs.plans import BudgetedPlan, plan_cell, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
@@ -61,7 +54,7 @@ _ORDER: Final = (0, 1, 1, 0)
 _FILES: Final = TypeAdapter(ProfileFiles)
 
 
-class ProfilePlan(JobPlan):
+class ProfilePlan(BudgetedPlan):
     """Profile launches of two sides, A B B A. ``source``: the job that is explained.
 
     ``is_slower``: whether that job showed that B is slower; ``cell``: before variants; ``objects``: folder of
@@ -77,7 +70,6 @@ class ProfilePlan(JobPlan):
     launches: int = MOST_LAUNCHES
     budget: float
     objects: str = ""
-    notes: tuple[str, ...] = ()
 
     @property
     def sides(self) -> tuple[SidePlan, SidePlan]:
@@ -261,21 +253,17 @@ def profile_document(job: Job, events: Sequence[JournalEvent]) -> ProfileDocumen
     plan, records = require_plan(job, events, ProfilePlan), launches(events)
     stored = next((event.data.get("result") for event in reversed(events) if event.kind == "verdict"), None)
     result = None if stored is None else ProfileResultDocument.model_validate(stored)
-    rows = tuple(launch_document(x, plan.sides[x.position].change, plan.ref) for x in records)
     return ProfileDocument(
-        job=job.id,
+        **measured_fields(
+            job, plan, plan_cell(plan), records, lambda launch: plan.sides[launch.position].change
+        ),
         source=plan.source,
         finished=finished(events),
         a=change_document(plan.a.change),
         b=change_document(plan.b.change),
-        cell=cell_document(plan_cell(plan), plan.ref),
         metric=metric_document(plan.ref, plan.smallest_effect),
         result=result,
-        launches=rows,
         files=tuple(file for record in records for file in recordings(record)),
-        minutes=minutes_document(records, plan.budget),
-        notes=plan.notes,
-        versions=versions(plan.setting, records),
         next=_next_command(job, plan, result),
     )
 

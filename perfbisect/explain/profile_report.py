@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -12,15 +12,7 @@ from perfbisect.explain.diff import DiffPlace
 from perfbisect.explain.functions import FunctionGrowth
 from perfbisect.explain.summary import profile_sentence
 from perfbisect.explain.trace import CountDifference, kernel_family
-from perfbisect.jobs.documents import (
-    CellDocument,
-    ChangeDocument,
-    Document,
-    LaunchDocument,
-    LongDocument,
-    MetricDocument,
-    MinutesDocument,
-)
+from perfbisect.jobs.documents import ChangeDocument, Document, MeasuredDocument, MetricDocument
 from perfbisect.report.diffs import MARK, DiffDocument, marked_part
 from perfbisect.report.document import (
     Block,
@@ -140,23 +132,18 @@ class ProfileResultDocument(Document):
     """The diff between the sides, with the lines marked that ``place`` and ``link`` name."""
 
 
-class ProfileDocument(LongDocument):
+class ProfileDocument(MeasuredDocument):
     """``perfbisect explain JOB --profile``; ``source``: that job."""
 
+    shown: ClassVar[Mapping[str, int]] = {}
     schema_: Literal["perfbisect.profile/1"] = Field(default="perfbisect.profile/1", alias="schema")
-    job: str
     source: str
     finished: bool
     a: ChangeDocument
     b: ChangeDocument
-    cell: CellDocument
     metric: MetricDocument
     result: ProfileResultDocument | None
-    launches: tuple[LaunchDocument, ...]
     files: tuple[RecordingDocument, ...]
-    minutes: MinutesDocument
-    notes: tuple[str, ...]
-    versions: dict[str, Any]
     next: str
 
     def brief(self) -> ProfileDocument:

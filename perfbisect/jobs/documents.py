@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 import perfbisect
-from perfbisect.jobs.plans import MeasurementConfig
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig
 from perfbisect.jobs.replay import LaunchRecord, lost_minutes
 from perfbisect.model.attempt import Attempt, Purpose, key
 from perfbisect.model.cell import Cell, describe_cell
@@ -143,6 +144,18 @@ class MinutesDocument(Document):
     """Minutes that were not waited for, since work overlapped: imports with a start, a build with a bench."""
 
 
+class MeasuredDocument(LongDocument):
+    """What the documents of all kinds of jobs have in common, finished or not."""
+
+    shown: ClassVar[Mapping[str, int]] = {"launches": -4}
+    job: str
+    cell: CellDocument
+    launches: tuple[LaunchDocument, ...] = ()
+    minutes: MinutesDocument
+    versions: dict[str, Any] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
 class ErrorDocument(Document):
     """An error: what was tried and came back, where to look, what comes next."""
 
@@ -152,6 +165,25 @@ class ErrorDocument(Document):
     exit_code: int
     where: str | None
     next: str | None
+
+
+def measured_fields(
+    job: Job,
+    plan: BudgetedPlan,
+    cell: Cell,
+    records: Sequence[LaunchRecord],
+    change_of: Callable[[LaunchRecord], Change],
+    saved: float = 0.0,
+) -> dict[str, Any]:
+    """The fields of a :class:`MeasuredDocument`; ``saved``: minutes that were not waited for."""
+    return {
+        "job": job.id,
+        "cell": cell_document(cell, plan.ref),
+        "launches": tuple(launch_document(launch, change_of(launch), plan.ref) for launch in records),
+        "minutes": minutes_document(records, plan.budget or 0.0, saved),
+        "versions": versions(plan.setting, records),
+        "notes": plan.notes,
+    }
 
 
 def change_document(change: Change) -> ChangeDocument:

@@ -91,6 +91,13 @@ class JobPlan(PlanPart):
         return self.min_effect or metric.metric.smallest_effect
 
 
+class BudgetedPlan(JobPlan):
+    """A plan whose launches are made until its verdict; ``budget`` in minutes, None: unlimited."""
+
+    budget: float | None = None
+    notes: tuple[str, ...] = ()
+
+
 PlanT = TypeVar("PlanT", bound=JobPlan)
 _OutcomeT = TypeVar("_OutcomeT")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from perfbisect.jobs.documents import Document, MetricDocument
+from perfbisect.jobs.documents import MeasuredDocument, MetricDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import PlanT
@@ -15,7 +15,7 @@ from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.report.document import Report
 
-DocumentT = TypeVar("DocumentT", bound=Document)
+DocumentT = TypeVar("DocumentT", bound=MeasuredDocument)
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,7 @@ class Amendment:
 
 @dataclass(frozen=True)
 class JobKind(Generic[PlanT, DocumentT]):
-    """A kind of job. The caller of ``run`` holds the job's lock.
-
-    Every document has ``cell``, ``launches`` and ``minutes``.
-    """
+    """A kind of job. The caller of ``run`` holds the job's lock."""
 
     plan: type[PlanT]
     run: Callable[[Job, JobContext], DocumentT]

@@ -19,21 +19,18 @@ from perfbisect.commands.session import slots_for
 from perfbisect.commands.wiring import load_profile
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_USAGE, Interrupted
-from perfbisect.jobs.documents import (
-    CellDocument,
-    Document,
-    LaunchDocument,
-    MetricDocument,
-    MinutesDocument,
-    cell_document,
-    launch_document,
-    metric_document,
-    minutes_document,
-)
+from perfbisect.jobs.documents import MeasuredDocument, MetricDocument, measured_fields, metric_document
 from perfbisect.jobs.folders import Job, Jobs, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.loop import LaunchPolicy, run_sequentially
-from perfbisect.jobs.plans import JobPlan, MeasurementConfig, cell_data, plan_cell, require_plan, write_plan
+from perfbisect.jobs.plans import (
+    BudgetedPlan,
+    MeasurementConfig,
+    cell_data,
+    plan_cell,
+    require_plan,
+    write_plan,
+)
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
@@ -45,7 +42,7 @@ from perfbisect.report.kind import JobKind, JobStatus
 from tests.jobs.world import Clock, World, cell, history
 
 
-class SoakPlan(JobPlan):
+class SoakPlan(BudgetedPlan):
     """Launches of one change, none of which may be slower than ``limit``."""
 
     noun: ClassVar[str] = "soak"
@@ -59,14 +56,11 @@ class SoakPlan(JobPlan):
         return (self.change,)
 
 
-class SoakDocument(Document):
+class SoakDocument(MeasuredDocument):
     schema_: Literal["toy.soak/1"] = Field(default="toy.soak/1", alias="schema")
     finished: bool
     slow: int
-    cell: CellDocument
     metric: MetricDocument
-    launches: tuple[LaunchDocument, ...]
-    minutes: MinutesDocument
 
 
 def soak_policy(plan: SoakPlan) -> LaunchPolicy:
@@ -81,14 +75,12 @@ def soak_policy(plan: SoakPlan) -> LaunchPolicy:
 
 def soak_document(job: Job, events: Sequence[JournalEvent]) -> SoakDocument:
     plan, seen = require_plan(job, events, SoakPlan), launches(events)
-    rows = tuple(launch_document(launch, plan.change, plan.ref) for launch in seen)
+    fields = measured_fields(job, plan, plan_cell(plan), seen, lambda _: plan.change)
     return SoakDocument(
+        **fields,
         finished=finished(events),
-        slow=sum(row.value is not None and row.value > plan.limit for row in rows),
-        cell=cell_document(plan_cell(plan), plan.ref),
+        slow=sum(row.value is not None and row.value > plan.limit for row in fields["launches"]),
         metric=metric_document(plan.ref),
-        launches=rows,
-        minutes=minutes_document(seen, 0.0),
     )
 
 
