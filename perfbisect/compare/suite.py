@@ -63,7 +63,7 @@ def suite(jobs: Sequence[Job], tools: JobContext, *, until: int) -> tuple[CellOu
             # A cell under which the server died comes last, so that the others are measured.
             _Start(sorted(pending, key=lambda member: member.failed_server), tools).run()
             for member in pending:
-                member.launches.wait_for_machine()
+                member.launches.failures.wait()
         return tuple(member.conclude() for member in members)
 
 

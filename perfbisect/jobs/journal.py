@@ -9,8 +9,11 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.measure.attempt import plain
@@ -38,6 +41,13 @@ EventKind = Literal[
 SCHEMA: Final = 1
 KINDS: Final[frozenset[str]] = frozenset(get_args(EventKind))
 
+
+def _zoned(time: str) -> str:
+    if datetime.fromisoformat(time).tzinfo is None:
+        raise ValueError("a time has a zone")
+    return time
+
+
 Clock = Callable[[], datetime]
 """Returns the current time with its zone."""
 
@@ -46,9 +56,9 @@ Clock = Callable[[], datetime]
 class JournalEvent:
     """One line of a journal: ``seq`` counts from 0, ``time`` is ISO 8601 in UTC."""
 
-    seq: int
-    time: str
-    kind: EventKind
+    seq: Annotated[int, Field(strict=True, ge=0)]
+    time: Annotated[str, AfterValidator(_zoned)]
+    kind: Annotated[EventKind, Field(alias="event")]
     data: Mapping[str, Any]
 
     def line(self) -> str:
@@ -61,6 +71,9 @@ class JournalEvent:
             "data": self.data,
         }
         return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+_EVENT = TypeAdapter(JournalEvent)
 
 
 class NewerSchemaError(ValueError):
@@ -87,16 +100,11 @@ def parse(line: str) -> JournalEvent:
         raise ValueError(f"schema {version!r} is not a version")
     if version > SCHEMA:
         raise NewerSchemaError(f"schema {version} is newer than {SCHEMA}")
-    seq, time, kind, data = (document.get(name) for name in ("seq", "time", "event", "data"))
-    if isinstance(seq, bool) or not isinstance(seq, int) or seq < 0:
-        raise ValueError(f"seq {seq!r} is not a number from 0")
-    if not isinstance(time, str) or datetime.fromisoformat(time).tzinfo is None:
-        raise ValueError(f"time {time!r} is not a time with its zone")
-    if kind not in KINDS:
-        raise ValueError(f"event {kind!r} is none of {', '.join(sorted(KINDS))}")
-    if not isinstance(data, dict):
-        raise ValueError("data is not an object")
-    return JournalEvent(seq, time, kind, data)
+    try:
+        return _EVENT.validate_python(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{first['loc'][0]} {first['input']!r}: {first['msg']}") from error
 
 
 @dataclass(frozen=True)
@@ -123,7 +131,7 @@ def read(path: Path) -> Contents:
         raise MachineError(f"the journal cannot be read: {error}", where=path) from error
     events: list[JournalEvent] = []
     whole = 0
-    lines = _lines(raw)
+    lines = BytesIO(raw).readlines()
     for number, line in enumerate(lines):
         last = number == len(lines) - 1
         try:
@@ -202,16 +210,16 @@ class Journal:
                 written += os.write(self._file, line[written:])
             os.fsync(self._file)
             self._written = (*events, event), size + len(line)
-        except OSError as error:
-            self._undo()
+        except BaseException as error:  # also Ctrl-C: the file stays consistent with this object
+            with contextlib.suppress(OSError):  # else the next append or opening cuts off half a line
+                self._cut()
+            if not isinstance(error, OSError):
+                raise
             raise MachineError(
                 f"the journal's {kind!r} line could not be written: {error.strerror or error}",
                 where=self.path,
                 next_step=f"make room on the disk, then: perfbisect resume {self.path.parent.name}",
             ) from error
-        except BaseException:  # Ctrl-C: keep the file consistent with this object
-            self._undo()
-            raise
         self._half = False
         return event
 
@@ -226,18 +234,8 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _undo(self) -> None:
-        """Cut off half a line; if that fails, the next append or opening does it."""
-        with contextlib.suppress(OSError):
-            self._cut()
-
     def _cut(self) -> None:
+        """Cut off half a line."""
         if self._half:
             os.ftruncate(self._file, self._written[1])
             self._half = False
-
-
-def _lines(raw: bytes) -> list[bytes]:
-    parts = raw.split(b"\n")
-    lines = [part + b"\n" for part in parts[:-1]]
-    return lines + ([parts[-1]] if parts[-1] else [])

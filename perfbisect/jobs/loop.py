@@ -59,9 +59,10 @@ class Failures:
         return max(0.0, min(self._until.values()) - self.tools.seconds())
 
     def wait(self) -> None:
-        """Wait until the first back-off ends."""
-        first = min(self._until, key=lambda name: self._until[name])
-        self.tools.wait(max(0.0, self._until.pop(first) - self.tools.seconds()))
+        """Wait until the first back-off ends, if a slot backs off."""
+        if self._until:
+            first = min(self._until, key=lambda name: self._until[name])
+            self.tools.wait(max(0.0, self._until.pop(first) - self.tools.seconds()))
 
     def after(self, launch: LaunchRecord) -> None:
         """Account for an ended launch; a slot backs off after a failure of the machine.
@@ -152,20 +153,15 @@ class PolicyLaunches:
 
     def __init__(self, job: Job, journal: Journal, tools: JobContext, policy: LaunchPolicy) -> None:
         self._journal, self._tools, self._policy = journal, tools, policy
-        self._failures, self._replay = Failures(job, tools), JournalReplay()
+        self.failures, self._replay = Failures(job, tools), JournalReplay()
         self._order: LaunchRequest | None = None
         self._retried: LaunchRecord | None = None
-        self._slot = tools.slots[0]
-
-    @property
-    def slot(self) -> Slot:
+        self.slot = tools.slots[0]
         """Of the announced launch."""
-        return self._slot
 
     def _choose_slot(self) -> Slot:
         """The slot of the next launch; launches of a block that cannot go on are discarded."""
-        used = self._failures.slots
-        slots = [slot for slot in self._tools.slots if slot.name in used]
+        slots = self.failures.in_use
         machines = list({slot.machine: slot for slot in reversed(slots)}.values())[::-1]
         block = self._policy.block
         if not block or len(self._tools.slots) == 1:
@@ -186,8 +182,8 @@ class PolicyLaunches:
 
     def announce(self, place: str = "") -> LaunchRequest | str:
         """The next launch, which is announced; or why there is none. ``place``: more of why it is made."""
-        self._slot = self._choose_slot()
-        records, slot = self.records, self._slot.name
+        self.slot = self._choose_slot()
+        records, slot = self.records, self.slot.name
         order = self._policy.next(records)
         if isinstance(order, str):
             return order
@@ -224,18 +220,8 @@ class PolicyLaunches:
         unit, lost = policy.metric.metric.unit, lost_minutes(records)
         self._tools.sink(LaunchEnded(document, unit, used, policy.budget, lost))
         if ended.refused and (not ended.built or self._retried is not None):
-            raise self._failures.broken(ended, order.side or order.change.short, policy.advice)
-        self._failures.after(ended)
-
-    @property
-    def rest(self) -> float | None:
-        """Seconds until the slot can be used again, after a failure of the machine; None: now."""
-        return self._failures.rest
-
-    def wait_for_machine(self) -> None:
-        """Wait until the slot can be used again, after a failure of the machine."""
-        if self.rest is not None:
-            self._failures.wait()
+            raise self.failures.broken(ended, order.side or order.change.short, policy.advice)
+        self.failures.after(ended)
 
 
 def run_sequentially(
@@ -249,7 +235,7 @@ def run_sequentially(
     while isinstance(order := launches.announce(), LaunchRequest):
         pool.start(order, launches.slot)
         launches.finish(pool.ended())
-        launches.wait_for_machine()
+        launches.failures.wait()
     return order
 
 
@@ -266,9 +252,9 @@ def launch_in_steps(
         while (ended := pool.ended(poll)) is None:
             yield 0.0
         launches.finish(ended)
-        if launches.rest is not None:
-            yield launches.rest
-            launches.wait_for_machine()
+        if launches.failures.rest is not None:
+            yield launches.failures.rest
+            launches.failures.wait()
     return order
 
 

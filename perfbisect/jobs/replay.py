@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.measure.attempt import from_dict
@@ -26,8 +28,8 @@ class LaunchRecord:
     runs: int
     why: str
     folder: str
-    token: str
     started_at: str
+    token: str = ""
     slot: str = ""
     machine: str = ""
     """Of a fleet; empty: this machine."""
@@ -72,6 +74,9 @@ class LaunchRecord:
         return self.failure is None or self.failure.phase != "build"
 
 
+_LAUNCH = TypeAdapter(LaunchRecord)
+
+
 class JournalReplay:
     """The launches of a job in start order; reads each event of its journal once."""
 
@@ -88,7 +93,10 @@ class JournalReplay:
         for event in events[self._read :]:
             try:
                 if event.kind == "started":
-                    launch = _started(event, len(self._launches) + 1)
+                    data = dict(event.data)
+                    names = {"attempt_id": data.pop("attempt"), "change_id": data.pop("change")}
+                    numbered = {"number": len(self._launches) + 1, "started_at": event.time}
+                    launch = _LAUNCH.validate_python({**data, **names, **numbered})
                     self._launches[launch.attempt_id] = launch
                 elif event.kind in ("launched", "abandoned", "finished", "failed", "discarded"):
                     attempt = event.data.get("attempt")
@@ -107,26 +115,6 @@ class JournalReplay:
 def launches(events: Sequence[JournalEvent]) -> tuple[LaunchRecord, ...]:
     """All launches of a job; UsageError if an event cannot be parsed."""
     return JournalReplay().read(events)
-
-
-def _started(event: JournalEvent, number: int) -> LaunchRecord:
-    data = event.data
-    return LaunchRecord(
-        number=number,
-        attempt_id=str(data["attempt"]),
-        position=int(data["position"]),
-        change_id=str(data["change"]),
-        purpose=data["purpose"],
-        runs=int(data["runs"]),
-        why=str(data["why"]),
-        folder=str(data["folder"]),
-        token=str(data.get("token", "")),
-        started_at=event.time,
-        slot=str(data.get("slot", "")),
-        machine=str(data.get("machine", "")),
-        at=None if data.get("at") is None else float(data["at"]),
-        trial=tuple(map(int, data.get("trial", ()))),
-    )
 
 
 def _updated(launch: LaunchRecord, event: JournalEvent) -> LaunchRecord:

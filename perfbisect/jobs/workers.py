@@ -69,11 +69,7 @@ class WorkerPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop(failed=error is not None)
-
-    def stop(self) -> None:
-        """End running attempts that are no longer needed."""
-        self._stop(failed=False)
+        self.stop(failed=error is not None)
 
     @property
     def busy(self) -> frozenset[str]:
@@ -139,7 +135,7 @@ class WorkerPool:
             (request.folder / PHASE_FILE).unlink(missing_ok=True)
             self._results.put((slot, result))
 
-    def _stop(self, failed: bool) -> None:
+    def stop(self, failed: bool = False) -> None:
         """End every running attempt.
 
         After a failure they stay open in the journal, to be recovered on resume; otherwise they are recorded
