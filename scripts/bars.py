@@ -10,9 +10,7 @@ a module with ``EXPERIMENTS``.
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import multiprocessing
 import os
 import secrets
 import sys
@@ -22,11 +20,10 @@ from dataclasses import dataclass
 from multiprocessing.pool import Pool
 from typing import Literal
 
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")
+import numpy as np
+from scipy.special import betaincinv
 
-import numpy as np  # noqa: E402
-from scipy.special import betaincinv  # noqa: E402
+from scripts.simulation import parser, print_head, print_row, process_pool
 
 AREAS: Mapping[str, str] = {"detection": "scripts.detection_bars"}
 ERROR = 0.05  # probability of a bound on the wrong side of the truth
@@ -107,18 +104,17 @@ def _sample(experiment: Experiment, own_seeds: Sequence[int], pool: Pool) -> lis
 
 def main(argv: list[str] | None = None) -> int:
     """Print the counts; 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seed", type=int, help="default: drawn and printed")
-    parser.add_argument("--only", action="append", choices=list(AREAS), default=[], help="an area")
-    parser.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of trials")
-    parser.add_argument("--procs", type=int, default=len(os.sched_getaffinity(0)))
-    options = parser.parse_args(argv)
+    made = parser(__doc__)
+    made.add_argument("--seed", type=int, help="default: drawn and printed")
+    made.add_argument("--only", action="append", choices=list(AREAS), default=[], help="an area")
+    made.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of trials")
+    made.add_argument("--procs", type=int, default=len(os.sched_getaffinity(0)))
+    options = made.parse_args(argv)
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     print(f"seed {seed}\n")
-    print("| area | world | claim | counted | 95 % bounds | |")
-    print("|---|---|---|---|---|---|", flush=True)
+    print_head("area", "world", "claim", "counted", "95 % bounds", "")
     missed = 0
-    with multiprocessing.get_context("spawn").Pool(options.procs) as pool:
+    with process_pool(options.procs) as pool:
         for area in options.only or AREAS:
             experiments: Sequence[Experiment] = importlib.import_module(AREAS[area]).EXPERIMENTS
             for count in check(experiments, seed, options.scale, pool):
@@ -127,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
                 cells = [area, count.experiment, f"{bar.claim}: {bar.bound} {100 * bar.share:g} %"]
                 cells += [f"{count.events} of {count.trials} = {share:.1f} %"]
                 cells += [f"{100 * low:.1f} to {100 * high:.1f} %", "**missed**" if count.missed else "holds"]
-                print(f"| {' | '.join(cells)} |", flush=True)
+                print_row(cells)
                 missed += count.missed
     print(f"\n{missed} missed" if missed else "\nevery bar holds")
     return int(missed > 0)

@@ -1,7 +1,7 @@
 """Does the bisection hold what it says? Simulated worlds with what real machines add; nothing else is needed.
 
-    python scripts/calibrate.py --seeds 100 --procs 2
-    python scripts/calibrate.py --worlds "half speed; environment" --seeds 400 --first 1000
+    python -m scripts.calibrate --seeds 100 --procs 2
+    python -m scripts.calibrate --worlds "half speed; environment" --seeds 400 --first 1000
 
 Every world has one step of 10 % (or as said, or none) somewhere in a history of 64 changes, noise of 2 %
 between runs and 1.5 % between launches, and one thing that the model does not know of, or must find out.
@@ -10,29 +10,17 @@ docs/method/calibration.md reads the tables.
 
 from __future__ import annotations
 
-import argparse
 import heapq
-import importlib.util
 import math
-import multiprocessing
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TypeVar
+from functools import partial
 
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")
+import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-if importlib.util.find_spec("perfbisect") is None:
-    sys.path.insert(0, str(ROOT))
-
-import numpy as np  # noqa: E402
-
-from perfbisect.bisect.decision.decide import beliefs, next_action  # noqa: E402
-from perfbisect.bisect.decision.model import (  # noqa: E402
+from perfbisect.bisect.decision.decide import beliefs, next_action
+from perfbisect.bisect.decision.model import (
     Comparison,
     Event,
     Lost,
@@ -44,7 +32,8 @@ from perfbisect.bisect.decision.model import (  # noqa: E402
     Skipped,
     Wait,
 )
-from perfbisect.model.attempt import Costs  # noqa: E402
+from perfbisect.model.attempt import Costs
+from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
 SETS = (0.5, 0.8, 0.95)
 
@@ -287,69 +276,35 @@ def _covers(told: Comparison, truth: float) -> bool:
     return told.low <= math.expm1(truth) <= told.high
 
 
-_World = TypeVar("_World")
-
-
-def share_text(flags: list[bool]) -> str:
-    """The per cent of flags that are set; a dash where there is none."""
-    return f"{100 * sum(flags) / len(flags):.0f}" if flags else "-"
-
-
-def _row(name: str, sessions: list[Session]) -> str:
-    count = len(sessions)
-    right = sum(s.right for s in sessions)
-    wrong = sum(s.word == "found" and not s.right for s in sessions)
-    before = [s.before for s in sessions if s.before is not None]
-    during = [held for s in sessions for held in s.during]
-    cells = [
+def row(name: str, played: list[Session]) -> list[str]:
+    """A row of the table."""
+    wrong = sum(s.word == "found" and not s.right for s in played)
+    before = [s.before for s in played if s.before is not None]
+    during = [held for s in played for held in s.during]
+    return [
         name,
-        f"{100 * right / count:.0f}",
-        f"{wrong} of {count}",
-        " / ".join(share_text([held[k] for held in before]) for k in range(len(SETS))),
-        " / ".join(share_text([held[k] for held in during]) for k in range(len(SETS))),
-        share_text([s.step for s in sessions if s.step is not None]),
-        share_text([s.built for s in sessions if s.built is not None]),
-        share_text([s.whole for s in sessions if s.whole is not None]),
-        f"{np.mean([s.gpu for s in sessions]):.0f}",
-        f"{np.mean([s.wall for s in sessions]):.0f}",
+        percent(s.right for s in played),
+        f"{wrong} of {len(played)}",
+        " / ".join(percent(held[k] for held in before) for k in range(len(SETS))),
+        " / ".join(percent(held[k] for held in during) for k in range(len(SETS))),
+        percent(s.step for s in played if s.step is not None),
+        percent(s.built for s in played if s.built is not None),
+        percent(s.whole for s in played if s.whole is not None),
+        f"{np.mean([s.gpu for s in played]):.0f}",
+        f"{np.mean([s.wall for s in played]):.0f}",
     ]
-    return "| " + " | ".join(cells) + " |"
-
-
-def _job(job: tuple[World, int]) -> Session:
-    return play(*job)
-
-
-def choose_worlds(
-    argv: list[str] | None, description: str | None, known: dict[str, _World]
-) -> tuple[argparse.Namespace, dict[str, _World]]:
-    """The arguments of a simulation (seeds, first, procs), and the worlds that they name."""
-    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
-    parser.add_argument("--worlds", default="", help="parts of names, with semicolons between; default: all")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0, help="first seed")
-    parser.add_argument("--procs", type=int, default=1)
-    args = parser.parse_args(argv)
-    wanted = [part.strip() for part in args.worlds.split(";") if part.strip()]
-    worlds = {
-        name: world for name, world in known.items() if not wanted or any(part in name for part in wanted)
-    }
-    if not worlds:
-        raise SystemExit(f"no such world; known: {'; '.join(known)}")
-    return args, worlds
 
 
 def main(argv: list[str] | None = None) -> int:
-    args, worlds = choose_worlds(argv, __doc__, WORLDS)
-    print(
-        "| world | right % | wrong name | 50/80/95 % sets before the A/B | during the search "
-        "| A/B: the step % | A/B: what was built % | whole % | GPU min | wall min |"
+    """Print the table; returns the exit code."""
+    options = parser(__doc__, seeds=100).parse_args(argv)
+    worlds = choose(WORLDS, options.worlds)
+    print_head(
+        *("world", "right %", "wrong name", "50/80/95 % sets before the A/B", "during the search"),
+        *("A/B: the step %", "A/B: what was built %", "whole %", "GPU min", "wall min"),
     )
-    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
-    with multiprocessing.get_context("spawn").Pool(args.procs) as pool:
-        for name, world in worlds.items():
-            jobs = [(world, seed) for seed in range(args.first, args.first + args.seeds)]
-            print(_row(name, list(pool.imap(_job, jobs, chunksize=4))), flush=True)
+    for name, played in sessions({name: partial(play, world) for name, world in worlds.items()}, options):
+        print_row(row(name, played))
     return 0
 
 

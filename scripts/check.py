@@ -8,23 +8,17 @@ at most ten blocks. The two wrong words are those of a commit on the limit: each
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
+from itertools import product
 
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-from perfbisect.compare.claims import no_worse  # noqa: E402
-from perfbisect.stats import ab_test, threshold  # noqa: E402
+from perfbisect.compare.claims import no_worse
+from perfbisect.stats import ab_test, threshold
+from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
 LIMIT, NOISE, MOST, RECORDED = 0.05, 0.025, 20, 8
 BLOCKS = 10
@@ -32,6 +26,16 @@ TAIL = 3.0
 """Degrees of freedom of launches with heavy tails."""
 
 Launch = Callable[[float], float]
+
+WORLDS = {
+    f"{reference} {commit}{', heavy tails' if tails else ''}": (reference, tails, share)
+    for reference, tails, (commit, share) in product(
+        ("revision", "baseline", "ends"),
+        (False, True),
+        (("unchanged", 0.0), ("on the limit", LIMIT), ("twice the limit", 2 * LIMIT)),
+    )
+}
+"""What a commit is checked against, whether launches have heavy tails, and how much slower it is."""
 
 
 def launches(seed: int, tails: bool) -> Launch:
@@ -72,39 +76,23 @@ def against_revision(launch: Launch, at: float, seed: int) -> tuple[str, int]:
             return {"holds": "passed", "refuted": "failed"}.get(word, word), len(seen)
 
 
-def rows(seeds: range, only: str) -> Iterator[tuple[str, str, Counter[str], float]]:
-    """Each world whose name holds the text ``only``, with its words and mean launches."""
-    for how in ("revision", "baseline", "ends"):
-        for tails in (False, True):
-            for name, share in (("unchanged", 0.0), ("on the limit", LIMIT), ("twice the limit", 2 * LIMIT)):
-                label = f"{name}{', heavy tails' if tails else ''}"
-                if only not in f"{how} {label}":
-                    continue
-                words: Counter[str] = Counter()
-                count = 0
-                for seed in seeds:
-                    launch, at = launches(seed, tails), math.log1p(share)
-                    if how == "revision":
-                        word, made = against_revision(launch, at, seed)
-                    else:
-                        word, made = against_level(launch, at, how == "ends")
-                    words[word] += 1
-                    count += made
-                yield how, label, words, count / len(seeds)
+def check(reference: str, tails: bool, share: float, seed: int) -> tuple[str, int]:
+    """The word and the launches of one check."""
+    launch, at = launches(seed, tails), math.log1p(share)
+    if reference == "revision":
+        return against_revision(launch, at, seed)
+    return against_level(launch, at, reference == "ends")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Print the table; returns the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=400)
-    parser.add_argument("--first", type=int, default=0, help="first seed")
-    parser.add_argument("--world", default="", help="a part of a name")
-    options = parser.parse_args(argv)
-    print("| against | the commit | failed % | passed % | inconclusive % | launches |")
-    print("|---|---|---|---|---|---|", flush=True)
-    for how, name, words, count in rows(range(options.first, options.first + options.seeds), options.world):
-        shares = [f"{100 * words[word] / options.seeds:.1f}" for word in ("failed", "passed", "inconclusive")]
-        print(f"| {how} | {name} | {' | '.join(shares)} | {count:.1f} |", flush=True)
+    options = parser(__doc__, seeds=400).parse_args(argv)
+    trials = {name: partial(check, *world) for name, world in choose(WORLDS, options.worlds).items()}
+    words = ("failed", "passed", "inconclusive")
+    print_head("against", "the commit", *(f"{word} %" for word in words), "launches")
+    for name, rows in sessions(trials, options):
+        shares = [percent((row[0] == word for row in rows), 1) for word in words]
+        print_row([*name.split(" ", 1), *shares, f"{np.mean([row[1] for row in rows]):.1f}"])
     return 0
 
 

@@ -10,27 +10,18 @@
 
 from __future__ import annotations
 
-import argparse
 import math
-import multiprocessing
-import os
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
+from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-from perfbisect.bisect.documents import GUARD_ERROR  # noqa: E402
-from perfbisect.stats.ab_test import (  # noqa: E402
+from perfbisect.bisect.documents import GUARD_ERROR
+from perfbisect.stats.ab_test import (
     BLOCK_SIZE,
     AbLaunch,
     AbTest,
@@ -39,7 +30,8 @@ from perfbisect.stats.ab_test import (  # noqa: E402
     next_side,
     side_of_launch,
 )
-from perfbisect.stats.two_sample import differ  # noqa: E402
+from perfbisect.stats.two_sample import differ
+from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
 SKIPS = 3
 """Launches in a row without a value after which a comparison gives up."""
@@ -183,74 +175,50 @@ def several_metrics(count: int, common: float, seed: int) -> tuple[bool, bool, b
             return alone, bool(different), set(words) == {"same"}, len(seen[0])
 
 
-def _metrics_table(seeds: range, procs: int) -> int:
+def _worlds_table(options: Namespace) -> None:
+    """Print the verdicts, and how often the interval holds the truth."""
+    verdicts = ("regression", "improvement", "same", "inconclusive")
+    trials = {name: partial(session, world) for name, world in choose(WORLDS, options.worlds).items()}
+    print_head("world", *(f"{verdict} %" for verdict in verdicts), "interval holds %", "launches")
+    for name, rows in sessions(trials, options):
+        words, held, launches = zip(*rows, strict=True)
+        shares = [percent((word == verdict for word in words), 1) for verdict in verdicts]
+        print_row([name, *shares, percent(held, 1), f"{np.mean(launches):.1f}"])
+
+
+def _metrics_table(options: Namespace) -> None:
     """Print how often any metric of equal sides is called different, whatever the others are."""
-    print("| metrics | in common % | each by itself % | together % | all the same % | launches |")
-    print("|---|---|---|---|---|---|", flush=True)
-    with multiprocessing.get_context("spawn").Pool(procs) as pool:
-        for count, common in METRIC_WORLDS:
-            rows = pool.starmap(several_metrics, [(count, common, seed) for seed in seeds], chunksize=4)
-            alone, together, same = (f"{100 * sum(row[k] for row in rows) / len(rows):.1f}" for k in range(3))
-            launches = sum(row[3] for row in rows) / len(rows)
-            cells = (str(count), f"{100 * common:.0f}", alone, together, same, f"{launches:.1f}")
-            print(f"| {' | '.join(cells)} |", flush=True)
-    return 0
+    print_head("metrics", "in common %", "each by itself %", "together %", "all the same %", "launches")
+    trials = {world: partial(several_metrics, *world) for world in METRIC_WORLDS}
+    for (count, common), rows in sessions(trials, options):
+        *words, launches = zip(*rows, strict=True)
+        shares = [percent(column, 1) for column in words]
+        print_row([str(count), f"{100 * common:.0f}", *shares, f"{np.mean(launches):.1f}"])
 
 
-def _guards_table(seeds: range, procs: int, only: list[str]) -> int:
+def _guards_table(options: Namespace) -> None:
     """Print how often one of the guards is called different: wrongly where the difference is 0."""
-    print("| job | noise % | difference % | before % | after % |")
-    print("|---|---|---|---|---|", flush=True)
-    ways: dict[str, Callable[[float, float, int], tuple[bool, bool]]] = {
-        f"bisection, {pairs} pairs": partial(guards_of_bisection, pairs) for pairs in PAIRS
-    }
-    ways["comparison, 10 blocks"] = guards_of_comparison
-    with multiprocessing.get_context("spawn").Pool(procs) as pool:
-        for job, (noise, shift) in product(ways, GUARD_WORLDS):
-            if not only or any(text in job for text in only):
-                rows = pool.starmap(ways[job], [(noise, shift, seed) for seed in seeds], chunksize=4)
-                before, after = (f"{100 * sum(x) / len(rows):.1f}" for x in zip(*rows, strict=True))
-                print(f"| {job} | {100 * noise:.0f} | {100 * shift:.0f} | {before} | {after} |", flush=True)
-    return 0
-
-
-def _job(job: tuple[str, int]) -> tuple[str, bool, int]:
-    name, seed = job
-    return session(WORLDS[name], seed)
+    ways = {f"bisection, {pairs} pairs": partial(guards_of_bisection, pairs) for pairs in PAIRS}
+    ways["comparison, 10 blocks"] = partial(guards_of_comparison)
+    jobs = product(choose(ways, options.worlds, "job"), GUARD_WORLDS)
+    print_head("job", "noise %", "difference %", "before %", "after %")
+    trials = {(job, *world): partial(ways[job], *world) for job, world in jobs}
+    for (job, noise, shift), rows in sessions(trials, options):
+        shares = [percent(column, 1) for column in zip(*rows, strict=True)]
+        print_row([job, f"{100 * noise:.0f}", f"{100 * shift:.0f}", *shares])
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print the table; returns the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=400)
-    parser.add_argument("--first", type=int, default=0, help="first seed")
-    parser.add_argument("--procs", type=int, default=1)
-    parser.add_argument("--world", action="append", default=[], help="a part of a name")
-    parser.add_argument("--guards", action="store_true", help=f"how often one of {GUARDS} guards moved")
-    parser.add_argument("--metrics", action="store_true", help="how often one of several metrics differs")
-    options = parser.parse_args(argv)
-    if options.metrics:
-        return _metrics_table(range(options.first, options.first + options.seeds), options.procs)
-    if options.guards:
-        seeds = range(options.first, options.first + options.seeds)
-        return _guards_table(seeds, options.procs, options.world)
-    names = [name for name in WORLDS if not options.world or any(text in name for text in options.world)]
-    if not names:
-        raise SystemExit(f"no such world; known: {', '.join(WORLDS)}")
-    print("| world | regression % | improvement % | same % | inconclusive % | interval holds % | launches |")
-    print("|---|---|---|---|---|---|---|", flush=True)
-    with multiprocessing.get_context("spawn").Pool(options.procs) as pool:
-        for name in names:
-            seeds = range(options.first, options.first + options.seeds)
-            rows = pool.map(_job, [(name, seed) for seed in seeds], chunksize=4)
-            words = Counter(word for word, _, _ in rows)
-            shares = [
-                f"{100 * words[word] / len(rows):.1f}"
-                for word in ("regression", "improvement", "same", "inconclusive")
-            ]
-            held = 100 * sum(inside for _, inside, _ in rows) / len(rows)
-            launches = sum(count for _, _, count in rows) / len(rows)
-            print(f"| {name} | {' | '.join(shares)} | {held:.1f} | {launches:.1f} |", flush=True)
+    """Print a table; returns the exit code."""
+    made = parser(__doc__, seeds=400)
+    made.set_defaults(table=_worlds_table)
+    for option, table, text in (
+        ("--guards", _guards_table, f"how often one of {GUARDS} guards moved"),
+        ("--metrics", _metrics_table, "how often one of several metrics differs"),
+    ):
+        made.add_argument(option, dest="table", action="store_const", const=table, help=text)
+    options = made.parse_args(argv)
+    options.table(options)
     return 0
 
 

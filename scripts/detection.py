@@ -8,11 +8,8 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,20 +19,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from perfbisect.series.detection.fdr import detect_all  # noqa: E402
-from perfbisect.series.detection.likelihood import scale_of  # noqa: E402
-from perfbisect.series.detection.machines import replaced_machines  # noqa: E402
-from perfbisect.series.detection.model import ALPHA, ChangePoint, SeriesValues, detect  # noqa: E402
-from scripts.informed import informed  # noqa: E402
+from perfbisect.series.detection.fdr import detect_all
+from perfbisect.series.detection.likelihood import scale_of
+from perfbisect.series.detection.machines import replaced_machines
+from perfbisect.series.detection.model import ALPHA, ChangePoint, SeriesValues, detect
+from scripts.informed import informed
+from scripts.simulation import SHARED, load_module, parser, print_head, print_row
 
 __all__ = ["change_sets", "detect_indices", "main"]
 
@@ -74,17 +65,6 @@ def detect_indices(values: Sequence[float]) -> list[int]:
 def change_sets(values: Sequence[float]) -> list[list[int]]:
     """The 95 % set of places of each change of :func:`detect_indices`, in the same order."""
     return [list(b.places) for b in steps_of(values)]
-
-
-def load(path: Path) -> ModuleType:
-    """The scorer as a module. :raises SystemExit: it is not there."""
-    if not path.is_file():
-        raise SystemExit(f"no scorer at {path}: name score_detector.py with --scorer")
-    spec = importlib.util.spec_from_file_location("score_detector", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def rows(data: Path, name: str) -> list[dict[str, Any]]:
@@ -310,10 +290,9 @@ def realised(kind: str, n: int, changed: float, fdr: float, repeats: int = 3) ->
 
 def _print(title: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     print(f"\n{title}\n")
-    print(f"| {' | '.join(head)} |")
-    print("|" + "---|" * len(head))
+    print_head(*head)
     for line in lines:
-        print(f"| {' | '.join(line)} |", flush=True)
+        print_row(line)
 
 
 def _labelled(scorer: ModuleType, data: Path) -> None:
@@ -425,16 +404,12 @@ PARTS: dict[str, Callable[[ModuleType, Path], None]] = {
 
 def main(argv: list[str] | None = None) -> int:
     """Print the tables; returns the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    shared = ROOT.parent / "shared"
-    parser.add_argument("--data", type=Path, default=shared / "data", help="the folder that holds series/")
-    parser.add_argument("--scorer", type=Path, default=shared / "tools" / "score_detector.py")
-    parser.add_argument("--only", action="append", default=[], help=", ".join(PARTS))
-    options = parser.parse_args(argv)
-    unknown = set(options.only) - PARTS.keys()
-    if unknown:
-        raise SystemExit(f"no such part: {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
-    scorer = load(options.scorer)
+    made = parser(__doc__)
+    made.add_argument("--data", type=Path, default=SHARED / "data", help="the folder that holds series/")
+    made.add_argument("--scorer", type=Path, default=SHARED / "tools" / "score_detector.py")
+    made.add_argument("--only", action="append", default=[], choices=list(PARTS))
+    options = made.parse_args(argv)
+    scorer = load_module(options.scorer, "scorer", "--scorer")
     for name in options.only or PARTS:
         PARTS[name](scorer, options.data)
     return 0

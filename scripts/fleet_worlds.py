@@ -13,26 +13,22 @@ from __future__ import annotations
 
 import heapq
 import math
-import multiprocessing
-import os
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-from perfbisect.bisect.decision import confirm  # noqa: E402
-from perfbisect.bisect.decision.decide import next_action  # noqa: E402
-from perfbisect.bisect.decision.machines import (  # noqa: E402
+from perfbisect.bisect.decision import confirm
+from perfbisect.bisect.decision.decide import next_action
+from perfbisect.bisect.decision.machines import (
     home_machine,
     launches_in_blocks,
     machine_offsets,
     made_elsewhere,
     outlying_machines,
 )
-from perfbisect.bisect.decision.model import (  # noqa: E402
+from perfbisect.bisect.decision.model import (
     Event,
     Lost,
     Measured,
@@ -43,9 +39,9 @@ from perfbisect.bisect.decision.model import (  # noqa: E402
     SearchOutcome,
     Wait,
 )
-from perfbisect.bisect.decision.state import SearchState  # noqa: E402
-from perfbisect.model.attempt import Costs  # noqa: E402
-from scripts.calibrate import choose_worlds, share_text  # noqa: E402
+from perfbisect.bisect.decision.state import SearchState
+from perfbisect.model.attempt import Costs
+from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
 
 @dataclass(frozen=True)
@@ -234,25 +230,27 @@ def play(world: Fleet, seed: int) -> FleetSession:
     return replace(session, wall_after=session.wall + minutes, gpu_after=session.gpu + minutes)
 
 
-def _row(name: str, world: Fleet, sessions: list[FleetSession]) -> str:
+def _row(name: str, world: Fleet, played: list[FleetSession]) -> list[str]:
     last = world.machines - 1
-    words = [x.replicated for x in sessions if x.replicated]
-    cells = [
+    words = [x.replicated for x in played if x.replicated]
+    has_outlier = world.outlier != 1
+    expected = {last} if has_outlier else set()
+    return [
         name,
-        share_text([x.right for x in sessions]),
-        f"{sum(x.wrong for x in sessions)} of {len(sessions)}",
-        share_text([bool(x.differs) for x in sessions if x.differs is not None]) if not world.step else "-",
-        share_text([x.verdict == "found" for x in sessions]),
-        share_text([x.alone or x.replicated == "not seen" for x in sessions]),
+        percent(x.right for x in played),
+        f"{sum(x.wrong for x in played)} of {len(played)}",
+        percent(x.differs for x in played if x.differs is not None and not world.step),
+        percent(x.verdict == "found" for x in played),
+        percent(x.alone or x.replicated == "not seen" for x in played),
         " / ".join(str(words.count(word)) for word in ("holds", "not seen", "another size")),
-        share_text([last in x.out for x in sessions]) if world.outlier != 1 else "-",
-        str(sum(bool(set(x.out) - ({last} if world.outlier != 1 else set())) for x in sessions)),
-        *(
-            f"{np.mean([getattr(x, name) for x in sessions]):.0f}"
-            for name in ("gpu", "wall", "gpu_after", "wall_after")
-        ),
+        percent(last in x.out for x in played if has_outlier),
+        str(sum(not expected.issuperset(x.out) for x in played)),
+        *(f"{_mean(played, name):.0f}" for name in ("gpu", "wall", "gpu_after", "wall_after")),
     ]
-    return "| " + " | ".join(cells) + " |"
+
+
+def _mean(played: list[FleetSession], name: str) -> float:
+    return float(np.mean([getattr(session, name) for session in played]))
 
 
 def bar_lines(played: dict[str, list[FleetSession]]) -> list[str]:
@@ -270,38 +268,32 @@ def bar_lines(played: dict[str, list[FleetSession]]) -> list[str]:
     one, several, wall, gpu = BARS
     if one in played and several in played:
         for name, most in (("wall", wall), ("gpu", gpu)):
-            ratios = [
-                np.mean([getattr(x, field_) for x in played[several]])
-                / np.mean([getattr(x, field_) for x in played[one]])
-                for field_ in (name, f"{name}_after")
-            ]
+            search, after = (
+                _mean(played[several], minutes) / _mean(played[one], minutes)
+                for minutes in (name, f"{name}_after")
+            )
             lines.append(
-                f"{several} / {one}, {name} minutes: {ratios[0]:.2f}, with the replication {ratios[1]:.2f}; "
+                f"{several} / {one}, {name} minutes: {search:.2f}, with the replication {after:.2f}; "
                 f"bar {most:.2f}"
             )
     return lines
 
 
-def _job(job: tuple[Fleet, int]) -> FleetSession:
-    return play(*job)
-
-
 def main(argv: list[str] | None = None) -> int:
-    args, worlds = choose_worlds(argv, __doc__, WORLDS)
-    print(
-        "| world | right % | wrong name | whole differs % | found % | one machine told % "
-        "| second machine: holds / not seen / another size | outlier out % | others out "
-        "| GPU min | wall min | with replication: GPU min | wall min |"
+    """Print the table and the bars; returns the exit code."""
+    options = parser(__doc__, seeds=100).parse_args(argv)
+    worlds = choose(WORLDS, options.worlds)
+    print_head(
+        *("world", "right %", "wrong name", "whole differs %", "found %", "one machine told %"),
+        *("second machine: holds / not seen / another size", "outlier out %", "others out"),
+        *("GPU min", "wall min", "with replication: GPU min", "wall min"),
     )
-    print("|" + "---|" * 13, flush=True)
     played: dict[str, list[FleetSession]] = {}
-    with multiprocessing.get_context("spawn").Pool(args.procs) as pool:
-        for name, world in worlds.items():
-            jobs = [(world, seed) for seed in range(args.first, args.first + args.seeds)]
-            played[name] = list(pool.imap(_job, jobs, chunksize=4))
-            print(_row(name, world, played[name]), flush=True)
-    print()
-    print("\n".join(bar_lines(played)))
+    trials = {name: partial(play, world) for name, world in worlds.items()}
+    for name, own in sessions(trials, options):
+        played[name] = own
+        print_row(_row(name, worlds[name], own))
+    print("\n" + "\n".join(bar_lines(played)))
     return 0
 
 

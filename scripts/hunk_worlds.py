@@ -10,18 +10,14 @@ A commit of so many groups of hunks with a step of 10 % (or as said, or none), n
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-from perfbisect.explain.hunk_search import (  # noqa: E402
+from perfbisect.explain.hunk_search import (
     HunkEvent,
     HunkOutcome,
     HunkSearchPlan,
@@ -31,8 +27,8 @@ from perfbisect.explain.hunk_search import (  # noqa: E402
     next_launch,
     node_result,
 )
-from perfbisect.stats import ab_test  # noqa: E402
-from scripts.calibrate import choose_worlds, share_text  # noqa: E402
+from perfbisect.stats import ab_test
+from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
 RUNS = 2
 BAR = 0.02
@@ -155,48 +151,38 @@ def play(world: HunkWorld, seed: int) -> HunkSession:
     return session
 
 
-def row(name: str, sessions: list[HunkSession]) -> str:
+def row(name: str, played: list[HunkSession]) -> list[str]:
     """A row of the table."""
-    verdicts = [x.verdict for x in sessions]
-    shared, together = (sum(x.reason == reason for x in sessions) for reason in ("shared", "interaction"))
-    covered = [x.covered for x in sessions if x.covered is not None]
-    launches = [x.launches for x in sessions]
-    cells = [
+    shared, together = (sum(x.reason == reason for x in played) for reason in ("shared", "interaction"))
+    launches = [x.launches for x in played]
+    return [
         name,
-        share_text([x.right for x in sessions]),
-        f"{sum(x.wrong for x in sessions)} of {len(sessions)}",
+        percent(x.right for x in played),
+        f"{sum(x.wrong for x in played)} of {len(played)}",
         *(
-            share_text([x == verdict for x in verdicts])
+            percent(x.verdict == verdict for x in played)
             for verdict in ("found", "no single group", "too small")
         ),
         f"{shared} / {together}",
-        share_text(covered) if covered else "-",
+        percent(x.covered for x in played if x.covered is not None),
         f"{np.median(launches):.0f}",
         f"{np.quantile(launches, 0.9):.0f}",
     ]
-    return "| " + " | ".join(cells) + " |"
-
-
-def _job(job: tuple[HunkWorld, int]) -> HunkSession:
-    return play(*job)
 
 
 def main(argv: list[str] | None = None) -> int:
-    args, worlds = choose_worlds(argv, __doc__, WORLDS)
-    print(
-        "| world | right % | wrong group | found % | no single group % | too small % | shared / interaction "
-        "| covered % | launches, median | 90 % |"
+    """Print the table; returns the exit code."""
+    options = parser(__doc__, seeds=100).parse_args(argv)
+    worlds = choose(WORLDS, options.worlds)
+    print_head(
+        *("world", "right %", "wrong group", "found %", "no single group %", "too small %"),
+        *("shared / interaction", "covered %", "launches, median", "90 %"),
     )
-    print("|" + "---|" * 10, flush=True)
-    everything: list[HunkSession] = []
-    with multiprocessing.get_context("spawn").Pool(args.procs) as pool:
-        for name, world in worlds.items():
-            jobs = [(world, seed) for seed in range(args.first, args.first + args.seeds)]
-            sessions = list(pool.imap(_job, jobs, chunksize=4))
-            everything += sessions
-            print(row(name, sessions), flush=True)
-    wrong = sum(session.wrong for session in everything)
-    print(f"\nwrong groups: {wrong} of {len(everything)}; bar {BAR:.0%}")
+    wrong = count = 0
+    for name, played in sessions({name: partial(play, world) for name, world in worlds.items()}, options):
+        print_row(row(name, played))
+        wrong, count = wrong + sum(session.wrong for session in played), count + len(played)
+    print(f"\nwrong groups: {wrong} of {count}; bar {BAR:.0%}")
     return 0
 
 

@@ -9,19 +9,15 @@ than 1.2 times the median of the three days before. Both do what their repositor
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median_low, pstdev
 
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-from scripts.detection import ROOT, rows, steps_of, unplanted  # noqa: E402
+from scripts.detection import rows, steps_of, unplanted
+from scripts.simulation import SHARED, parser, print_head, print_row
 
 FIRST, NIGHTS, CHANGE = 12, 60, 35
 """Nights of the first look and of the last: 49 mornings; the first night of a planted step."""
@@ -94,20 +90,22 @@ def measured(data: Path, count: int) -> list[list[float]]:
 
 def main(argv: list[str] | None = None) -> int:
     """Print the table; returns the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--series", type=int, default=100, help="of each kind")
-    parser.add_argument("--seed", type=int, default=20263)
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    options = parser.parse_args(argv)
+    made = parser(__doc__)
+    made.add_argument("--series", type=int, default=100, help="of each kind")
+    made.add_argument("--seed", type=int, default=20263)
+    made.add_argument("--data", type=Path, default=SHARED / "data")
+    options = made.parse_args(argv)
     kinds = {
         f"simulated, noise {NOISE:.0%}": simulated(options.series, options.seed),
         "measured": measured(options.data, options.series),
     }
-    print("| series | rule | quiet, ever alarm in 49 nights | 5 %: nights | missed | 10 %: nights | missed |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print_head(
+        *("series", "rule", "quiet, ever alarm in 49 nights"),
+        *("5 %: nights", "missed", "10 %: nights", "missed"),
+    )
     for kind, series in kinds.items():
         for name, alarm in RULES.items():
-            print(f"| {kind} | {name} | {' | '.join(row(alarm, series))} |", flush=True)
+            print_row([kind, name, *row(alarm, series)])
     return 0
 
 

@@ -6,9 +6,7 @@ Of each culprit of ``scripts/data/culprits.yaml`` two windows: about one night (
 and about one release (600 or more). A window begins and ends at the commit of a nightly whose hour is drawn;
 both sides grow by quarters of a day, and it ends before the commit from which on it was fast again. Ranks use
 what was known on the day: the commits with their messages and files, and the cell that the report describes.
-``report`` is the result; the table was written with the half ``tune`` in view. ``--fit`` asks what more that
-half has to say: the power of each factor that ranks it best, and what is lost without the factor, both scored
-on culprits that the fit has not seen.
+``report`` is the result; the table was written with the half ``tune`` in view.
 """
 
 from __future__ import annotations
@@ -18,20 +16,14 @@ import itertools
 import math
 import random
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta, timezone
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
-from scipy import optimize, stats
-
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from scipy.stats import beta
 
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import commits_between
@@ -50,14 +42,6 @@ STEP = timedelta(hours=6)
 TOP = (1, 3, 10)
 BINS = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 """Stated probabilities of the calibration table."""
-
-FACTORS = ("kind", "size", "title", "cells")
-"""What is known of a commit before anything became of it."""
-
-RIDGE = 4.0
-"""Inverse variance of a power around 1, as the table has it, where a culprit is one observation."""
-
-Floats = npt.NDArray[np.float64]
 
 
 class Culprit(BaseModel):
@@ -160,8 +144,8 @@ def score(culprit: Culprit, ranking: Ranking) -> Score:
 def interval(share: float, n: int) -> tuple[float, float]:
     """Clopper and Pearson's interval of 95 % of a share among n."""
     k = share * n
-    low = float(stats.beta.ppf(0.025, k, n - k + 1)) if k > 0 else 0.0
-    return low, float(stats.beta.ppf(0.975, k + 1, n - k)) if k < n else 1.0
+    low = float(beta.ppf(0.025, k, n - k + 1)) if k > 0 else 0.0
+    return low, float(beta.ppf(0.975, k + 1, n - k)) if k < n else 1.0
 
 
 def percent(share: float, n: int) -> str:
@@ -228,69 +212,6 @@ def rank_all(
             yield culprit, rank_suspects(question, table)
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """A window in numbers: ``logs`` has a row for each commit and the logarithm of each of ``FACTORS``."""
-
-    culprit: Culprit
-    place: int
-    logs: Floats
-
-    @classmethod
-    def of(cls, culprit: Culprit, ranking: Ranking) -> Evidence:
-        weights = [{factor.name: factor.weight for factor in row.evidence} for row in ranking.suspects]
-        logs = np.log([[row.get(name, 1.0) for name in FACTORS] for row in weights])
-        place = [suspect.sha for suspect in ranking.suspects].index(culprit.commit)
-        return cls(culprit, place, logs)
-
-    def p(self, powers: Floats) -> Floats:
-        """The probability of each commit, if one of them is the culprit."""
-        odds = self.logs @ powers
-        return np.asarray(np.exp(odds - np.logaddexp.reduce(odds)))
-
-    def score(self, powers: Floats) -> Score:
-        """Of commits that are alike, as many stand before the culprit as after it."""
-        p = self.p(powers)
-        alike = np.isclose(p, p[self.place], rtol=1e-9)
-        rank = 1 + int((p > p[self.place])[~alike].sum()) + int(alike.sum()) // 2
-        return Score(self.culprit, rank, float(p[self.place]), len(p), ())
-
-
-def fit_powers(windows: Sequence[Evidence], free: Floats) -> Floats:
-    """The likeliest powers of the factors; 0 where ``free`` is 0. A culprit's windows count as one."""
-    count = Counter(window.culprit.commit for window in windows)
-
-    def loss(powers: Floats) -> tuple[float, Floats]:
-        value, slope = RIDGE / 2 * float(((powers - free) ** 2).sum()), RIDGE * (powers - free)
-        for window in windows:
-            p, share = window.p(powers * free), 1 / count[window.culprit.commit]
-            value -= share * math.log(p[window.place])
-            slope += share * (p @ window.logs - window.logs[window.place]) * free
-        return value, slope
-
-    return np.asarray(optimize.minimize(loss, free, jac=True, method="L-BFGS-B").x)
-
-
-def fit_report(windows: Sequence[Evidence]) -> Iterator[str]:
-    """The powers and what they are worth: on the half ``tune`` each culprit by a fit without it."""
-    tune = [window for window in windows if window.culprit.half == "tune"]
-    rest = [window for window in windows if window.culprit.half == "report"]
-    everything = np.ones(len(FACTORS))
-    powers = fit_powers(tune, everything)
-    yield "powers: " + ", ".join(f"{name} {power:.2f}" for name, power in zip(FACTORS, powers, strict=True))
-    yield from summary("tune, table", [window.score(everything) for window in tune])
-    for left_out in (None, *FACTORS):
-        free = np.array([float(name != left_out) for name in FACTORS])
-        fits = {
-            commit: fit_powers([window for window in tune if window.culprit.commit != commit], free)
-            for commit in {window.culprit.commit for window in tune}
-        }
-        name = f"tune, without {left_out}" if left_out else "tune, cross-validated"
-        yield from summary(name, [window.score(fits[window.culprit.commit]) for window in tune])
-    yield from summary("report, table", [window.score(everything) for window in rest])
-    yield from summary("report, fitted", [window.score(powers) for window in rest])
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -300,17 +221,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--placements", type=int, default=1, help="windows of each culprit and size")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--each", action="store_true", help="also a line for each culprit")
-    parser.add_argument("--fit", action="store_true", help="what the half tune says of the factors' powers")
     options = parser.parse_args(arguments)
     corpus, table = validate(load(options.corpus), Corpus).culprits, load_suspect_table()
     find = find_in([Repository.open(path) for path in options.repo])
     drawn = {"placements": options.placements, "seed": options.seed}
-    if options.fit:
-        for line in fit_report(
-            [Evidence.of(*each) for each in rank_all(corpus, find, table, "night", **drawn)]
-        ):
-            print(line)
-        return 0
     for size in SIZES:
         scores = [score(*each) for each in rank_all(corpus, find, table, size, **drawn)]
         for item in scores if options.each else ():

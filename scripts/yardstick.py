@@ -1,6 +1,6 @@
 """Score perfbisect's bisection beside the reference strategy of the shared simulator.
 
-    python scripts/yardstick.py --sim ../shared/tools/bisect_sim.py --seeds 100 --procs 2
+    python -m scripts.yardstick --sim ../shared/tools/bisect_sim.py --seeds 100 --procs 2
 
 ``Strategy`` is the interface that the simulator documents: a thin adapter over
 ``perfbisect.bisect.decision.decide``.
@@ -8,29 +8,19 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import json
 import math
-import multiprocessing
-import os
 import sys
 import time
 from pathlib import Path
+from statistics import geometric_mean
 from types import ModuleType
 from typing import Any
 
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from perfbisect.bisect.decision.decide import beliefs, next_action  # noqa: E402
-from perfbisect.bisect.decision.model import (  # noqa: E402
+from perfbisect.bisect.decision.decide import beliefs, next_action
+from perfbisect.bisect.decision.model import (
     Event,
     Measured,
     NextLaunch,
@@ -38,9 +28,19 @@ from perfbisect.bisect.decision.model import (  # noqa: E402
     SearchOutcome,
     Skipped,
 )
-from perfbisect.model.attempt import Costs  # noqa: E402
-from scripts.comparison import Comparison  # noqa: E402
-from scripts.detection import change_sets, detect_indices  # noqa: E402
+from perfbisect.model.attempt import Costs
+from scripts.comparison import Comparison
+from scripts.detection import change_sets, detect_indices
+from scripts.simulation import (
+    SHARED,
+    choose,
+    load_module,
+    parser,
+    percent,
+    print_head,
+    print_row,
+    process_pool,
+)
 
 __all__ = ["Comparison", "Strategy", "change_sets", "detect_indices", "main"]
 
@@ -158,18 +158,6 @@ class Strategy:
         return end.culprits[-1], end.probability, extra
 
 
-def load(path: Path) -> ModuleType:
-    """The simulator as a module. :raises SystemExit: it is not there."""
-    if not path.is_file():
-        raise SystemExit(f"no simulator at {path}: name bisect_sim.py with --sim")
-    spec = importlib.util.spec_from_file_location("bisect_sim", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bisect_sim"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def _held(strategy: Strategy, world: Any) -> dict[str, Any]:
     """Whether the sets before the first A/B held a true culprit, and the intervals of the step and of the
     whole change the truth; CPU seconds of the slowest decision."""
@@ -193,7 +181,7 @@ def _held(strategy: Strategy, world: Any) -> dict[str, Any]:
 
 def _session(job: tuple[str, str, dict[str, Any], int]) -> tuple[str, int, dict[str, Any]]:
     path, who, cell, seed = job
-    sim = sys.modules.get("bisect_sim") or load(Path(path))
+    sim = sys.modules.get(Path(path).stem) or _load(Path(path))
     made: list[Any] = []
 
     def factory(n: int, **given: Any) -> Any:
@@ -206,14 +194,8 @@ def _session(job: tuple[str, str, dict[str, Any], int]) -> tuple[str, int, dict[
     return who, seed, row
 
 
-def _share(got: list[dict[str, Any]], name: str) -> str:
-    told = [row[name] for row in got if name in row]
-    return f"{100 * sum(told) / len(told):.0f}" if told else "-"
-
-
-def _sets(got: list[dict[str, Any]]) -> str:
-    told = [row["sets"] for row in got if "sets" in row]
-    return " ".join(f"{100 * sum(s[k] for s in told) / len(told):.0f}" for k in range(3)) if told else "-"
+def _load(path: Path) -> ModuleType:
+    return load_module(path, "simulator", "--sim")
 
 
 def _known(rows: Path | None) -> dict[tuple[str, str, int], dict[str, Any]]:
@@ -224,86 +206,72 @@ def _known(rows: Path | None) -> dict[tuple[str, str, int], dict[str, Any]]:
     return {(row["cell"], row["strategy"], row["seed"]): row for row in told}
 
 
-def _table(sim: ModuleType, cell: dict[str, Any], rows: dict[str, list[dict[str, Any]]]) -> list[str]:
-    out = []
+def _table(sim: ModuleType, cell: dict[str, Any], rows: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
+    """A row of each strategy."""
+    table = []
     limit = sim.floor(sim.Scenario(**cell))["minutes"]
     means = {who: sum(r["cost"] for r in got) / len(got) for who, got in rows.items()}
     for who, got in rows.items():
-        share = {
-            v: 100.0 * sum(r["verdict"] == v for r in got) / len(got) for v in ("right", "wrong", "none")
-        }
-        if not cell["d"]:
-            share["right"], share["none"] = share["none"], 0.0
-        ratio = means[who] / means["reference"] if "reference" in means else math.nan
-        over = f"{means[who] / limit:.1f}" if limit else "-"
-        out.append(
-            f"{who} | {share['right']:.0f} | {share['wrong']:.0f} | {share['none']:.0f} "
-            f"| {means[who]:.0f} | {ratio:.2f} | {over} | {_sets(got)} | {_share(got, 'step')} "
-            f"| {_share(got, 'whole')}"
+        right, wrong, none = (
+            percent(row["verdict"] == verdict for row in got) for verdict in ("right", "wrong", "none")
         )
-    return out
+        ratio = means[who] / means["reference"] if "reference" in means else math.nan
+        sets = zip(*(row["sets"] for row in got if "sets" in row), strict=True)
+        table.append(
+            [
+                *(who, *((right, wrong, none) if cell["d"] else (none, wrong, "0"))),
+                *(f"{means[who]:.0f}", f"{ratio:.2f}", f"{means[who] / limit:.1f}" if limit else "-"),
+                " ".join(map(percent, sets)) or "-",
+                *(percent(row[name] for row in got if name in row) for name in ("step", "whole")),
+            ]
+        )
+    return table
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--sim", type=Path, default=ROOT.parent / "shared" / "tools" / "bisect_sim.py")
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0, help="first seed")
-    parser.add_argument("--procs", type=int, default=1)
-    parser.add_argument(
-        "--cell", action="append", default=[], help="name (a part of it), or a scenario as JSON"
-    )
-    parser.add_argument("--more", action="store_true", help="the further cells as well")
-    parser.add_argument("--only", choices=("perfbisect", "reference"), action="append", default=[])
-    parser.add_argument(
+    """Print the table; returns the exit code."""
+    made = parser(__doc__, seeds=100)
+    made.add_argument("--sim", type=Path, default=SHARED / "tools" / "bisect_sim.py")
+    made.add_argument("--cell", type=json.loads, help="a scenario as JSON, in place of the named ones")
+    made.add_argument("--more", action="store_true", help="the further cells as well")
+    made.add_argument("--only", choices=("perfbisect", "reference"), action="append", default=[])
+    made.add_argument(
         "--rows", type=Path, help="every session as JSON lines: those that are there are not run again"
     )
-    args = parser.parse_args(argv)
-    sim = load(args.sim)
-    known = {**CELLS, **(MORE if args.more or args.cell else {})}
-    cells: dict[str, dict[str, Any]] = {} if args.cell else known
-    for text in args.cell:
-        if text.startswith("{"):
-            cells[text] = json.loads(text)
-        else:
-            cells.update({name: cell for name, cell in known.items() if text in name})
-    if not cells:
-        raise SystemExit(f"no such cell; known: {', '.join(known)}")
-    who = args.only or ["reference", "perfbisect"]
-    print(
-        "| cell | strategy | right % | wrong % | none % | GPU minutes | / reference | / limit "
-        "| sets 50 80 95 hold % | step in interval % | whole % |"
+    options = made.parse_args(argv)
+    sim = _load(options.sim)
+    known = {**CELLS, **(MORE if options.more or options.worlds else {})}
+    cells = {json.dumps(options.cell): options.cell} if options.cell else choose(known, options.worlds)
+    who = options.only or ["reference", "perfbisect"]
+    print_head(
+        *("cell", "strategy", "right %", "wrong %", "none %", "GPU minutes", "/ reference", "/ limit"),
+        *("sets 50 80 95 hold %", "step in interval %", "whole %"),
     )
-    print("|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
     ratios, sessions = [], []
-    told = _known(args.rows)
-    with multiprocessing.get_context("spawn").Pool(args.procs) as pool:
+    told = _known(options.rows)
+    seeds = range(options.first, options.first + options.seeds)
+    with process_pool(options.procs) as pool:
         for name, cell in cells.items():
-            seeds = range(args.first, args.first + args.seeds)
             rows = {w: [told[name, w, s] for s in seeds if (name, w, s) in told] for w in who}
-            jobs = [(str(args.sim), w, cell, s) for w in who for s in seeds if (name, w, s) not in told]
+            jobs = [(str(options.sim), w, cell, s) for w in who for s in seeds if (name, w, s) not in told]
             for w, seed, row in pool.imap(_session, jobs, chunksize=2):
                 rows[w].append(row)
-                if args.rows:
-                    with args.rows.open("a") as file:
-                        file.write(
-                            json.dumps({"cell": name, "strategy": w, "seed": seed, **row}, default=str) + "\n"
-                        )
+                if options.rows:
+                    session = {"cell": name, "strategy": w, "seed": seed, **row}
+                    with options.rows.open("a") as file:
+                        file.write(json.dumps(session, default=str) + "\n")
             for line in _table(sim, cell, rows):
-                print(f"| {name} | {line} |", flush=True)
+                print_row([name, *line])
             sessions += rows.get("perfbisect", [])
             if len(who) == 2:
                 a, b = (sum(r["cost"] for r in rows[w]) for w in ("perfbisect", "reference"))
                 ratios.append(a / b)
     if sessions:
         wrong = sum(row["verdict"] == "wrong" for row in sessions)
-        slowest = max(row["slowest"] for row in sessions)
-        print(
-            f"\nWrong: {wrong} of {len(sessions)} sessions. Slowest decision: {1000 * slowest:.0f} ms of CPU."
-        )
+        slowest = 1000 * max(row["slowest"] for row in sessions)
+        print(f"\nWrong: {wrong} of {len(sessions)} sessions. Slowest decision: {slowest:.0f} ms of CPU.")
     if ratios:
-        mean = math.exp(sum(math.log(r) for r in ratios) / len(ratios))
-        print(f"\nMinutes / reference, geometric mean over the cells: {mean:.3f}")
+        print(f"\nMinutes / reference, geometric mean over the cells: {geometric_mean(ratios):.3f}")
     return 0
 
 

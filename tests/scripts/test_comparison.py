@@ -41,11 +41,11 @@ def test_a_side_that_never_gives_a_value_ends_it() -> None:
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "3", "--world", "40 %"]) == 0
+    assert main(["--seeds", "3", "--worlds", "40 %"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("| 40 % slower, noise 0.7 % | 100.0 | 0.0 | 0.0 | 0.0 |")
     with pytest.raises(SystemExit, match="no such world"):
-        main(["--world", "nowhere"])
+        main(["--worlds", "nowhere"])
 
 
 def test_guards_whose_ranges_are_apart_have_seldom_moved() -> None:

@@ -7,7 +7,6 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from perfbisect.common.quantities import moment, stamp
@@ -16,13 +15,9 @@ from perfbisect.model.change import Change
 from perfbisect.series.suspects.window import MainLine
 from scripts.suspects_score import (
     CORPUS,
-    FACTORS,
     Corpus,
-    Evidence,
     calibration,
     draw_window,
-    fit_powers,
-    fit_report,
     interval,
     main,
     score,
@@ -88,54 +83,6 @@ def test_what_is_told_of_two_windows() -> None:
     assert list(summary("nothing", [])) == []
 
 
-def evidence(number: int, *kinds: float, half: str = "tune") -> Evidence:
-    """A window whose first commit is the culprit; its commits differ in the factor ``kind`` alone."""
-    logs = np.zeros((len(kinds), len(FACTORS)))
-    logs[:, FACTORS.index("kind")] = np.log(kinds)
-    return Evidence(
-        CULPRITS[0].model_copy(update={"commit": sha("a")[:38] + f"{number:02}", "half": half}), 0, logs
-    )
-
-
-def test_a_fit_of_one_factor() -> None:
-    """Where the factor says 4 : 1 and half of 80 culprits are the likelier of two, its power is near 0; where
-    all are, above 1; where it is not free, 0. The other factors say nothing and stay as they are."""
-    free = np.ones(len(FACTORS))
-    kind = FACTORS.index("kind")
-    even = [evidence(number, *((4, 1) if number % 2 else (1, 4))) for number in range(80)]
-    powers = fit_powers(even, free)
-    assert abs(powers[kind]) < 0.15
-    assert np.delete(powers, kind) == pytest.approx(1)
-    assert fit_powers([evidence(number, 4, 1) for number in range(80)], free)[kind] > 1.2
-    free[kind] = 0
-    assert fit_powers(even, free)[kind] == 0
-
-
-def test_windows_of_one_culprit_are_one_observation() -> None:
-    free = np.ones(len(FACTORS))
-    one, many = [evidence(1, 4, 1)], [evidence(1, 4, 1)] * 9
-    assert fit_powers(one, free) == pytest.approx(fit_powers(many, free), abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "rank"), [((4, 1), 1), ((1, 4), 2), ((2, 2), 2), ((2, 2, 2, 2, 2), 3), ((2, 4, 2, 2, 1), 3)]
-)
-def test_commits_that_are_alike_share_their_places(kinds: tuple[float, ...], rank: int) -> None:
-    assert evidence(1, *kinds).score(np.ones(len(FACTORS))).rank == rank
-
-
-def test_a_culprit_is_scored_by_a_fit_without_it() -> None:
-    """A single one by the table, since nothing is left to fit; the half ``report`` is in no fit."""
-    lines = list(fit_report([evidence(1, 4, 1), evidence(2, 4, 1, half="report")]))
-    assert [line[:24].strip() for line in lines[1:]] == [
-        *("tune, table", "tune, cross-validated", *(f"tune, without {name}" for name in FACTORS)),
-        *("report, table", "report, fitted"),
-    ]
-    table, validated, *_, fitted = (line.rpartition("  ")[2] for line in lines[1:])
-    assert table == validated == "+0.68 bits" and fitted > table
-    assert lines[0].startswith("powers: kind 1.0")
-
-
 def test_the_scorer_on_a_history_of_documents_and_one_change_of_the_engine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,5 +103,3 @@ def test_the_scorer_on_a_history_of_documents_and_one_change_of_the_engine(
     nights = [text.split() for text in out.splitlines() if text.startswith("night ") and "#42988" in text]
     assert [(words[1], words[2]) for words in nights] == [("report", "1")]
     assert "night, report" in out and "release, report" in out
-    assert main([*arguments, "--fit"]) == 0
-    assert "report, fitted            1 culprits" in capsys.readouterr().out

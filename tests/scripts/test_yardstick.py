@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SIM = ROOT.parent / "shared" / "tools" / "bisect_sim.py"
+from scripts import yardstick
+from scripts.simulation import SHARED
 
-
-def load():
-    spec = importlib.util.spec_from_file_location("yardstick", ROOT / "scripts" / "yardstick.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-yardstick = load()
+SIM = SHARED / "tools" / "bisect_sim.py"
 
 
 def drive(told, skip=(), step=1.3, n=12, with_info=True):
@@ -75,25 +65,21 @@ def test_without_the_simulator_it_says_so(tmp_path):
 @pytest.mark.skipif(not SIM.is_file(), reason="the shared simulator is not beside this checkout")
 def test_a_row_of_the_table(tmp_path):
     rows = tmp_path / "rows.jsonl"
-    argv = [sys.executable, str(ROOT / "scripts" / "yardstick.py"), "--sim", str(SIM), "--seeds", "2"]
-    cell = '{"n": 16, "d": 0.2, "sigma": 0.01, "tau": 0.01}'
-    got = subprocess.run(
-        [*argv, "--cell", cell, "--rows", str(rows)], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+    scenario = json.dumps({"n": 16, "d": 0.2, "sigma": 0.01, "tau": 0.01})
+    argv = [sys.executable, "-m", "scripts.yardstick", "--sim", str(SIM), "--seeds", "2"]
+    argv += ["--cell", scenario, "--rows", str(rows)]
+    got = subprocess.run(argv, capture_output=True, text=True, check=True)
     lines = got.stdout.splitlines()
     assert lines[0].startswith("| cell | strategy | right %")
-    assert lines[3].startswith(f"| {cell} | perfbisect | 100 | 0 | 0 |")
+    assert lines[3].startswith(f"| {scenario} | perfbisect | 100 | 0 | 0 |")
     assert lines[-1].startswith("Minutes / reference, geometric mean over the cells: ")
     sessions = [json.loads(line) for line in rows.read_text().splitlines()]
     assert {(s["strategy"], s["seed"]) for s in sessions} == {
         (w, s) for w in ("perfbisect", "reference") for s in (0, 1)
     }
     assert all(len(s["sets"]) == 3 and "step" in s and "whole" in s for s in sessions if "sets" in s)
-    again = subprocess.run(
-        [*argv, "--cell", cell, "--rows", str(rows)], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+    again = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert again.stdout == got.stdout
     assert len(rows.read_text().splitlines()) == len(sessions)
-    bad = subprocess.run([*argv, "--cell", "no such"], capture_output=True, text=True, check=False)
-    assert bad.returncode == 1
-    assert "no such cell; known:" in bad.stderr
+    with pytest.raises(SystemExit, match="no such world; known: N32"):
+        yardstick.main(["--sim", str(SIM), "--worlds", "nowhere"])
