@@ -6,12 +6,16 @@ on 04-08 input tokens began to count what images and sound become.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from perfbisect.changes.git import Repository
+from perfbisect.model.change import Change
 from perfbisect.report.terminal import report_lines
 from perfbisect.series.alerts import Alert
 from perfbisect.series.detect import (
@@ -25,11 +29,15 @@ from perfbisect.series.ingest import ingest
 from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.rebaseline import rebaseline
 from perfbisect.series.report import detect_report
+from perfbisect.series.series import CellSeries
 from perfbisect.series.sources import IngestOptions
+from perfbisect.series.sources.folders import RAW
 from perfbisect.series.store import SeriesStore
-from perfbisect.series.suspects.job import RankedAlert, find_alert, rank_alert
+from perfbisect.series.suspects.job import RankedAlert, find_alert, rank_alert, window_between
 from perfbisect.series.suspects.table import load_suspect_table
+from perfbisect.series.suspects.window import MainLine
 from tests.history_repo import HistoryRepository, history_repository
+from tests.series.made import series_of
 from tests.shared import data
 from tests.unreadable import make_unreadable
 
@@ -82,6 +90,20 @@ def test_the_break_is_found_on_every_cell_that_streams(store: SeriesStore, told:
         assert {a.shape for a in among} == {"transient"}
         assert {"audio_ttfp", "audio_rtf"} & {a.metric for a in among}
         assert {a.event for a in among} == {"20260412-product"}
+
+
+def test_on_its_first_morning_it_is_a_products_too(tmp_path: Path, told: TrackDetectDocument) -> None:
+    """From the builds up to that night alone, when it is not known that it passed."""
+    (tmp_path / "data" / RAW).mkdir(parents=True)
+    for build in data("kanban", "data", RAW).iterdir():
+        if int(build.name) <= 6433:
+            (tmp_path / "data" / RAW / build.name).symlink_to(build)
+    with SeriesStore.of(tmp_path / "state") as store:
+        ingest(store, [str(tmp_path)], IngestOptions())
+        first = detect(store, TABLE, now="2026-04-13T00:00:00Z")
+    assert {alert.cell for alert in broken(first)} == {alert.cell for alert in broken(told)}
+    assert {alert.first[:10] for alert in broken(first)} == {NIGHT}
+    assert all("async_chunk" in alert.evidence[0] for alert in broken(first) if alert.metric == "audio_rtf")
 
 
 def test_it_is_worse_and_some_of_it_is_better(told: TrackDetectDocument) -> None:
@@ -236,3 +258,69 @@ def test_nothing_is_told_twice(store: SeriesStore, told: TrackDetectDocument) ->
     assert {a.id for a in again.alerts} == {a.id for a in told.alerts}
     assert all(a.new for a in told.alerts) and not any(a.new for a in again.alerts)
     assert detect_report(again).verdict.text == "no new alerts"
+
+
+def files() -> tuple[list[Path], list[Path]]:
+    """Result files of served models, and of the diffusion benchmark."""
+    root = data("kanban", "data")
+    return sorted(root.rglob("result_test_*.json")), sorted(root.rglob("benchmark_results_*.json"))
+
+
+def test_every_file_is_a_point_once(store: SeriesStore) -> None:
+    served, drawn = files()
+    contents = Counter(path.read_bytes() for path in served)
+    records = sum(len(json.loads(path.read_text())) for path in drawn)
+    assert len(store.points()) == len(contents) + records
+    rejected = Counter(r.kind for r in store.rejections())
+    assert rejected == {
+        "twin": len(served) - len(contents),
+        "older": len(list(data("kanban", "data", "results").glob("*.json"))),
+    }
+
+
+def test_where_a_file_lies_in_two_layouts_the_build_is_known(store: SeriesStore) -> None:
+    assert {p.build.name for p in store.points() if p.night == "2026-04-01"} == {"5654"}
+
+
+def test_text_alone_is_six_cells_of_the_last_night(store: SeriesStore) -> None:
+    silent = [p for p in store.points() if p.workload.only_text]
+    assert len(silent) == len({p.cell for p in silent}) == 6
+    assert {p.build.name for p in silent} == {"6664"}
+
+
+def series(store: SeriesStore, cell: str, metric: str) -> CellSeries:
+    (found,) = series_of(store, [cell], metric=metric)
+    return found
+
+
+def test_the_break_of_the_twelfth_is_in_the_series(store: SeriesStore) -> None:
+    ttfp = series(store, "qwen3_omni_chunk/random-mm@r0.3-n40", "audio_ttfp")
+    place = [point.build.name for point in ttfp.points].index("6433")
+    assert ttfp.values[place] == pytest.approx(49716.2, abs=0.1)
+    assert max(ttfp.values[:place]) < 800
+    assert [b.index for b in ttfp.boundaries] == [], "no change of the instrument hides it"
+    assert ttfp.nights[place + 1] - ttfp.nights[place] == 2, "the thirteenth is missing"
+
+
+def test_input_tokens_that_are_counted_otherwise_are_a_boundary(store: SeriesStore) -> None:
+    for metric in ("input_tokens", "total_token_throughput"):
+        found = series(store, "qwen3_omni_chunk/random-mm@r0.3-n40", metric)
+        assert [found.points[b.index].night for b in found.boundaries] == ["2026-04-08"]
+    hints = series(store, "qwen3_omni_chunk/random-mm@r0.3-n40", "audio_rtf").hints
+    assert [(h.kind, h.what) for h in hints] == [("workload", "prompts have 647.55 tokens, 281 before")], (
+        "the tests of 04-14 are others"
+    )
+
+
+def test_the_window_of_the_break_holds_the_culprit(store: SeriesStore) -> None:
+    rows = [json.loads(line) for line in data("vllm_omni", "history.jsonl").read_text().splitlines()]
+    line = MainLine(
+        tuple(Change(row["sha"], subject=row["subject"], date=row["date"]) for row in reversed(rows))
+    )
+    points = store.points()
+    builds = {p.build.name: p.build for p in points}
+    found = window_between(line, points, builds["6388"], builds["6433"])
+    assert len(found.commits) <= 12
+    assert any(commit.id.startswith("5d58abb1") for commit in found.commits)
+    wider = window_between(line, points, builds["6346"], builds["6433"])
+    assert set(found.commits) < set(wider.commits), "a night that is missing widens it"

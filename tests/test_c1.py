@@ -7,12 +7,8 @@ was. A logging commit was behind it, as its authors found, who took it out the d
 from __future__ import annotations
 
 import json
-import math
 import random
-import re
 from dataclasses import replace
-from pathlib import Path
-from statistics import median, pstdev
 
 import pytest
 import yaml
@@ -28,7 +24,6 @@ from perfbisect.model.commit_details import (
     Ranking,
     SuspectQuestion,
 )
-from perfbisect.series.causes import ChangeContext, infer_cause
 from perfbisect.series.suspects.ranking import find_answer, parse_commit, rank_suspects
 from perfbisect.series.suspects.table import SHIPPED, SuspectTable, load_suspect_table
 from tests.history_repo import HistoryRepository, history_repository
@@ -204,79 +199,3 @@ def test_every_revert_of_the_history_finds_what_it_reverts() -> None:
             named = [c for c in commits[:index] if (find_answer(late, c) or [""])[0] == "revert"]
             found[late.commit.sha[:8]] = [one.commit.sha[:8] for one in named]
     assert found == {late: [early] for late, early in REVERTS.items()}
-
-
-KANBAN = re.compile(r"result_(?P<test>test_.+?)_(?P<load>random(?:-mm)?_[\d.]+_\d+)_(?P<day>\d{8})-\d+\.json")
-RTF = "median_audio_rtf"
-
-
-def nights() -> dict[tuple[str, str], dict[str, dict[str, float]]]:
-    """(test, load) -> day -> the numbers of its first file, of builds up to 04-12."""
-    found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
-    for path in sorted(data("kanban", "data", "buildkite_nightly_raw").rglob("result_test_*.json")):
-        name = KANBAN.fullmatch(path.name)
-        if name and name["day"] <= "20260412":
-            numbers = {
-                k: v for k, v in json.loads(Path(path).read_text()).items() if isinstance(v, int | float)
-            }
-            found.setdefault((name["test"], name["load"]), {}).setdefault(name["day"], numbers)
-    return found
-
-
-def breaks() -> dict[tuple[str, str], ChangeContext]:
-    """Of every cell the move of its real-time factor from 04-11 to 04-12, as one of a single night."""
-    series = nights()
-    found = {}
-    for key, days in series.items():
-        shift, noise = moved(days)
-        covariates = [
-            {
-                "input_tokens": numbers["total_input_tokens"],
-                "output_tokens": numbers["total_output_tokens"],
-                "audio_duration": numbers["median_audio_duration_s"],
-                "completed": numbers["completed"],
-                "duration": numbers["duration"],
-            }
-            for _, numbers in sorted(days.items())
-        ]
-        found[key] = ChangeContext(
-            metric="audio_rtf",
-            shift=shift,
-            noise=noise,
-            shape="transient",
-            before=tuple(covariates[:-1]),
-            after=tuple(covariates[-1:]),
-            cells=tuple(measured(*other, around, shift) for other, around in series.items()),
-        )
-    return found
-
-
-def moved(days: dict[str, dict[str, float]]) -> tuple[float, float]:
-    """The move of the last night, of logs, and the noise of those before."""
-    logs = [math.log(numbers[RTF]) for _, numbers in sorted(days.items())]
-    return logs[-1] - median(logs[:-1]), pstdev(logs[:-1])
-
-
-def measured(test: str, load: str, days: dict[str, dict[str, float]], like: float) -> MeasuredCell:
-    shift, noise = moved(days)
-    hit, control = abs(shift) > 3 * noise and shift * like > 0, load.split("_")[1] in ("1", "0.1")
-    traits = TABLE.traits_of(test)
-    return MeasuredCell(f"{test}/{load}", hit, test, traits, shift=shift, control=control)
-
-
-def test_one_night_of_it_is_a_products_and_no_bad_night() -> None:
-    """By the cells: both servers that pass chunks, and no cell of the one that does not."""
-    found = breaks()
-    broken = {key for key in found if key[0] in ("test_qwen3_omni_chunk", "test_qwen3_tts")}
-    assert len(found) == 18 and len(broken) == 10
-    for key in broken:
-        cause = infer_cause(found[key])
-        assert cause.word == "product", (key, cause)
-        assert "async_chunk" in cause.evidence[0].values["traits"]
-
-
-def test_of_the_other_cells_nothing_is_a_products() -> None:
-    others = [one for key, one in breaks().items() if key[0] == "test_qwen3_omni"]
-    assert len(others) == 8
-    assert all(abs(one.shift) < 0.25 for one in others)
-    assert not {infer_cause(one).word for one in others} & {"product", "instrument"}

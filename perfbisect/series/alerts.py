@@ -17,6 +17,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import ConfigDict, Field
 
+from perfbisect.errors import UsageError
 from perfbisect.model.commit_details import CauseWord
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.series.cause_text import alert_evidence
@@ -174,6 +175,26 @@ def beside_worse(alert: Alert, among: Iterable[Alert]) -> Alert | None:
         if other.worse and other.part == "typical" and other.state != "closed" and not other.recovered
     )
     return None if alert.worse else max(worse, key=lambda other: other.size, default=None)
+
+
+def find_alerts(alerts: Iterable[Alert], name: str) -> tuple[Alert, ...]:
+    """All alerts of an event, or the one of a name or the beginning of one; empty where there is none.
+
+    Raises:
+        UsageError: several begin with it.
+    """
+    among = tuple(alerts)
+    of_event = tuple(alert for alert in among if alert.event == name)
+    begun = tuple(alert for alert in among if name and alert.id.startswith(name))
+    matches = of_event or tuple(alert for alert in begun if alert.id == name) or begun
+    if len(matches) > 1 and not of_event:
+        some = ", ".join(alert.id for alert in matches[:5])
+        events = ", ".join(dict.fromkeys(alert.event for alert in matches))
+        raise UsageError(
+            f"{len(matches)} alerts begin with {name!r}: {some}",
+            next_step=f"a longer name, or an event: {events}",
+        )
+    return matches
 
 
 def leading_alert(alerts: Iterable[Alert], event: str) -> Alert:

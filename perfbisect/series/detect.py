@@ -333,7 +333,7 @@ class TrackStateDocument(Document):
 def set_state(store: SeriesStore, name: str, state: State, reason: str) -> TrackStateDocument:
     if not reason.strip():
         raise UsageError("--reason is empty", next_step='such as --reason "issue 2711"')
-    alerts = [record.alert for record in store.alerts.find(name)]
+    alerts = store.alerts.find(name)
     with store.transaction():
         for alert in alerts:
             store.alerts.mark(alert.id, state, reason.strip())

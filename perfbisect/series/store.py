@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.series.alerts import AlertRecord, State
+from perfbisect.series.alerts import Alert, AlertRecord, State, find_alerts
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
 from perfbisect.series.series import cell_of_series, machine_series
 
@@ -338,17 +338,11 @@ class AlertTable:
         rows = self._db.execute("SELECT state, why, by_rule, record FROM alerts ORDER BY id")
         return tuple(_alert_record(*row) for row in rows)
 
-    def find(self, name: str) -> tuple[AlertRecord, ...]:
-        """All alerts of an event, or the one alert of a name or the beginning of one."""
-        records = self.all()
-        of_event = tuple(record for record in records if record.alert.event == name)
-        begun = tuple(record for record in records if name and record.alert.id.startswith(name))
-        matches = of_event or tuple(record for record in begun if record.alert.id == name) or begun
+    def find(self, name: str) -> tuple[Alert, ...]:
+        """As :func:`find_alerts`. :raises UsageError: there is none, or several begin with the name."""
+        matches = find_alerts((record.alert for record in self.all()), name)
         if not matches:
             raise UsageError(f"no alert {name!r} was reported", next_step="perfbisect track detect")
-        if len(matches) > 1 and not of_event:
-            some = ", ".join(record.alert.id for record in matches[:5])
-            raise UsageError(f"{len(matches)} alerts begin with {name!r}: {some}", next_step="a longer name")
         return matches
 
     def keep(self, records: Iterable[AlertRecord]) -> None:

@@ -253,7 +253,7 @@ def test_what_is_not_found_any_more_is_closed_by_rule(place: Place) -> None:
         f"by rule: no longer detected in the nights up to {until}",
     )
     with SeriesStore.of(place.folder / "state") as store:
-        assert store.alerts.find("20260101-beef")[0].alert.state == "closed"
+        assert store.alerts.find("20260101-beef")[0].state == "closed"
     assert "20260101-beef" not in {one.id for one in place.night(SHOWN + 2).alerts}
 
 

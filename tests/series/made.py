@@ -15,41 +15,18 @@ RAW = "data/buildkite_nightly_raw"
 RESULTS = "tests/dfx/perf/results"
 
 
+SAMPLES = Path(__file__).with_name("samples")
+
+
+def sample(name: str) -> dict[str, Any]:
+    """A result as others write it."""
+    document: dict[str, Any] = json.loads((SAMPLES / f"{name}.json").read_text())
+    return document
+
+
 def served(**changed: Any) -> dict[str, Any]:
     """What a chat with sound reported: 40 requests, 4 at once, in 100 s."""
-    document: dict[str, Any] = {
-        "date": "20260412-190255",
-        "endpoint_type": "openai-chat-omni",
-        "backend": "openai-chat-omni",
-        "label": None,
-        "model_id": "Some/Omni",
-        "num_prompts": 40,
-        "request_rate": "inf",
-        "burstiness": 1.0,
-        "max_concurrency": 4,
-        "duration": 100.0,
-        "completed": 40,
-        "failed": 0,
-        "total_input_tokens": 4000,
-        "total_output_tokens": 2000,
-        "request_throughput": 0.4,
-        "request_goodput": None,
-        "output_throughput": 20.0,
-        "total_token_throughput": 60.0,
-        "total_audio_duration_s": 800.0,
-        "audio_throughput": 8.0,
-        "max_concurrent_requests": 6,
-        "median_ttft_ms": 120.0,
-        "mean_ttft_ms": 130.0,
-        "p99_ttft_ms": 400.0,
-        "std_ttft_ms": 30.0,
-        "median_e2el_ms": 5000.0,
-        "mean_e2el_ms": 5100.0,
-        "median_audio_rtf": 0.25,
-        "median_audio_ttfp_ms": 600.0,
-        "median_audio_duration_s": 20.0,
-    }
-    return document | changed
+    return sample("served") | changed
 
 
 def text_only(**changed: Any) -> dict[str, Any]:
@@ -62,30 +39,7 @@ def text_only(**changed: Any) -> dict[str, Any]:
 
 def drawn(**changed: Any) -> dict[str, Any]:
     """A record of the diffusion benchmark."""
-    record: dict[str, Any] = {
-        "test_name": "test_image_one",
-        "backend": "vllm-omni",
-        "timestamp": "20260412-191748",
-        "server_params": {"model": "Some/Image", "serve_args": {"ulysses-degree": 2}},
-        "benchmark_params": {
-            "name": "512x512_steps20",
-            "num-prompts": 10,
-            "max-concurrency": 1,
-            "baseline": {"latency_mean": 3.5, "throughput_qps": 0.3},
-        },
-        "result": {
-            "duration": 26.0,
-            "completed_requests": 10,
-            "failed_requests": 0,
-            "throughput_qps": 0.38,
-            "latency_mean": 2.6,
-            "latency_median": 2.5,
-            "latency_p99": 2.9,
-            "peak_memory_mb_mean": 56342.0,
-            "stage_durations_p50": {"Pipeline.diffuse": 2.4},
-        },
-    }
-    return record | changed
+    return sample("drawn") | changed
 
 
 def template() -> dict[str, Any]:

@@ -15,64 +15,10 @@ from perfbisect.model.commit_details import (
     SuspectQuestion,
 )
 from perfbisect.series.suspects.ranking import rank_suspects
-from perfbisect.series.suspects.table import SuspectTable
+from perfbisect.series.suspects.table import load_suspect_table
+from tests.series.made import SAMPLES
 
-TABLE = SuspectTable.model_validate(
-    {
-        "weights": {
-            "outside_window": 0.5,
-            "outside": 0.02,
-            "hit": 0.8,
-            "leak": 0.1,
-            "votes": 6,
-            "size": [[10, 0.5], [100, 1.0], [1000, 2.0]],
-            "spread": [[2, 1.0], [99, 1.5]],
-            "titles": {"hardware": [4, 0.1], "feature": [3, 0.5]},
-            "phases": {"decode": 3, "queue": 1.5},
-            "pins": 3,
-            "revert_recovered": 100,
-            "fix_recovered": 20,
-            "same_files_recovered": 3,
-            "revert_unmeasured": 5,
-            "revert_still_slow": 0.05,
-            "undone_in_window": 0.1,
-            "attribute": 0.95,
-        },
-        "kinds": [
-            {"kind": "documentation", "weight": 0.01, "paths": ["docs/", "*.md"]},
-            {"kind": "benchmark", "weight": 0.1, "paths": ["bench/"]},
-            {"kind": "start-up code", "weight": 0.4, "code": True, "paths": ["src/start.py"]},
-        ],
-        "parts": [
-            {"part": "the engine", "sure": 0.2, "paths": ["src/**"]},
-            {"part": "streams", "of": ["stream"], "sure": 0.5, "paths": ["src/stream/**"]},
-            {"part": "pictures", "of": ["image"], "sure": 0.9, "paths": ["src/image/**"]},
-            {"part": "a model", "sure": 0.9, "paths": ["src/models/{model}/**", "deploy/{model}.yaml"]},
-        ],
-        "features": [
-            {"feature": "rocm", "words": "mi300"},
-            {"feature": "moe", "words": "a3b"},
-            {"feature": "mla", "words": "deepseek"},
-        ],
-        "titles": [
-            {"title": "speed", "weight": 2, "words": "perf"},
-            {"title": "ROCm", "about": "hardware", "of": ["rocm"], "words": "rocm"},
-            {"title": "TPU", "about": "hardware", "of": ["tpu"], "words": "tpu"},
-            {"title": "experts", "about": "feature", "of": ["moe"], "words": "moe"},
-            {"title": "latent attention", "about": "feature", "of": ["mla"], "words": "mla"},
-        ],
-        "phases": [
-            {"phases": ["prefill", "decode"], "paths": ["src/**"]},
-            {"phases": ["queue", "decode"], "paths": ["src/core/**"]},
-            {"phases": ["outside"], "paths": ["src/front/**"]},
-        ],
-        "causes": {"instrument": {"benchmark": 100, "code": 0.2}, "night": {"outside_window": 50}},
-        "cells": [
-            {"cells": ["*_stream*"], "traits": ["stream", "speech"]},
-            {"cells": ["*speech*"], "traits": ["speech"]},
-        ],
-    }
-)
+TABLE = load_suspect_table(SAMPLES / "suspects.yaml")
 
 STREAMS = (
     MeasuredCell("s1", True, "A", frozenset({"stream", "speech"}), "org/Talk-1-7B"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -23,12 +21,6 @@ from perfbisect.series.suspects.table import load_suspect_table
 from tests.series.made_series import cell, noise, step
 
 TABLE = load_suspect_table()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SeriesStore]:
-    with SeriesStore.of(tmp_path) as opened:
-        yield opened
 
 
 def keep(store: SeriesStore, *points: Point) -> None:

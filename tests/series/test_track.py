@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,6 @@ from tests.series.test_detect import keep, points
 TABLE = load_suspect_table()
 CELL = "omni/random@c4-n40"
 OTHER = f"{CELL} on A100"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[SeriesStore]:
-    with SeriesStore.of(tmp_path / "state") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from perfbisect.changes.priors import bisect_command, commit_weights, commit_wei
 from perfbisect.common.quantities import moment
 from perfbisect.errors import UsageError
 from perfbisect.model.commit_details import OnsetNight, Ranking, RequestPhase
-from perfbisect.series.alerts import Alert, leading_alert, recovery
+from perfbisect.series.alerts import Alert, find_alerts, leading_alert, recovery
 from perfbisect.series.causes import is_affected
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.detection.model import SET
@@ -65,23 +65,13 @@ def find_alert(store: SeriesStore, analysis: SeriesAnalysis, name: str) -> Alert
 
     :raises UsageError: there is none, there are several, or it is not found any more.
     """
-    if any(alert.event == name for alert in analysis.alerts):
-        return leading_alert(analysis.alerts, name)
-    matches = [alert for alert in analysis.alerts if name and alert.id.startswith(name)]
-    matches = [alert for alert in matches if alert.id == name] or matches
-    if len(matches) > 1:
-        some = ", ".join(alert.id for alert in matches[:3])
-        events = ", ".join(dict.fromkeys(alert.event for alert in matches))
-        raise UsageError(
-            f"{len(matches)} alerts begin with {name!r}: {some}, ...", next_step=f"an event: {events}"
-        )
-    if not matches:
-        first = store.alerts.find(name)[0].alert
-        raise UsageError(
-            f"alert {first.id} of {first.cell} is not found any more in the nights up to {analysis.until}",
-            next_step="perfbisect track detect, with the --fdr with which it was reported",
-        )
-    return matches[0]
+    if matches := find_alerts(analysis.alerts, name):
+        return leading_alert(matches, matches[0].event)
+    first = store.alerts.find(name)[0]
+    raise UsageError(
+        f"alert {first.id} of {first.cell} is not found any more in the nights up to {analysis.until}",
+        next_step="perfbisect track detect, with the --fdr with which it was reported",
+    )
 
 
 def rank_alert(

@@ -45,9 +45,17 @@ class _Paths(_Row):
     def _patterns(self) -> tuple[re.Pattern[str], ...]:
         return tuple(glob_pattern(glob, models=True) for glob in self.paths)
 
+    @cached_property
+    def _matches(self) -> dict[str, re.Match[str] | None]:
+        """Those of the paths so far: a window of hundreds of commits touches its files often."""
+        return {}
+
     def match(self, path: str) -> re.Match[str] | None:
         """The match of the first pattern that covers a path."""
-        return next((match for pattern in self._patterns if (match := pattern.fullmatch(path))), None)
+        if path not in self._matches:
+            matches = (pattern.fullmatch(path) for pattern in self._patterns)
+            self._matches[path] = next(filter(None, matches), None)
+        return self._matches[path]
 
 
 class EnginePart(_Paths):
@@ -187,9 +195,7 @@ class SuspectTable(_Row):
 
     def kind_of(self, path: str) -> FileKind | None:
         """What a file is; None for code like any other."""
-        if path not in self._kinds:
-            self._kinds[path] = next((kind for kind in reversed(self.kinds) if kind.match(path)), None)
-        return self._kinds[path]
+        return next((kind for kind in reversed(self.kinds) if kind.match(path)), None)
 
     def is_code(self, path: str) -> bool:
         """Whether a file is of the product."""
@@ -197,23 +203,12 @@ class SuspectTable(_Row):
         return kind is None or kind.code
 
     def part_of(self, path: str) -> EnginePart | None:
-        if path not in self._parts:
-            self._parts[path] = next((part for part in reversed(self.parts) if part.match(path)), None)
-        return self._parts[path]
+        return next((part for part in reversed(self.parts) if part.match(path)), None)
 
     def phases_of(self, path: str) -> tuple[RequestPhase, ...]:
         """The phases in which a file of code runs; none where that is not known."""
         rows = (row for row in reversed(self.phases) if row.match(path))
         return next((row.phases for row in rows), ()) if self.is_code(path) else ()
-
-    @cached_property
-    def _kinds(self) -> dict[str, FileKind | None]:
-        """The kinds of the paths so far: a window of hundreds of commits touches its files often."""
-        return {}
-
-    @cached_property
-    def _parts(self) -> dict[str, EnginePart | None]:
-        return {}
 
     def traits_of(self, name: str) -> frozenset[str]:
         """What a cell of a nightly runs, by its name or a machine series': of every row that covers it."""

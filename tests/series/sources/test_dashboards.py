@@ -19,7 +19,7 @@ from perfbisect.series.series import build_series
 from perfbisect.series.sources import IngestOptions, find_source
 from perfbisect.series.sources.dashboards import commit_of_image
 from perfbisect.series.store import SeriesStore
-from tests.series.made import served, write
+from tests.series.made import sample, served, write
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 IMAGE = f"example.io/vllm-release-repo:{SHA}-x86_64"
@@ -27,122 +27,23 @@ IMAGE = f"example.io/vllm-release-repo:{SHA}-x86_64"
 
 def perf_row(**changed: Any) -> dict[str, Any]:
     """A row of /api/perf; the database gives some numbers as text."""
-    row = {
-        "date": "2026-08-20 10:11:12",
-        "model": "Qwen/Qwen3.5-397B-A17B-FP8",
-        "device": "h200",
-        "tp": "8",
-        "conc": "128",
-        "isl": 8192,
-        "osl": 1024,
-        "precision": "fp8",
-        "image": IMAGE,
-        "tput_per_gpu": 1234.5,
-        "input_tput_per_gpu": 1000.0,
-        "output_tput_per_gpu": "234.5",
-        "mean_ttft": 0.5,
-        "p99_ttft": 1.25,
-        "median_tpot": 0.02,
-        "median_itl": None,
-    }
-    return row | changed
+    return sample("perf_eval_row") | changed
 
 
 def inferencex_row(**changed: Any) -> dict[str, Any]:
     """A row of agg_bmk.json."""
-    row = {
-        "hw": "b200-trt",
-        "conc": 64,
-        "image": "vllm/vllm-openai:v0.13.0",
-        "model": "deepseek-ai/DeepSeek-R1-0528",
-        "infmax_model_prefix": "dsr1",
-        "framework": "vllm",
-        "precision": "fp4",
-        "spec_decoding": "mtp",
-        "disagg": False,
-        "isl": 1024,
-        "osl": 8192,
-        "is_multinode": False,
-        "tp": 8,
-        "pp": 1,
-        "ep": 8,
-        "dp_attention": "true",
-        "tput_per_gpu": 100.0,
-        "p99_tpot": 0.01,
-        "median_intvty": 50.0,
-    }
-    return row | changed
+    return sample("inferencex_row") | changed
 
 
 def published_row(**changed: Any) -> dict[str, Any]:
     """A row of InferenceX's API: both roles of one server, values under metrics."""
-    roles = {
-        f"{role}_{key}": value for role in ("prefill", "decode") for key, value in (("tp", 4), ("ep", 1))
-    }
-    row = {
-        "hardware": "mi355x",
-        "framework": "sglang",
-        "model": "dsr1",
-        "precision": "fp8",
-        "spec_method": "none",
-        "disagg": False,
-        "is_multinode": False,
-        **roles,
-        "num_prefill_gpu": 4,
-        "num_decode_gpu": 4,
-        "isl": 1024,
-        "osl": 1024,
-        "conc": 16,
-        "image": None,
-        "metrics": {"tput_per_gpu": 70.0, "median_ttft": 0.1},
-        "date": "2026-08-20",
-        "run_url": "https://example.org/runs/1",
-    }
-    return row | changed
+    return sample("inferencex_api_row") | changed
 
 
 def metric_record(name: str, values: list[Any], **changed: Any) -> dict[str, Any]:
     """A record of PyTorch's benchmark database, as vLLM's serving benchmark writes it."""
-    counted = {
-        "date": "20260820-031112",
-        "completed": 200,
-        "failed": 0,
-        "num_prompts": 200,
-        "duration": 10.0,
-        "request_throughput": 20.0,
-        "output_throughput": 2560.0,
-        "total_token_throughput": 12800.0,
-        "total_input_tokens": 102400,
-        "total_output_tokens": 25600,
-        "request_goodput": None,
-        "ttfts": [],
-    }
-    args = {
-        "tensor_parallel_size": 4,
-        "dataset_name": "random",
-        "num_prompts": 200,
-        "request_rate": "inf",
-        "max_concurrency": None,
-        "random_input_len": 512,
-        "random_output_len": 128,
-        "backend": "vllm",
-    }
-    record = {
-        "timestamp": 1787220672,
-        "schema_version": "v3",
-        "name": "vLLM benchmark",
-        "repo": "vllm-project/vllm",
-        "head_branch": "refs/heads/main",
-        "head_sha": SHA,
-        "workflow_id": 7,
-        "run_attempt": 1,
-        "job_id": 8,
-        "benchmark": {"name": "vLLM benchmark", "extra_info": {"args": args, "use_compile": True}},
-        "model": {"name": "meta-llama/Llama-3.1-70B-Instruct"},
-        "metric": {"name": name, "benchmark_values": values, "extra_info": counted},
-        "runners": [{"name": "cuda", "type": "NVIDIA B200", "extra_info": {"hostname": "node-1"}}],
-        "dependencies": {"pytorch/pytorch": {"repo": "pytorch/pytorch", "version": "2.11.0"}},
-    }
+    record = sample("hud_record")
+    record["metric"] |= {"name": name, "benchmark_values": values}
     return record | changed
 
 
