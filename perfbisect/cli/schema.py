@@ -57,7 +57,7 @@ from perfbisect.series.night_table import TrackShowDocument
 from perfbisect.series.nightly_report import TrackReportDocument
 from perfbisect.series.publish import TrackPublishDocument
 from perfbisect.series.rebaseline import TrackRebaselineDocument
-from perfbisect.series.suspects.report import TrackSuspectsDocument
+from perfbisect.series.suspects.job import TrackSuspectsDocument
 from perfbisect.setup.doctor import DoctorDocument
 from perfbisect.setup.templates import InitDocument, NightlyInitDocument
 

@@ -145,7 +145,6 @@ def suspects(
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.report.markdown import report_markdown
     from perfbisect.series.suspects import job
-    from perfbisect.series.suspects.report import suspects_report
 
     workspace = open_workspace(repo=repo, state=state)
     ranked = rank_window(workspace, alert, fdr, phase)
@@ -156,7 +155,7 @@ def suspects(
     document = job.track_suspects(
         ranked, top=top, repo=str(repo), cell=cell, weights=str(weights), phase=phase
     )
-    report = suspects_report(document)
+    report = job.suspects_report(document)
     return CommandResult(document, [report_markdown(report)]) if markdown else _output(document, report)
 
 

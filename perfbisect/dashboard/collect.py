@@ -27,8 +27,13 @@ from perfbisect.series.findings import JudgedFamily, SeriesChange
 from perfbisect.series.points import Point, Workload
 from perfbisect.series.series import HEADLINES, CellSeries
 from perfbisect.series.store import SeriesStore
-from perfbisect.series.suspects.job import RankedAlert, cell_of_ours, rank_alert, suspects_document
-from perfbisect.series.suspects.report import SuspectsDocument
+from perfbisect.series.suspects.job import (
+    RankedAlert,
+    SuspectsDocument,
+    cell_of_ours,
+    rank_alert,
+    suspects_document,
+)
 from perfbisect.series.suspects.table import SuspectTable
 
 TOP = 20

@@ -17,7 +17,7 @@ from perfbisect.common.quantities import moment
 from perfbisect.common.text import line
 from perfbisect.dashboard.collect import Site, SiteBisection, SiteCell, SiteMetric, SitePoint, SiteSeries
 from perfbisect.series.alerts import Alert
-from perfbisect.series.suspects.report import SuspectsDocument
+from perfbisect.series.suspects.job import SuspectsDocument
 
 EventKind = Literal["wrong", "better", "other", "over", "acknowledged", "closed"]
 """The list of an alert.

@@ -418,10 +418,9 @@ def infer_causes(changes: Sequence[SeriesChange], index: SeriesIndex) -> tuple[C
         cause = infer_cause(build_context(change, index))
         if cause.word == "product":
             cause = _confirm_product(change, cause, index)
-        if cause.word in ("product", "unknown"):
-            cause = _same_requests(change, cause, index)
-        if cause.word in ("product", "unknown"):
-            cause = _other_machines(change, cause, index)
+        for rule in (_same_requests, _other_machines):
+            if cause.word in ("product", "unknown"):
+                cause = rule(change, cause, index)
         causes.append(cause)
     products = [(c, cause) for c, cause in zip(changes, causes, strict=True) if cause.word == "product"]
     return tuple(_inherit(change, cause, products) for change, cause in zip(changes, causes, strict=True))

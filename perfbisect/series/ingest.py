@@ -128,32 +128,36 @@ def admit_build(build: Build, files: Iterable[RawFile], latest: datetime | None 
     What began after ``latest`` was measured by a clock that is wrong: one such night would be the last of all
     for years.
     """
-    points: list[Point] = []
-    rejected: list[RejectedResult] = []
+    results = list(_read_build(build, files, latest))
+    points = [result for result in results if isinstance(result, Point)]
+    admitted, others = admit_results(points)
+    rejected = (*(result for result in results if isinstance(result, RejectedResult)), *others)
+    night = _night(points)
+    return admitted, tuple(
+        replace(result, night=night or result.night or build.fixed[:10]) for result in rejected
+    )
+
+
+def _read_build(
+    build: Build, files: Iterable[RawFile], latest: datetime | None
+) -> Iterator[Point | RejectedResult]:
     runs: list[journals.PublishedRun] = []
+    starts: set[str] = set()
     for file in files:
         for result in read_file(build, file):
             if isinstance(result, RejectedResult):
-                rejected.append(result)
+                yield result
             elif file.duplicate_of:
-                rejected.append(result.rejected("twin", f"the same file as {file.duplicate_of}"))
+                yield result.rejected("twin", f"the same file as {file.duplicate_of}")
             elif isinstance(result, journals.PublishedRun):
                 runs.append(result)
             elif latest is not None and result.moment > latest:
                 reason = f"says {result.began}, which is not yet: the clock was wrong"
-                rejected.append(replace(result.rejected("broken", reason), night=""))
+                yield replace(result.rejected("broken", reason), night="")
             else:
-                points.append(result)
-    for result in list(journals.published_results(runs, {point.start for point in points})):
-        if isinstance(result, Point):
-            points.append(result)
-        else:
-            rejected.append(result)
-    admitted, others = admit_results(points)
-    night = _night(points)
-    return admitted, tuple(
-        replace(result, night=night or result.night or build.fixed[:10]) for result in (*rejected, *others)
-    )
+                starts.add(result.start)
+                yield result
+    yield from journals.published_results(runs, starts)
 
 
 def admit_results(points: Sequence[Point]) -> _Results:

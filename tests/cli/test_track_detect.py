@@ -11,7 +11,7 @@ import pytest
 from perfbisect.cli.app import run
 from perfbisect.cli.schema import VERBS
 from perfbisect.series.suspects import table
-from perfbisect.series.suspects.report import TrackSuspectsDocument
+from perfbisect.series.suspects.job import TrackSuspectsDocument
 from perfbisect.series.suspects.table import PhaseCode, load_suspect_table
 from tests.fakes.gitwriter import HistoryWriter
 from tests.nightlies import AT, EACH, HARM, NIGHTS, Nightlies, make_nightlies

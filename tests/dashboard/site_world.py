@@ -21,7 +21,7 @@ from perfbisect.dashboard.collect import (
 from perfbisect.model.commit_details import Factor, Suspect
 from perfbisect.series.alerts import Alert, AlertPlace
 from perfbisect.series.detection.model import SeriesLevel
-from perfbisect.series.suspects.report import SuspectsDocument
+from perfbisect.series.suspects.job import SuspectsDocument
 
 HARM = (
     "</script><script>window.harmed=1</script><img src=x onerror=window.harmed=2>'\"&\\ {{7*7}} \u202eb\u2028"

@@ -82,27 +82,19 @@ def read_file(build: Build, file: RawFile) -> Iterator[Point | RejectedResult | 
     Raises:
         LocatedError: a time has no zone, and the file's is not known.
     """
+    harness = _PERF_EVAL.search(f"{build.name}/{file.name}")
     try:
-        document = json.loads(file.text)
-    except (ValueError, RecursionError) as error:
-        is_cut = len(file.text.encode("utf-8", "replace")) >= LARGEST
-        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        reason = f"is larger than {LARGEST >> 20} MB" if is_cut else f"is no JSON: {why}"
-        yield RejectedResult(build, "broken", reason, file.place)
+        document = _parse_document(file.text)
+        if harness and harness["run"]:
+            raise UnusableResultError("repeated", "one of the runs whose median is the result beside it")
+    except UnusableResultError as error:
+        yield RejectedResult(build, error.kind, str(error), file.place)
         return
     if isinstance(document, dict) and document.get("schema") == journals.SCHEMA:
         yield from journals.recorded_results(build, document, file.place)
         return
-    if isinstance(document, dict) and isinstance(document.get("results"), list) and "date" in document:
-        reason = "a day's summary: no cells, requests or lengths stand behind it"
-        yield RejectedResult(build, "older", reason, file.place)
-        return
     name = _parse_name(file.name.rsplit("/", 1)[-1])
-    if harness := _PERF_EVAL.search(f"{build.name}/{file.name}"):
-        if harness["run"]:
-            reason = "one of the runs whose median is the result beside it"
-            yield RejectedResult(build, "repeated", reason, file.place)
-            return
+    if harness:
         name = ReportedWorkload({}, WORKLOAD_PARTS, f"{harness['recipe']}-{harness['config']}")
         file = replace(file, facts={"hardware": (harness["gpu"] or "").upper(), **file.facts})
     for index, record in enumerate(result_records(document)):
@@ -124,6 +116,20 @@ def read_file(build: Build, file: RawFile) -> Iterator[Point | RejectedResult | 
             ) from None
         except (ValueError, ArithmeticError) as error:
             yield RejectedResult(build, "broken", str(error), file.place, index)
+
+
+def _parse_document(text: str) -> object:
+    """Raises UnusableResultError: it is no JSON, or no single results are in it."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        is_cut = len(text.encode("utf-8", "replace")) >= LARGEST
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = f"is larger than {LARGEST >> 20} MB" if is_cut else f"is no JSON: {why}"
+        raise UnusableResultError("broken", reason) from error
+    if isinstance(document, dict) and isinstance(document.get("results"), list) and "date" in document:
+        raise UnusableResultError("older", "a day's summary: no cells, requests or lengths stand behind it")
+    return document
 
 
 def _point(build: Build, file: RawFile, name: ReportedWorkload, index: int, result: ParsedResult) -> Point:

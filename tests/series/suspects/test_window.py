@@ -1,4 +1,4 @@
-"""Which commits can be between two builds."""
+"""Which commits can be between two builds, and what is asked of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,21 @@ from perfbisect.changes.git import Repository
 from perfbisect.common.quantities import stamp
 from perfbisect.errors import RevisionError
 from perfbisect.model.change import Change
+from perfbisect.model.commit_details import OnsetNight, SuspectQuestion
+from perfbisect.series.findings import select_alerts
 from perfbisect.series.points import Build
-from perfbisect.series.suspects.window import LinePosition, MainLine, commit_window, locate_build
+from perfbisect.series.suspects.job import cell_of_ours
+from perfbisect.series.suspects.window import (
+    CommitWindow,
+    LinePosition,
+    MainLine,
+    build_question,
+    commit_window,
+    locate_build,
+)
 from tests.changes.repositories import commit, git
+from tests.fakes.gitwriter import HistoryWriter
+from tests.series.made_series import cell, noise, step
 
 BEGAN = datetime(2026, 4, 1, tzinfo=timezone.utc)
 
@@ -113,3 +125,92 @@ def test_the_line_is_of_first_parents_by_the_day_of_the_merge(tmp_path: Path) ->
     assert [change.subject for change in found.commits] == ["base", "merge", "late"]
     landed = int(git(path, "log", "-1", "--format=%ct"))
     assert found.commits[-1].date == stamp(datetime.fromtimestamp(landed, timezone.utc))
+
+
+@pytest.fixture(scope="module")
+def ten(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, MainLine]:
+    """Ten commits, an hour apart."""
+    writer = HistoryWriter(tmp_path_factory.mktemp("suspects") / "repo")
+    for number in range(10):
+        writer.commit(f"commit {number}", {f"src/{number}.py": b"x"})
+    writer.finish(checkout=False)
+    repository = Repository.open(writer.path)
+    return repository, MainLine.of(repository, "main")
+
+
+def between(line: MainLine, low: int, high: int, lead: int = 0) -> CommitWindow:
+    """From a night of commit ``low`` to one of commit ``high``, each chosen up to ``lead`` commits before."""
+    before, after = LinePosition(low - lead, low), LinePosition(high - lead, high)
+    return CommitWindow(line.commits[before.earliest + 1 : high + 1], before, after, "")
+
+
+def onset(night: str, p: float, window: CommitWindow) -> tuple[OnsetNight, CommitWindow]:
+    return OnsetNight(night, p, frozenset(commit.id for commit in window.commits)), window
+
+
+def numbers(question: SuspectQuestion) -> list[int]:
+    return [int(commit.subject.split()[1]) for commit in question.commits]
+
+
+def phases(question: SuspectQuestion) -> dict[int, str]:
+    return {int(one.commit.subject.split()[1]): one.phase for one in question.later}
+
+
+def test_the_windows_together_are_asked_and_each_keeps_its_own(ten: tuple[Repository, MainLine]) -> None:
+    repository, commits = ten
+    onsets = onset("n1", 0.25, between(commits, 1, 3)), onset("n2", 0.7, between(commits, 3, 5))
+    question, good = build_question(repository, commits, onsets, LinePosition(5, 5))
+    assert numbers(question) == [2, 3, 4, 5]
+    assert (good, question.commits[-1].sha) == (commits.commits[1].id, commits.commits[5].id)
+    assert [(p.night, p.p, len(p.commits)) for p in question.places] == [("n1", 0.25, 2), ("n2", 0.7, 2)]
+    assert not question.recovered
+    assert [file.path for file in question.commits[0].files] == ["src/2.py"]
+
+
+def test_when_later_commits_came(ten: tuple[Repository, MainLine]) -> None:
+    """Slow still at 6; good again at 8; 9 no night has run."""
+    repository, commits = ten
+    onsets = [onset("n1", 1.0, between(commits, 1, 4))]
+    found, _ = build_question(repository, commits, onsets, LinePosition(6, 6), between(commits, 6, 8))
+    assert phases(found) == {5: "slow", 6: "slow", 7: "recovery", 8: "recovery", 9: "after"}
+    assert found.recovered
+    unrecovered, _ = build_question(repository, commits, onsets, LinePosition(6, 6))
+    assert phases(unrecovered) == {5: "slow", 6: "slow", 7: "after", 8: "after", 9: "after"}
+
+
+def test_a_commit_that_may_be_of_both_is_asked_in_both(ten: tuple[Repository, MainLine]) -> None:
+    """The slow night's commit is 3, 4 or 5: 4 and 5 may have come with the recovery alone."""
+    repository, commits = ten
+    onsets = [onset("n1", 1.0, between(commits, 2, 5, lead=2))]
+    recovery = between(commits, 5, 8, lead=2)
+    found, _ = build_question(repository, commits, onsets, LinePosition(3, 5), recovery)
+    assert numbers(found) == [1, 2, 3, 4, 5]
+    assert phases(found) == {**dict.fromkeys(range(4, 9), "recovery"), 9: "after"}
+
+
+def test_a_window_without_commits_is_no_question(ten: tuple[Repository, MainLine]) -> None:
+    repository, commits = ten
+    with pytest.raises(RevisionError, match="not in this repository"):
+        build_question(repository, commits, [onset("n1", 1.0, between(commits, 3, 3))], LinePosition(3, 3))
+
+
+IMPORTED = """\
+family: text
+model: org/talker
+num_prompts: [10, 40]
+max_concurrency: [1, 4]
+dataset_args: {random-input-len: 8, random-output-len: 8}
+"""
+
+
+def test_an_imported_cell_is_known_by_its_name_and_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result of perf-eval says nothing else of its cell."""
+    monkeypatch.chdir(tmp_path)
+    series = cell({"tpot:median": step(noise(7, 40), 20, 1.3)}, test="talker-h200-8k-in-1k-out")
+    (change,) = select_alerts(series, 0.05).alerts
+    assert cell_of_ours(change) == ""
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / "talker-h200-8k-in-1k-out.yaml").write_text(IMPORTED)
+    assert cell_of_ours(change) == "talker-h200-8k-in-1k-out@c4-n40"

@@ -1,4 +1,4 @@
-"""The ranking of suspects: what each piece of evidence does to the odds."""
+"""The ranking of suspects: what each piece of evidence does to the odds, and the report of it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,25 @@ from hypothesis import strategies as st
 
 from perfbisect.model.commit_details import (
     ChangedFile,
+    Commit,
+    Factor,
     LaterCommit,
     MeasuredCell,
     OnsetNight,
     RequestPhase,
     SuspectQuestion,
 )
+from perfbisect.report.markdown import report_markdown
+from perfbisect.report.terminal import report_lines
+from perfbisect.series.suspects.job import TrackSuspectsDocument, suspects_report
 from perfbisect.series.suspects.ranking import (
+    CommitText,
     cells_factor,
+    describe_blast_radius,
     distinguishing_traits,
+    find_answer,
+    later_evidence,
+    parse_commit,
     server_votes,
     title_factor,
 )
@@ -249,3 +259,250 @@ def test_a_ranking_is_a_distribution_that_excludes_nothing(files, hits, cause) -
     total = sum(s.p for s in found.suspects) + found.p_outside_window
     assert total == pytest.approx(1) or max(found.p_outside_window, *(s.p for s in found.suspects)) == 0.99
     assert {s.sha for s in found.suspects} == {c.sha for c in commits}
+
+
+def factor(*paths: str, cells: tuple[MeasuredCell, ...] = STREAMS) -> float:
+    found = cells_factor(commit("a", *paths), server_votes(cells), TABLE)
+    return 1.0 if found is None else found.weight
+
+
+RAN, MISS, LEAK, CLEAN = 0.8 / 0.5, 0.2 / 0.5, 0.1 / 0.5, 0.9 / 0.5
+"""Of one server: hit and runs it, runs it and was spared, hit without running it, neither; against a half."""
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("src/stream/x.py", 0.5 * RAN * RAN * CLEAN * CLEAN + 0.5),
+        ("src/image/x.py", 0.9 * LEAK * LEAK * MISS * CLEAN + 0.1),
+        ("src/x.py", 0.2 * RAN * RAN * MISS * MISS + 0.8),
+        ("src/models/talk/x.py", 0.9 * RAN * LEAK * CLEAN * MISS + 0.1),
+        ("src/models/paint/x.py", 0.9 * LEAK * LEAK * MISS * CLEAN + 0.1),
+        ("elsewhere/x.py", 1.0),
+    ],
+)
+def test_the_ratio_of_the_likelihoods(path: str, expected: float) -> None:
+    assert factor(path) == pytest.approx(expected)
+
+
+def test_files_weigh_by_the_root_of_their_lines_and_by_their_kind() -> None:
+    files = (
+        ChangedFile("src/stream/x.py", 15, 0),
+        ChangedFile("src/image/x.py", 0, 0),
+        ChangedFile("docs/x.md", 99, 0),
+    )
+    found = cells_factor(commit("a", files=files), server_votes(STREAMS), TABLE)
+    stream, image = factor("src/stream/x.py"), factor("src/image/x.py")
+    share = 4 + 1 + 0.01 * 10
+    assert found is not None
+    assert found.weight == pytest.approx((4 * stream + 1 * image + 0.1) / share)
+
+
+def test_cells_of_one_server_are_one_vote() -> None:
+    twins = tuple(replace(STREAMS[0], cell=f"s1-{n}") for n in range(50))
+    assert factor("src/stream/x.py", cells=(*STREAMS, *twins)) == pytest.approx(factor("src/stream/x.py"))
+
+
+def test_a_server_is_hit_where_one_of_its_cells_is() -> None:
+    """At low load nothing is seen of a slow-down under load: the spared cell says nothing."""
+    idle = replace(STREAMS[0], cell="s1@c1", hit=False, traits=frozenset({"image"}))
+    (vote,) = server_votes((STREAMS[0], idle))
+    assert vote.hit and vote.cells == (STREAMS[0],)
+    assert factor("src/stream/x.py", cells=(*STREAMS, idle)) == pytest.approx(factor("src/stream/x.py"))
+
+
+def test_many_servers_count_as_six_at_most() -> None:
+    """Servers are alike in more than we know: sixty are not sixty independent witnesses."""
+    crowd = tuple(replace(cell, start=f"{cell.start}{n}") for cell in STREAMS for n in range(15))
+    assert factor("src/stream/x.py", cells=crowd) == pytest.approx(
+        0.5 * (RAN * RAN * CLEAN * CLEAN) ** (6 / 4) + 0.5
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "runs"),
+    [
+        ("qwen3_tts", "Qwen/Qwen3-TTS-12Hz-1.7B-Base", True),
+        ("qwen3_omni", "Qwen/Qwen3-TTS-12Hz-1.7B-Base", False),
+        ("qwen3_omni_moe", "Qwen/Qwen3-Omni-30B-A3B-Instruct", True),
+        ("qwen2_5_omni", "Qwen/Qwen3-Omni-30B-A3B-Instruct", False),
+        ("hunyuan_image_3_moe", "tencent/HunyuanImage-3.0", True),
+        ("wan2_2", "Wan-AI/Wan2.2-I2V-A14B-Diffusers", True),
+        ("wan2_2", "Wan-AI/Wan2.1-T2V", False),
+        ("bagel", "ByteDance-Seed/BAGEL-7B-MoT", True),
+        ("qwen_image", "Qwen/Qwen-Image-Edit", True),
+    ],
+)
+def test_the_code_of_a_model(name: str, model: str, runs: bool) -> None:
+    cells = (MeasuredCell("c", True, "A", model=model),)
+    expected = RAN if runs else LEAK
+    assert factor(f"src/models/{name}/x.py", cells=cells) == pytest.approx(0.9 * expected + 0.1)
+
+
+def test_without_cells_nothing_is_told() -> None:
+    assert cells_factor(commit("a", "src/stream/x.py"), (), TABLE) is None
+    assert cells_factor(commit("a", files=()), server_votes(STREAMS), TABLE) is None
+
+
+def test_the_radius_in_words() -> None:
+    text = describe_blast_radius(server_votes(STREAMS))
+    assert text == "2 servers that were hit run stream, none of the 2 others does"
+    assert describe_blast_radius(server_votes(STREAMS[:2])) == "", "there is nothing to compare with"
+    spoken = replace(STREAMS[3], traits=frozenset({"stream"}))
+    assert describe_blast_radius(server_votes((*STREAMS[:3], spoken))) == "", "a spared one streams too"
+
+
+def test_what_serves_an_unknown_model_says_nothing_of_models() -> None:
+    cells = tuple(replace(cell, model="") for cell in STREAMS)
+    assert factor("src/models/talk/x.py", cells=cells) == 1.0
+
+
+TITLE = "[Log] Count what the streams of a stage say to each other"
+EARLIER = Commit(
+    sha=sha("a"),
+    subject=f"{TITLE} (#2551)",
+    files=(ChangedFile("src/a.py", 30, 2), ChangedFile("src/b.py", 5, 0), ChangedFile("tests/t.py", 50, 0)),
+)
+
+
+def told(one: Commit) -> CommitText:
+    return parse_commit(one, lambda path: path.startswith("src"))
+
+
+def weighed(one: Commit, *pieces: LaterCommit) -> Factor | None:
+    return later_evidence(told(one), [(told(p.commit), p.phase) for p in pieces], TABLE.weights)
+
+
+def answer(subject: str = "", body: str = "", *files: ChangedFile) -> str:
+    found = find_answer(told(Commit(sha("b"), subject, body=body, files=files)), told(EARLIER))
+    return "" if found is None else f"{found[0]}: {found[1]}"
+
+
+@pytest.mark.parametrize(
+    ("subject", "body"),
+    [
+        (f'Revert "{TITLE} (#2551)" (#2716)', ""),
+        ("[Revert] take it out (#2716)", "This reverts #2551, which was slow."),
+        ("Back out the counters", "See org/repo/pull/2551"),
+        ("rolled back PR#2551 (#9)", ""),
+    ],
+)
+def test_a_revert_by_number(subject: str, body: str) -> None:
+    assert answer(subject, body) == "revert: names it by its number #2551"
+
+
+@pytest.mark.parametrize("digits", [7, 12, 40])
+def test_a_revert_by_hash(digits: int) -> None:
+    said = answer("x (#2716)", f"This reverts commit {'a' * digits}.")
+    assert said == f"revert: names it by its hash {'a' * 12}"
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        f'Revert "{TITLE}"',
+        f'[Revert] Revert "{TITLE[:40]}… (#2716)',
+        f'Revert "{TITLE[:40]}..."',
+        f"Revert “{TITLE.upper()}” (#2716)",
+        f'[CI] Revert "{TITLE}" (#2716)',
+    ],
+)
+def test_a_revert_by_quoted_title_also_where_a_forge_cut_it_off(subject: str) -> None:
+    assert answer(subject) == "revert: quotes its title"
+
+
+@pytest.mark.parametrize(
+    ("subject", "body"),
+    [
+        (f'Revert "{TITLE} for images"', ""),
+        ('Revert "[Log]…"', ""),
+        ('Revert "Something else altogether"', ""),
+        ("Revert (#2551)", ""),
+        ("Revert #25511", ""),
+        ("Revert #255", ""),
+        ("", "See aaaaaa for more"),
+        (TITLE, ""),
+        ("Faster again", ""),
+    ],
+)
+def test_what_names_nothing(subject: str, body: str) -> None:
+    """A longer title, a quotation too short, its own number, other numbers, too few digits, words alone."""
+    assert answer(subject, body) == ""
+
+
+def test_a_fix_names_it_and_takes_nothing_out() -> None:
+    assert answer("Speed up what #2551 made slow") == "fix: names it by its number #2551"
+
+
+def test_the_lines_the_other_way_round_are_a_revert_whatever_it_says() -> None:
+    """Tests may differ; one file more or less of the product, or other lines, and it is none."""
+    back = ChangedFile("src/a.py", 2, 30), ChangedFile("src/b.py", 0, 5)
+    assert answer("Tidy up", "", *back, ChangedFile("tests/t.py", 1, 1)).startswith(
+        "revert: takes out the lines"
+    )
+    assert answer("Tidy up", "", *back, ChangedFile("src/c.py", 1, 1)) == ""
+    assert answer("Tidy up", "", back[0]) == ""
+    assert answer("Tidy up", "", ChangedFile("src/a.py", 2, 29), back[1]).startswith("same files")
+
+
+def test_the_piece_that_weighs_most_counts_either_way() -> None:
+    known = commit("a", number=7)
+    pieces = later("slow", body="Reverts #7"), later("recovery", body="as #7 has it")
+    found = weighed(known, *pieces)
+    assert found is not None and (found.name, found.weight) == ("mended", 20)
+    found = weighed(known, *pieces[:1])
+    assert found is not None and (found.name, found.weight) == ("reverted in vain", 0.05)
+    assert weighed(known, later("after", body="see #7")) is None
+
+
+def test_the_same_files_without_lines_are_a_hint_and_with_a_name_a_revert() -> None:
+    files = ChangedFile("src/a.py"), ChangedFile("src/b.py")
+    assert answer("Tidy up", "", *files).startswith("same files")
+    assert answer("Better now, see #2551", "", *files) == "revert: names it by its number #2551"
+    assert find_answer(told(commit("b", "src/a.py")), told(commit("a", "src/a.py"))) is None, "one file"
+
+
+EVIL = "<script>alert(1)</script> | `x` \x1b[31m @all #1"
+
+
+WHAT = "ttft of a_cell x 3 begun on the night of 2026-04-12"
+RANKING = ranked(
+    commit("a", "src/stream/x.py", subject=EVIL, date="2026-04-12T11:54:23Z", number=7),
+    commit("b", "docs/x.md", subject="Docs"),
+    commit("c", "src/x.py"),
+    cells=STREAMS,
+    later=(later("recovery", body="Reverts #7"),),
+    recovered=True,
+)
+DOCUMENT = TrackSuspectsDocument(
+    alert="alert-1",
+    suspects=RANKING.suspects[:2],
+    blast_radius=RANKING.blast_radius,
+    attributed=RANKING.attributed.words,
+    bisect="perfbisect bisect x",
+    note="a note",
+    of=3,
+    what=WHAT,
+)
+
+
+def test_the_lines() -> None:
+    lines = report_lines(suspects_report(DOCUMENT))
+    assert lines[:2] == ["Suspects of alert-1: 3 commits in its window", f"  {WHAT}"]
+    assert lines[3].startswith("  attributed by revert to aaaaaaaaaaaa: ffffffffffff reverts it")
+    text = "\n".join(lines)
+    assert "\x1b" not in text
+    assert "×100  ffffffffffff reverts it in the window of the recovery" in text
+    assert "1 more commits are less likely than these" in text
+    assert lines[-1] == "  to settle it: perfbisect bisect x"
+    assert "first run on the night" not in text, "evidence that says nothing is left out"
+
+
+def test_the_markdown_shows_the_words_of_others_as_text() -> None:
+    text = report_markdown(suspects_report(DOCUMENT))
+    row = next(line for line in text.splitlines() if line.startswith("|") and "`aaaaaaaaaaaa`" in line)
+    assert row.count("|") - row.count("\\|") == 5, "a bar in a subject ends no cell"
+    assert "\x1b" not in text
+    assert "```sh\nperfbisect bisect x\n```" in text
+    assert text.startswith("# Suspects of alert-1: 3 commits in its window\n\nttft of a")
+    assert "\n\nattributed by revert to `aaaaaaaaaaaa`: ffffffffffff" in text
