@@ -85,7 +85,7 @@ def launch(number: int, commit: str, cell: str, purpose: Any = "run", end: Any =
     identity = f"j-{number:03d}"
     made = Attempt(identity, commit, purpose, Provenance(cell, "toy", "client"))
     return LaunchRecord(
-        number, identity, 0, commit, purpose, 1, "", "", f"token {number}", "2026-03-02T02:00:00+00:00",
+        number, identity, 0, commit, purpose, 1, "", "", "2026-03-02T02:00:00+00:00", f"token {number}",
         pid=1, end=end, attempt=made if end == "finished" else None,
     )  # fmt: skip
 
