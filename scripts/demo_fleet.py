@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,17 +26,12 @@ from typing import Any
 
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.replay import LaunchRecord, launches
+from scripts.demo import PRETEND_CELL, PROGRAM, ROOT, new_folder, say, write_verdict
 from scripts.demo_history import draw_places
 from tests.fakes.history import ENGINE, PretendHistory, make_history
 from tests.fleet.sites import SlurmSite, SshSite
 
-ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "build" / "demo-fleet"
-CELL = ROOT / "tests" / "fakes" / "cells" / "pretend.yaml"
 COMMITS, FACTOR, SLOWER = 64, 1.12, 1.08
-NAMED = 3
-"""Exit code of a bisection that names a culprit."""
-
 KILLED = "fast"
 """A node of the cluster ..."""
 
@@ -73,14 +67,10 @@ class Search:
         return dict(Counter(record.machine for record in self.records if record.end == "finished"))
 
 
-def say(text: str) -> None:
-    print(f"demo-fleet: {text}", file=sys.stderr, flush=True)
-
-
 def search(history: PretendHistory, fleet: str, state: Path, cell: Path, cluster: SlurmSite | None) -> Search:
     """Bisect as a user would; ``cluster``: one of its nodes is killed on the way."""
     command = [
-        *(str(Path(sys.executable).with_name("perfbisect")), "bisect", str(cell), "--fleet", fleet),
+        *(PROGRAM, "bisect", str(cell), "--fleet", fleet),
         *("--repo", str(history.path), "--good", history.good, "--bad", history.bad),
         *("--env", f"overlay:{sys.executable},base=any", "--machine", "cpu"),
         *("--client", f"existing:{sys.executable},path={ENGINE}", "--budget", "60m", "--json", "--full"),
@@ -129,10 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=1, help="where the slow commit is planted")
     options = parser.parse_args(argv)
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
+    build = new_folder("demo-fleet")
     planted = draw_places(COMMITS, options.seed).planted
-    history = make_history(FOLDER / "repo", commits=COMMITS + 1, slow=planted, factor=FACTOR)
+    history = make_history(build / "repo", commits=COMMITS + 1, slow=planted, factor=FACTOR)
     say(f"planted {history.commits[planted][:12]}, {100 * (FACTOR - 1):.0f} %, commit {planted} of {COMMITS}")
     with tempfile.TemporaryDirectory(prefix="pb-") as folder:
         boxes, cluster = SshSite(Path(folder) / "ssh"), SlurmSite(Path(folder) / "slurm")
@@ -142,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             site.use_real_agent()
             site.start()
         try:
-            alone, fleet = _both(history, Path(folder), cluster)
+            alone, fleet = _both(history, build / "state", Path(folder), cluster)
         finally:
             for site in (boxes, cluster):
                 site.stop()
@@ -156,15 +145,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "wall_clock": round(fleet.seconds / alone.seconds, 2),
         "machine_minutes": round(fleet.minutes / alone.minutes, 2),
     }
-    (FOLDER / "verdict.json").write_text(json.dumps(verdict, indent=1) + "\n")
-    print(json.dumps(verdict, indent=1))
+    write_verdict(build, verdict)
     named = verdict["culprits"] == [history.commits[planted]] * 2
     say("the planted commit was named both times" if named else "the planted commit was NOT named both times")
     return 0 if named else 1
 
 
-def _both(history: PretendHistory, folder: Path, cluster: SlurmSite) -> tuple[Search, Search]:
-    text = CELL.read_text().replace("./models", str(CELL.parent / "models"))
+def _both(history: PretendHistory, state: Path, folder: Path, cluster: SlurmSite) -> tuple[Search, Search]:
+    text = PRETEND_CELL.read_text().replace("./models", str(PRETEND_CELL.parent / "models"))
     for short, long in _LOAD.items():
         text = text.replace(short, long)
     cell = folder / "cell.yaml"
@@ -174,11 +162,11 @@ def _both(history: PretendHistory, folder: Path, cluster: SlurmSite) -> tuple[Se
     entry = next(line for line in lines if "name: fast" in line).replace("name: fast", "name: box")
     hosts.write_text("\n".join([*(line for line in lines if not line.startswith("- ")), entry, ""]))
     say("one machine")
-    alone = search(history, f"ssh:{hosts}", FOLDER / "state" / "one", cell, None)
+    alone = search(history, f"ssh:{hosts}", state / "one", cell, None)
     say("three machines, one of them slower, one killed on the way")
     command = folder / "slurm" / "agent"
     spec = f"slurm:command={command}+ssh:{hosts}"
-    return alone, search(history, spec, FOLDER / "state" / "fleet", cell, cluster)
+    return alone, search(history, spec, state / "fleet", cell, cluster)
 
 
 if __name__ == "__main__":

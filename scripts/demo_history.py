@@ -1,19 +1,14 @@
 """Make a git repository with a slow commit in it, from the Python tree of an installed vLLM.
 
-    python -m scripts.demo_history SITE_PACKAGES REPO [--commits 24] [--seed 1]
-
 Commit 0 is the package as it was released, less what a build makes. Each later commit is a small harmless
-edit, but for one that slows the scheduler, one that does not import, and one of documentation. Prints what
-was planted, as JSON.
+edit, but for one that slows the scheduler, one that does not import, and one of documentation.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
-import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -234,20 +229,3 @@ def make(site_packages: Path, path: Path, *, commits: int, places: Places, share
         changes[target] = edited.encode()
         writer.commit(subject, changes)
     return Demo(path, writer.finish(), places)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Write a demonstration and print what was planted."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("site_packages", type=Path)
-    parser.add_argument("repo", type=Path)
-    parser.add_argument("--commits", type=int, default=24)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(argv)
-    places = draw_places(options.commits, options.seed)
-    demo = make(options.site_packages, options.repo, commits=options.commits, places=places)
-    print(json.dumps(demo.facts(), indent=1))
-
-
-if __name__ == "__main__":
-    main()

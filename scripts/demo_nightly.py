@@ -32,11 +32,11 @@ from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.series.store import SeriesStore
 from scripts import demo_nightly_world as planted
+from scripts.demo import BUILD, CACHE, PROGRAM, say
 from scripts.demo_nightly_judge import Found, judge
 from scripts.demo_nightly_world import CLIENT, KILLED, NIGHTS, World, change_the_client, make, moment
 from tests.fakes.gitwriter import run_git
 
-BUILD = Path(__file__).resolve().parent.parent / "build"
 FOLDER = BUILD / "demo-nightly"
 PATIENCE = 600.0
 
@@ -60,10 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             change_the_client(world)
         if night == KILLED:
             kept = run_killed_night(world, night)
-            print_progress(f"night {night}: killed with {len(kept)} launches measured; it is started again")
+            say(f"night {night}: killed with {len(kept)} launches measured; it is started again")
         document = run_night(world, night)
         documents.append(document)
-        print_progress(f"night {night} ({moment(night):%a %d %b}): {summarize(document)}")
+        say(f"night {night} ({moment(night):%a %d %b}): {summarize(document)}")
     found = judge(collect_results(world, tuple(documents), kept))
     for check in found:
         print(f"{'yes' if check.holds else 'NO '}  {check.what}: {check.words}")
@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "good": good,
     }
     (folder / "verdict.json").write_text(json.dumps(verdict, indent=1) + "\n")
-    print_progress(f"report: {folder / 'report' / 'nightly.md'}")
-    print_progress(f"site: {folder / 'site' / 'index.html'}")
+    say(f"report: {folder / 'report' / 'nightly.md'}")
+    say(f"site: {folder / 'site' / 'index.html'}")
     print("all planted changes were found and no other commit was named" if good else "NOT as planted")
     return 0 if good else 1
 
@@ -99,17 +99,11 @@ def collect_results(world: World, documents: tuple[dict[str, Any], ...], kept: f
     )
 
 
-def print_progress(text: str) -> None:
-    """Print a progress line on standard error."""
-    print(f"demo-nightly: {text}", file=sys.stderr, flush=True)
-
-
 def start(world: World, night: int, minutes: float = 0.0) -> subprocess.Popen[str]:
     """Start a night as cron would."""
-    program = str(Path(sys.executable).with_name("perfbisect"))
     environment = os.environ | {
         "PERFBISECT_NOW": (moment(night) + timedelta(minutes=minutes)).isoformat(),
-        "PERFBISECT_CACHE": str(BUILD / "cache"),
+        "PERFBISECT_CACHE": str(CACHE),
         # Its runs are too short for shares of time to mean much, and it sleeps more than it computes.
         "PERFBISECT_LIMITS": "off",
         "PERFBISECT_BACKOFF": "1,5",
@@ -117,7 +111,7 @@ def start(world: World, night: int, minutes: float = 0.0) -> subprocess.Popen[st
     log = (world.folder / "nights" / f"{night:02d}.log").open("a")
     with log:
         return subprocess.Popen(
-            [program, "nightly", str(world.config), "--full", "--json"],
+            [PROGRAM, "nightly", str(world.config), "--full", "--json"],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=log,

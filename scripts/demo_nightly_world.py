@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from tests.fakes.gitwriter import HistoryWriter
-from tests.fakes.history import ENGINE, engine_files
+from tests.fakes.history import ENGINE, engine_files, with_pace
 
 NIGHTS = 10
 FIRST = datetime(2026, 3, 2, 2, tzinfo=timezone.utc)
@@ -145,7 +144,7 @@ def history(folder: Path) -> World:
     writer = HistoryWriter(folder / "repo", first=int((FIRST - timedelta(hours=40)).timestamp()))
     files = engine_files()
     for name, value in PACE.items():
-        files["vllm/pace.py"] = _with(files["vllm/pace.py"], name, value)
+        files["vllm/pace.py"] = with_pace(files["vllm/pace.py"], name, value)
     clean, mend = dict(files), dict[str, bytes | None]()
     writer.commit("Import the engine", files)
     count, ends, slow = 1, [], 0
@@ -155,7 +154,7 @@ def history(folder: Path) -> World:
             subject = f"Explain step {count}"
             if (night, place) == (SLOW, SLOW_PLACE):
                 slow, subject = count, "[Core] Check the block table before each prefill"
-                slower = _with(clean["vllm/pace.py"], "PREFILL_MS", PACE["PREFILL_MS"] * FACTOR)
+                slower = with_pace(clean["vllm/pace.py"], "PREFILL_MS", PACE["PREFILL_MS"] * FACTOR)
                 clean["vllm/pace.py"] = changes["vllm/pace.py"] = slower
             elif night == BROKEN and place == COMMITS[night]:
                 subject = "[Refactor] Move the helpers"
@@ -173,13 +172,3 @@ def history(folder: Path) -> World:
     commits = writer.finish(checkout=False)
     heads = tuple(commits[end] for end in ends)
     return World(folder, heads, commits[slow], heads[BROKEN - 1])
-
-
-def _with(source: bytes, name: str, value: float) -> bytes:
-    """``pace.py`` with a number replaced."""
-    new, count = re.subn(
-        rb"^%s = .*$" % name.encode(), b"%s = %r" % (name.encode(), value), source, flags=re.M
-    )
-    if count != 1:
-        raise SystemExit(f"pace.py has no {name}")
-    return new

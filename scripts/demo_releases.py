@@ -8,14 +8,10 @@ cannot be told within the budget), 1 when there is none.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from scripts.demo import BUILD, CACHE, CELL, DAY, NAMED, PACKAGE, ROOT, say, told
+from scripts.demo import CELL, DAY, NAMED, PACKAGE, new_folder, run_perfbisect, say
 
 GOOD, BAD = "0.27.0", "0.32.0"
 BUDGET = "75m"
@@ -31,24 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--bad", default=BAD)
     parser.add_argument("--budget", default=BUDGET)
     options = parser.parse_args(argv)
-    folder = BUILD / "demo-releases"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    command = [
-        *(str(Path(sys.executable).with_name("perfbisect")), "bisect", CELL, "--releases", PACKAGE),
-        *("--good", options.good, "--bad", options.bad, "--budget", options.budget),
-        *("--exclude-newer", DAY, "--json", "--full"),
-    ]
-    say(" ".join(["perfbisect", *command[1:]]))
-    environment = os.environ | {"PERFBISECT_STATE": str(folder / "state"), "PERFBISECT_CACHE": str(CACHE)}
-    result = folder / "report.json"
-    with result.open("w") as output:
-        code = subprocess.run(command, stdout=output, env=environment, cwd=ROOT, check=False).returncode
-    for text in told(result):
-        say(text)
-    for report in sorted((folder / "state").glob("jobs/*/report.md")):
-        shutil.copy(report, folder / "report.md")
-        say(f"report: {(folder / 'report.md').relative_to(ROOT)}")
+    ends = ("--good", options.good, "--bad", options.bad, "--budget", options.budget)
+    code, _ = run_perfbisect(
+        new_folder("demo-releases"),
+        *("bisect", CELL, "--releases", PACKAGE, *ends, "--exclude-newer", DAY),
+    )
     say(f"verdict: {VERDICTS[code]}" if code in VERDICTS else f"no verdict: exit code {code}")
     return 0 if code in VERDICTS else 1
 

@@ -19,9 +19,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from scripts.demo import BUILD, PROGRAM
 from scripts.demo_nights import FIRST, NIGHTS, PLANTS, SERVERS, SLOW, Plant, history, write
 
-FOLDER = Path(__file__).resolve().parent.parent / "build" / "demo-track"
+FOLDER = BUILD / "demo-track"
 
 NEAR = 2
 """Nights by which the place of a change may be off, of a drift ..."""
@@ -143,8 +144,7 @@ def _line(one: Found) -> str:
 
 def perfbisect(folder: Path, verb: str, *arguments: str, group: str = "track") -> str:
     """What a command prints. :raises SystemExit: it failed."""
-    program = str(Path(sys.executable).with_name("perfbisect"))
-    command = [program, group, verb, *arguments, "--state", str(folder / "state")]
+    command = [PROGRAM, group, verb, *arguments, "--state", str(folder / "state")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: {done.returncode}\n{done.stdout}{done.stderr}")

