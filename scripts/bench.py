@@ -34,8 +34,8 @@ from perfbisect.compare.plan import MeasurementSetup, build_run_plan
 from perfbisect.environments.factory import make_builder
 from perfbisect.fleet.connection import LocalConnection
 from perfbisect.fleet.executor import MOST_POLL_S, FleetExecutor
-from perfbisect.fleet.folders import FleetHost
-from perfbisect.fleet.hosts import HostFleet
+from perfbisect.fleet.folders import FolderFleet
+from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.events import JobEvent, LaunchEnded, LaunchStarted, PhaseStarted
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import JournalEvent as Line
@@ -238,7 +238,7 @@ def agent(count: int) -> Cost:
         host = FleetHost("here", LocalConnection(), str(home / "there"), command)
         executors = (
             LocalExecutor(builder, profile=load_machine("cpu")),
-            FleetExecutor(HostFleet("here", [host]), builder, setting, interference="off"),
+            FleetExecutor(FolderFleet("here", lambda: [host]), builder, setting, interference="off"),
         )
         took: list[list[float]] = [[], []]
         for number in range(2 * count + 2):

@@ -97,8 +97,8 @@ def doctor(
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.text import line
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
-    from perfbisect.fleet.hosts import HostFleet
-    from perfbisect.fleet.specs import FleetNeeds, build_hosts, make_fleet
+    from perfbisect.fleet.folders import FolderFleet
+    from perfbisect.fleet.specs import build_hosts, make_fleet
     from perfbisect.setup.doctor import (
         Check,
         DoctorDocument,
@@ -129,8 +129,9 @@ def doctor(
     folders = {"state": workspace.state, "cache": workspace.cache}
     checks: list[Check] = [("settings", partial(check_settings, root, workspace.settings.machine))]
     if fleet:
-        machines = make_fleet(fleet, FleetNeeds(workspace.state / "fleet")).machines(checks=True)
-        checks += fleet_checks(machines, fleet, HostFleet(fleet, build_hosts(fleet)).machines(checks=True))
+        machines = make_fleet(fleet, workspace.state).machines(checks=True)
+        builders = FolderFleet(fleet, partial(build_hosts, fleet)).machines(checks=True)
+        checks += fleet_checks(machines, fleet, builders)
     else:
         checks += machine_checks(**folders, shell=dict(os.environ), profile=profile)
     if online or env:

@@ -31,9 +31,8 @@ from perfbisect.fleet.agent import (
 from perfbisect.fleet.building import LOG, BuildDocument, BuildFailureDocument, BuildRequest
 from perfbisect.fleet.bundle import CLIENT, Bundle, BundleDocument, MachineDocument
 from perfbisect.fleet.folders import with_bases
-from perfbisect.fleet.hosts import HostFleet
 from perfbisect.fleet.install import InstalledDocument, install_agent, own_wheel
-from perfbisect.fleet.specs import FleetNeeds, build_hosts, make_fleet
+from perfbisect.fleet.specs import build_hosts, make_fleet, split_fleet
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.machine.leases import describe_holders, holders, lock_folder
@@ -197,8 +196,8 @@ def install_on(names: Sequence[str], spec: str, wheels: Path | None) -> CommandR
         UsageError: the fleet is of another engine, or has no such machine.
         MachineError: a machine does not answer, or the installation failed there.
     """
-    fleet = make_fleet(spec, FleetNeeds(open_workspace().state / "fleet"))
-    if not isinstance(fleet, HostFleet):
+    fleet = make_fleet(spec, open_workspace().state)
+    if any(name == "slurm" for name, _ in split_fleet(spec)):
         raise UsageError(
             f"--fleet {spec}: perfbisect is installed on machines that ssh or Ray reaches only",
             next_step="--fleet ssh:hosts.yaml or ray:ADDRESS; Slurm's nodes share the one that is here",

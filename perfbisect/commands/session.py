@@ -35,7 +35,7 @@ from perfbisect.errors import (
 from perfbisect.fleet.base import Ticket
 from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.fleet.executor import FleetExecutor, end_bundles
-from perfbisect.fleet.specs import FleetNeeds, FleetSlots, choose_slots, make_fleet
+from perfbisect.fleet.specs import FleetSlots, choose_slots, make_fleet
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote, PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job
@@ -181,7 +181,7 @@ class JobSession:
     ) -> FleetExecutor:
         given_up = [x for x in launches(self.job.events()) if x.is_unresolved and x.end is not None]
         return FleetExecutor(
-            make_fleet(setting.fleet, FleetNeeds(workspace.state / "fleet")),
+            make_fleet(setting.fleet, workspace.state),
             builder,
             setting,
             client,
@@ -205,9 +205,7 @@ def _reclaim(
 def reclaim_from_fleet(workspace: Workspace, plan: JobPlan) -> Callable[[LaunchRecord, Path], Attempt | None]:
     """Takes back what the machines of a job's fleet have of its open launches; nothing is launched."""
     builder = wiring.build_builder(workspace, plan.setting)
-    executor = FleetExecutor(
-        make_fleet(plan.setting.fleet, FleetNeeds(workspace.state / "fleet")), builder, plan.setting
-    )
+    executor = FleetExecutor(make_fleet(plan.setting.fleet, workspace.state), builder, plan.setting)
     return partial(_reclaim, executor, lambda _: None)
 
 
@@ -219,14 +217,14 @@ def end_on_fleet(workspace: Workspace, plan: JobPlan, unresolved: Sequence[Launc
     """
     if not plan.setting.fleet:
         return 0
-    fleet = make_fleet(plan.setting.fleet, FleetNeeds(workspace.state / "fleet"))
+    fleet = make_fleet(plan.setting.fleet, workspace.state)
     return end_bundles(fleet, [launch.token for launch in unresolved], PhaseLimits().stop)
 
 
 def fleet_machines(workspace: Workspace, cell: Cell, spec: str) -> Sequence[MachineDocument]:
     """A fleet's machines, with their slots for a cell. :raises MachineError: the engine does not answer."""
-    needs = FleetNeeds(workspace.state / "fleet", cell.gpus, None if cell.gpus else 1)
-    return make_fleet(spec, needs).machines()
+    fleet = make_fleet(spec, workspace.state)
+    return fleet.machines(devices=cell.gpus, workers=None if cell.gpus else 1)
 
 
 def fleet_slots(workspace: Workspace, cell: Cell, spec: str, workers: int) -> FleetSlots:

@@ -1,6 +1,6 @@
-"""The contract of an engine: on which machines a bundle can be measured, and six functions on bundles.
+"""The contract of a fleet, on which a bundle can be measured: six functions.
 
-An engine knows no statistics, assigns no faults and repeats nothing by itself.
+A fleet knows no statistics, assigns no faults and repeats nothing by itself.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Literal, Protocol
 
 from perfbisect.environments.base import Environment
 from perfbisect.errors import MachineError
-from perfbisect.fleet.bundle import Bundle, MachineDocument
+from perfbisect.fleet.bundle import Bundle
 
 
 class UnreachableError(MachineError):
-    """A machine, or the engine's controller, does not answer; what runs there may go on."""
+    """A machine, or an engine's controller, does not answer; what runs there may go on."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,7 @@ class BundleState:
 
 
 class Fleet(Protocol):
-    """An engine that makes bundles on its machines."""
-
-    name: str
-
-    def machines(self, *, checks: bool = False) -> Sequence[MachineDocument]:
-        """All machines; one that cannot be used has no slots and says why in ``problem``.
-
-        ``checks``: check each as ``perfbisect doctor`` does, which takes a second of it.
-        """
-        ...
+    """Machines that make bundles."""
 
     def place(self, machine: str, environments: Sequence[Environment]) -> None:
         """Bring environments to a machine, by key; those that it has stay.

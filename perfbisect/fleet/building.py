@@ -23,8 +23,7 @@ from perfbisect.changes.git import Repository
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.cache import EnvironmentCache
 from perfbisect.errors import BuildError, FaultCode, MachineError, RevisionError
-from perfbisect.fleet.connection import run_script
-from perfbisect.fleet.folders import PUT_REQUEST, FleetHost
+from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.plans import MeasurementConfig, PlanPart
 from perfbisect.model.change import Change
@@ -143,14 +142,13 @@ class BuildMachines:
                 self._send_commits(host, self._repository, change, spec)
         request, folder = self._request(host, spec, change, key, run.timeout), f"{host.folder}/builds/{key}"
         text = request.model_dump_json(exclude_defaults=True).encode()
-        written = run_script(host.connection, PUT_REQUEST, folder, host.name, given=text)
-        written.checked(f"write {folder} on {host.name}")
+        host.put_request(folder, text)
         command = host.agent("build", REQUEST, "--json")
         reading, writing = os.pipe()
         with os.fdopen(reading, "rb") as held, os.fdopen(writing, "wb"):
             limit = run.timeout + 60
-            answer = run_script(host.connection, _BUILD, folder, *command, given=held, timeout=limit)
-        run.note(run_script(host.connection, _LOG_END, f"{folder}/{LOG}").output.decode(errors="replace"))
+            answer = host.connection.run_script(_BUILD, folder, *command, given=held, timeout=limit)
+        run.note(host.connection.run_script(_LOG_END, f"{folder}/{LOG}").output.decode(errors="replace"))
         try:
             built = BuildDocument.model_validate_json(answer.output)
         except ValidationError:
@@ -193,7 +191,7 @@ class BuildMachines:
     def _send_commits(self, host: FleetHost, repository: Repository, change: Change, spec: str) -> None:
         """Send the commits that the machine lacks, with the tags, by which builds tell their version."""
         target = f"{host.folder}/repository.git"
-        known = set(run_script(host.connection, _KNOWN, target).text.split())
+        known = set(host.connection.run_script(_KNOWN, target).text.split())
         named = [found[1] for found in _REVISION.findall(spec)]
         commits = [each.id for each in (*self._changes.values(), change) if each.kind == "commit"]
         commits += [name for name in named if re.fullmatch(r"[0-9a-f]{40,64}", name)]
@@ -212,10 +210,10 @@ class BuildMachines:
             assert packing.stdin is not None and packing.stdout is not None
             packing.stdin.write("".join(f"{revision}\n" for revision in revisions).encode())
             packing.stdin.close()
-            sent = run_script(host.connection, _RECEIVE, target, given=packing.stdout, timeout=_COPY_S)
+            sent = host.connection.run_script(_RECEIVE, target, given=packing.stdout, timeout=_COPY_S)
         sent.checked(f"send the commits of {repository.path} to {host.name}", target)
         updates = "".join(f"update {name} {sha}\n" for name, sha in wanted.items()).encode()
-        run_script(host.connection, _REFER, target, given=updates).checked(f"name commits on {host.name}")
+        host.connection.run_script(_REFER, target, given=updates).checked(f"name commits on {host.name}")
 
 
 def _bare(change: Change) -> Change:

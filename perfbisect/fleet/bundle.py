@@ -111,3 +111,17 @@ class MachineDocument(Document):
     checks: tuple[DoctorCheckDocument, ...] = ()
     time: float = 0.0
     skew: float = 0.0
+
+    @classmethod
+    def unusable(cls, name: str, problem: str) -> MachineDocument:
+        """A machine that cannot be used, and why."""
+        return cls(
+            name=name,
+            version="",
+            machine_class="",
+            devices=(),
+            slots=(),
+            leased=(),
+            problem=problem,
+            environments=(),
+        )

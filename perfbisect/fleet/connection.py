@@ -8,21 +8,20 @@ import shutil
 import subprocess
 import tempfile
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, ClassVar
 
 import psutil
 
 from perfbisect.errors import MachineError
 from perfbisect.fleet.base import UnreachableError
 
-_TIMEOUT_S = 60.0
-_NO_CONNECTION = 255
-"""Exit code of ssh itself."""
+TIMEOUT_S = 60.0
 
 _SOCKETS = "pb-ssh-"
 """Begins the name of a folder of sockets; the id of its process follows."""
@@ -48,16 +47,17 @@ class Answer:
         return self
 
 
-class Connection(Protocol):
+class Connection(ABC):
     """A machine on which commands can be run."""
 
+    @abstractmethod
     def run(
         self,
         argv: Sequence[str],
         given: bytes | IO[bytes] = b"",
         *,
         into: IO[bytes] | None = None,
-        timeout: float = _TIMEOUT_S,
+        timeout: float = TIMEOUT_S,
     ) -> Answer:
         """Run a command with ``given`` as its standard input; arguments are data, whatever is in them.
 
@@ -66,48 +66,25 @@ class Connection(Protocol):
         Raises:
             UnreachableError: the machine does not answer within ``timeout`` seconds.
         """
-        ...
 
-
-def run_command(
-    argv: Sequence[str],
-    given: bytes | IO[bytes],
-    into: IO[bytes] | None,
-    timeout: float,
-    what: str,
-    silent: int | None = None,
-) -> Answer:
-    """Run a local command. ``what``: does not answer at a timeout, or with the exit code ``silent``."""
-    stream: dict[str, object] = {"input": given} if isinstance(given, bytes) else {"stdin": given}
-    stream |= {"stdout": into or subprocess.PIPE, "stderr": subprocess.PIPE}
-    try:
-        done = subprocess.run(  # type: ignore[call-overload]
-            list(argv), timeout=timeout, check=False, **stream
-        )
-    except subprocess.TimeoutExpired:
-        raise UnreachableError(f"{what} does not answer: {argv[0]} took over {timeout:.0f} s") from None
-    except OSError as error:
-        raise MachineError(f"{argv[0]} cannot be run: {error.strerror or error}") from error
-    errors = done.stderr.decode("utf-8", "replace").strip()[-2000:]
-    if silent is not None and done.returncode == silent:
-        raise UnreachableError(f"{what} does not answer: {errors or 'ssh failed'}")
-    return Answer(done.returncode, done.stdout or b"", errors)
-
-
-def run_script(
-    connection: Connection,
-    script: str,
-    *arguments: str,
-    given: bytes | IO[bytes] = b"",
-    timeout: float = _TIMEOUT_S,
-) -> Answer:
-    """Run a script of sh on a machine; its arguments are ``$1`` and so on."""
-    return connection.run(["sh", "-c", script, "sh", *arguments], given, timeout=timeout)
+    def run_script(
+        self, script: str, *arguments: str, given: bytes | IO[bytes] = b"", timeout: float = TIMEOUT_S
+    ) -> Answer:
+        """Run a script of sh; its arguments are ``$1`` and so on."""
+        return self.run(["sh", "-c", script, "sh", *arguments], given, timeout=timeout)
 
 
 @dataclass(frozen=True)
-class LocalConnection:
+class LocalConnection(Connection):
     """This machine, or a folder that this one shares with others."""
+
+    address: str = "this machine"
+    silence: ClassVar[int | None] = None
+    """The exit code that says that the machine does not answer."""
+
+    def command(self, argv: Sequence[str]) -> Sequence[str]:
+        """The local command that runs ``argv``."""
+        return argv
 
     def run(
         self,
@@ -115,20 +92,35 @@ class LocalConnection:
         given: bytes | IO[bytes] = b"",
         *,
         into: IO[bytes] | None = None,
-        timeout: float = _TIMEOUT_S,
+        timeout: float = TIMEOUT_S,
     ) -> Answer:
-        return run_command(argv, given, into, timeout, "this machine")
+        command = self.command(argv)
+        stream: dict[str, object] = {"input": given} if isinstance(given, bytes) else {"stdin": given}
+        stream |= {"stdout": into or subprocess.PIPE, "stderr": subprocess.PIPE}
+        try:
+            done = subprocess.run(  # type: ignore[call-overload]
+                list(command), timeout=timeout, check=False, **stream
+            )
+        except subprocess.TimeoutExpired:
+            why = f"{command[0]} took over {timeout:.0f} s"
+            raise UnreachableError(f"{self.address} does not answer: {why}") from None
+        except OSError as error:
+            raise MachineError(f"{command[0]} cannot be run: {error.strerror or error}") from error
+        errors = done.stderr.decode("utf-8", "replace").strip()[-2000:]
+        if self.silence is not None and done.returncode == self.silence:
+            raise UnreachableError(f"{self.address} does not answer: {errors or 'ssh failed'}")
+        return Answer(done.returncode, done.stdout or b"", errors)
 
 
 @dataclass(frozen=True)
-class SshConnection:
+class SshConnection(LocalConnection):
     """A machine that OpenSSH reaches without a question; a connection is kept, shared, and ended with this.
 
     ``address``: as ssh takes it; ``options``: more arguments of ssh.
     """
 
-    address: str
     options: tuple[str, ...] = ()
+    silence = 255
 
     @cached_property
     def _ssh(self) -> tuple[str, ...]:
@@ -149,16 +141,8 @@ class SshConnection:
         weakref.finalize(self, _end_shared, words, folder)
         return ("ssh", *words)
 
-    def run(
-        self,
-        argv: Sequence[str],
-        given: bytes | IO[bytes] = b"",
-        *,
-        into: IO[bytes] | None = None,
-        timeout: float = _TIMEOUT_S,
-    ) -> Answer:
-        command = (*self._ssh, shlex.join(argv))
-        return run_command(command, given, into, timeout, self.address, silent=_NO_CONNECTION)
+    def command(self, argv: Sequence[str]) -> Sequence[str]:
+        return (*self._ssh, shlex.join(argv))
 
 
 def _remove_left() -> None:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import signal
 import subprocess
 import tarfile
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -28,37 +26,15 @@ from pydantic import ValidationError
 import perfbisect
 from perfbisect.environments.base import Environment
 from perfbisect.environments.cache import STAMP, read_stamp
-from perfbisect.errors import MachineError
+from perfbisect.errors import MachineError, UsageError
 from perfbisect.fleet.agent import MANIFEST
 from perfbisect.fleet.base import BundleState, Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, BundleDocument, MachineDocument
-from perfbisect.fleet.connection import Answer, Connection, run_script
+from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.phases import PhaseRecord, read_phase
-
-KILLED_WITHIN_S = 30.0
-"""Seconds that an agent may take to end after SIGKILL."""
 
 RUN = "run"
 """The agent's own folder in that of a bundle."""
-
-PUT_REQUEST = """\
-umask 077
-mkdir -p "$1" && cd "$1" || exit 1
-echo "$2" > machine && cat > request.part && mv request.part request.json
-"""
-"""Writes standard input to request.json in the folder $1, for the machine $2."""
-
-AGENT_SCRIPT = """\
-cd "$1" || exit 1
-shift
-mkdir started 2>/dev/null || exit 0
-echo $$ > pid
-trap : TERM INT
-"$@" > agent.log 2>&1 < /dev/null
-echo $? > exit.part
-mv exit.part exit
-"""
-"""Runs the agent in the folder $1, once; a signal to the whole session ends the agent, not this script."""
 
 _STATE = """\
 cd "$1" 2>/dev/null || { echo absent; exit 0; }
@@ -75,6 +51,8 @@ cat run/heartbeat.json 2>/dev/null
 true
 """
 """Prints how far a bundle is, its machine, and the heartbeat. 130 is the agent's own code: it was ended."""
+
+_NEVER_START = 'cd "$1" 2>/dev/null && mkdir started 2>/dev/null; true'
 
 _LOG = 'tail -c 2000 "$1/agent.log" 2>/dev/null; true'
 
@@ -101,83 +79,38 @@ exit 1
 """Puts the files of standard input at $1/$2, whole or not at all."""
 
 
-@dataclass(frozen=True)
-class FleetHost:
-    """A machine of a fleet.
-
-    ``folder``: perfbisect's folder on it; ``command``: how perfbisect is called there; ``profile``: its
-    machine profile, empty: detected there; ``builds``: it makes environments and launches nothing.
-    """
-
-    name: str
-    connection: Connection
-    folder: str
-    command: tuple[str, ...] = ("perfbisect",)
-    profile: str = ""
-    builds: bool = False
-
-    @property
-    def is_relative(self) -> bool:
-        """Whether its paths are below the user's home folder there."""
-        return not self.folder.startswith("/") or _is_below(self.command[0])
-
-    def home(self) -> str:
-        """The user's home folder there. :raises UnreachableError: it does not answer."""
-        return self.connection.run(["pwd"]).checked(f"use {self.name}").text
-
-    def below(self, home: str) -> FleetHost:
-        """With the home folder in its paths."""
-        folder = self.folder if self.folder.startswith("/") else f"{home}/{self.folder}"
-        program, *words = self.command
-        return replace(
-            self, folder=folder, command=(f"{home}/{program}" if _is_below(program) else program, *words)
-        )
-
-    def bundle(self, token: str) -> str:
-        return f"{self.folder}/bundles/{token}"
-
-    def agent(self, *words: str) -> tuple[str, ...]:
-        return (*self.command, "agent", *words)
+Hosts = Callable[[], Iterable[FleetHost]]
+"""Lists the machines of an engine. :raises UnreachableError: the engine does not answer."""
 
 
-def _is_below(program: str) -> bool:
-    """Whether a program is named by a relative path; a bare name is looked up."""
-    return "/" in program and not program.startswith("/")
+class FolderFleet:
+    """Implements :class:`perfbisect.fleet.base.Fleet` for the machines of engines, which ``spec`` names."""
 
-
-class FolderFleet(ABC):
-    """Implements :class:`perfbisect.fleet.base.Fleet` but for how an agent is started, seen and ended.
-
-    ``devices``: of a slot, ``workers``: slots of a machine, None: as many as it has.
-    """
-
-    name: str
-
-    def __init__(self, *, devices: int = 0, workers: int | None = None) -> None:
-        self._devices, self._workers = devices, workers
+    def __init__(self, spec: str, *engines: Hosts) -> None:
+        self.spec, self._engines = spec, engines
         self._homes: dict[str, str] = {}
 
-    @abstractmethod
-    def hosts(self) -> Sequence[FleetHost]:
-        """The machines. :raises MachineError: the engine does not list them."""
+    def hosts(self) -> Iterator[FleetHost]:
+        """The machines.
 
-    @abstractmethod
-    def start(self, host: FleetHost, ticket: Ticket, argv: Sequence[str], bundle: Bundle) -> None:
-        """Start the agent's command in its bundle's folder by :data:`AGENT_SCRIPT`."""
-
-    @abstractmethod
-    def lives(self, host: FleetHost, ticket: Ticket) -> bool:
-        """Whether an agent that was started, and has not ended, is still there."""
-
-    @abstractmethod
-    def end(self, host: FleetHost, ticket: Ticket, grace: float) -> None:
-        """End the agent: a signal, ``grace`` seconds, and force; returns once it is gone."""
+        Raises:
+            UnreachableError: an engine does not answer; the machines of the others come first.
+            MachineError: an engine does not list them.
+        """
+        silent: UnreachableError | None = None
+        for engine in self._engines:
+            try:
+                yield from engine()
+            except UnreachableError as error:
+                silent = error
+        if silent is not None:
+            raise silent
 
     def host(self, name: str) -> FleetHost:
         """A machine, with absolute paths. :raises UnreachableError: it does not answer."""
         found = next((host for host in self.hosts() if host.name == name), None)
         if found is None:
-            raise MachineError(f"{self.name} has no machine {name} any more")
+            raise MachineError(f"{self.spec} has no machine {name} any more")
         return self._absolute(found)
 
     def _absolute(self, host: FleetHost) -> FleetHost:
@@ -187,19 +120,36 @@ class FolderFleet(ABC):
             self._homes[host.name] = host.home()
         return host.below(self._homes[host.name])
 
-    def machines(self, *, checks: bool = False) -> Sequence[MachineDocument]:
-        hosts = self.hosts()
-        with ThreadPoolExecutor(max(1, len(hosts))) as pool:
-            return tuple(pool.map(partial(self._look, checks=checks), hosts))
+    def machines(
+        self, *, devices: int = 0, workers: int | None = None, checks: bool = False
+    ) -> Sequence[MachineDocument]:
+        """All machines; one that cannot be used has no slots and says why in ``problem``.
 
-    def _look(self, host: FleetHost, *, checks: bool) -> MachineDocument:
-        words = ["look", "--json", "--gpus", str(self._devices)]
-        words += ["--workers", str(self._workers)] if self._workers else []
-        words += ["--machine", host.profile] if host.profile else []
+        ``devices``: of a slot, ``workers``: slots of a machine, None: as many as it has. ``checks``: check
+        each as ``perfbisect doctor`` does, which takes a second of it.
+
+        Raises:
+            UnreachableError: an engine does not answer.
+            UsageError: two machines have one name.
+        """
+        words = ["look", "--json", "--gpus", str(devices)]
+        words += ["--workers", str(workers)] if workers else []
         words += ["--checks"] if checks else []
+        hosts = tuple(self.hosts())
+        for name, count in Counter(host.name for host in hosts).items():
+            if count > 1:
+                raise UsageError(
+                    f"--fleet {self.spec}: two machines are called {name}",
+                    next_step="give one of them another name in the file of hosts",
+                )
+        with ThreadPoolExecutor(max(1, len(hosts))) as pool:
+            return tuple(pool.map(partial(self._look, words=words), hosts))
+
+    def _look(self, host: FleetHost, *, words: Sequence[str]) -> MachineDocument:
         asked = time.time()
         try:
-            answer = self.ask(host, self._absolute(host).agent(*words))
+            profile = ["--machine", host.profile] if host.profile else []
+            answer = host.ask(self._absolute(host).agent(*words, *profile))
             document = MachineDocument.model_validate_json(answer.output)
         except ValidationError:
             problem = f"perfbisect does not answer there: {answer.errors or answer.text or 'no output'}"
@@ -215,11 +165,7 @@ class FolderFleet(ABC):
             return document.model_copy(
                 update={"name": host.name, "problem": problem, "slots": slots, "skew": skew}
             )
-        return unusable(host.name, problem)
-
-    def ask(self, host: FleetHost, argv: Sequence[str]) -> Answer:
-        """Run a command of the agent's on a machine."""
-        return host.connection.run(argv)
+        return MachineDocument.unusable(host.name, problem)
 
     def place(self, machine: str, environments: Sequence[Environment]) -> None:
         host = self.host(machine)
@@ -227,30 +173,26 @@ class FolderFleet(ABC):
         root = next((folder.parent for folder in folders.values()), None)
         if root is None:
             return
-        answer = run_script(host.connection, _KEYS, str(root), *folders)
+        answer = host.connection.run_script(_KEYS, str(root), *folders)
         for key in folders.keys() - set(answer.text.split()):
             _send(host, folders[key], root)
 
     def submit(self, ticket: Ticket, bundle: Bundle) -> None:
         host = self.host(ticket.machine)
-        folder = host.bundle(ticket.token)
-        request = bundle.model_dump_json(by_alias=True).encode()
-        written = run_script(host.connection, PUT_REQUEST, folder, host.name, given=request)
-        written.checked(f"write {folder} on {host.name}")
-        command = host.agent("run", "request.json", "--folder", RUN, "--json")
-        self.start(host, ticket, command, bundle)
+        host.put_request(host.bundle(ticket.token), bundle.model_dump_json(by_alias=True).encode())
+        host.start(bundle, host.agent("run", "request.json", "--folder", RUN, "--json"))
 
     def state(self, ticket: Ticket) -> BundleState:
         host = self.host(ticket.machine)
         kind, _, beat = self._seen(host, ticket)
-        if kind in ("running", "waiting", "absent") and not self.lives(host, ticket):
+        if kind in ("running", "waiting", "absent") and not host.lives(ticket.token):
             kind, _, beat = self._seen(host, ticket)  # it may have ended in between
             if kind in ("running", "waiting", "absent"):
                 return BundleState("gone", beat.phase, f"the agent on {host.name} is gone")
         if kind == "killed":
             return BundleState("gone", beat.phase, f"the agent on {host.name} was killed")
         if kind == "failed":
-            log = run_script(host.connection, _LOG, host.bundle(ticket.token)).text
+            log = host.connection.run_script(_LOG, host.bundle(ticket.token)).text
             return BundleState("failed", beat.phase, error_in(log))
         known: Literal["ended", "running", "waiting"] = (
             "ended" if kind == "ended" else "running" if kind == "running" else "waiting"
@@ -259,7 +201,7 @@ class FolderFleet(ABC):
 
     def _seen(self, host: FleetHost, ticket: Ticket) -> tuple[str, str, PhaseRecord]:
         """How far a bundle is, its machine, and its heartbeat; an empty one where none is written yet."""
-        answer = run_script(host.connection, _STATE, host.bundle(ticket.token))
+        answer = host.connection.run_script(_STATE, host.bundle(ticket.token))
         kind, machine, heartbeat = (*answer.text.split("\n", 2), "", "")[:3]
         return kind, machine, read_phase(heartbeat) or PhaseRecord()
 
@@ -287,20 +229,13 @@ class FolderFleet(ABC):
 
     def cancel(self, ticket: Ticket, grace: float) -> None:
         host = self.host(ticket.machine)
-        run_script(
-            host.connection,
-            'cd "$1" 2>/dev/null && mkdir started 2>/dev/null; true',
-            host.bundle(ticket.token),
-        )
-        self.end(host, ticket, grace)
-        self.close(host, ticket)
-
-    def close(self, host: FleetHost, ticket: Ticket) -> None:
-        """End what a killed agent left, and write the manifest: a second call of the agent does both."""
         folder = host.bundle(ticket.token)
-        if run_script(host.connection, _IS_CUT, folder).code == 0:
+        host.connection.run_script(_NEVER_START, folder)
+        host.end(ticket.token, grace)
+        # End what a killed agent left, and write the manifest: a second call of the agent does both.
+        if host.connection.run_script(_IS_CUT, folder).code == 0:
             words = host.agent("run", f"{folder}/request.json", "--folder", f"{folder}/{RUN}", "--json")
-            answer = self.ask(host, words)
+            answer = host.ask(words)
             if answer.code:
                 why = error_in(answer.text) if answer.text else answer.errors
                 raise MachineError(
@@ -320,39 +255,6 @@ class FolderFleet(ABC):
         if silent is not None:
             raise silent
         return None
-
-
-def unusable(name: str, problem: str) -> MachineDocument:
-    """A machine that cannot be used, and why."""
-    return MachineDocument(
-        name=name,
-        version="",
-        machine_class="",
-        devices=(),
-        slots=(),
-        leased=(),
-        problem=problem,
-        environments=(),
-    )
-
-
-def wait_until(happened: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something happened, for at most so many seconds; returns whether it did."""
-    deadline = time.monotonic() + seconds
-    while not happened():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.2)
-    return True
-
-
-def escalate(send: Callable[[int], object], is_gone: Callable[[], bool], *waits: float) -> bool:
-    """End something by SIGTERM, then by SIGKILL, each with so many seconds; returns whether it is gone."""
-    for number, seconds in zip((signal.SIGTERM, signal.SIGKILL), waits, strict=True):
-        send(int(number))
-        if wait_until(is_gone, seconds):
-            return True
-    return False
 
 
 def error_in(output: str) -> str:
@@ -385,8 +287,8 @@ def _send(host: FleetHost, folder: Path, root: Path) -> None:
     pack = ["tar", "-C", str(folder), "--exclude=./caches/*", "-cf", "-", "."]
     with subprocess.Popen(pack, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as packing:
         assert packing.stdout is not None
-        answer = run_script(
-            host.connection, _UNPACK, str(root), folder.name, given=packing.stdout, timeout=3600
+        answer = host.connection.run_script(
+            _UNPACK, str(root), folder.name, given=packing.stdout, timeout=3600
         )
     if answer.code:
         raise MachineError(

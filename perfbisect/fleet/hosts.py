@@ -1,25 +1,48 @@
-"""Machines that OpenSSH reaches: ``--fleet ssh:hosts.yaml``.
+"""Machines of a fleet that commands reach at any time, by ssh or Ray: ``--fleet ssh:hosts.yaml``.
 
 The agent runs in a session of its own, which outlives the connection and the driver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.errors import MachineError
-from perfbisect.fleet.base import Ticket
 from perfbisect.fleet.bundle import Bundle
-from perfbisect.fleet.connection import SshConnection, run_script
-from perfbisect.fleet.folders import AGENT_SCRIPT, KILLED_WITHIN_S, FleetHost, FolderFleet, escalate
+from perfbisect.fleet.connection import Answer, Connection, SshConnection
 
 FOLDER = ".perfbisect"
 """perfbisect's folder on a machine, in the user's home folder."""
+
+_KILLED_WITHIN_S = 30.0
+"""Seconds that an agent may take to end after SIGKILL."""
+
+_PUT_REQUEST = """\
+umask 077
+mkdir -p "$1" && cd "$1" || exit 1
+echo "$2" > machine && cat > request.part && mv request.part request.json
+"""
+"""Writes standard input to request.json in the folder $1, for the machine $2."""
+
+AGENT_SCRIPT = """\
+cd "$1" || exit 1
+shift
+mkdir started 2>/dev/null || exit 0
+echo $$ > pid
+trap : TERM INT
+"$@" > agent.log 2>&1 < /dev/null
+echo $? > exit.part
+mv exit.part exit
+"""
+"""Runs the agent in the folder $1, once; a signal to the whole session ends the agent, not this script."""
 
 _START = """\
 cd "$1" || exit 1
@@ -42,20 +65,118 @@ true
 """While the lock is held the session lives, and its process id is nobody else's."""
 
 
-class HostEntry(BaseModel):
-    """A machine in a file of hosts; what it leaves out is as in the file."""
+@dataclass(frozen=True)
+class FleetHost:
+    """A machine of a fleet.
+
+    ``folder``: perfbisect's folder on it; ``command``: how perfbisect is called there, empty: as it is
+    installed in the folder; ``profile``: its machine profile, empty: detected there.
+    """
+
+    name: str
+    connection: Connection
+    folder: str
+    command: tuple[str, ...] = ()
+    profile: str = ""
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether its paths are below the user's home folder there."""
+        return not self.folder.startswith("/") or any(map(_is_below, self.command[:1]))
+
+    def home(self) -> str:
+        """The user's home folder there. :raises UnreachableError: it does not answer."""
+        return self.connection.run(["pwd"]).checked(f"use {self.name}").text
+
+    def below(self, home: str) -> FleetHost:
+        """With the home folder in its paths."""
+        folder = str(PurePosixPath(home, self.folder))
+        program = [f"{home}/{word}" if _is_below(word) else word for word in self.command[:1]]
+        return replace(self, folder=folder, command=(*program, *self.command[1:]))
+
+    def bundle(self, token: str) -> str:
+        return f"{self.folder}/bundles/{token}"
+
+    def agent(self, *words: str) -> tuple[str, ...]:
+        """The command of an agent there."""
+        return (*(self.command or (f"{self.folder}/agent/bin/perfbisect",)), "agent", *words)
+
+    def put_request(self, folder: str, request: bytes) -> None:
+        """Write ``request.json`` into a folder. :raises MachineError: it cannot be written."""
+        written = self.connection.run_script(_PUT_REQUEST, folder, self.name, given=request)
+        written.checked(f"write {folder} on {self.name}")
+
+    def ask(self, argv: Sequence[str]) -> Answer:
+        """Run a command of the agent's that ends soon. :raises UnreachableError: it does not answer."""
+        return self.connection.run(argv)
+
+    def start(self, bundle: Bundle, argv: Sequence[str]) -> None:
+        """Start the agent's command in its bundle's folder by :data:`AGENT_SCRIPT`."""
+        folder = self.bundle(bundle.token)
+        started = self.connection.run_script(_START, folder, AGENT_SCRIPT, *argv)
+        started.checked(f"start an agent on {self.name}", folder)
+
+    def lives(self, token: str) -> bool:
+        """Whether an agent that was started, and has not ended, is still there."""
+        return self.connection.run_script(_IS_GONE, self.bundle(token)).code != 0
+
+    def end(self, token: str, grace: float) -> None:
+        """End the agent: a signal, ``grace`` seconds, and force; returns once it is gone.
+
+        Raises:
+            MachineError: it lives on.
+        """
+        folder = self.bundle(token)
+        self.end_agent(
+            token,
+            lambda number: self.connection.run_script(_SIGNAL, folder, str(number)),
+            lambda: not self.lives(token),
+            grace,
+        )
+
+    def end_agent(
+        self, token: str, send: Callable[[int], object], is_gone: Callable[[], bool], grace: float
+    ) -> None:
+        if not escalate(send, is_gone, grace, _KILLED_WITHIN_S):
+            raise MachineError(f"the agent of bundle {token} cannot be ended on {self.name}")
+
+
+def _is_below(program: str) -> bool:
+    """Whether a program is named by a relative path; a bare name is looked up."""
+    return "/" in program and not program.startswith("/")
+
+
+def escalate(send: Callable[[int], object], is_gone: Callable[[], bool], *waits: float) -> bool:
+    """End something by SIGTERM, then by SIGKILL, each with so many seconds; returns whether it is gone."""
+    for number, seconds in zip((signal.SIGTERM, signal.SIGKILL), waits, strict=True):
+        send(int(number))
+        deadline = time.monotonic() + seconds
+        while not (gone := is_gone()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        if gone:
+            return True
+    return False
+
+
+class _HostSettings(BaseModel):
+    """What a file of hosts says of one of them, or of all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    options: tuple[str, ...] = Field(default=(), description="more arguments of ssh: ['-p', '2222']")
+    folder: str = Field(default="", description="perfbisect's folder on it")
+    command: tuple[str, ...] = Field(default=(), description="how perfbisect is called on it")
+    profile: str = Field(default="", description="its machine profile, by default detected there")
+
+
+class HostEntry(_HostSettings):
+    """A machine in a file of hosts; what it leaves out is as in the file."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="its name in reports")
     role: Literal["measure", "build"] = Field(
         default="measure", description="measure, or build: it makes environments and launches nothing"
     )
     address: str = Field(default="", description="as ssh takes it, by default the name: user@10.0.0.7")
-    options: tuple[str, ...] = Field(default=(), description="more arguments of ssh: ['-p', '2222']")
-    folder: str = Field(default="", description="perfbisect's folder on it")
-    command: tuple[str, ...] = Field(default=(), description="how perfbisect is called on it")
-    profile: str = Field(default="", description="its machine profile, by default detected there")
 
     @field_validator("address")
     @classmethod
@@ -65,16 +186,10 @@ class HostEntry(BaseModel):
         return address
 
 
-class HostsFile(BaseModel):
+class HostsFile(_HostSettings):
     """``hosts.yaml``: the machines that ssh reaches, and what they have in common."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     hosts: tuple[HostEntry, ...]
-    options: tuple[str, ...] = ()
-    folder: str = FOLDER
-    command: tuple[str, ...] = ()
-    profile: str = ""
 
     @field_validator("hosts", mode="before")
     @classmethod
@@ -96,45 +211,17 @@ class HostsFile(BaseModel):
         return hosts
 
 
-def read_hosts(path: Path) -> tuple[FleetHost, ...]:
-    """The machines of a file, those that build too. :raises LocatedError: it is invalid."""
+def read_hosts(path: Path, *, builds: bool = False) -> tuple[FleetHost, ...]:
+    """The machines of a file that measure, or those that build. :raises LocatedError: it is invalid."""
     file = validate(load(path), HostsFile)
-    found = []
-    for entry in file.hosts:
-        folder = entry.folder or file.folder
-        command = entry.command or file.command or (f"{folder}/agent/bin/perfbisect",)
-        connection = SshConnection(entry.address or entry.name, (*file.options, *entry.options))
-        profile = entry.profile or file.profile
-        found.append(FleetHost(entry.name, connection, folder, command, profile, entry.role == "build"))
-    return tuple(found)
-
-
-class HostFleet(FolderFleet):
-    """Machines that commands reach at any time: by ssh or Ray, or this one."""
-
-    def __init__(
-        self, name: str, hosts: Sequence[FleetHost], *, devices: int = 0, workers: int | None = None
-    ) -> None:
-        super().__init__(devices=devices, workers=workers)
-        self.name, self._hosts = name, tuple(hosts)
-
-    def hosts(self) -> Sequence[FleetHost]:
-        return self._hosts
-
-    def start(self, host: FleetHost, ticket: Ticket, argv: Sequence[str], bundle: Bundle) -> None:
-        del bundle
-        folder = host.bundle(ticket.token)
-        started = run_script(host.connection, _START, folder, AGENT_SCRIPT, *argv)
-        started.checked(f"start an agent on {host.name}", folder)
-
-    def lives(self, host: FleetHost, ticket: Ticket) -> bool:
-        return run_script(host.connection, _IS_GONE, host.bundle(ticket.token)).code != 0
-
-    def end(self, host: FleetHost, ticket: Ticket, grace: float) -> None:
-        folder = host.bundle(ticket.token)
-
-        def send(number: int) -> None:
-            run_script(host.connection, _SIGNAL, folder, str(number))
-
-        if not escalate(send, lambda: not self.lives(host, ticket), grace, KILLED_WITHIN_S):
-            raise MachineError(f"the agent of bundle {ticket.token} cannot be ended on {host.name}")
+    return tuple(
+        FleetHost(
+            host.name,
+            SshConnection(host.address or host.name, (*file.options, *host.options)),
+            host.folder or file.folder or FOLDER,
+            host.command or file.command,
+            host.profile or file.profile,
+        )
+        for host in file.hosts
+        if (host.role == "build") == builds
+    )

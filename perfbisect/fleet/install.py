@@ -25,8 +25,7 @@ from pydantic import Field
 import perfbisect
 from perfbisect.environments.uv import find_uv
 from perfbisect.errors import MachineError
-from perfbisect.fleet.connection import run_script
-from perfbisect.fleet.folders import FleetHost
+from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.documents import Document
 
 _INSTALL_S = 1800.0
@@ -159,5 +158,5 @@ def _send(host: FleetHost, wheels: Sequence[Path]) -> None:
 
 
 def _run(host: FleetHost, what: str, script: str, *arguments: str, given: bytes | IO[bytes] = b"") -> str:
-    answer = run_script(host.connection, script, *arguments, given=given, timeout=_INSTALL_S)
+    answer = host.connection.run_script(script, *arguments, given=given, timeout=_INSTALL_S)
     return answer.checked(f"{what} {host.name}", host.folder).text

@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfbisect.fleet.base import UnreachableError
-from perfbisect.fleet.connection import Answer
-from perfbisect.fleet.folders import FleetHost
-from perfbisect.fleet.hosts import FOLDER, HostFleet
+from perfbisect.fleet.connection import TIMEOUT_S, Answer, Connection
+from perfbisect.fleet.hosts import FOLDER, FleetHost
 
 _CONNECTED_S = 90.0
 _MARGIN_S = 120.0
@@ -44,10 +43,6 @@ class RayOptions:
     command: str = ""
     profile: str = ""
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        return tuple(shlex.split(self.command)) or (f"{self.folder}/agent/bin/perfbisect",)
-
 
 def node_names(rows: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
     """The ids of the living nodes by the names of their machines; ``rows``: id, name and whether it lives.
@@ -62,20 +57,31 @@ def node_names(rows: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
 class RayCluster:
     """A Ray cluster, reached through a process of its own: :mod:`perfbisect.fleet.ray_relay`."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, options: RayOptions) -> None:
+        self.address, self.options = address, options
+        self._known: Mapping[str, str] = {}
         self._lock = threading.Lock()
         self._relay: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._end: weakref.finalize[..., RayCluster] | None = None
 
-    def nodes(self) -> dict[str, str]:
-        """The ids of its living nodes by the names of their machines.
+    def hosts(self) -> Sequence[FleetHost]:
+        """The living nodes, and those that have been since this object was made.
+
+        A node that comes back has another id and the same name.
 
         Raises:
             UnreachableError: the cluster does not answer.
         """
-        return node_names(self._ask(("nodes",), io.BytesIO(), 0.0)[0])
+        living = node_names(self._ask(("nodes",), io.BytesIO(), 0.0)[0])
+        self._known = dict.fromkeys(self._known, "") | living
+        command = tuple(shlex.split(self.options.command))
+        return tuple(
+            FleetHost(
+                name, RayConnection(self, name, node), self.options.folder, command, self.options.profile
+            )
+            for name, node in self._known.items()
+        )
 
     def run(self, node: str, argv: Sequence[str], given: IO[bytes], timeout: float) -> Answer:
         """Run a command on the node with an id, in the user's home folder.
@@ -163,7 +169,7 @@ def _end_relay(relay: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class RayConnection:
+class RayConnection(Connection):
     """A node of a Ray cluster. ``node``: its id, empty: it is not there now."""
 
     cluster: RayCluster
@@ -176,7 +182,7 @@ class RayConnection:
         given: bytes | IO[bytes] = b"",
         *,
         into: IO[bytes] | None = None,
-        timeout: float = 60.0,
+        timeout: float = TIMEOUT_S,
     ) -> Answer:
         if not self.node:
             raise UnreachableError(f"{self.name} does not answer: it is not in the Ray cluster now")
@@ -186,30 +192,3 @@ class RayConnection:
             return answer
         into.write(answer.output)
         return replace(answer, output=b"")
-
-
-class RayFleet(HostFleet):
-    """The living nodes of a Ray cluster, and those that have been since this object was made.
-
-    A node that comes back has another id and the same name.
-    """
-
-    def __init__(
-        self, address: str, options: RayOptions, *, devices: int = 0, workers: int | None = None
-    ) -> None:
-        super().__init__(f"ray:{address}", (), devices=devices, workers=workers)
-        self._cluster, self._options = RayCluster(address), options
-        self._known: Mapping[str, str] = {}
-
-    def hosts(self) -> Sequence[FleetHost]:
-        self._known = dict.fromkeys(self._known, "") | self._cluster.nodes()
-        return tuple(
-            FleetHost(
-                name,
-                RayConnection(self._cluster, name, node),
-                self._options.folder,
-                self._options.words,
-                self._options.profile,
-            )
-            for name, node in self._known.items()
-        )

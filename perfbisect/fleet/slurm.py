@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfbisect.errors import MachineError
-from perfbisect.fleet.base import Ticket, UnreachableError
-from perfbisect.fleet.bundle import Bundle, MachineDocument
-from perfbisect.fleet.connection import Answer, LocalConnection, run_script
-from perfbisect.fleet.folders import AGENT_SCRIPT, KILLED_WITHIN_S, FleetHost, FolderFleet, escalate
+from perfbisect.fleet.base import UnreachableError
+from perfbisect.fleet.bundle import Bundle
+from perfbisect.fleet.connection import Answer, LocalConnection
+from perfbisect.fleet.hosts import AGENT_SCRIPT, FleetHost, escalate
 
 _BATCH = "batch.sh"
 _USABLE = ("idle", "mixed", "allocated", "completing")
@@ -71,119 +71,101 @@ class SlurmOptions:
         return [f"--{name}={getattr(self, name)}" for name in names if getattr(self, name)]
 
 
-class SlurmFleet(FolderFleet):
-    """``folder``: of the bundles, ``command``: of perfbisect, both on the shared file system."""
+@dataclass(frozen=True)
+class SlurmHost(FleetHost):
+    """A node; its folder and its command are on the shared file system."""
 
-    name = "slurm"
+    options: SlurmOptions = SlurmOptions()
 
-    def __init__(
-        self,
-        options: SlurmOptions,
-        folder: str,
-        command: tuple[str, ...],
-        *,
-        devices: int = 0,
-        workers: int | None = None,
-    ) -> None:
-        super().__init__(devices=devices, workers=workers)
-        self._options, self._folder, self._command = options, folder, command
-        self._connection = LocalConnection()
-        self._nodes: tuple[str, ...] = ()
-
-    def hosts(self) -> Sequence[FleetHost]:
-        if not self._nodes:
-            self._list_nodes()
-        return tuple(FleetHost(name, self._connection, self._folder, self._command) for name in self._nodes)
-
-    def _list_nodes(self) -> None:
-        found: dict[str, None] = {}
-        words = ["sinfo", "--noheader", "--Node", "--format=%N|%f"]
-        words += [f"--partition={self._options.partition}"] if self._options.partition else []
-        wanted, needed = set(filter(None, self._options.nodes.split("+"))), self._options.constraint
-        for row in self._slurm(words).text.splitlines():
-            name, features = (part.strip() for part in row.split("|"))
-            is_plain = needed.replace("_", "").isalnum()
-            if (wanted and name not in wanted) or (is_plain and needed not in features.split(",")):
-                continue
-            found[name] = None
-        self._nodes = tuple(found)
-
-    def machines(self, *, checks: bool = False) -> Sequence[MachineDocument]:
-        self._list_nodes()
-        return super().machines(checks=checks)
-
-    def ask(self, host: FleetHost, argv: Sequence[str]) -> Answer:
+    def ask(self, argv: Sequence[str]) -> Answer:
         """By a job of its own, which does not wait for long: a node that is in use does not answer.
 
         Raises:
             UnreachableError: the job did not run.
         """
-        state = self._slurm(["sinfo", "--noheader", f"--nodes={host.name}", "--format=%T"]).text.split()
+        state = _run_slurm(["sinfo", "--noheader", f"--nodes={self.name}", "--format=%T"]).text.split()
         if not set(state) & set(_USABLE):
-            raise UnreachableError(f"{host.name} does not answer: Slurm says {' '.join(state) or 'nothing'}")
-        words = [*_SRUN, "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={host.name}"]
-        words += [f"--immediate={_AT_ONCE_S}", "--job-name=perfbisect", *self._options.arguments]
-        answer = self._connection.run([*words, *argv], timeout=3 * _AT_ONCE_S)
+            raise UnreachableError(f"{self.name} does not answer: Slurm says {' '.join(state) or 'nothing'}")
+        words = [*_SRUN, "--quiet", "--nodes=1", "--ntasks=1", f"--nodelist={self.name}"]
+        words += [f"--immediate={_AT_ONCE_S}", "--job-name=perfbisect", *self.options.arguments]
+        answer = self.connection.run([*words, *argv], timeout=3 * _AT_ONCE_S)
         if answer.code == _NOT_RUN:
-            raise UnreachableError(f"{host.name} does not answer: {answer.errors}")
+            raise UnreachableError(f"{self.name} does not answer: {answer.errors}")
         return answer
 
-    def start(self, host: FleetHost, ticket: Ticket, argv: Sequence[str], bundle: Bundle) -> None:
-        folder = host.bundle(ticket.token)
-        has_started = run_script(self._connection, _HAS_STARTED, folder).code == 0
-        if has_started or self.lives(host, ticket):
+    def start(self, bundle: Bundle, argv: Sequence[str]) -> None:
+        folder = self.bundle(bundle.token)
+        has_started = self.connection.run_script(_HAS_STARTED, folder).code == 0
+        if has_started or self.lives(bundle.token):
             return
         script = f"#!/bin/sh\n{AGENT_SCRIPT}".encode()
-        written = run_script(self._connection, 'cat > "$1"', f"{folder}/{_BATCH}", given=script)
+        written = self.connection.run_script('cat > "$1"', f"{folder}/{_BATCH}", given=script)
         written.checked(f"write {folder}")
         words = ["sbatch", "--no-requeue", "--nodes=1", "--exclusive", "--job-name=perfbisect"]
-        words += [f"--comment={ticket.token}", f"--nodelist={host.name}", f"--output={folder}/slurm.out"]
-        words += [f"--time={math.ceil(bundle.limit + bundle.wait) + 5}", *self._options.arguments]
-        self._slurm([*words, f"{folder}/{_BATCH}", folder, *argv])
+        words += [f"--comment={bundle.token}", f"--nodelist={self.name}", f"--output={folder}/slurm.out"]
+        words += [f"--time={math.ceil(bundle.limit + bundle.wait) + 5}", *self.options.arguments]
+        _run_slurm([*words, f"{folder}/{_BATCH}", folder, *argv])
 
-    def lives(self, host: FleetHost, ticket: Ticket) -> bool:
-        del host
-        return bool(self._jobs(ticket.token))
+    def lives(self, token: str) -> bool:
+        return bool(_jobs(token))
 
-    def _jobs(self, token: str) -> list[str]:
-        """Ids of the jobs with a token."""
-        rows = self._slurm(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%k|%T"]).text
-        live = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING")
-        parts = (row.split("|") for row in rows.splitlines())
-        return [part[0] for part in parts if len(part) == 3 and part[1] == token and part[2] in live]
-
-    def end(self, host: FleetHost, ticket: Ticket, grace: float) -> None:
+    def end(self, token: str, grace: float) -> None:
         def cancel(number: int) -> None:
             force = ["--signal=KILL", "--full"] if number == signal.SIGKILL else []
-            for job in self._jobs(ticket.token):
-                self._connection.run(["scancel", *force, job])
+            for job in _jobs(token):
+                self.connection.run(["scancel", *force, job])
 
-        if not escalate(cancel, lambda: not self._jobs(ticket.token), grace + _KILL_WAIT_S, _KILL_WAIT_S):
-            raise MachineError(f"Slurm does not end the job of bundle {ticket.token} on {host.name}")
-        if run_script(self._connection, _HAS_NOT_ENDED, host.bundle(ticket.token)).code == 0:
-            self._end_forgotten(host, ticket, grace)
+        if not escalate(cancel, lambda: not _jobs(token), grace + _KILL_WAIT_S, _KILL_WAIT_S):
+            raise MachineError(f"Slurm does not end the job of bundle {token} on {self.name}")
+        folder = self.bundle(token)
+        if self.connection.run_script(_HAS_NOT_ENDED, folder).code == 0:  # the controller forgot its job
 
-    def _end_forgotten(self, host: FleetHost, ticket: Ticket, grace: float) -> None:
-        """End an agent of whose job the controller knows nothing any more."""
+            def signals_none(number: int = 0) -> bool:
+                return self.ask(["sh", "-c", _SIGNAL, "sh", folder, str(number)]).code == 0
 
-        def signals_none(number: int = 0) -> bool:
-            words = ["sh", "-c", _SIGNAL, "sh", host.bundle(ticket.token), str(number)]
-            return self.ask(host, words).code == 0
+            self.end_agent(token, signals_none, signals_none, grace)
 
-        if not escalate(signals_none, signals_none, grace, KILLED_WITHIN_S):
-            raise MachineError(f"the agent of bundle {ticket.token} cannot be ended on {host.name}")
 
-    def _slurm(self, argv: Sequence[str]) -> Answer:
-        """Run a command of Slurm's, twice where it failed and the controller answers: it may be back.
+def slurm_hosts(options: SlurmOptions, folder: str, command: tuple[str, ...]) -> tuple[SlurmHost, ...]:
+    """The nodes. ``folder``: of the bundles, ``command``: of perfbisect, both on the shared file system.
 
-        Raises:
-            UnreachableError: the controller does not answer.
-            MachineError: the command failed.
-        """
-        for _ in range(2):
-            answer = self._connection.run(argv)
-            if answer.code == 0:
-                return answer
-            if self._connection.run(["scontrol", "ping"]).code:
-                raise UnreachableError(f"Slurm does not answer: {answer.errors}")
-        raise MachineError(f"{argv[0]} failed: {answer.errors}", next_step=f"run it yourself: {argv[0]}")
+    Raises:
+        UnreachableError: the controller does not answer.
+        MachineError: Slurm does not list them.
+    """
+    words = ["sinfo", "--noheader", "--Node", "--format=%N|%f"]
+    words += [f"--partition={options.partition}"] if options.partition else []
+    wanted, needed = set(filter(None, options.nodes.split("+"))), options.constraint
+    is_plain = needed.replace("_", "").isalnum()
+    names: dict[str, None] = {}
+    for row in _run_slurm(words).text.splitlines():
+        name, features = (part.strip() for part in row.split("|"))
+        if (not wanted or name in wanted) and (not is_plain or needed in features.split(",")):
+            names[name] = None
+    connection = LocalConnection()
+    return tuple(SlurmHost(name, connection, folder, command, options=options) for name in names)
+
+
+def _jobs(token: str) -> list[str]:
+    """Ids of the jobs with a token."""
+    rows = _run_slurm(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%k|%T"]).text
+    live = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING")
+    parts = (row.split("|") for row in rows.splitlines())
+    return [part[0] for part in parts if len(part) == 3 and part[1] == token and part[2] in live]
+
+
+def _run_slurm(argv: Sequence[str]) -> Answer:
+    """Run a command of Slurm's, twice where it failed and the controller answers: it may be back.
+
+    Raises:
+        UnreachableError: the controller does not answer.
+        MachineError: the command failed.
+    """
+    connection = LocalConnection()
+    for _ in range(2):
+        answer = connection.run(argv)
+        if answer.code == 0:
+            return answer
+        if connection.run(["scontrol", "ping"]).code:
+            raise UnreachableError(f"Slurm does not answer: {answer.errors}")
+    raise MachineError(f"{argv[0]} failed: {answer.errors}", next_step=f"run it yourself: {argv[0]}")

@@ -6,18 +6,17 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
 from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.fleet.base import Fleet
 from perfbisect.fleet.bundle import MachineDocument
-from perfbisect.fleet.folders import FleetHost, FolderFleet
-from perfbisect.fleet.hosts import HostFleet, read_hosts
-from perfbisect.fleet.joined import JoinedFleet
-from perfbisect.fleet.ray_cluster import RayFleet, RayOptions
-from perfbisect.fleet.slurm import SlurmFleet, SlurmOptions
+from perfbisect.fleet.folders import FolderFleet, Hosts
+from perfbisect.fleet.hosts import FleetHost, read_hosts
+from perfbisect.fleet.ray_cluster import RayCluster, RayOptions
+from perfbisect.fleet.slurm import SlurmOptions, slurm_hosts
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import is_same_class
 
@@ -25,36 +24,23 @@ _JOINT = "+"
 _ADVICE = "--fleet ssh:hosts.yaml, slurm:partition=NAME or ray:ADDRESS, or two of them joined by +"
 
 
-@dataclass(frozen=True)
-class FleetNeeds:
-    """What a job needs of its machines.
-
-    ``folder``: here, for engines with a shared file system. ``devices``: of a slot; ``workers``: slots of a
-    machine, None: as many as it has.
-    """
-
-    folder: Path
-    devices: int = 0
-    workers: int | None = None
-
-
-def _ssh(argument: str, needs: FleetNeeds) -> FolderFleet:
+def _ssh(argument: str, folder: Path) -> Hosts:
+    del folder
     if not argument:
         raise UsageError("--fleet ssh names no file of hosts", next_step="--fleet ssh:hosts.yaml")
-    hosts = [host for host in read_hosts(Path(argument).expanduser()) if not host.builds]
-    return HostFleet(f"ssh:{argument}", hosts, devices=needs.devices, workers=needs.workers)
+    hosts = read_hosts(Path(argument).expanduser())
+    return lambda: hosts
 
 
-def _slurm(argument: str, needs: FleetNeeds) -> FolderFleet:
+def _slurm(argument: str, folder: Path) -> Hosts:
     given = _options("slurm", argument, [field.name for field in fields(SlurmOptions)])
     here = (sys.executable, "-c", "from perfbisect.cli import main; main()")
     command = (given["command"],) if "command" in given else here
-    return SlurmFleet(
-        SlurmOptions(**given), str(needs.folder), command, devices=needs.devices, workers=needs.workers
-    )
+    return cache(partial(slurm_hosts, SlurmOptions(**given), str(folder), command))
 
 
-def _ray(argument: str, needs: FleetNeeds) -> FolderFleet:
+def _ray(argument: str, folder: Path) -> Hosts:
+    del folder
     if importlib.util.find_spec("ray") is None:
         raise UsageError(
             "--fleet ray: Ray is not installed here",
@@ -62,7 +48,7 @@ def _ray(argument: str, needs: FleetNeeds) -> FolderFleet:
         )
     address, _, options = argument.partition(",")
     given = _options("ray", options, [field.name for field in fields(RayOptions)])
-    return RayFleet(address or "auto", RayOptions(**given), devices=needs.devices, workers=needs.workers)
+    return RayCluster(address or "auto", RayOptions(**given)).hosts
 
 
 def _options(engine: str, text: str, known: Sequence[str]) -> dict[str, str]:
@@ -79,61 +65,57 @@ def _options(engine: str, text: str, known: Sequence[str]) -> dict[str, str]:
     return given
 
 
-ENGINES: Final[Mapping[str, Callable[[str, FleetNeeds], FolderFleet]]] = {
+ENGINES: Final[Mapping[str, Callable[[str, Path], Hosts]]] = {
     "ssh": _ssh,
     "slurm": _slurm,
     "ray": _ray,
 }
-"""What makes the fleet of a specification ``NAME[:ARGUMENT]``, by name."""
+"""What lists the machines of ``NAME[:ARGUMENT]``, by name; the folder is here, for shared file systems."""
 
 
 def absolute_fleet(spec: str, folder: Path | None = None) -> str:
     """A specification with absolute paths, as a plan keeps it; ``folder``: of relative ones."""
     parts = []
-    for part in spec.split(_JOINT) if spec else ():
-        name, colon, argument = part.partition(":")
+    for name, argument in split_fleet(spec):
         if name == "ssh" and argument:
             argument = str((folder or Path()).absolute() / Path(argument).expanduser())
-        parts.append(name + colon + argument)
+        parts.append(f"{name}:{argument}" if argument else name)
     return _JOINT.join(parts)
 
 
-def make_fleet(spec: str, needs: FleetNeeds) -> Fleet:
-    """The fleet of a specification; several are joined by ``+``.
+def make_fleet(spec: str, state: Path) -> FolderFleet:
+    """The fleet of a specification; engines are joined by ``+``. ``state``: the state folder here.
 
     Raises:
         UsageError: it is wrong.
     """
-    fleets = []
-    for part in _split(spec):
-        name, _, argument = part.partition(":")
+    engines = []
+    for name, argument in split_fleet(spec):
         if name not in ENGINES:
             raise UsageError(
-                f"--fleet {part!r}: there is no engine {name!r}{hint(name, ENGINES)}", next_step=_ADVICE
+                f"--fleet {spec!r}: there is no engine {name!r}{hint(name, ENGINES)}", next_step=_ADVICE
             )
-        fleets.append(ENGINES[name](argument, needs))
-    if not fleets:
+        engines.append(ENGINES[name](argument, state / "fleet"))
+    if not engines:
         raise UsageError("--fleet is empty", next_step=_ADVICE)
-    return fleets[0] if len(fleets) == 1 else JoinedFleet(fleets)
+    return FolderFleet(spec, *engines)
 
 
 def build_hosts(spec: str) -> tuple[FleetHost, ...]:
     """The machines with the role ``build`` in the files of hosts of a specification."""
-    files = [
-        argument for name, _, argument in (part.partition(":") for part in _split(spec)) if name == "ssh"
-    ]
-    return tuple(host for file in files for host in read_hosts(Path(file).expanduser()) if host.builds)
+    files = [Path(argument).expanduser() for name, argument in split_fleet(spec) if name == "ssh"]
+    return tuple(host for file in files for host in read_hosts(file, builds=True))
 
 
-def _split(spec: str) -> list[str]:
-    """The parts of a specification: a ``+`` counts where the name of an engine follows."""
+def split_fleet(spec: str) -> list[tuple[str, str]]:
+    """Names and arguments of a specification: a ``+`` counts where the name of an engine follows."""
     parts: list[str] = []
     for part in filter(None, spec.split(_JOINT)):
         if parts and part.partition(":")[0] not in ENGINES and ":" in parts[-1]:
             parts[-1] += _JOINT + part
         else:
             parts.append(part)
-    return parts
+    return [(name, argument) for name, _, argument in (part.partition(":") for part in parts)]
 
 
 @dataclass(frozen=True)

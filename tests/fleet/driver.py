@@ -19,9 +19,9 @@ from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.fleet import executor as executor_module
 from perfbisect.fleet import folders as folders_module
 from perfbisect.fleet.base import BundleState, Fleet, Ticket
-from perfbisect.fleet.bundle import Bundle, MachineDocument
+from perfbisect.fleet.bundle import Bundle
 from perfbisect.fleet.executor import FleetExecutor
-from perfbisect.fleet.folders import FolderFleet
+from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
 from perfbisect.jobs.plans import MeasurementConfig
@@ -90,10 +90,7 @@ class WatchedFleet:
     """Implements :class:`perfbisect.fleet.base.Fleet` by another, and reaches points."""
 
     def __init__(self, fleet: Fleet, killer: Killer) -> None:
-        self.name, self._fleet, self._killer = fleet.name, fleet, killer
-
-    def machines(self) -> Sequence[MachineDocument]:
-        return self._fleet.machines()
+        self._fleet, self._killer = fleet, killer
 
     def place(self, machine: str, environments: Sequence[Environment]) -> None:
         self._fleet.place(machine, environments)
@@ -130,13 +127,13 @@ class WatchedExecutor(FleetExecutor):
         return super().run(request, **calls)
 
 
-def _watch_modules(fleet: FolderFleet, killer: Killer) -> None:
-    """Reach the points inside the engine and the executor."""
-    start, unpack = fleet.start, folders_module._unpack
+def _watch_modules(killer: Killer) -> None:
+    """Reach the points inside the fleet and the executor."""
+    put_request, unpack = FleetHost.put_request, folders_module._unpack
 
-    def start_agent(*given: Any) -> str:
+    def put_and_reach(*given: Any) -> None:
+        put_request(*given)
         killer.reach("half submitted")
-        return start(*given)
 
     def unpack_half(packed: bytes, into: Path, names: set[str]) -> None:
         unpack(packed, into, set(sorted(names)[::2]))
@@ -147,7 +144,7 @@ def _watch_modules(fleet: FolderFleet, killer: Killer) -> None:
         killer.reach("before attempt.json")
         return write_attempt(folder, attempt)
 
-    patch.object(fleet, "start", start_agent).start()
+    patch.object(FleetHost, "put_request", put_and_reach).start()
     patch.object(folders_module, "_unpack", unpack_half).start()
     patch.object(executor_module, "write_attempt", write_result).start()
 
@@ -189,8 +186,7 @@ def drive(fleet: Fleet, job: Job, killer: Killer, changes: Sequence[str] = ONE) 
 
 def main(site: str, folder: str, job: str, point: str, *changes: str) -> None:
     fleet, killer = SITES[site](Path(folder)).fleet(), Killer(point)
-    assert isinstance(fleet, FolderFleet)
-    _watch_modules(fleet, killer)
+    _watch_modules(killer)
     Path(job).mkdir(parents=True)
     drive(fleet, Job(Path(job)), killer, changes or ONE)
 

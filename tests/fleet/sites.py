@@ -17,18 +17,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from functools import cache, partial
 from pathlib import Path
 from unittest.mock import patch
 
 import psutil
 import pytest
 
-from perfbisect.fleet.base import Fleet
 from perfbisect.fleet.connection import LocalConnection
-from perfbisect.fleet.folders import FleetHost
-from perfbisect.fleet.hosts import HostFleet, read_hosts
-from perfbisect.fleet.ray_cluster import RayFleet, RayOptions
-from perfbisect.fleet.slurm import SlurmFleet, SlurmOptions
+from perfbisect.fleet.folders import FolderFleet
+from perfbisect.fleet.hosts import FleetHost, read_hosts
+from perfbisect.fleet.ray_cluster import RayCluster, RayOptions
+from perfbisect.fleet.slurm import SlurmOptions, slurm_hosts
 from perfbisect.system.processes import TOKEN_VARIABLE
 
 MACHINES = ("fast", "slow")
@@ -117,7 +117,7 @@ class Site(ABC):
         path.chmod(0o755)
 
     @abstractmethod
-    def fleet(self) -> Fleet:
+    def fleet(self) -> FolderFleet:
         """A new object of the engine, as another process would make it."""
 
     @abstractmethod
@@ -202,7 +202,7 @@ class FolderSite(Site):
 
     name = "folders"
 
-    def fleet(self) -> Fleet:
+    def fleet(self) -> FolderFleet:
         hosts = [
             FleetHost(
                 name,
@@ -213,7 +213,7 @@ class FolderSite(Site):
             )
             for name in MACHINES
         ]
-        return HostFleet("folders", hosts)
+        return FolderFleet("folders", lambda: hosts)
 
     def start(self) -> None:
         """There is none."""
@@ -265,8 +265,9 @@ class SshSite(Site):
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # no option of sshd moves it
 
-    def fleet(self) -> Fleet:
-        return HostFleet("ssh", read_hosts(self.folder / "hosts.yaml"))
+    def fleet(self) -> FolderFleet:
+        hosts = read_hosts(self.folder / "hosts.yaml")
+        return FolderFleet("ssh", lambda: hosts)
 
     def start(self) -> None:
         self._sshd = start_daemon(
@@ -355,8 +356,11 @@ class SlurmSite(Site):
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._conf = patch.dict(os.environ, SLURM_CONF=str(self.folder / "slurm.conf"))
 
-    def fleet(self) -> Fleet:
-        return SlurmFleet(SlurmOptions(), str(self.folder / "shared"), (str(self.folder / "agent"),))
+    def fleet(self) -> FolderFleet:
+        nodes = partial(
+            slurm_hosts, SlurmOptions(), str(self.folder / "shared"), (str(self.folder / "agent"),)
+        )
+        return FolderFleet("slurm", cache(nodes))
 
     def bundle(self, machine: str, token: str) -> Path:
         del machine
@@ -463,9 +467,10 @@ class RaySite(Site):
         }
         self._variables = patch.dict(os.environ, variables)
 
-    def fleet(self) -> RayFleet:
+    def fleet(self) -> FolderFleet:
         options = RayOptions(str(self.folder / "shared"), str(self.folder / "agent"), "cpu")
-        return RayFleet((self.folder / "address").read_text(), options)
+        self.cluster = RayCluster((self.folder / "address").read_text(), options)
+        return FolderFleet("ray", self.cluster.hosts)
 
     def bundle(self, machine: str, token: str) -> Path:
         del machine
@@ -522,9 +527,9 @@ class RaySite(Site):
 
         return self._of_ray(is_one)
 
-    def kill_relay(self, fleet: RayFleet) -> None:
-        """kill -9 of the process through which a fleet speaks to Ray."""
-        relay = fleet._cluster._relay
+    def kill_relay(self) -> None:
+        """kill -9 of the process through which the newest fleet speaks to Ray."""
+        relay = self.cluster._relay
         assert relay is not None
         relay.kill()
         relay.wait()

@@ -6,11 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -20,52 +17,16 @@ from perfbisect.environments.base import Builder
 from perfbisect.environments.factory import make_builder
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.fleet.building import BuildMachines
-from perfbisect.fleet.connection import Answer, LocalConnection
-from perfbisect.fleet.folders import FleetHost
+from perfbisect.fleet.connection import LocalConnection
+from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.model.change import Change
 from tests.fakes.history import PretendHistory, make_history
+from tests.fleet.moved_machine import MovedMachine
+from tests.fleet.sites import await_that
 
 SPEC = f"overlay:{sys.executable},base=any"
 AGENT = (sys.executable, "-c", "from perfbisect.cli import main; main()")
-
-
-@dataclass
-class BuildMachine:
-    """Implements :class:`perfbisect.fleet.connection.Connection`; the paths of ``here`` are below ``there``.
-
-    ``cut``: what it prints for a file ends after so many bytes, as of a connection that breaks.
-    """
-
-    here: Path
-    there: Path
-    cut: int | None = None
-    commands: list[str] = field(default_factory=list)
-
-    def run(
-        self,
-        argv: Sequence[str],
-        given: bytes | IO[bytes] = b"",
-        *,
-        into: IO[bytes] | None = None,
-        timeout: float = 60.0,
-    ) -> Answer:
-        words = [self._moved(word) for word in argv]
-        self.commands.append(" ".join(words))
-        if isinstance(given, bytes):
-            given = self._moved(given.decode()).encode()
-        answer = LocalConnection().run(words, given, timeout=timeout)
-        if into is None:
-            return answer
-        into.write(answer.output[: self.cut])
-        return replace(answer, output=b"", code=answer.code if self.cut is None else 255)
-
-    def _moved(self, text: str) -> str:
-        return text.replace(str(self.here / "cache"), str(self.there / "cache"))
-
-    def count(self, part: str) -> int:
-        """How many commands have a part."""
-        return sum(part in command for command in self.commands)
 
 
 @dataclass(frozen=True)
@@ -73,7 +34,7 @@ class Place:
     """A driver's cache, a machine that builds, and a history whose third commit cannot be imported."""
 
     history: PretendHistory
-    machine: BuildMachine
+    machine: MovedMachine
     site: BuildMachines
     builder: Builder
     log: Path
@@ -93,8 +54,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     here, there = tmp_path / "here", tmp_path / "there"
     there.mkdir()
     monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "nowhere"))
-    machine = BuildMachine(here, there)
-    host = FleetHost("builder", machine, str(there / "perfbisect"), AGENT, builds=True)
+    machine = MovedMachine(here, there)
+    host = FleetHost("builder", machine, str(there / "perfbisect"), AGENT)
     repository, cache = Repository.open(history.path), here / "cache"
     site = BuildMachines([host], MeasurementConfig(environment=SPEC), repository, cache)
     builder = make_builder(SPEC, repository=repository, cache=cache, site=site)
@@ -134,11 +95,11 @@ def test_what_does_not_build_there_is_a_fault_of_the_change(place: Place) -> Non
 
 
 def test_a_copy_that_is_cut_short_leaves_nothing_and_is_made_again(place: Place) -> None:
-    place.machine.cut = 4000
+    place.machine.cut_output = 4000
     with pytest.raises(MachineError, match="cannot be copied from builder"):
         place.builder.ensure(place.changes[0], log=place.log, timeout=120)
     assert place.built(place.machine.here) == set()
-    place.machine.cut = None
+    place.machine.cut_output = None
     place.builder.ensure(place.changes[0], log=place.log, timeout=120)
     assert place.built(place.machine.here) == place.built(place.machine.there)
 
@@ -176,12 +137,12 @@ import sys
 from pathlib import Path
 from perfbisect.fleet.building import BuildMachines
 from perfbisect.fleet.connection import LocalConnection
-from perfbisect.fleet.folders import FleetHost
+from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.model.change import Change
 folder = Path(sys.argv[1])
 agent = ("sh", "-c", "trap 'touch ended; exit 130' TERM; touch began; while :; do sleep 0.05; done", "sh")
-host = FleetHost("builder", LocalConnection(), str(folder), agent, builds=True)
+host = FleetHost("builder", LocalConnection(), str(folder), agent)
 site = BuildMachines([host], MeasurementConfig(environment="release:x"), None, folder / "cache")
 site.build("release:x", Change("x==1", "release"), "ab", log=folder / "log", timeout=100)
 """
@@ -190,14 +151,7 @@ site.build("release:x", Change("x==1", "release"), "ab", log=folder / "log", tim
 def test_a_build_ends_with_its_driver(tmp_path: Path) -> None:
     build = tmp_path / "builds" / "ab"
     driver = subprocess.Popen([sys.executable, "-c", _DRIVER, str(tmp_path)])
-    _await((build / "began").exists)
+    await_that((build / "began").exists, "the build does not begin", 60.0)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    _await((build / "ended").exists)
-
-
-def _await(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    await_that((build / "ended").exists, "the build does not end", 60.0)

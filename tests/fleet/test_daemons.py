@@ -8,8 +8,7 @@ import pytest
 
 from perfbisect.errors import MachineError
 from perfbisect.fleet.base import Fleet, Ticket, UnreachableError
-from perfbisect.fleet.joined import JoinedFleet
-from perfbisect.fleet.slurm import SlurmFleet, SlurmOptions
+from perfbisect.fleet.slurm import SlurmOptions, slurm_hosts
 from tests.fleet.sites import SlurmSite, SshSite, await_that
 from tests.fleet.test_conformance import bundle, outcomes, state_of, submit_and_serve
 
@@ -114,10 +113,12 @@ def test_a_bundle_that_waits_for_its_node_is_cancelled(site: SlurmSite, token: s
 
 @slurm
 def test_a_job_that_slurm_refuses_is_not_a_silent_controller(site: SlurmSite, token: str) -> None:
-    options = SlurmOptions(constraint="no&such")
-    fleet = SlurmFleet(options, str(site.folder / "shared"), (str(site.folder / "agent"),))
+    shared, agent = str(site.folder / "shared"), str(site.folder / "agent")
+    host, _ = slurm_hosts(SlurmOptions(constraint="no&such"), shared, (agent,))
+    request = bundle(token)
+    host.put_request(host.bundle(token), request.model_dump_json(by_alias=True).encode())
     with pytest.raises(MachineError, match="sbatch failed") as raised:
-        fleet.submit(Ticket(token, "fast"), bundle(token))
+        host.start(request, host.agent("run"))
     assert not isinstance(raised.value, UnreachableError)
 
 
@@ -133,7 +134,7 @@ def test_jobs_go_on_without_the_controller(site: SlurmSite, token: str, tmp_path
         with pytest.raises(UnreachableError, match="Slurm does not answer"):
             fleet.cancel(ticket, 1.0)
         with pytest.raises(UnreachableError):
-            JoinedFleet([site.fleet()]).find(token)
+            site.fleet().find(token)
     finally:
         site.start_controller()
     await_that(lambda: site.node_state("fast") not in ("", "unknown"), "slurmctld does not answer")

@@ -9,9 +9,9 @@ import pytest
 
 from perfbisect.errors import UsageError
 from perfbisect.fleet.base import Ticket, UnreachableError
-from perfbisect.fleet.folders import FleetHost
-from perfbisect.fleet.ray_cluster import RayFleet, RayOptions, node_names
-from perfbisect.fleet.specs import FleetNeeds, make_fleet
+from perfbisect.fleet.folders import FolderFleet
+from perfbisect.fleet.ray_cluster import RayCluster, RayOptions, node_names
+from perfbisect.fleet.specs import make_fleet
 from tests.fleet.sites import RaySite, await_that
 from tests.fleet.test_conformance import bundle, outcomes, state_of, submit_and_serve
 
@@ -27,29 +27,40 @@ def with_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("with_ray")
-def test_options_of_the_nodes_follow_the_address(tmp_path: Path) -> None:
-    fleet = make_fleet("ray:10.0.0.7:6379,folder=/data/pb,profile=cpu", FleetNeeds(tmp_path))
-    assert isinstance(fleet, RayFleet)
-    assert (fleet.name, fleet._cluster.address) == ("ray:10.0.0.7:6379", "10.0.0.7:6379")
-    assert fleet._options == RayOptions(folder="/data/pb", profile="cpu")
-    assert fleet._options.words == ("/data/pb/agent/bin/perfbisect",)
-    plain = make_fleet("ray", FleetNeeds(tmp_path))
-    assert isinstance(plain, RayFleet) and plain._cluster.address == "auto"
-    assert plain._options.words == (".perfbisect/agent/bin/perfbisect",)
-    assert RayOptions(command="python3 -m 'a b'").words == ("python3", "-m", "a b")
+@pytest.mark.parametrize(
+    ("spec", "address", "folder", "agent"),
+    [
+        ("ray", "auto", ".perfbisect", [".perfbisect/agent/bin/perfbisect"]),
+        ("ray:10.0.0.7:6379,folder=/data/pb", "10.0.0.7:6379", "/data/pb", ["/data/pb/agent/bin/perfbisect"]),
+        ("ray:auto,command=python3 -m 'a b'", "auto", ".perfbisect", ["python3", "-m", "a b"]),
+    ],
+)
+def test_options_of_the_nodes_follow_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, address: str, folder: str, agent: list[str]
+) -> None:
+    asked: list[str] = []
+
+    def ask(cluster: RayCluster, *_: object) -> list[list[tuple[str, str, bool]]]:
+        asked.append(cluster.address)
+        return [[("a" * 56, "n1", True)]]
+
+    monkeypatch.setattr(RayCluster, "_ask", ask)
+    (host,) = make_fleet(spec, tmp_path).hosts()
+    assert (asked, host.name, host.folder) == ([address], "n1", folder)
+    assert host.agent("look") == (*agent, "agent", "look")
 
 
 @pytest.mark.usefixtures("with_ray")
 def test_a_wrong_option_of_the_nodes_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'foldr=x' is no option") as raised:
-        make_fleet("ray:auto,foldr=x", FleetNeeds(tmp_path))
+        make_fleet("ray:auto,foldr=x", tmp_path)
     assert "folder=" in str(raised.value.next_step)
 
 
 def test_without_ray_it_is_said_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match="Ray is not installed here") as raised:
-        make_fleet("ray:auto", FleetNeeds(tmp_path))
+        make_fleet("ray:auto", tmp_path)
     assert "pip install 'perfbisect[ray]'" in str(raised.value.next_step)
 
 
@@ -67,7 +78,7 @@ def test_an_agent_outlives_rays_worker_and_the_drivers_process_of_ray(
     ticket = submit_and_serve(site, fleet, token)
     assert site.kill_actors() > 0
     assert fleet.state(ticket).kind == "running"
-    site.kill_relay(fleet)
+    site.kill_relay()
     await_that(lambda: site.kill_actors() == 0, "actors outlive their driver")
     assert fleet.state(ticket).kind == "running"
     assert len(site.agents(token)) == 2 and len(site.servers(token)) == 1
@@ -117,7 +128,7 @@ def test_a_node_that_is_removed_is_unreachable_until_it_is_back(
 @ray
 def test_commands_get_their_input_whole_and_the_machines_variables(site: RaySite, token: str) -> None:
     del token
-    host: FleetHost = next(host for host in site.fleet().hosts() if host.name == "slow")
+    host = next(host for host in site.fleet().hosts() if host.name == "slow")
     sent = bytes(range(256)) * 80_000
     assert host.connection.run(["cat"], sent).output == sent
     assert host.connection.run(["sh", "-c", "exit 3"], sent).code == 3
@@ -135,4 +146,4 @@ def test_commands_get_their_input_whole_and_the_machines_variables(site: RaySite
 def test_a_cluster_that_is_not_there_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perfbisect.fleet.ray_cluster._CONNECTED_S", 5.0)
     with pytest.raises(UnreachableError, match=r"Ray at 127\.0\.0\.1:9 does not answer: "):
-        RayFleet("127.0.0.1:9", RayOptions()).machines()
+        FolderFleet("ray", RayCluster("127.0.0.1:9", RayOptions()).hosts).machines()

@@ -9,23 +9,13 @@ from pathlib import Path
 import pytest
 
 import perfbisect
-from perfbisect.environments.base import Environment
 from perfbisect.errors import LocatedError, MachineError, UsageError
-from perfbisect.fleet.base import UnreachableError
+from perfbisect.fleet.base import Ticket, UnreachableError
 from perfbisect.fleet.bundle import DoctorCheckDocument, MachineDocument
 from perfbisect.fleet.connection import LocalConnection
-from perfbisect.fleet.folders import FleetHost
-from perfbisect.fleet.hosts import HostFleet, read_hosts
-from perfbisect.fleet.joined import JoinedFleet
-from perfbisect.fleet.slurm import SlurmFleet
-from perfbisect.fleet.specs import (
-    FleetNeeds,
-    absolute_fleet,
-    build_hosts,
-    choose_slots,
-    make_fleet,
-    slot_there,
-)
+from perfbisect.fleet.folders import FolderFleet, Hosts
+from perfbisect.fleet.hosts import FleetHost, read_hosts
+from perfbisect.fleet.specs import absolute_fleet, build_hosts, choose_slots, make_fleet, slot_there
 from perfbisect.machine.slots import Slot
 from perfbisect.setup.doctor import fleet_checks, run_checks
 
@@ -50,16 +40,15 @@ def test_hosts_take_what_they_leave_out_from_the_file(hosts: Path) -> None:
     first, second = read_hosts(hosts)
     assert (first.name, first.folder) == ("box1", ".perfbisect")
     assert first.below("/home/perf").folder == "/home/perf/.perfbisect"
-    assert first.below("/home/perf").command == ("/home/perf/.perfbisect/agent/bin/perfbisect",)
-    assert (second.folder, second.command) == ("/data/pb", ("/data/pb/agent/bin/perfbisect",))
+    assert first.below("/home/perf").agent()[0] == "/home/perf/.perfbisect/agent/bin/perfbisect"
+    assert (second.folder, second.agent()[0]) == ("/data/pb", "/data/pb/agent/bin/perfbisect")
     assert not second.is_relative
 
 
 def test_a_machine_that_builds_does_not_measure(tmp_path: Path) -> None:
     path = tmp_path / "hosts.yaml"
     path.write_text("hosts: [box1, {name: builder, role: build}]\n")
-    fleet = make_fleet(f"ssh:{path}", FleetNeeds(tmp_path))
-    assert isinstance(fleet, HostFleet)
+    fleet = make_fleet(f"ssh:{path}", tmp_path)
     assert [host.name for host in fleet.hosts()] == ["box1"]
     assert [host.name for host in build_hosts(f"slurm:nodes=n1+n2+ssh:{path}")] == ["builder"]
     assert build_hosts("") == build_hosts("slurm") == ()
@@ -85,20 +74,28 @@ def test_a_wrong_file_of_hosts_is_located(tmp_path: Path, text: str, line: int) 
     assert str(raised.value.where).startswith(f"{path}:{line}")
 
 
-def test_a_specification_names_an_engine_or_several(hosts: Path, tmp_path: Path) -> None:
-    needs = FleetNeeds(tmp_path)
-    assert isinstance(make_fleet(f"ssh:{hosts}", needs), HostFleet)
-    assert isinstance(make_fleet("slurm", needs), SlurmFleet)
-    assert isinstance(make_fleet("slurm:partition=h100,nodes=n1+n2", needs), SlurmFleet)
-    joined = make_fleet(f"slurm:nodes=n1+n2+ssh:{hosts}", needs)
-    assert isinstance(joined, JoinedFleet)
-    assert joined.name == f"slurm+ssh:{hosts}"
+_SINFO = """\
+#!/bin/sh
+[ "$*" = "--noheader --Node --format=%N|%f --partition=h100" ] && printf 'n1|a,b\\nn1|a,b\\nn2|a\\nn3|b\\n'
+"""
+
+
+def test_a_specification_names_an_engine_or_several(
+    hosts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sinfo").write_text(_SINFO)
+    (tmp_path / "sinfo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    expected = {f"ssh:{hosts}": "box1 box2", "slurm:partition=h100": "n1 n2 n3"}
+    expected[f"slurm:partition=h100,constraint=a,nodes=n2+n3+ssh:{hosts}"] = "n2 box1 box2"
+    for spec, names in expected.items():
+        assert [host.name for host in make_fleet(spec, tmp_path).hosts()] == names.split()
 
 
 @pytest.mark.parametrize("spec", ["", "slrum", "dask:auto", "ssh", "slurm:partion=h100", "slurm:h100"])
 def test_a_wrong_specification_says_what_is_allowed(spec: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
-        make_fleet(spec, FleetNeeds(tmp_path))
+        make_fleet(spec, tmp_path)
     assert raised.value.next_step
 
 
@@ -121,60 +118,49 @@ def test_slots_are_of_the_class_that_has_most() -> None:
         choose_slots([down])
 
 
-class _Listed(SlurmFleet):
-    def __init__(self, *machines: MachineDocument) -> None:
-        self._listed = machines
+def listed(*names: str, folder: str = "/nowhere") -> Hosts:
+    """An engine with machines of these names."""
+    return lambda: [FleetHost(name, LocalConnection(), folder) for name in names]
 
-    def machines(self, *, checks: bool = False) -> Sequence[MachineDocument]:
-        del checks
-        return self._listed
+
+def silent() -> Sequence[FleetHost]:
+    raise UnreachableError("the controller does not answer")
 
 
 def test_machines_of_joined_fleets_have_names_of_their_own() -> None:
-    assert len(JoinedFleet([_Listed(machine("a")), _Listed(machine("b"))]).machines()) == 2
+    assert len(FolderFleet("one+two", listed("a"), listed("b")).machines()) == 2
     with pytest.raises(UsageError, match="two machines are called a"):
-        JoinedFleet([_Listed(machine("a")), _Listed(machine("a"))]).machines()
+        FolderFleet("one+two", listed("a"), listed("a")).machines()
 
 
-def test_machines_of_joined_fleets_are_reached_by_their_names_and_asked_nothing() -> None:
-    """A look at a machine would disturb what it measures."""
-    asked: list[str] = []
-
-    class Named(HostFleet):
-        def machines(self, *, checks: bool = False) -> Sequence[MachineDocument]:
-            raise AssertionError(f"machines were asked, checks: {checks}")
-
-        def place(self, machine: str, environments: Sequence[Environment]) -> None:
-            del environments
-            asked.append(f"{self.name}: {machine}")
-
-    class Silent(Named):
-        def hosts(self) -> Sequence[FleetHost]:
-            raise UnreachableError("the controller does not answer")
-
-    def named(fleet: str, *names: str) -> Named:
-        return Named(fleet, [FleetHost(name, LocalConnection(), "/nowhere") for name in names])
-
-    JoinedFleet([named("one", "a"), named("two", "b")]).place("b", [])
-    JoinedFleet([Silent("gone", ()), named("two", "b")]).place("b", [])
-    assert asked == ["two: b", "two: b"]
-    with pytest.raises(UnreachableError):
-        JoinedFleet([Silent("gone", ()), named("two", "b")]).place("c", [])
+def test_machines_of_joined_fleets_are_reached_beside_a_silent_engine(tmp_path: Path) -> None:
+    there = listed("b", folder=str(tmp_path))
+    bundle = tmp_path / "bundles" / ("0" * 32)
+    bundle.mkdir(parents=True)
+    (bundle / "request.json").write_text("{}")
+    fleet = FolderFleet("gone+two", silent, there)
+    assert fleet.host("b").name == "b"
+    assert fleet.find("0" * 32) == Ticket("0" * 32, "b")
+    for call in (lambda: fleet.host("c"), lambda: fleet.find("1" * 32), fleet.machines):
+        with pytest.raises(UnreachableError):
+            call()
+    assert FolderFleet("two", there).find("1" * 32) is None
     with pytest.raises(MachineError, match="has no machine c any more"):
-        JoinedFleet([named("two", "b")]).place("c", [])
+        FolderFleet("two", there).host("c")
 
 
 def test_doctor_says_what_each_machine_lacks() -> None:
-    listed = [machine("a"), machine("b"), machine("old", "H100"), machine("c", problem="no route", slots=())]
-    results = {check.name: check for check in run_checks(fleet_checks(listed, "ssh:hosts.yaml"))}
+    unreached = machine("c", problem="no route", slots=())
+    machines = [machine("a"), machine("b"), machine("old", "H100"), unreached]
+    results = {check.name: check for check in run_checks(fleet_checks(machines, "ssh:hosts.yaml"))}
     assert {name: check.state for name, check in results.items()} == {
         "a": "good", "b": "good", "old": "warning", "c": "bad",
     }  # fmt: skip
     assert results["c"].found == "no route"
     assert "agent install c" in results["c"].advice
-    (lacking,) = run_checks(fleet_checks(listed[3:], "ray:auto"))
+    (lacking,) = run_checks(fleet_checks([unreached], "ray:auto"))
     assert "agent install c --fleet ray:auto" in lacking.advice
-    (lacking,) = run_checks(fleet_checks(listed[3:], "slurm"))
+    (lacking,) = run_checks(fleet_checks([unreached], "slurm"))
     assert "agent install" not in lacking.advice
 
 
@@ -206,7 +192,7 @@ print(json.dumps({
 @pytest.mark.parametrize(("off", "skew"), [(0.0, 0.0), (3600.0, 3600.0), (-3600.0, 3600.0)])
 def test_the_clock_of_a_machine_is_compared_with_the_one_here(off: float, skew: float) -> None:
     command = (sys.executable, "-c", _LOOK % (perfbisect.__version__, off))
-    fleet = HostFleet("one", [FleetHost("box", LocalConnection(), "/nowhere", command)])
+    fleet = FolderFleet("one", lambda: [FleetHost("box", LocalConnection(), "/nowhere", command)])
     (found,) = fleet.machines(checks=True)
     assert found.skew == pytest.approx(skew, abs=60)
     assert (found.skew == 0.0) == (off == 0.0)
