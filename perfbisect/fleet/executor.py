@@ -53,7 +53,7 @@ class FleetExecutor:
     """Implements :class:`perfbisect.measure.executor.Executor`; a bundle is an attempt, or the two of a pair.
 
     A pair is made under one lease. Both are brought when both have ended: the first attempt waits for that,
-    the second is there at once. If one of them is lost, so is the other.
+    the second is then in its folder. If one of them is lost, so is the other.
 
     ``client``: the client's environment, None: each change's own. ``wait``: minutes to wait for a lease.
     ``interference``: tolerated load of others, as text. ``lost``: bundles without a result that may go on
@@ -71,8 +71,6 @@ class FleetExecutor:
     lost: set[Ticket] = field(default_factory=set)
     _placed: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
     """Machines and keys that were brought to them."""
-    _mates: dict[str, Path] = field(default_factory=dict, init=False, repr=False)
-    """By slot: the folder of a pair whose second launch nobody has asked for yet."""
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
         """Run one attempt on the machine of its slot and write its ``attempt.json`` here.
@@ -89,8 +87,7 @@ class FleetExecutor:
         home = _Home(request.id, request.folder, slot.name, slot.machine)
         try:
             request.folder.mkdir(parents=True, exist_ok=True)
-            pair = self._mates.pop(slot.name, None) or _launch_before(request.folder, slot.name)
-            second = home.mate(pair, request.change.id, request.purpose, request.runs) if pair else None
+            second = home.second(request.change.id, request.purpose, request.runs)
             if second is not None:
                 return second
             mate = self._build(record, slot.machine, sink)
@@ -127,8 +124,7 @@ class FleetExecutor:
         try:
             ticket = self._until_reached(lambda: self.fleet.find(launch.token), SUBMITTED_WITHIN_S)
             if ticket is None:
-                first = _launch_before(folder, launch.slot)
-                return home.mate(first, launch.change_id, launch.purpose, launch.runs) if first else None
+                return home.second(launch.change_id, launch.purpose, launch.runs)
             with self._ended_when_stopped(ticket, launch.attempt_id):
                 return self._follow(ticket, home, sink)
         except UnreachableError:
@@ -216,7 +212,6 @@ class FleetExecutor:
                 where=home.folder,
                 code="machine_failed",
             )
-        self._mates[home.slot] = brought
         return attempt
 
     def _await_end(self, ticket: Ticket, sink: Sink) -> BundleState:
@@ -328,8 +323,16 @@ class _Home:
         write_attempt(self.folder, attempt)
         return attempt
 
-    def mate(self, brought: Path, change_id: str, purpose: Purpose, runs: int) -> Attempt | None:
-        """The second launch of a pair, if it is the one that is asked for."""
+    def second(self, change_id: str, purpose: Purpose, runs: int) -> Attempt | None:
+        """The second launch of the bundle before it on its slot, if it is the one that is asked for."""
+        siblings = (folder for folder in self.folder.parent.iterdir() if folder.name < self.folder.name)
+        for folder in sorted(siblings, reverse=True):
+            before = read_attempt(folder)
+            if before is not None and before.slot == self.slot:
+                break
+        else:
+            return None
+        brought = folder / _BROUGHT
         attempt = read_attempt(brought / "attempts" / "002")
         if attempt is None or (attempt.change_id, attempt.purpose) != (change_id, purpose):
             return None
@@ -341,15 +344,6 @@ def _is_lost(brought: Path, launch: BundleLaunchDocument) -> bool:
     """Whether a launch of a bundle says nothing about its change."""
     attempt = read_attempt(brought / launch.folder) if launch.outcome == "measured" else None
     return attempt is None or (attempt.failure is not None and attempt.failure.fault != "change")
-
-
-def _launch_before(folder: Path, slot: str) -> Path | None:
-    """What was brought of the launch before that of a folder, on the same slot."""
-    for other in sorted(folder.parent.iterdir(), reverse=True):
-        attempt = read_attempt(other) if other.name < folder.name else None
-        if attempt is not None and attempt.slot == slot:
-            return other / _BROUGHT
-    return None
 
 
 def _limit(limits: PhaseLimits, ready: float) -> float:

@@ -9,6 +9,7 @@ import getpass
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import socket
 import subprocess
@@ -33,7 +34,9 @@ from perfbisect.system.processes import TOKEN_VARIABLE
 
 MACHINES = ("fast", "slow")
 _QUICK = f"{sys.executable} {Path(__file__).with_name('quick_agent.py')}"
-_REAL = f"{sys.executable} -c 'from perfbisect.cli import main; main()'"
+MAIN = (sys.executable, "-c", "from perfbisect.cli import main; main()")
+"""The command line of perfbisect."""
+_REAL = shlex.join(MAIN)
 _COMMAND = """\
 #!/bin/sh
 home={homes}/{name}
@@ -90,6 +93,11 @@ def _processes(wanted: Callable[[psutil.Process], bool]) -> Iterator[psutil.Proc
                 yield process
         except psutil.Error:
             continue
+
+
+def processes_below(folder: Path) -> list[psutil.Process]:
+    """Processes that work in a folder or below it."""
+    return list(_processes(lambda process: process.cwd().startswith(str(folder))))
 
 
 class Site(ABC):

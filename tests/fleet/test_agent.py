@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -27,8 +26,9 @@ from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import read_attempt
 from perfbisect.model.change import Change
 from tests.fakes.history import ENGINE, PretendHistory, make_history
+from tests.fleet.driver import CELL
+from tests.fleet.sites import MAIN, await_that, processes_below
 
-CELL = Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml"
 TOKEN = "0123456789abcdef" * 2
 
 
@@ -68,7 +68,7 @@ class Machine:
     def start(self, bundle: Bundle, name: str) -> subprocess.Popen[str]:
         request = self.folder / "{}.json".format(name.replace("/", "-"))
         request.write_text(bundle.model_dump_json())
-        command = [sys.executable, "-c", "from perfbisect.cli import main; main()", "agent", "run"]
+        command = [*MAIN, "agent", "run"]
         return subprocess.Popen(
             [*command, str(request), "--folder", str(self.folder / name), "--json"],
             env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder,
@@ -81,21 +81,13 @@ class Machine:
 
     def living(self, name: str) -> list[psutil.Process]:
         """Processes that work in a bundle's folder."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.cwd().startswith(str(self.folder / name)):
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return processes_below(self.folder / name)
 
     def wait_for_server(self, name: str) -> None:
         journal = self.folder / name / "journal.jsonl"
-        deadline = time.monotonic() + 60
-        while not (journal.exists() and '"launched"' in journal.read_text()):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        await_that(
+            lambda: journal.exists() and '"launched"' in journal.read_text(), "no server is launched", 60.0
+        )
 
 
 def finish(process: subprocess.Popen[str]) -> int:
@@ -236,7 +228,7 @@ def test_a_request_with_a_wrong_field_is_located(machine: Machine, name: str) ->
     request = machine.folder / f"{name}.json"
     document = json.loads(machine.bundle(machine.history.good).model_dump_json())
     request.write_text(json.dumps(document | {"token": "short"}, indent=1))
-    command = [sys.executable, "-c", "from perfbisect.cli import main; main()", "agent", "run", str(request)]
+    command = [*MAIN, "agent", "run", str(request)]
     done = subprocess.run(
         [*command, "--folder", str(machine.folder / name)], env=machine.env, capture_output=True, text=True
     )
@@ -246,7 +238,7 @@ def test_a_request_with_a_wrong_field_is_located(machine: Machine, name: str) ->
 
 
 def test_look_lists_slots_and_environments(machine: Machine) -> None:
-    command = [sys.executable, "-c", "from perfbisect.cli import main; main()", "agent", "look", "--json"]
+    command = [*MAIN, "agent", "look", "--json"]
     done = subprocess.run(
         [*command, "--machine", "cpu"], env=machine.env, capture_output=True, text=True, cwd=machine.folder
     )

@@ -23,10 +23,9 @@ from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.model.change import Change
 from tests.fakes.history import PretendHistory, make_history
 from tests.fleet.moved_machine import MovedMachine
-from tests.fleet.sites import await_that
+from tests.fleet.sites import MAIN, await_that
 
 SPEC = f"overlay:{sys.executable},base=any"
-AGENT = (sys.executable, "-c", "from perfbisect.cli import main; main()")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     there.mkdir()
     monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "nowhere"))
     machine = MovedMachine(here, there)
-    host = FleetHost("builder", machine, str(there / "perfbisect"), AGENT)
+    host = FleetHost("builder", machine, str(there / "perfbisect"), MAIN)
     repository, cache = Repository.open(history.path), here / "cache"
     site = BuildMachines([host], MeasurementConfig(environment=SPEC), repository, cache)
     builder = make_builder(SPEC, repository=repository, cache=cache, site=site)

@@ -22,9 +22,9 @@ from perfbisect.jobs.plans import MeasurementConfig, cell_data
 from perfbisect.measure.attempt import read_attempt
 from perfbisect.model.change import Change
 from tests.fakes.history import ENGINE, make_history
+from tests.fleet.driver import CELL
 from tests.fleet.sites import MACHINES, SOME_SITES, Site, await_that
 
-CELL = Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml"
 UNKNOWN = "0" * 32
 
 every_site = pytest.mark.parametrize("site", SOME_SITES, indirect=True)
@@ -64,9 +64,12 @@ def submit_and_serve(site: Site, fleet: Fleet, token: str) -> Ticket:
     return ticket
 
 
-def outcomes(folder: Path) -> list[str]:
-    manifest = read_manifest(folder)
-    return [launch.outcome for launch in manifest.launches] if manifest is not None else []
+def fetched(fleet: Fleet, ticket: Ticket, into: Path) -> list[str]:
+    """The outcomes of the launches of a bundle, once its folder is here."""
+    assert fleet.fetch(ticket, into)
+    manifest = read_manifest(into)
+    assert manifest is not None
+    return [launch.outcome for launch in manifest.launches]
 
 
 @every_site
@@ -93,8 +96,7 @@ def test_a_bundle_that_is_submitted_twice_is_measured_once(site: Site, token: st
     again.submit(Ticket(token, "fast"), bundle(token))
     assert again.state(ticket).kind == "ended"
     assert len(site.measured()) == 1
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["measured"]
+    assert fetched(fleet, ticket, tmp_path) == ["measured"]
 
 
 @every_site
@@ -105,8 +107,7 @@ def test_a_folder_is_fetched_whole_and_what_is_there_is_not_copied_again(
     ticket = Ticket(token, "slow")
     fleet.submit(ticket, bundle(token, "a" * 40, "b" * 40))
     state_of(fleet, ticket, "ended")
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["measured", "measured"]
+    assert fetched(fleet, ticket, tmp_path) == ["measured", "measured"]
     manifest = read_manifest(tmp_path)
     assert manifest is not None
     assert {f"attempts/001/{name}" for name in ("newest.log", "again.log", "odd name\n.txt")} <= set(
@@ -119,10 +120,9 @@ def test_a_folder_is_fetched_whole_and_what_is_there_is_not_copied_again(
     (tmp_path / lost[0]).write_bytes(b"x" * 500)
     (tmp_path / lost[1]).unlink()
     (tmp_path / MANIFEST).unlink()
-    assert site.fleet().fetch(ticket, tmp_path)
+    assert fetched(site.fleet(), ticket, tmp_path) == ["measured", "measured"]
     after = {path: (tmp_path / path).stat().st_mtime_ns for path in manifest.files}
     assert sorted(path for path in copied if after[path] != copied[path]) == lost
-    assert outcomes(tmp_path) == ["measured", "measured"]
 
 
 @every_site
@@ -133,8 +133,7 @@ def test_a_bundle_is_cancelled_while_it_runs_and_again(site: Site, token: str, t
     assert not site.living(token)
     assert fleet.state(ticket).kind == "ended"
     fleet.cancel(ticket, 20.0)
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["lost"]
+    assert fetched(fleet, ticket, tmp_path) == ["lost"]
     assert (tmp_path / "attempts" / "001" / "server.log").read_text() == "a server\n"
     fleet.submit(ticket, bundle(token))
     assert len(site.measured()) == 1
@@ -181,8 +180,7 @@ def test_what_a_killed_agent_left_is_ended_and_its_launch_is_lost(
     assert "fast" in state_of(fleet, ticket, "gone").why
     fleet.cancel(ticket, 5.0)
     assert not site.living(token)
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["lost"]
+    assert fetched(fleet, ticket, tmp_path) == ["lost"]
     assert len(site.measured()) == 1
 
 
@@ -196,8 +194,7 @@ def test_an_agent_that_the_kernel_kills_is_gone(site: Site, token: str, tmp_path
     assert site.servers(token)
     fleet.cancel(ticket, 5.0)
     assert not site.living(token)
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["lost"]
+    assert fetched(fleet, ticket, tmp_path) == ["lost"]
 
 
 @every_site
@@ -226,8 +223,7 @@ def test_a_launch_whose_server_is_killed_ends_with_its_failure(
     (server,) = site.servers(token)
     server.kill()
     state_of(fleet, ticket, "ended")
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["measured"]
+    assert fetched(fleet, ticket, tmp_path) == ["measured"]
     attempt = read_attempt(tmp_path / "attempts" / "001")
     assert attempt is not None and attempt.failure is not None
     assert (attempt.failure.phase, attempt.failure.fault) == ("bench", "machine")
@@ -246,8 +242,7 @@ def test_a_full_disk_fails_a_bundle_until_there_is_room(site: Site, token: str, 
     assert not fleet.fetch(ticket, tmp_path)
     site.set_variables("fast", "")
     fleet.cancel(ticket, 5.0)
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["lost"]
+    assert fetched(fleet, ticket, tmp_path) == ["lost"]
 
 
 @every_site
@@ -264,10 +259,9 @@ def test_the_clock_of_a_machine_decides_nothing(site: Site, token: str, tmp_path
     assert fleet.state(ticket) == BundleState("running", "bench")
     site.release()
     state_of(fleet, ticket, "ended")
-    assert fleet.fetch(ticket, tmp_path)
+    assert fetched(fleet, ticket, tmp_path) == ["measured"]
     manifest = read_manifest(tmp_path)
     assert manifest is not None and manifest.launches[0].began.startswith(clock[:10])
-    assert outcomes(tmp_path) == ["measured"]
 
 
 @every_site

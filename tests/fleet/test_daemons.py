@@ -10,7 +10,7 @@ from perfbisect.errors import MachineError
 from perfbisect.fleet.base import Fleet, Ticket, UnreachableError
 from perfbisect.fleet.slurm import SlurmOptions, slurm_hosts
 from tests.fleet.sites import SlurmSite, SshSite, await_that
-from tests.fleet.test_conformance import bundle, outcomes, state_of, submit_and_serve
+from tests.fleet.test_conformance import bundle, fetched, state_of, submit_and_serve
 
 pytestmark = pytest.mark.fleet
 
@@ -41,8 +41,7 @@ def test_an_agent_outlives_its_connection(site: SshSite, token: str, tmp_path: P
     site.release()
     state_of(fleet, ticket, "ended")
     site.kill_connections()
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["measured"]
+    assert fetched(fleet, ticket, tmp_path) == ["measured"]
 
 
 @ssh
@@ -70,8 +69,7 @@ def test_a_machine_whose_sshd_is_gone_is_unreachable_until_it_is_back(
     assert fleet.state(ticket).kind == "running"
     site.release()
     state_of(fleet, ticket, "ended")
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["measured"]
+    assert fetched(fleet, ticket, tmp_path) == ["measured"]
 
 
 @ssh
@@ -89,8 +87,7 @@ def test_a_machine_that_was_restarted_has_lost_its_bundle(site: SshSite, token: 
         site.start()
     assert fleet.state(ticket).kind == "gone"
     fleet.cancel(ticket, 5.0)
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["lost"]
+    assert fetched(fleet, ticket, tmp_path) == ["lost"]
     assert len(site.measured()) == 1
 
 
@@ -141,8 +138,7 @@ def test_jobs_go_on_without_the_controller(site: SlurmSite, token: str, tmp_path
     assert len(site.agents(token)) == 2
     site.release()
     state_of(fleet, ticket, "ended")
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["measured"]
+    assert fetched(fleet, ticket, tmp_path) == ["measured"]
 
 
 @slurm
@@ -166,8 +162,7 @@ def test_a_job_that_the_controller_forgot_is_known_by_its_token(
     assert not site.living(token)
     fleet.submit(ticket, bundle(token))
     assert fleet.state(ticket).kind == "ended"
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["lost"]
+    assert fetched(fleet, ticket, tmp_path) == ["lost"]
     assert len(site.measured()) == 1
 
 
@@ -188,5 +183,4 @@ def test_a_node_that_is_gone_is_unreachable_until_it_is_back(
     site.start_node("fast")
     cancel_when_reached(fleet, ticket, 5.0)
     assert not site.living(token)
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["lost"]
+    assert fetched(fleet, ticket, tmp_path) == ["lost"]

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from perfbisect.jobs.folders import Job
 from perfbisect.jobs.replay import LaunchRecord, launches
 from tests.fakes.history import ENGINE, make_history
 from tests.fakes.ssh import PretendMachines
-
-CELL = Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml"
-MAIN = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+from tests.fleet.driver import CELL
+from tests.fleet.sites import MAIN, await_that, processes_below
 
 
 class World:
@@ -82,24 +80,14 @@ class World:
 
     def wait_for_launch(self) -> None:
         """Until a launch is under way on each machine."""
-        deadline = time.monotonic() + 100
-        while not all(self._measures(name) for name in ("alpha", "beta")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        await_that(lambda: all(map(self._measures, ("alpha", "beta"))), "a machine launches nothing", 100.0)
 
     def _measures(self, name: str) -> bool:
         return any((bundle / "run" / "heartbeat.json").exists() for bundle in self.machines.bundles(name))
 
     def living(self) -> list[psutil.Process]:
         """Processes that work in the machines' folders."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.cwd().startswith(str(self.machines.folder)):
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return processes_below(self.machines.folder)
 
 
 @pytest.fixture

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import perfbisect
 from tests.fakes.ssh import PretendMachines
-
-MAIN = [sys.executable, "-c", "from perfbisect.cli import main; main()"]
+from tests.fleet.sites import MAIN
 
 
 @pytest.mark.slow

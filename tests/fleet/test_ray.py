@@ -13,7 +13,7 @@ from perfbisect.fleet.folders import FolderFleet
 from perfbisect.fleet.ray_cluster import RayCluster, RayOptions, node_names
 from perfbisect.fleet.specs import make_fleet
 from tests.fleet.sites import RaySite, await_that
-from tests.fleet.test_conformance import bundle, outcomes, state_of, submit_and_serve
+from tests.fleet.test_conformance import bundle, fetched, state_of, submit_and_serve
 
 ray = pytest.mark.parametrize(
     "site", [pytest.param("ray", marks=[pytest.mark.fleet, pytest.mark.ray])], indirect=True
@@ -85,8 +85,7 @@ def test_an_agent_outlives_rays_worker_and_the_drivers_process_of_ray(
     site.release()
     state_of(fleet, ticket, "ended")
     site.kill_actors()
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["measured"]
+    assert fetched(fleet, ticket, tmp_path) == ["measured"]
     assert len(site.measured()) == 1
 
 
@@ -120,8 +119,7 @@ def test_a_node_that_is_removed_is_unreachable_until_it_is_back(
     assert fleet.state(ticket).kind == "running"
     site.release("slow")
     state_of(fleet, ticket, "ended")
-    assert fleet.fetch(ticket, tmp_path)
-    assert outcomes(tmp_path) == ["measured"]
+    assert fetched(fleet, ticket, tmp_path) == ["measured"]
     assert len(site.measured()) == 1
 
 

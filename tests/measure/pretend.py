@@ -14,7 +14,7 @@ from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import AttemptRequest, PhaseLimits
 from perfbisect.measure.local import LocalExecutor
-from perfbisect.model.attempt import Attempt, Purpose
+from perfbisect.model.attempt import Attempt, Failure, Purpose
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.system import ports, processes
@@ -131,3 +131,8 @@ def attempt(
         return executor.run(request, started=watch.started, sink=watch.sink)
     finally:
         assert watch.left() == []
+
+
+def failure(made: Attempt) -> Failure:
+    assert made.failure is not None
+    return made.failure

@@ -17,18 +17,12 @@ from perfbisect.machine import profile
 from perfbisect.measure import local
 from perfbisect.measure.attempt import read_attempt
 from perfbisect.measure.executor import PhaseLimits
-from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.system import ports, processes
 from perfbisect.system.processes import OwnedProcess
-from tests.measure.pretend import LIMITS, Watch, attempt, cell, environment
+from tests.measure.pretend import LIMITS, Watch, attempt, cell, environment, failure
 from tests.system.stand_ins import listen, until
 
 SHORT = PhaseLimits(build=30.0, ready=1.5, first_request=20.0, bench=20.0, stop=1.0)
-
-
-def failure(made: Attempt) -> Failure:
-    assert made.failure is not None
-    return made.failure
 
 
 @pytest.mark.parametrize(

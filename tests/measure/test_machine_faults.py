@@ -16,17 +16,11 @@ from perfbisect.errors import UsageError
 from perfbisect.machine.interference import UNJUDGED, parse_limits
 from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
-from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.system import processes
-from tests.measure.pretend import Watch, attempt, environment
+from tests.measure.pretend import Watch, attempt, environment, failure
 from tests.system.stand_ins import start, until
 
 FOREIGN = MachineLimits(foreign_cpu=0.7, steal=None, available=None, memory_pressure=None)
-
-
-def failure(made: Attempt) -> Failure:
-    assert made.failure is not None
-    return made.failure
 
 
 def send(number: signal.Signals, name: str = "") -> Callable[[Watch], None]:

@@ -19,10 +19,9 @@ from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import read_attempt
 from perfbisect.measure.executor import PhaseLimits
-from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.system import processes
 from tests.machine import fake_smi
-from tests.measure.pretend import ENGINE, Watch, attempt, cell, environment
+from tests.measure.pretend import ENGINE, Watch, attempt, cell, environment, failure
 
 ZERO = "GPU-00000000-aaaa-bbbb-cccc-0123456789a0"
 FIVE = "GPU-00000005-aaaa-bbbb-cccc-0123456789a5"
@@ -45,11 +44,6 @@ cuda = types.SimpleNamespace(
     mem_get_info=lambda index: (150_000_000_000, 150_754_820_096),
 )
 """
-
-
-def failure(made: Attempt) -> Failure:
-    assert made.failure is not None
-    return made.failure
 
 
 class Box:
