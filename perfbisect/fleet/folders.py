@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, cast
 
 from pydantic import ValidationError
 
@@ -51,6 +51,9 @@ cat run/heartbeat.json 2>/dev/null
 true
 """
 """Prints how far a bundle is, its machine, and the heartbeat. 130 is the agent's own code: it was ended."""
+
+_Kind = Literal["absent", "waiting", "running", "ended", "failed", "killed"]
+_OPEN = ("absent", "waiting", "running")
 
 _NEVER_START = 'cd "$1" 2>/dev/null && mkdir started 2>/dev/null; true'
 
@@ -185,25 +188,22 @@ class FolderFleet:
     def state(self, ticket: Ticket) -> BundleState:
         host = self.host(ticket.machine)
         kind, _, beat = self._seen(host, ticket)
-        if kind in ("running", "waiting", "absent") and not host.lives(ticket.token):
+        if kind in _OPEN and not host.lives(ticket.token):
             kind, _, beat = self._seen(host, ticket)  # it may have ended in between
-            if kind in ("running", "waiting", "absent"):
+            if kind in _OPEN:
                 return BundleState("gone", beat.phase, f"the agent on {host.name} is gone")
         if kind == "killed":
             return BundleState("gone", beat.phase, f"the agent on {host.name} was killed")
         if kind == "failed":
             log = host.connection.run_script(_LOG, host.bundle(ticket.token)).text
             return BundleState("failed", beat.phase, error_in(log))
-        known: Literal["ended", "running", "waiting"] = (
-            "ended" if kind == "ended" else "running" if kind == "running" else "waiting"
-        )
-        return BundleState(known, beat.phase, detail=beat.detail)
+        return BundleState("waiting" if kind == "absent" else kind, beat.phase, detail=beat.detail)
 
-    def _seen(self, host: FleetHost, ticket: Ticket) -> tuple[str, str, PhaseRecord]:
+    def _seen(self, host: FleetHost, ticket: Ticket) -> tuple[_Kind, str, PhaseRecord]:
         """How far a bundle is, its machine, and its heartbeat; an empty one where none is written yet."""
         answer = host.connection.run_script(_STATE, host.bundle(ticket.token))
         kind, machine, heartbeat = (*answer.text.split("\n", 2), "", "")[:3]
-        return kind, machine, read_phase(heartbeat) or PhaseRecord()
+        return cast(_Kind, kind), machine, read_phase(heartbeat) or PhaseRecord()
 
     def fetch(self, ticket: Ticket, into: Path) -> bool:
         host = self.host(ticket.machine)

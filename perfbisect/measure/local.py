@@ -49,6 +49,9 @@ DEVICE_MEMORY_SHARE = 0.9
 WARM_SEED_OFFSET = 1_000_003
 """Gives the warm run prompts that no measured run has."""
 
+START_OF_LOG = 1 << 20
+"""Bytes of a server's log in which it says how it is configured."""
+
 _SERVER_FACTS = ("model_name", "server", "torch")
 """Facts that all attempts of one server share."""
 
@@ -328,7 +331,7 @@ class LocalExecutor:
                     record.seconds["launch"] = time.monotonic() - launched
                 with record.timed("first_request", log):
                     server.first_answer(limits.first_request, self.stop_requested)
-            record.facts["engine_log"] = engine_facts(logs.head_of(log))
+            record.facts["engine_log"] = engine_facts(logs.text_of(log, START_OF_LOG, first=True))
             launch_s = record.seconds.get("launch", 0.0)
             sink("ready", {"seconds": launch_s, "first_request": record.seconds["first_request"]})
             with record.timed("warm", bench.log("warm")):

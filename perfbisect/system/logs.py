@@ -24,20 +24,11 @@ def neutral(text: str, width: int = 300) -> str:
     return safe_line(_COLOUR.sub("", text).expandtabs(), width)
 
 
-def text_of(path: Path, limit: int = _READ) -> str:
-    """At most the last ``limit`` bytes of a file; empty if it cannot be read."""
+def text_of(path: Path, limit: int = _READ, *, first: bool = False) -> str:
+    """At most the last ``limit`` bytes of a file, or the first; empty if it cannot be read."""
     try:
         with path.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, 2) - limit))
-            return stream.read(limit).decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def head_of(path: Path, limit: int = 1 << 20) -> str:
-    """At most the first ``limit`` bytes of a file; empty if it cannot be read."""
-    try:
-        with path.open("rb") as stream:
+            stream.seek(0 if first else max(0, stream.seek(0, 2) - limit))
             return stream.read(limit).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,7 +92,8 @@ def test_memory_of_a_driver_that_tells_it_itself(tmp_path: Path) -> None:
         load_machine(written(tmp_path, "name: x\ndevices: nvidia-smi\n"))
 
 
-GOLDEN = Path(__file__).parent / "npu"
+A2, A3 = ((Path(__file__).parent / "npu" / name).read_text() for name in ("a2.txt", "a3.txt"))
+"""What ``npu-smi info`` prints: one chip a card, and two."""
 BIG = Topology(tuple((n,) for n in range(32)))
 
 
@@ -121,16 +123,24 @@ SPYRE = """0000:1a:00.0 Processing accelerators: IBM Spyre Accelerator (rev 02)
 """
 
 
-def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, output: str) -> None:
-    """A command that prints a text, whatever it is asked."""
-    command = folder / name
-    command.write_text(f"#!/bin/sh\ncat <<'EOF'\n{output}EOF\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+Install = Callable[..., None]
 
 
-def test_devices_of_amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(tmp_path, monkeypatch, "rocm-smi", ROCM)
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a command on the path that prints a text, whatever it is asked, and ends with a code."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def command(name: str, output: str, code: int = 0) -> None:
+        asked = '[ "$1" = info ] || exit 2' if name == "npu-smi" else ":"
+        (tmp_path / name).write_text(f"#!/bin/sh\n{asked}\ncat <<'EOF'\n{output}EOF\nexit {code}\n")
+        (tmp_path / name).chmod(0o755)
+
+    return command
+
+
+def test_devices_of_amd(install: Install) -> None:
+    install("rocm-smi", ROCM)
     rocm = load_profile("")
     first, second = rocm.list_devices()
     assert (first.name, first.memory, first.driver, first.index) == (
@@ -144,8 +154,8 @@ def test_devices_of_amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [gpu.index for gpu in machine({"HIP_VISIBLE_DEVICES": "1"}, rocm).gpus] == [1]
 
 
-def test_devices_of_ibm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(tmp_path, monkeypatch, "lspci", SPYRE)
+def test_devices_of_ibm(install: Install) -> None:
+    install("lspci", SPYRE)
     spyre = load_machine("spyre")
     found = spyre.list_devices()
     assert [(gpu.index, gpu.uuid, gpu.name) for gpu in found] == [
@@ -156,16 +166,8 @@ def test_devices_of_ibm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert spyre.env == {"VLLM_PLUGINS": "sendnn_inference"}
 
 
-def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: int = 0) -> None:
-    """A command ``npu-smi`` that prints a file."""
-    command = folder / "npu-smi"
-    command.write_text(f'#!/bin/sh\n[ "$1" = info ] || exit 2\ncat {GOLDEN / text}\nexit {code}\n')
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
-
-def test_devices_of_another_maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ascend: Profile) -> None:
-    answering(tmp_path, monkeypatch, "a2.txt")
+def test_devices_of_another_maker(install: Install, ascend: Profile) -> None:
+    install("npu-smi", A2)
     first, second = ascend.list_devices()
     assert (first.name, first.memory, first.driver, first.bus) == ("910B3", 65536, "24.1.rc3", "0000:81:00.0")
     assert (first.uuid, first.index, first.label) == ("ascend-4.0", 0, "gpu0")
@@ -175,10 +177,8 @@ def test_devices_of_another_maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [gpu.uuid for gpu in machine({"ASCEND_RT_VISIBLE_DEVICES": "1"}, ascend).gpus] == ["ascend-5.0"]
 
 
-def test_what_they_do_and_who_is_on_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ascend: Profile
-) -> None:
-    answering(tmp_path, monkeypatch, "a2.txt")
+def test_what_they_do_and_who_is_on_them(install: Install, ascend: Profile) -> None:
+    install("npu-smi", A2)
     smi = ascend.smi()
     busy, free = devices.readings(smi)
     assert (busy.used, busy.total, busy.utilization) == (61234, 65536, 37)
@@ -191,10 +191,8 @@ def test_what_they_do_and_who_is_on_them(
     ]
 
 
-def test_two_chips_a_card_are_two_devices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ascend: Profile
-) -> None:
-    answering(tmp_path, monkeypatch, "a3.txt")
+def test_two_chips_a_card_are_two_devices(install: Install, ascend: Profile) -> None:
+    install("npu-smi", A3)
     found = ascend.list_devices()
     assert [(gpu.uuid, gpu.index) for gpu in found] == [
         *(("ascend-0.0", 0), ("ascend-0.1", 1), ("ascend-1.0", 2), ("ascend-1.1", 3)),
@@ -204,10 +202,8 @@ def test_two_chips_a_card_are_two_devices(
     assert [tenant.uuid for tenant in devices.tenants(smi)] == ["ascend-1.0"]
 
 
-def test_slots_are_chosen_by_its_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ascend: Profile
-) -> None:
-    answering(tmp_path, monkeypatch, "a3.txt")
+def test_slots_are_chosen_by_its_variable(install: Install, ascend: Profile) -> None:
+    install("npu-smi", A3)
     here = machine({}, ascend)
     one, two = plan_slots(here, gpus=1, workers=2, topology=BIG, profile=ascend)
     assert [dict(slot.env) for slot in (one, two)] == [
@@ -218,9 +214,9 @@ def test_slots_are_chosen_by_its_variable(
 
 
 def test_a_driver_that_fails_has_no_devices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ascend: Profile
+    install: Install, monkeypatch: pytest.MonkeyPatch, ascend: Profile
 ) -> None:
-    answering(tmp_path, monkeypatch, "a2.txt", code=3)
+    install("npu-smi", A2, code=3)
     assert ascend.list_devices() == ()
     monkeypatch.setenv("PATH", "/nonexistent")
     assert ascend.list_devices() == ()

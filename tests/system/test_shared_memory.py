@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.system import processes
+from perfbisect.system.processes import OwnedProcess
 from tests.system.stand_ins import start, told, until
 
 MAPS = """
@@ -37,17 +38,23 @@ pytestmark = pytest.mark.skipif(not processes.SHARED_MEMORY.is_dir(), reason="no
 
 
 @pytest.fixture
-def name() -> Iterator[str]:
-    prefix = f"perfbisect-test-{secrets.token_hex(6)}"
-    yield prefix
-    for path in processes.SHARED_MEMORY.glob(f"{prefix}*"):
-        path.unlink()
+def path() -> Iterator[Path]:
+    """A segment of this test's own, which is not there yet."""
+    path = processes.SHARED_MEMORY / f"perfbisect-test-{secrets.token_hex(6)}"
+    yield path
+    for left in processes.SHARED_MEMORY.glob(f"{path.name}*"):
+        left.unlink()
 
 
-def test_what_was_seen_before_the_engine_died_is_removed(tmp_path: Path, name: str) -> None:
-    path = processes.SHARED_MEMORY / name
-    owned = start(tmp_path, MAPS, str(path))
-    told(tmp_path / "out.log", "mapped")
+def mapping(folder: Path, path: Path, script: str = MAPS) -> OwnedProcess:
+    """A process that has mapped a segment."""
+    owned = start(folder, script, str(path))
+    told(folder / "out.log", "mapped")
+    return owned
+
+
+def test_what_was_seen_before_the_engine_died_is_removed(tmp_path: Path, path: Path) -> None:
+    owned = mapping(tmp_path, path)
     owned.observe()
     owned.popen.send_signal(signal.SIGKILL)
     owned.popen.wait(10)
@@ -55,58 +62,48 @@ def test_what_was_seen_before_the_engine_died_is_removed(tmp_path: Path, name: s
     assert processes.stop(owned) == (str(path),)
 
 
-def test_what_was_there_before_stays(tmp_path: Path, name: str) -> None:
-    path = processes.SHARED_MEMORY / name
+def test_what_was_there_before_stays(tmp_path: Path, path: Path) -> None:
     path.write_bytes(bytes(4096))
-    owned = start(tmp_path, MAPS, str(path))
-    told(tmp_path / "out.log", "mapped")
+    owned = mapping(tmp_path, path)
     assert processes.stop(owned, 0.0) == ()
     assert path.exists()
 
 
-def test_what_another_process_holds_stays(tmp_path: Path, name: str) -> None:
-    path = processes.SHARED_MEMORY / name
-    owned = start(tmp_path, MAPS, str(path))
-    told(tmp_path / "out.log", "mapped")
+def test_what_another_process_holds_stays(tmp_path: Path, path: Path) -> None:
+    owned = mapping(tmp_path, path)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
         assert processes.stop(owned, 0.0) == ()
     assert path.exists()
 
 
-def test_what_nobody_was_seen_to_hold_stays(tmp_path: Path, name: str) -> None:
+def test_what_nobody_was_seen_to_hold_stays(tmp_path: Path, path: Path) -> None:
     """Somebody else's segment that appears meanwhile is not ours, though nobody holds it."""
-    other = processes.SHARED_MEMORY / f"{name}-other"
-    owned = start(tmp_path, MAPS, str(processes.SHARED_MEMORY / name))
-    told(tmp_path / "out.log", "mapped")
+    other = path.with_name(f"{path.name}-other")
+    owned = mapping(tmp_path, path)
     other.write_bytes(b"kept")
     processes.stop(owned, 0.0)
     assert other.read_bytes() == b"kept"
 
 
-def test_name_that_was_used_again_stays(name: str) -> None:
-    path = processes.SHARED_MEMORY / name
+def test_name_that_was_used_again_stays(path: Path) -> None:
     path.write_bytes(b"new")
     assert processes.remove_segments([(str(path), path.stat().st_ino + 1)]) == ()
     assert path.exists()
     assert processes.remove_segments([(str(path), path.stat().st_ino)]) == (str(path),)
 
 
-def test_leftovers_of_a_dead_owner_lose_theirs_too(tmp_path: Path, name: str) -> None:
-    path = processes.SHARED_MEMORY / name
-    owned = start(tmp_path, MAPS, str(path))
-    told(tmp_path / "out.log", "mapped")
+def test_leftovers_of_a_dead_owner_lose_theirs_too(tmp_path: Path, path: Path) -> None:
+    owned = mapping(tmp_path, path)
     processes.stop_leftovers(owned.token, owned.pid, owned.created, grace=0.0)
     until(lambda: owned.exited() is not None)
     assert not path.exists()
 
 
-def test_leftovers_of_a_dead_owner_keep_what_is_older_than_they_are(tmp_path: Path, name: str) -> None:
+def test_leftovers_of_a_dead_owner_keep_what_is_older_than_they_are(tmp_path: Path, path: Path) -> None:
     """A model's weights, copied there by the user and read by the engine."""
-    path = processes.SHARED_MEMORY / name
     path.write_bytes(bytes(4096))
     os.utime(path, (1e9, 1e9))
-    owned = start(tmp_path, READS, str(path))
-    told(tmp_path / "out.log", "mapped")
+    owned = mapping(tmp_path, path, READS)
     assert processes.stop_leftovers(owned.token, owned.pid, owned.created, grace=0.0)
     until(lambda: owned.exited() is not None)
     assert path.exists()
