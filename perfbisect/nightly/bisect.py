@@ -1,23 +1,21 @@
-"""Determines the commit behind each event of a night: without measuring, by bisection, or later."""
+"""Determines the commit behind each event of a night, and profiles the culprits that bisections named."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OUTSIDE, Interrupted, PerfbisectError, UsageError
+from perfbisect.explain.documents import explain_bisection
 from perfbisect.jobs.documents import change_document
-from perfbisect.jobs.events import JobNote
-from perfbisect.jobs.journal import Journal
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import BisectRules
-from perfbisect.nightly.explain import CulpritProfiler, phases_of
-from perfbisect.nightly.journal import NightFolder, NightRecord
-from perfbisect.nightly.model import BisectionState, NightAlert, NightBisection
-from perfbisect.nightly.night import BisectionWindow, NightlyContext, StepResult
+from perfbisect.nightly.journal import NightFolder, write_traceback
+from perfbisect.nightly.model import BisectionState, NightAlert, NightBisection, NightProfile
+from perfbisect.nightly.night import BisectionWindow, OpenNight, StepResult
 from perfbisect.nightly.plan import CellPlan, NightPlan
 from perfbisect.series.alerts import Alert, State
 from perfbisect.series.detect import SeriesAnalysis
@@ -70,25 +68,21 @@ class EventCase:
     rejection: str
 
 
-@dataclass(frozen=True)
-class EarlierBisections:
-    """Alerts of events that earlier nights settled, or left for later."""
-
-    settled: frozenset[str] = frozenset()
-    postponed: frozenset[str] = frozenset()
+EarlierBisections = Mapping[str, Literal["settled", "postponed"]]
+"""By alert: whether earlier nights settled its event, or left it for later."""
 
 
 def read_earlier_bisections(nights: Sequence[NightFolder]) -> EarlierBisections:
     """Collect by alert, since an event changes its name with its cause."""
-    settled, postponed = set[str](), set[str]()
+    earlier: dict[str, Literal["settled", "postponed"]] = {}
     for night in nights[-_NIGHTS_BACK:]:
         for bisection in night.record().bisections.values():
             failed_outside = bisection.state == "failed" and bisection.exit_code == EXIT_OUTSIDE
             if bisection.state == "postponed" or failed_outside:
-                postponed.add(bisection.alert)
+                earlier.setdefault(bisection.alert, "postponed")
             elif bisection.state != "not worth it":
-                settled.add(bisection.alert)
-    return EarlierBisections(frozenset(settled), frozenset(postponed - settled))
+                earlier[bisection.alert] = "settled"
+    return earlier
 
 
 def select_cases(
@@ -104,10 +98,10 @@ def select_cases(
     Alerts worth a bisection come first, then the headline metric of a cell, then the largest effect.
     """
     opened = {change.id: change for change in changes if change.is_new}
-    settled_events = {alert.event for alert in analysis.alerts if alert.id in earlier.settled}
+    settled_events = {alert.event for alert in analysis.alerts if earlier.get(alert.id) == "settled"}
     by_event: dict[str, list[EventCase]] = {}
     for alert in analysis.alerts:
-        if alert.id not in opened and alert.id not in earlier.postponed:
+        if alert.id not in opened and earlier.get(alert.id) != "postponed":
             continue
         finding = analysis.findings[alert.id]
         cell = _measuring_cell(finding, plan)
@@ -139,15 +133,9 @@ def _priority(case: EventCase) -> tuple[bool, bool, float, str]:
 class EventExaminer:
     """Examines the events of a night and records each result in its journal."""
 
-    context: NightlyContext
-    journal: Journal
+    night: OpenNight
     store: SeriesStore
     analysis: SeriesAnalysis
-    folder: Path
-
-    @property
-    def _record(self) -> NightRecord:
-        return NightRecord(self.journal.events, self.context.jobs)
 
     def examine(self, alerts: Sequence[NightAlert], nights: Sequence[NightFolder]) -> StepResult:
         """Examine the events that have no result yet, then profile the culprits that bisections named.
@@ -155,21 +143,25 @@ class EventExaminer:
         Raises:
             Interrupted: Ctrl-C, or a stop.
         """
+        night, rules = self.night, self.night.context.file.nightly.bisect
         states = {record.alert.id: record.alert.state for record in self.store.alerts.all()}
-        earlier, rules = read_earlier_bisections(nights), self.context.file.nightly.bisect
-        for case in select_cases(self.analysis, alerts, earlier, states, self._record.plan, rules):
-            if case.alert.event in self._record.bisections:
+        earlier = read_earlier_bisections(nights)
+        for case in select_cases(self.analysis, alerts, earlier, states, night.record.plan, rules):
+            if case.alert.event in night.record.bisections:
                 continue
             result = self._examine_case(case)
-            self.journal.append("step", result.model_dump(mode="json"))
-            self.context.sink(JobNote(f"{result.event}: {result.state}: {result.why}"))
-        CulpritProfiler(self.context, self.journal, self.folder).profile_culprits()
-        return StepResult(f"{len(self._record.bisections)} events examined")
+            night.append("step", result)
+            night.say(f"{result.event}: {result.state}: {result.why}")
+        bisections = night.record.bisections.values()
+        for bisection in bisections:
+            if bisection.culprit is not None and bisection.job and bisection.profile is None:
+                _record_profile(night, bisection)
+        return StepResult(f"{len(bisections)} events examined")
 
     def _examine_case(self, case: EventCase) -> NightBisection:
         if case.rejection or case.cell is None:
             return _result(case, "not worth it", case.rejection)
-        context = self.context
+        context = self.night.context
         try:
             ranked = rank_alert(self.store, self.analysis, case.alert, context.repository, context.table)
             suspects, attributed = ranked.ranking.suspects, ranked.ranking.attributed
@@ -180,7 +172,7 @@ class EventExaminer:
             raise
         except PerfbisectError as error:
             where = f" ({error.where})" if error.where else ""
-            job = self._record.bisection_jobs.get(case.alert.event, "")
+            job = self.night.record.job_ids("event").get(case.alert.event, "")
             # An empty window is not the user's mistake.
             code = EXIT_INCONCLUSIVE if isinstance(error, UsageError) else error.exit_code
             return _result(case, "failed", f"{error.message}{where}", job=job, exit_code=code)
@@ -189,28 +181,23 @@ class EventExaminer:
         return _result(case, *known, ranked, culprit=culprit, probability=first.p)
 
     def _bisect(self, case: EventCase, cell: CellPlan, ranked: RankedAlert) -> NightBisection:
-        event, machine, record = case.alert.event, self.context.machine, self._record
-        rules, plan, jobs = self.context.file.nightly.bisect, record.plan, record.bisection_jobs
-        weights = self.folder / "suspects" / f"{ranked.alert.id}.yaml"
+        night, event, record = self.night, case.alert.event, self.night.record
+        rules, plan, jobs = night.context.file.nightly.bisect, record.plan, record.job_ids("event")
+        weights = night.folder.path / "suspects" / f"{ranked.alert.id}.yaml"
         write_weights(ranked, weights)
         window = BisectionWindow(cell, case.alert.metric, ranked.good, ranked.bad, weights)
-        identity = jobs.get(event)
-        if identity is not None:
-            bisection = machine.prepare_bisection(plan, window, rules.budget)
-        else:
-            minutes = min(rules.budget, plan.budget - record.spent)
-            reason = _shortage(minutes, _MIN_MINUTES)
+        minutes, needed = rules.budget, "a bisection takes at least"
+        if event not in jobs:
+            minutes = min(minutes, plan.budget - record.spent)
+            reason = _shortage(minutes, needed, _MIN_MINUTES)
             if not reason and len(jobs) >= rules.most:
                 reason = f"at most {rules.most} bisections a night"
             if reason:
-                return _postponed(case, reason, ranked)
-            bisection = machine.prepare_bisection(plan, window, minutes)
-            reason = _shortage(minutes, bisection.min_minutes)
-            if reason:
-                return _postponed(case, reason, ranked)
-            identity = machine.new_job().id
-            self.journal.append("job", {"event": event, "alert": case.alert.id, "job": identity})
-        job = record.job(identity)
+                return _result(case, "postponed", reason, ranked, exit_code=EXIT_INCONCLUSIVE)
+        bisection = night.context.machine.prepare_bisection(plan, window, minutes)
+        if event not in jobs and (reason := _shortage(minutes, needed, bisection.minutes)):
+            return _result(case, "postponed", reason, ranked, exit_code=EXIT_INCONCLUSIVE)
+        job = night.job("event", event, alert=case.alert.id)
         report = bisection.run(job)
         return _result(
             case,
@@ -230,15 +217,72 @@ class EventExaminer:
         )
 
 
-def _shortage(minutes: float, min_minutes: float) -> str:
+def phases_of(report: ReportDocument) -> tuple[str, ...]:
+    """Which phase of a request took longer at the culprit, or why that is not known; no launch is needed."""
+    explained = explain_bisection(report)
+    return (*explained.summary, *explained.notes)
+
+
+def _record_profile(night: OpenNight, bisection: NightBisection) -> None:
+    """Profile a culprit and the change before it in the minutes that are left.
+
+    A profile that cannot be made, or fails, is a note of the night and no failure: the verdict stands.
+    """
+    try:
+        result = _profile(night, bisection)
+    except Interrupted:
+        raise
+    except PerfbisectError as error:
+        result = _not_profiled(night, bisection, error.message)
+    except Exception as error:
+        log = write_traceback(night.folder.path, "explain")
+        result = _not_profiled(night, bisection, f"internal error: {error!r}, see {log}")
+    night.append("step", result)
+    words = f"profile: {result.sentence}" if result.sentence else f"not profiled: {result.why}"
+    night.say(f"{bisection.event}: {words}")
+
+
+def _profile(night: OpenNight, bisection: NightBisection) -> NightProfile:
+    record, reason = night.record, ""
+    is_new = bisection.event not in record.job_ids("profile_of")
+    if is_new and not night.context.file.nightly.explain:
+        reason = "the configuration says explain: false"
+    elif is_new and record.plan.setting.fleet:
+        reason = "a fleet measured it, and a profile is made on one machine"
+    if reason:
+        return _not_profiled(night, bisection, reason)
+    left = max(0.0, record.plan.budget - record.spent)
+    prepared = night.context.machine.prepare_profile(record.job(bisection.job), left)
+    if is_new and (reason := prepared.problem or _shortage(left, "a profile takes about", prepared.minutes)):
+        return _not_profiled(night, bisection, reason)
+    job = night.job("profile_of", bisection.event)
+    document = prepared.run(job)
+    result = document.result
+    assert result is not None, "a profile that has ended has a result"
+    return NightProfile(
+        profile_of=bisection.event,
+        job=job.id,
+        conclusion=result.kind,
+        sentence=result.sentence,
+        minutes=document.minutes.total,
+        next=night.context.command("report", job.id),
+    )
+
+
+def _not_profiled(night: OpenNight, bisection: NightBisection, why: str) -> NightProfile:
+    """``next``: of a fleet's job the search of hunks, which a fleet can make; else the profile."""
+    wanted = ("--hunks", "--dry-run") if night.record.plan.setting.fleet else ("--profile",)
+    return NightProfile(
+        profile_of=bisection.event,
+        job=night.record.job_ids("profile_of").get(bisection.event, ""),
+        why=why,
+        next=night.context.command("explain", bisection.job, *wanted),
+    )
+
+
+def _shortage(left: float, needed: str, minutes: float) -> str:
     """Say why the remaining minutes do not suffice; empty if they do."""
-    if minutes < min_minutes:
-        return f"{minutes:.0f} minutes are left, a bisection takes at least {min_minutes:.0f}"
-    return ""
-
-
-def _postponed(case: EventCase, why: str, ranked: RankedAlert) -> NightBisection:
-    return _result(case, "postponed", why, ranked, exit_code=EXIT_INCONCLUSIVE)
+    return f"{left:.0f} minutes are left, {needed} {minutes:.0f}" if left < minutes else ""
 
 
 def _result(

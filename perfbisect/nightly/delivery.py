@@ -7,9 +7,9 @@ twice, and recognises it by its ``night``.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,9 +24,8 @@ from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.nightly.config import DashboardRules, NightlyFile, WebhookRules
-from perfbisect.nightly.journal import NightFolder
 from perfbisect.nightly.model import Night, NightBisection
-from perfbisect.nightly.night import NightlyContext, NightTask, StepResult
+from perfbisect.nightly.night import NightlyContext, NightTask, OpenNight, StepResult
 from perfbisect.nightly.report import night_report, night_verdict
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
@@ -42,7 +41,7 @@ from perfbisect.system.logs import neutral
 
 SCHEMA = "perfbisect.nightly-message/1"
 
-_TRIES = 4
+WEBHOOK_TRIES = 4
 _MAX_RESPONSE_BYTES = 300
 _REFUSED = frozenset({401, 403, 404, 410})
 
@@ -57,39 +56,41 @@ MIN_SUMMARY_BYTES = 2048
 
 
 def report_tasks(
-    context: NightlyContext, store: SeriesStore, analysis: SeriesAnalysis, folder: NightFolder
-) -> Iterator[NightTask]:
+    night: OpenNight, store: SeriesStore, analysis: SeriesAnalysis
+) -> Iterator[tuple[str, NightTask]]:
     """The report, and the dashboard if it is configured."""
-    yield NightTask("report", lambda night: _write_reports(context, analysis, folder, night))
+    context = night.context
+    yield "report", partial(_write_reports, context, analysis, night.folder.path)
     dashboard = context.file.nightly.dashboard
     if dashboard is not None:
-        yield NightTask("dashboard", lambda _: _build_dashboard(context, store, analysis, dashboard))
+        yield "dashboard", lambda _: _build_dashboard(context, store, analysis, dashboard)
 
 
 def delivery_tasks(
     file: NightlyFile,
     state: Path,
     variables: Mapping[str, str],
-    *,
-    wait: Callable[[float], None] = time.sleep,
-    say: Callable[[str], None] = lambda _: None,
-) -> Iterator[NightTask]:
-    """The configured tasks. ``variables``: the process environment with addresses and tokens."""
+    retries: RetryPolicy,
+) -> Iterator[tuple[str, NightTask]]:
+    """The configured tasks.
+
+    ``variables``: the process environment with addresses and tokens; ``retries``: of the webhook.
+    """
     rules, tell = file.nightly, file.nightly.tell
     folder = file.path(rules.publish)
     if folder is not None:
-        yield NightTask("publish", lambda night: _publish(Jobs(state), folder, night))
+        yield "publish", partial(_publish, Jobs(state), folder)
     if rules.exports.csv or rules.exports.benchmark:
-        yield NightTask("exports", lambda _: _export(file, state))
+        yield "exports", lambda _: _export(file, state)
     path = file.path(tell.markdown)
     if path is not None:
-        yield NightTask("markdown", lambda night: _write_markdown(path, night))
+        yield "markdown", partial(_write_markdown, path)
     summary = variables.get("GITHUB_STEP_SUMMARY", "") if tell.job_summary else ""
     if summary:
-        yield NightTask("job summary", lambda night: append_summary(Path(summary), night_markdown(night)))
+        yield "job summary", lambda night: append_summary(Path(summary), night_markdown(night))
     hook = tell.webhook
     if hook is not None:
-        yield NightTask("webhook", lambda night: _send_webhook(hook, night, variables, wait, say))
+        yield "webhook", partial(_send_webhook, hook, variables, retries)
 
 
 def night_markdown(night: Night) -> str:
@@ -137,12 +138,12 @@ def job_link(variables: Mapping[str, str]) -> str:
 
 
 def _write_reports(
-    context: NightlyContext, analysis: SeriesAnalysis, folder: NightFolder, night: Night
+    context: NightlyContext, analysis: SeriesAnalysis, folder: Path, night: Night
 ) -> StepResult:
     rules = context.file.nightly
     document = build_nightly_report(analysis, fdr=rules.alerts.fdr)
     series_report = nightly_report(document)
-    target = context.file.path(rules.report) or folder.path
+    target = context.file.path(rules.report) or folder
     files = {"night": target / "night.md", "report": target / "nightly.md", "page": target / "nightly.html"}
     write_atomic(files["night"], night_markdown(night))
     write_atomic(files["report"], report_markdown(series_report))
@@ -196,16 +197,12 @@ def _write_markdown(path: Path, night: Night) -> StepResult:
 
 
 def _send_webhook(
-    rules: WebhookRules,
-    night: Night,
-    variables: Mapping[str, str],
-    wait: Callable[[float], None],
-    say: Callable[[str], None],
+    rules: WebhookRules, variables: Mapping[str, str], retries: RetryPolicy, night: Night
 ) -> StepResult:
     if rules.when == "findings" and not night.exit_code and not night.has_news:
         return StepResult("skipped: no findings")
     target = read_target(rules.url, variables)
-    send(target, message(night, link=job_link(variables)), wait=wait, say=say)
+    send(target, message(night, link=job_link(variables)), retries)
     return StepResult(f"sent to {target.shown}")
 
 
@@ -245,13 +242,11 @@ def read_target(name: str, variables: Mapping[str, str]) -> WebhookTarget:
 def send(
     target: WebhookTarget,
     payload: Mapping[str, Any],
-    *,
-    wait: Callable[[float], None] = time.sleep,
-    say: Callable[[str], None] = lambda _: None,
+    retries: RetryPolicy,
     timeouts_s: tuple[float, float] = (5.0, 30.0),
 ) -> None:
     """Post ``payload`` as JSON. ``timeouts_s``: to connect, and between bytes."""
-    status, reason = _post(target, payload, RetryPolicy("webhook", _TRIES, wait=wait, say=say), timeouts_s)
+    status, reason = _post(target, payload, retries, timeouts_s)
     if 200 <= status < 300:
         return
     if status in _REFUSED:

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -105,6 +105,24 @@ class StepRecord(Document):
         return cls(step=step, exit_code=error.exit_code)
 
 
+class NightVerdict(Document):
+    """The last line of a night's journal, which later nights read.
+
+    ``setting``: what must be equal for its measurements to count there; ``measured``: launches by
+    :attr:`CellPlan.history_key`; ``launch_minutes``: of a launch by digest of the cell.
+    """
+
+    verdict: Literal["over", "abandoned"]
+    exit_code: int | None = None
+    setting: str
+    measured: dict[str, int]
+    launch_minutes: dict[str, float]
+
+
+JobOf = Literal["cell", "event", "profile_of"]
+"""What a job of a night is of: launches of a cell, the bisection of an event, the profile of its culprit."""
+
+
 @dataclass(frozen=True)
 class CellLaunches:
     """The launches in a job of the night."""
@@ -152,19 +170,14 @@ class NightRecord:
                 next_step="move its folder away and begin again",
             ) from error
 
-    @cached_property
-    def jobs(self) -> Mapping[str, str]:
-        return {data["cell"]: data["job"] for data in self._data("job", "cell")}
+    def job_ids(self, kind: JobOf) -> dict[str, str]:
+        """The job of each cell or event; it may have no launch yet."""
+        return {data[kind]: data["job"] for data in self._data("job", kind)}
 
-    @cached_property
-    def bisection_jobs(self) -> Mapping[str, str]:
-        """The bisection of each event, which may have no result yet."""
-        return {data["event"]: data["job"] for data in self._data("job", "event")}
-
-    @cached_property
-    def profile_jobs(self) -> Mapping[str, str]:
-        """The profile of each event's culprit, which may have no result yet."""
-        return {data["profile_of"]: data["job"] for data in self._data("job", "profile_of")}
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """All jobs of the night."""
+        return tuple(self.job(data["job"]) for data in self._data("job", "job"))
 
     @cached_property
     def bisections(self) -> Mapping[str, NightBisection]:
@@ -198,14 +211,26 @@ class NightRecord:
         return tuple(code for code in codes if code != EXIT_OK)
 
     @cached_property
-    def verdict(self) -> Mapping[str, Any] | None:
-        """What later nights read, :meth:`history`; None until the night is over."""
-        return next((event.data for event in self.events if event.kind == "verdict"), None)
+    def verdict(self) -> NightVerdict | None:
+        """None until the night is over."""
+        found = self._data("verdict", "verdict")
+        return NightVerdict.model_validate(found[0]) if found else None
+
+    def conclude(self, verdict: Literal["over", "abandoned"], exit_code: int | None = None) -> NightVerdict:
+        wanted, counts, minutes = self.plan.wanted, self.counts, self.launch_minutes
+        return NightVerdict(
+            verdict=verdict,
+            exit_code=exit_code,
+            setting=self.plan.setting_key,
+            measured={cell.history_key: counts[cell.name] for cell in wanted},
+            launch_minutes={cell.digest: minutes[cell.name] for cell in wanted if cell.name in minutes},
+        )
 
     @cached_property
     def cells(self) -> Mapping[str, CellLaunches]:
         """The launches of the wanted cells."""
-        return {cell.name: self._launches(self.jobs.get(cell.name)) for cell in self.plan.wanted}
+        jobs = self.job_ids("cell")
+        return {cell.name: self._launches(jobs.get(cell.name)) for cell in self.plan.wanted}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -226,17 +251,9 @@ class NightRecord:
     def spent(self) -> float:
         """Minutes of all launches of the night, bisections and profiles included; of machines that measured
         at the same time those of the one that took longest."""
-        later = (*self.bisection_jobs.values(), *self.profile_jobs.values())
+        later = (*self.job_ids("event").values(), *self.job_ids("profile_of").values())
         cells = max((self.spent_on(machine) for machine in self.plan.machines), default=0.0)
         return cells + sum(self._launches(job).minutes for job in later)
-
-    def history(self) -> dict[str, object]:
-        wanted, counts, minutes = self.plan.wanted, self.counts, self.launch_minutes
-        return {
-            "setting": self.plan.setting_key,
-            "measured": {cell.history_key: counts[cell.name] for cell in wanted},
-            "launch_minutes": {cell.digest: minutes[cell.name] for cell in wanted if cell.name in minutes},
-        }
 
     def job(self, identity: str) -> Job:
         return Job(self.stored.folder / identity)

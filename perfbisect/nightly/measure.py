@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
 from perfbisect.changes.git import Repository, fetch_remote
 from perfbisect.commands import wiring
@@ -37,6 +38,7 @@ from perfbisect.environments.base import Builder
 from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, RevisionError, UsageError
 from perfbisect.explain.profile_job import PROFILE
+from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.fleet.specs import absolute_fleet, choose_slots, slot_here
 from perfbisect.jobs.folders import Job
@@ -45,23 +47,22 @@ from perfbisect.jobs.replay import launches
 from perfbisect.measure.profiling import find_py_spy, sampling_problem
 from perfbisect.model.cell import Cell
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
-from perfbisect.nightly.delivery import delivery_tasks
+from perfbisect.nightly.delivery import WEBHOOK_TRIES, delivery_tasks
 from perfbisect.nightly.model import Night
 from perfbisect.nightly.night import (
     BisectionWindow,
-    CellJob,
     NightlyContext,
-    PreparedBisection,
-    PreparedProfile,
+    PreparedJob,
     Reclaim,
     StepResult,
 )
-from perfbisect.nightly.plan import CellMachines, NightPlan
+from perfbisect.nightly.plan import CellMachines, CellPlan, NightPlan
 from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.report.console import Console
 from perfbisect.report.kind import DocumentT, JobKind
 from perfbisect.series.suspects.table import load_suspect_table
 from perfbisect.system.clock import now
+from perfbisect.system.http import RetryPolicy
 from perfbisect.system.processes import stop_leftovers
 
 _MAX_WAIT_MIN = 60.0
@@ -85,9 +86,6 @@ class CommandMachine:
     _listed: dict[int, tuple[MachineDocument, ...]] = field(default_factory=dict, init=False)
     """The machines by the devices of a slot: they are asked once, before anything runs on them."""
 
-    def new_job(self) -> Job:
-        return wiring.new_job(self.workspace)
-
     def machines(self, cell: Cell) -> CellMachines:
         listed = self._list(cell)
         slots = {one.name: slot_here(one.name, one.slots[0]) for one in listed if one.slots}
@@ -103,32 +101,35 @@ class CommandMachine:
         return self._listed[cell.gpus]
 
     def measure(
-        self, night: NightPlan, cells: Sequence[CellJob], launch: int
+        self, night: NightPlan, jobs: Mapping[str, Job], launch: int
     ) -> Generator[float, None, Mapping[str, PerfbisectError]]:
         try:
             if self.fleet:
-                yield from self._launch_on_fleet(night, cells[0], launch)
+                ((name, job),) = jobs.items()
+                yield from self._launch_on_fleet(night, night.cell(name), job, launch)
                 return {}
-            return self._launch(night, cells, launch)
+            return self._launch(night, jobs, launch)
         except Interrupted:
             raise
         except PerfbisectError as error:
-            return {cell.plan.name: error for cell in cells}
+            return dict.fromkeys(jobs, error)
 
-    def _launch_on_fleet(self, night: NightPlan, cell: CellJob, launch: int) -> Generator[float, None, None]:
+    def _launch_on_fleet(
+        self, night: NightPlan, cell: CellPlan, job: Job, launch: int
+    ) -> Generator[float, None, None]:
         """Continue the job of a cell on its machine."""
-        slot, setting = cell.plan.slot, night.setting
+        slot, setting = cell.slot, night.setting
         if slot is None:
             raise MachineError(
                 "no machine of the fleet could be used when the night began",
                 next_step="perfbisect doctor --fleet says what each machine lacks",
             )
         builder = wiring.build_builder(self.workspace, setting)
-        plan = _new_plan(night, cell, builder, (), (f"measured on {slot.machine}",))
-        with open_session(cell.job, (slot,), self.measuring, plan=plan, beside_others=True) as session:
+        plan = _new_plan(night, cell, job, builder, (f"measured on {slot.machine}",))
+        with open_session(job, (slot,), self.measuring, plan=plan, beside_others=True) as session:
             tools = session.tools(self.workspace, setting, builder, night.commit)
-            document = yield from run_in_steps(cell.job, tools, until=launch, poll=_POLL_S)
-            write_report(cell.job, RUN, document)
+            document = yield from run_in_steps(job, tools, until=launch, poll=_POLL_S)
+            write_report(job, RUN, document)
 
     def end_bundles(self, job: Job) -> Reclaim | None:
         events = job.events()
@@ -141,32 +142,32 @@ class CommandMachine:
         end_on_fleet(self.workspace, plan, still_open)
         return reclaim_from_fleet(self.workspace, plan)
 
-    def _launch(self, night: NightPlan, cells: Sequence[CellJob], launch: int) -> dict[str, PerfbisectError]:
-        setting, first = night.setting, cells[0]
-        group = next(names for names in night.groups if first.plan.name in names)
-        planned = plan_job_slots(self.workspace, first.plan.load(), 1, setting, dry=False)
-        slots, notes = planned.slots[:1], planned.notes  # a series is of one machine
+    def _launch(self, night: NightPlan, jobs: Mapping[str, Job], launch: int) -> dict[str, PerfbisectError]:
+        setting, cells = night.setting, [night.cell(name) for name in jobs]
+        first, *others = jobs.values()
+        planned = plan_job_slots(self.workspace, cells[0].load(), 1, setting, dry=False)
+        slots = planned.slots[:1]  # a series is of one machine
         builder = wiring.build_builder(self.workspace, setting)
-        plans = [_new_plan(night, cell, builder, group, notes) for cell in cells]
+        plans = [_new_plan(night, cell, jobs[cell.name], builder, planned.notes) for cell in cells]
         with ExitStack() as stack:
-            for cell, plan in zip(cells[1:], plans[1:], strict=True):
-                stack.enter_context(cell.job.held())
+            for job, plan in zip(others, plans[1:], strict=True):
+                stack.enter_context(job.held())
                 if plan is not None:
-                    write_plan(cell.job, plan, now)
-            session = stack.enter_context(open_session(first.job, slots, self.measuring, plan=plans[0]))
+                    write_plan(job, plan, now)
+            session = stack.enter_context(open_session(first, slots, self.measuring, plan=plans[0]))
             tools = session.tools(self.workspace, setting, builder, night.commit)
-            if len(group) == 1:
-                write_report(first.job, RUN, run(first.job, tools, until=launch))
+            if len(night.group_of(cells[0].name)) == 1:
+                write_report(first, RUN, run(first, tools, until=launch))
                 return {}
-            outcomes = suite([cell.job for cell in cells], tools, until=launch)
+            outcomes = suite(tuple(jobs.values()), tools, until=launch)
             for outcome in outcomes:
                 write_report(outcome.job, RUN, outcome.document)
-        names = {cell.job.id: cell.plan.name for cell in cells}
-        return {names[item.job.id]: item.error for item in outcomes if item.error is not None}
+        errors = [outcome.error for outcome in outcomes]
+        return {name: error for name, error in zip(jobs, errors, strict=True) if error is not None}
 
     def prepare_bisection(
         self, night: NightPlan, window: BisectionWindow, minutes: float
-    ) -> PreparedBisection:
+    ) -> PreparedJob[ReportDocument]:
         setting = night.setting
         measuring = replace(
             self.measuring,
@@ -195,16 +196,15 @@ class CommandMachine:
                 f"cell {window.cell.name} changed during the night: {window.cell.source} is a different "
                 "workload now"
             )
-        return PreparedBisection(
-            planned.shown.expected.minutes_low, lambda job: self._continue(job, BISECT, planned)
-        )
+        minutes_low = planned.shown.expected.minutes_low
+        return PreparedJob(minutes_low, lambda job: self._continue(job, BISECT, planned))
 
-    def prepare_profile(self, source: Job, minutes: float) -> PreparedProfile:
+    def prepare_profile(self, source: Job, minutes: float) -> PreparedJob[ProfileDocument]:
         planned = plan_profile(self.workspace, source, ProfileRequest(self.measuring, budget=minutes))
-        return PreparedProfile(
+        return PreparedJob(
             planned.shown.minutes,
-            sampling_problem(find_py_spy(), is_root=os.geteuid() == 0),
             lambda job: self._continue(job, PROFILE, planned),
+            sampling_problem(find_py_spy(), is_root=os.geteuid() == 0),
         )
 
     def _continue(
@@ -218,18 +218,18 @@ class CommandMachine:
 
 
 def _new_plan(
-    night: NightPlan, cell: CellJob, builder: Builder, group: Sequence[str], notes: Sequence[str]
+    night: NightPlan, cell: CellPlan, job: Job, builder: Builder, notes: Sequence[str]
 ) -> RunPlan | None:
     """The plan of a cell's job; None if it has one."""
-    if cell.job.events():
+    if job.events():
         return None
-    others = ", ".join(name for name in group if name != cell.plan.name)
+    others = ", ".join(name for name in night.group_of(cell.name) if name != cell.name)
     if others:
         notes = (*notes, f"its server launches are shared with {others}")
-    workload = cell.plan.load()
-    metric = resolve_metric(workload, cell.plan.metric)
+    workload = cell.load()
+    metric = resolve_metric(workload, cell.metric)
     setup = MeasurementSetup(workload, metric, night.setting, builder, notes=tuple(notes))
-    return build_run_plan(setup, change=night.commit, launches=cell.plan.launches, runs=cell.plan.runs)
+    return build_run_plan(setup, change=night.commit, launches=cell.launches, runs=cell.runs)
 
 
 def fetch_branch(file: NightlyFile, workspace: Workspace) -> Callable[[], StepResult] | None:
@@ -302,6 +302,7 @@ def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False)
     if rules.every_machine and not setting.fleet:
         raise file.wrong(("every_machine",), "there is no fleet", "fleet: ssh:hosts.yaml")
     say, costs = progress_printer(working), wiring.costs(setting.environment)
+    retries = RetryPolicy("webhook", WEBHOOK_TRIES, say=say)
     return NightlyContext(
         file=file,
         state=workspace.state,
@@ -315,7 +316,7 @@ def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False)
         sink=Console(say, verbose=working.verbose),
         stop_leftovers=stop_leftovers,
         launch_minutes=costs.launch + rules.runs * costs.run,
-        tasks=tuple(delivery_tasks(file, workspace.state, os.environ, say=say)),
+        tasks=dict(delivery_tasks(file, workspace.state, os.environ, retries)),
         fetch=fetch_step,
     )
 

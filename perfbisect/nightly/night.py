@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol
+from typing import Generic, Protocol
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
 from perfbisect.errors import MachineError, PerfbisectError
 from perfbisect.explain.profile_report import ProfileDocument
-from perfbisect.jobs.documents import change_document, metric_document
-from perfbisect.jobs.events import EventListener
+from perfbisect.jobs.documents import Document, change_document, metric_document
+from perfbisect.jobs.events import EventListener, JobNote
 from perfbisect.jobs.folders import Job, Jobs
-from perfbisect.jobs.journal import Clock
+from perfbisect.jobs.journal import Clock, EventKind, Journal
 from perfbisect.jobs.plans import MeasurementConfig, cell_data, runs_per_launch
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.jobs.runner import StopLeftovers
@@ -25,7 +26,14 @@ from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile, launches_of
-from perfbisect.nightly.journal import CellLaunches, NightFolder, NightRecord, Nights
+from perfbisect.nightly.journal import (
+    CellLaunches,
+    JobOf,
+    NightFolder,
+    NightRecord,
+    Nights,
+    NightVerdict,
+)
 from perfbisect.nightly.model import (
     CellState,
     Night,
@@ -43,6 +51,7 @@ from perfbisect.nightly.plan import (
     find_home,
     setting_key,
 )
+from perfbisect.report.kind import DocumentT
 from perfbisect.series.detection.fdr import FDR
 from perfbisect.series.detection.model import FEWEST
 from perfbisect.series.store import SeriesStore
@@ -62,20 +71,8 @@ class StepResult:
     findings: NightFindings | None = None
 
 
-@dataclass(frozen=True)
-class NightTask:
-    """A step after measuring. If ``run`` raises, later steps still run."""
-
-    name: str
-    run: Callable[[Night], StepResult]
-
-
-@dataclass(frozen=True)
-class CellJob:
-    """A cell of the night and the job with its launches."""
-
-    plan: CellPlan
-    job: Job
+NightTask = Callable[[Night], StepResult]
+"""A step after measuring. If it raises, later steps still run."""
 
 
 @dataclass(frozen=True)
@@ -90,23 +87,15 @@ class BisectionWindow:
 
 
 @dataclass(frozen=True)
-class PreparedBisection:
-    """A bisection that takes at least ``min_minutes``. ``run`` continues its job to the verdict."""
+class PreparedJob(Generic[DocumentT]):
+    """A planned bisection or profile: it takes at least ``minutes``, ``run`` continues its job to the end.
 
-    min_minutes: float
-    run: Callable[[Job], ReportDocument]
-
-
-@dataclass(frozen=True)
-class PreparedProfile:
-    """A profile that takes about ``minutes``. ``problem``: why stacks cannot be sampled, empty if they can.
-
-    ``run`` continues its job to the result.
+    ``problem``: why it cannot run here, empty if it can.
     """
 
     minutes: float
-    problem: str
-    run: Callable[[Job], ProfileDocument]
+    run: Callable[[Job], DocumentT]
+    problem: str = ""
 
 
 Reclaim = Callable[[LaunchRecord, Path], Attempt | None]
@@ -115,8 +104,6 @@ Reclaim = Callable[[LaunchRecord, Path], Attempt | None]
 
 class NightMachine(Protocol):
     """Measures cells and bisects windows, on this machine or on a fleet's."""
-
-    def new_job(self) -> Job: ...
 
     def machines(self, cell: Cell) -> CellMachines:
         """The machines of the fleet that can measure a cell, which are asked before anything runs on them.
@@ -127,9 +114,9 @@ class NightMachine(Protocol):
         ...
 
     def measure(
-        self, night: NightPlan, cells: Sequence[CellJob], launch: int
+        self, night: NightPlan, jobs: Mapping[str, Job], launch: int
     ) -> Generator[float, None, Mapping[str, PerfbisectError]]:
-        """Continue the jobs of cells of one group until each has ``launch`` launches.
+        """Continue the jobs of cells of one group, by their names, until each has ``launch`` launches.
 
         Yields the seconds for which it has nothing to do, where the machines of a fleet measure at the same
         time. Returns the cells that failed, with the error; raises Interrupted after Ctrl-C or a stop.
@@ -146,11 +133,11 @@ class NightMachine(Protocol):
 
     def prepare_bisection(
         self, night: NightPlan, window: BisectionWindow, minutes: float
-    ) -> PreparedBisection:
+    ) -> PreparedJob[ReportDocument]:
         """Plan a bisection of at most ``minutes``; raises what its plan raises."""
         ...
 
-    def prepare_profile(self, source: Job, minutes: float) -> PreparedProfile:
+    def prepare_profile(self, source: Job, minutes: float) -> PreparedJob[ProfileDocument]:
         """Plan a profile of a bisection's culprit and the change before it, of at most ``minutes``.
 
         Raises what its plan raises.
@@ -163,7 +150,7 @@ class NightlyContext:
     """A nightly with its repository and cells, and everything that touches the machine.
 
     ``launch_minutes``: estimate for a cell that was never measured. ``fetch``: the step that reports the
-    fetch, if any. ``tasks``: delivery after the report.
+    fetch, if any. ``tasks``: delivery after the report, by name.
     """
 
     file: NightlyFile
@@ -178,7 +165,7 @@ class NightlyContext:
     sink: EventListener
     stop_leftovers: StopLeftovers
     launch_minutes: float
-    tasks: Sequence[NightTask] = ()
+    tasks: Mapping[str, NightTask] = field(default_factory=dict)
     fetch: Callable[[], StepResult] | None = None
 
     @property
@@ -189,17 +176,49 @@ class NightlyContext:
     def jobs(self) -> Jobs:
         return Jobs(self.state)
 
+    def command(self, *words: str) -> str:
+        """A perfbisect command, with the state folder if the configuration names one."""
+        state = ("--state", str(self.state)) if self.file.nightly.state else ()
+        return shlex.join(("perfbisect", *words, *state))
+
+
+@dataclass(frozen=True)
+class OpenNight:
+    """A night that this process works on, and its journal."""
+
+    context: NightlyContext
+    folder: NightFolder
+    journal: Journal
+
+    @property
+    def record(self) -> NightRecord:
+        """What the journal says now."""
+        return NightRecord(self.journal.events, self.context.jobs)
+
+    def say(self, text: str) -> None:
+        self.context.sink(JobNote(text))
+
+    def append(self, kind: EventKind, document: Document) -> None:
+        self.journal.append(kind, document.model_dump(mode="json"))
+
+    def job(self, kind: JobOf, name: str, **more: str) -> Job:
+        """The job of a cell or event; a new one is recorded, with ``more``, before it has a launch."""
+        identity = self.record.job_ids(kind).get(name)
+        if identity is None:
+            identity = self.context.jobs.new(self.context.clock(), secrets.token_hex(2)).id
+            self.journal.append("job", {kind: name, **more, "job": identity})
+        return self.record.job(identity)
+
 
 def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: datetime) -> NightPlan:
     """Plan a night that begins now; raises UsageError if an earlier journal cannot be read."""
-    rules, cells = context.file.nightly, context.cells
-    verdicts = [(night, night.record().verdict or {}) for night in earlier]
-    recent = [verdict for _, verdict in verdicts[-_NIGHTS_BACK:]]
-    key = setting_key(context.setting)
+    rules, cells, key = context.file.nightly, context.cells, setting_key(context.setting)
+    verdicts = {night: verdict for night in earlier if (verdict := night.record().verdict) is not None}
+    recent = [verdicts[night] for night in earlier[-_NIGHTS_BACK:] if night in verdicts]
     same = {
         night.id: verdict
-        for night, verdict in verdicts
-        if night.measures(context.commit.id) and verdict.get("setting") == key
+        for night, verdict in verdicts.items()
+        if night.measures(context.commit.id) and verdict.setting == key
     }
     is_shared = rules.suite and not context.setting.fleet
     groups = suites([found.cell for found in cells]) if is_shared else [(found.cell,) for found in cells]
@@ -227,8 +246,8 @@ def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: dat
 def _plan_cell(
     context: NightlyContext,
     found: FoundCell,
-    recent: Sequence[Mapping[str, Any]],
-    same: Mapping[str, Mapping[str, Any]],
+    recent: Sequence[NightVerdict],
+    same: Mapping[str, NightVerdict],
 ) -> CellPlan:
     """``recent``: verdicts of earlier nights; ``same``: by night, those of this commit and setting."""
     file, cell = context.file, found.cell
@@ -237,8 +256,8 @@ def _plan_cell(
         raise file.wrong(
             ("runs",), f"{cell.name}: its caches cannot be emptied between runs, so a launch has one run"
         )
-    known = [verdict.get("launch_minutes", {}).get(cell.digest) for verdict in recent]
-    minutes = [float(each) for each in known if each is not None]
+    known = [verdict.launch_minutes for verdict in recent]
+    minutes = [each[cell.digest] for each in known if cell.digest in each]
     plan = CellPlan(
         name=cell.name,
         source=found.source,
@@ -253,18 +272,15 @@ def _plan_cell(
     return _skipped_if_measured(plan, same)
 
 
-def _skipped_if_measured(cell: CellPlan, same: Mapping[str, Mapping[str, Any]]) -> CellPlan:
+def _skipped_if_measured(cell: CellPlan, same: Mapping[str, NightVerdict]) -> CellPlan:
     """The cell, skipped if an earlier night of this commit and setting measured it."""
-    done = [
-        night
-        for night, verdict in same.items()
-        if verdict["measured"].get(cell.history_key, 0) >= cell.launches
-    ]
+    key = cell.history_key
+    done = [night for night, verdict in same.items() if verdict.measured.get(key, 0) >= cell.launches]
     return cell.model_copy(update={"skip": f"measured at this commit in night {done[-1]}" if done else ""})
 
 
 def _spread(
-    context: NightlyContext, cells: Sequence[CellPlan], same: Mapping[str, Mapping[str, Any]]
+    context: NightlyContext, cells: Sequence[CellPlan], same: Mapping[str, NightVerdict]
 ) -> tuple[list[CellPlan], list[str]]:
     """The cells with the machines of the fleet that measure them, and notes on what is unusual."""
     rules, notes = context.file.nightly, list[str]()
@@ -298,9 +314,7 @@ def _spread(
                 f"{home} ({why})"
             )
     placed = [
-        cell.on(assigned[cell.name], machines[cell.name].slots[assigned[cell.name]])
-        if cell.name in assigned
-        else cell
+        cell.on(name, machines[cell.name].slots[name]) if (name := assigned.get(cell.name)) else cell
         for cell in cells
     ]
     return placed, list(dict.fromkeys(notes))
@@ -337,14 +351,6 @@ def build_night(
     first_round = [name for launch in plan.order if launch.launch == 1 for name in launch.cells]
     measured = [cell.measured[-1].provenance for cell in record.cells.values() if cell.measured]
     bisections = tuple(record.bisections.values())
-    cells = tuple(_cell(cell, record, findings, dry_run) for cell in plan.cells)
-    planned_minutes = max(
-        (
-            sum(cell.expected for cell in cells if cell.state == "planned" and cell.machine == machine)
-            for machine in plan.machines
-        ),
-        default=0.0,
-    )
     return Night(
         name=plan.name,
         night="" if dry_run else folder.name,
@@ -361,9 +367,9 @@ def build_night(
         engine_version=", ".join(dict.fromkeys(provenance.engine_version for provenance in measured)),
         seed=plan.seed,
         budget_minutes=plan.budget,
-        minutes=planned_minutes if dry_run else record.spent,
+        minutes=plan.minutes if dry_run else record.spent,
         order=tuple(name for name in first_round if name in fitting),
-        cells=cells,
+        cells=tuple(_cell(cell, record, findings, dry_run) for cell in plan.cells),
         alerts=findings.alerts,
         bisections=bisections,
         rows=findings.rows,
@@ -371,7 +377,7 @@ def build_night(
         files={kind: path for done in record.steps.values() for kind, path in done.files.items()},
         notes=(*plan.notes, *findings.notes, *_coverage_notes(findings)),
         exit_code=night_exit_code(findings.alerts, bisections, record.exit_codes),
-        next=_nightly_command(plan) if dry_run else next(_next_commands(context, record, findings), ""),
+        next=next(_next_commands(context, record, findings, dry_run), ""),
         folder=str(folder),
     )
 
@@ -395,7 +401,7 @@ def _cell(cell: CellPlan, record: NightRecord, findings: NightFindings, dry_run:
         unit=metric.unit,
         value=measured.value(cell.headline),
         too_few_nights=findings.unjudged.get(cell.name),
-        job=record.jobs.get(cell.name, ""),
+        job=record.job_ids("cell").get(cell.name, ""),
         log=failure.log if failure else "",
         next=failure.next if failure else "",
     )
@@ -430,21 +436,19 @@ def _coverage_notes(findings: NightFindings) -> Iterator[str]:
         )
 
 
-def _nightly_command(plan: NightPlan) -> str:
-    return shlex.join(("perfbisect", "nightly", plan.file))
-
-
-def _next_commands(context: NightlyContext, record: NightRecord, findings: NightFindings) -> Iterator[str]:
+def _next_commands(
+    context: NightlyContext, record: NightRecord, findings: NightFindings, dry_run: bool
+) -> Iterator[str]:
     """The next commands, the most urgent first."""
     rules, repository = context.file.nightly, str(context.repository.path)
-    state_folder = ("--state", str(context.state)) if rules.state else ()
-    rate = ("--fdr", f"{rules.alerts.fdr:g}") if rules.alerts.fdr != FDR else ()
+    if dry_run:
+        yield shlex.join(("perfbisect", "nightly", record.plan.file))
     for bisection in record.bisections.values():
         if bisection.culprit is not None and bisection.job:
-            yield shlex.join(("perfbisect", "report", bisection.job, *state_folder))
+            yield context.command("report", bisection.job)
+    rate = ("--fdr", f"{rules.alerts.fdr:g}") if rules.alerts.fdr != FDR else ()
     for alert in new_regressions(findings.alerts):
-        words = ("perfbisect", "track", "suspects", alert.event, "--repo", repository, *rate)
-        yield shlex.join((*words, *state_folder))
+        yield context.command("track", "suspects", alert.event, "--repo", repository, *rate)
     yield from (failure.next for failure in record.failed.values() if failure.next)
     yield from (done.step.next for done in record.steps.values() if done.step.next)
     if record.plan.cells and not record.plan.wanted and context.fetch is None:

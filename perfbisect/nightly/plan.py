@@ -30,14 +30,13 @@ class ScheduledGroup:
     """Cells measured by the same server launch: one, or several that share a server.
 
     ``launches``: how many are wanted, each expected to take ``launch_minutes``. ``ordered``: the cells keep
-    this order; otherwise each launch shuffles them. ``machine``: of a fleet, empty for this one.
+    this order; otherwise each launch shuffles them.
     """
 
     cells: tuple[str, ...]
     launches: int
     launch_minutes: float
     ordered: bool = False
-    machine: str = ""
 
     @property
     def total_minutes(self) -> float:
@@ -124,6 +123,10 @@ class NightPlan(PlanPart):
     def cell(self, name: str) -> CellPlan:
         return next(cell for cell in self.cells if cell.name == name)
 
+    def group_of(self, cell: str) -> tuple[str, ...]:
+        """The cells that share their launches with a cell, itself among them."""
+        return next(names for names in self.groups if cell in names)
+
     @property
     def wanted(self) -> tuple[CellPlan, ...]:
         """The cells to measure."""
@@ -138,9 +141,12 @@ class NightPlan(PlanPart):
     def setting_key(self) -> str:
         return setting_key(self.setting)
 
-    def launch_groups(self, launch_minutes: Mapping[str, float] | None = None) -> tuple[ScheduledGroup, ...]:
-        """The wanted groups; ``launch_minutes`` by cell replaces the forecast."""
-        known, wanted = launch_minutes or {}, {cell.name: cell for cell in self.wanted}
+    def groups_on(
+        self, machine: str, launch_minutes: Mapping[str, float] | None = None
+    ) -> tuple[ScheduledGroup, ...]:
+        """The wanted groups of a machine; ``launch_minutes`` by cell replaces the forecast."""
+        known = launch_minutes or {}
+        wanted = {cell.name: cell for cell in self.wanted if cell.machine == machine}
         groups = [[wanted[name] for name in names if name in wanted] for names in self.groups]
         return tuple(
             ScheduledGroup(
@@ -148,17 +154,10 @@ class NightPlan(PlanPart):
                 launches=max(cell.launches for cell in cells),
                 launch_minutes=sum(known.get(cell.name, cell.launch_minutes) for cell in cells),
                 ordered=self.ordered,
-                machine=cells[0].machine,
             )
             for cells in groups
             if cells
         )
-
-    def groups_on(
-        self, machine: str, launch_minutes: Mapping[str, float] | None = None
-    ) -> tuple[ScheduledGroup, ...]:
-        """The wanted groups of a machine."""
-        return tuple(group for group in self.launch_groups(launch_minutes) if group.machine == machine)
 
     def order_on(self, machine: str) -> tuple[ScheduledLaunch, ...]:
         return schedule_launches(self.groups_on(machine), self.budget, self.seed)
@@ -172,6 +171,16 @@ class NightPlan(PlanPart):
         """The cells expected to fit the budget of their machine."""
         fits = [fit_to_budget(self.groups_on(machine), self.budget)[0] for machine in self.machines]
         return frozenset(name for groups in fits for group in groups for name in group.cells)
+
+    @property
+    def minutes(self) -> float:
+        """Expected minutes of the cells that fit, of the machine with most of them."""
+        fits = self.fitting()
+        planned = [cell for cell in self.wanted if cell.name in fits]
+        on_machines = (
+            sum(cell.minutes for cell in planned if cell.machine == machine) for machine in self.machines
+        )
+        return max(on_machines, default=0.0)
 
 
 def setting_key(setting: MeasurementConfig) -> str:

@@ -17,7 +17,6 @@ from perfbisect.nightly.model import (
 )
 from perfbisect.report.document import (
     Block,
-    Column,
     Command,
     Inline,
     Items,
@@ -29,33 +28,29 @@ from perfbisect.report.document import (
     Tone,
     Verdict,
     code,
+    make_table,
 )
-from perfbisect.series.nightly_report import RULE, ReportRow, issue_table
+from perfbisect.series.nightly_report import RULE, issue_table
 from perfbisect.series.report import size_text
 
 _MAX_EVIDENCE = 3
 _CHANGE_ORDER: tuple[AlertChange, ...] = ("opened", "reopened", "closed", "updated")
-_CELL_COLUMNS = (
-    Column("Cell"),
-    Column("State"),
-    Column("Metric"),
-    Column("Value", numeric=True),
-    Column("Launches", numeric=True),
-    Column("Minutes", numeric=True),
-    Column("Note"),
-)
+_CELL_TITLES = ("Cell", "State", "Metric", "Value*", "Launches*", "Minutes*", "Note")
 
 
 def night_report(night: Night, *, paths: bool = False) -> Report:
     """Describe a night, findings first; of a dry run, its plan. ``paths``: list the local files."""
+    failures = tuple((code(name), ": ", code(reason)) for name, reason in night.failed())
+    levels = (issue_table(night.rows), Paragraph(RULE, quiet=True))
+    files = tuple((kind, code(path)) for kind, path in night.files.items())
     sections = (
         Section("Notes", (Items(night.notes),) if night.notes else ()),
         Section("Alerts", tuple(_alert_blocks(night))),
         Section("Commits", tuple(_bisection_blocks(night))),
-        Section("Series at a new level", _level_blocks(night.rows), detail=True),
-        Section("Failures", _failure_blocks(night)),
+        Section("Series at a new level", levels if night.rows else (), detail=True),
+        Section("Failures", (Items(failures),) if failures else ()),
         Section("Cells", (_cell_table(night),)),
-        Section("Files", _file_blocks(night) if paths else ()),
+        Section("Files", (KeyValues(files),) if paths and files else ()),
         Section("Next", (Command(night.next, "run"),) if night.next else ()),
     )
     return Report(
@@ -185,27 +180,13 @@ def _profile_text(profile: NightProfile) -> Inline:
     return (f"Not profiled: {profile.why}. ", code(profile.next))
 
 
-def _level_blocks(rows: Sequence[ReportRow]) -> tuple[Block, ...]:
-    return (issue_table(rows), Paragraph(RULE, quiet=True)) if rows else ()
-
-
-def _failure_blocks(night: Night) -> tuple[Block, ...]:
-    failed = night.failed()
-    return (Items(tuple((code(name), ": ", code(reason)) for name, reason in failed)),) if failed else ()
-
-
-def _in_order(night: Night) -> list[NightCell]:
-    """Cells by their first launch, then those without one."""
-    position = {name: index for index, name in enumerate(night.order)}
-    return sorted(night.cells, key=lambda cell: (position.get(cell.name, len(position)), cell.name))
-
-
 def _cell_table(night: Night) -> Table:
-    """The cells; on a fleet with the machine of each."""
-    if not any(cell.machine for cell in night.cells):
-        return Table(_CELL_COLUMNS, tuple(_cell_row(cell) for cell in _in_order(night)))
-    rows = ((*_cell_row(cell), code(cell.machine)) for cell in _in_order(night))
-    return Table((*_CELL_COLUMNS, Column("Machine")), tuple(rows))
+    """The cells by their first launch, then those without one; on a fleet with the machine of each."""
+    on_fleet = any(cell.machine for cell in night.cells)
+    place = {name: index for index, name in enumerate(night.order)}
+    cells = sorted(night.cells, key=lambda cell: (place.get(cell.name, len(place)), cell.name))
+    rows = ((*_cell_row(cell), *((code(cell.machine),) if on_fleet else ())) for cell in cells)
+    return make_table((*_CELL_TITLES, "Machine") if on_fleet else _CELL_TITLES, rows)
 
 
 def _cell_row(cell: NightCell) -> tuple[Inline, ...]:
@@ -219,11 +200,6 @@ def _cell_row(cell: NightCell) -> tuple[Inline, ...]:
         f"{cell.expected if is_planned else cell.minutes:.1f}",
         code(cell.forecast_basis if is_planned else cell.reason),
     )
-
-
-def _file_blocks(night: Night) -> tuple[Block, ...]:
-    rows = tuple((kind, code(path)) for kind, path in night.files.items())
-    return (KeyValues(rows),) if rows else ()
 
 
 def _count(count: int, noun: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,7 +24,7 @@ from perfbisect.nightly.bisect import EventExaminer
 from perfbisect.nightly.delivery import report_tasks
 from perfbisect.nightly.journal import CellFailure, NightFolder, NightRecord, StepRecord, write_traceback
 from perfbisect.nightly.model import Night, NightStep
-from perfbisect.nightly.night import CellJob, NightlyContext, NightTask, StepResult, build_night, build_plan
+from perfbisect.nightly.night import NightlyContext, NightTask, OpenNight, StepResult, build_night, build_plan
 from perfbisect.nightly.plan import ScheduledLaunch, next_launch
 from perfbisect.series.detect import SeriesAnalysis, analyze_series
 from perfbisect.series.store import SeriesStore
@@ -57,7 +57,7 @@ def run_night(context: NightlyContext) -> Night:
         with Journal(tonight.journal, clock=context.clock) as journal:
             if not journal.events:
                 journal.append("plan", build_plan(context, earlier, now).model_dump(mode="json"))
-            return _NightRun(context, tonight, earlier, journal).run()
+            return _NightRun(OpenNight(context, tonight, journal), earlier).run()
 
 
 def forecast_night(context: NightlyContext) -> Night:
@@ -86,13 +86,12 @@ def _abandon(context: NightlyContext, night: NightFolder) -> None:
         record = NightRecord(journal.events, context.jobs)
         if record.verdict is not None or not journal.events:
             return
-        bisections = (*record.bisection_jobs.values(), *record.profile_jobs.values())
-        for identity in (*record.jobs.values(), *bisections):
-            job = record.job(identity)
+        for job in record.jobs:
             if job.journal.exists() and not job.finished:
                 with job.held():
                     _recover(context, job)
-        journal.append("verdict", {"verdict": "abandoned", **record.history()})
+        verdict = record.conclude("abandoned")
+        journal.append("verdict", verdict.model_dump(mode="json", exclude_none=True))
 
 
 def _recover(context: NightlyContext, job: Job) -> None:
@@ -158,18 +157,11 @@ class _Lane:
 class _NightRun:
     """The loop of a night."""
 
-    def __init__(
-        self, context: NightlyContext, folder: NightFolder, earlier: Sequence[NightFolder], journal: Journal
-    ) -> None:
-        self.context, self.folder, self.earlier, self.journal = context, folder, earlier, journal
-        self.plan = self.record.plan
-        self.rules = context.file.nightly.alerts
+    def __init__(self, night: OpenNight, earlier: Sequence[NightFolder]) -> None:
+        self.night, self.context, self.earlier = night, night.context, earlier
+        self.plan = night.record.plan
+        self.rules = night.context.file.nightly.alerts
         self.analysis: SeriesAnalysis | None = None
-
-    @property
-    def record(self) -> NightRecord:
-        """What the journal says now."""
-        return NightRecord(self.journal.events, self.context.jobs)
 
     def run(self) -> Night:
         context = self.context
@@ -177,27 +169,26 @@ class _NightRun:
             self._run_step("fetch", context.fetch)
         self._measure()
         with SeriesStore.of(context.state) as store:
-            self._run_step("ingest", lambda: self._ingest(store))
+            self._run_step("ingest", partial(self._ingest, store))
             if store.cells():
                 self._analyse(store)
             if self.analysis is not None:
-                self._run_tasks(report_tasks(context, store, self.analysis, self.folder))
+                self._run_tasks(dict(report_tasks(self.night, store, self.analysis)))
         self._run_tasks(context.tasks)
-        night = self._night(ended=stamp(context.clock()))
-        write_atomic(self.folder.document, night.text() + "\n")
-        verdict = {"verdict": "over", "exit_code": night.exit_code, **self.record.history()}
-        self.journal.append("verdict", verdict)
+        night = self._document(ended=stamp(context.clock()))
+        write_atomic(self.night.folder.document, night.text() + "\n")
+        self.night.append("verdict", self.night.record.conclude("over", night.exit_code))
         return night
 
-    def _night(self, ended: str = "") -> Night:
-        return build_night(self.context, self.record, self.folder.path, ended=ended)
+    def _document(self, ended: str = "") -> Night:
+        return build_night(self.context, self.night.record, self.night.folder.path, ended=ended)
 
-    def _run_tasks(self, tasks: Iterable[NightTask]) -> None:
-        for task in tasks:
-            self._run_step(task.name, partial(self._run_task, task))
+    def _run_tasks(self, tasks: Mapping[str, NightTask]) -> None:
+        for name, task in tasks.items():
+            self._run_step(name, partial(self._run_task, task))
 
     def _run_task(self, task: NightTask) -> StepResult:
-        return task.run(self._night())
+        return task(self._document())
 
     def _measure(self) -> None:
         """Launch by launch on each machine until its budget is spent or its cells are complete or failed."""
@@ -212,7 +203,9 @@ class _NightRun:
                 if not lanes.busy:
                     return
                 machine, errors = lanes.await_end()
-                failures = self._record_failures(errors)
+                for name, error in errors.items():
+                    self._record_failure(name, error)
+                failures = list(errors.values())
                 on_machine = any(isinstance(error, MachineError) for error in failures)
                 machine_failures[machine] = machine_failures[machine] + 1 if on_machine else 0
                 busy = {name for other in lanes.busy.values() for name in other.cells}
@@ -222,38 +215,22 @@ class _NightRun:
                     self._fail_remaining(failures[0], (machine,), busy)
 
     def _next_launch(self, machine: str, order: Sequence[ScheduledLaunch]) -> ScheduledLaunch | None:
-        record, plan = self.record, self.plan
+        record, plan = self.night.record, self.plan
         groups, spent = plan.groups_on(machine, record.launch_minutes), record.spent_on(machine)
         return next_launch(order, groups, record.counts, record.failed, spent, plan.budget)
 
     def _launch(self, scheduled: ScheduledLaunch) -> LaunchSteps:
         """Measure the cells of a launch."""
-        record, cells = self.record, ", ".join(scheduled.cells)
+        record, cells = self.night.record, ", ".join(scheduled.cells)
         wanted = [cell for cell in self.plan.wanted if cell.name not in record.failed]
         left = sum(cell.launches - record.counts[cell.name] for cell in wanted)
-        self._say(f"{cells}: launch {scheduled.launch}; {left} launches left tonight")
-        jobs = [CellJob(self.plan.cell(name), self._job(name)) for name in scheduled.cells]
+        self.night.say(f"{cells}: launch {scheduled.launch}; {left} launches left tonight")
+        jobs = {name: self.night.job("cell", name) for name in scheduled.cells}
         failures = yield from self.context.machine.measure(self.plan, jobs, scheduled.launch)
-        after = self.record.counts
+        after = self.night.record.counts
         if not failures and all(after[name] == record.counts[name] for name in scheduled.cells):
             raise PerfbisectError(f"a launch of {cells} neither measured nor failed")
         return failures
-
-    def _record_failures(self, errors: Mapping[str, PerfbisectError]) -> list[PerfbisectError]:
-        for name, error in errors.items():
-            self._record_failure(name, error)
-        return list(errors.values())
-
-    def _say(self, text: str) -> None:
-        self.context.sink(JobNote(text))
-
-    def _job(self, name: str) -> Job:
-        """The cell's job; a new one is recorded before it exists."""
-        identity = self.record.jobs.get(name)
-        if identity is None:
-            identity = self.context.machine.new_job().id
-            self.journal.append("job", {"cell": name, "job": identity})
-        return self.record.job(identity)
 
     def _record_failure(self, name: str, error: PerfbisectError, reason: str = "") -> None:
         failure = CellFailure(
@@ -263,8 +240,8 @@ class _NightRun:
             next=error.next_step or "",
             exit_code=error.exit_code,
         )
-        self.journal.append("cell", failure.model_dump(mode="json"))
-        self._say(f"{name}: failed: {failure.reason}")
+        self.night.append("cell", failure)
+        self.night.say(f"{name}: failed: {failure.reason}")
 
     def _fail_remaining(
         self, error: PerfbisectError, machines: Collection[str], busy: Collection[str]
@@ -273,7 +250,7 @@ class _NightRun:
 
         ``busy``: those that are measured now.
         """
-        record = self.record
+        record = self.night.record
         for cell in self.plan.wanted:
             if cell.machine not in machines or cell.name in busy or cell.name in record.failed:
                 continue
@@ -283,30 +260,31 @@ class _NightRun:
 
     def _ingest(self, store: SeriesStore) -> StepResult:
         # The previous night too: it may have been abandoned, and its jobs resumed by hand.
-        records = [*(night.record() for night in self.earlier[-1:]), self.record]
-        jobs = [record.job(identity) for record in records for identity in record.jobs.values()]
+        records = [*(night.record() for night in self.earlier[-1:]), self.night.record]
+        jobs = [record.job(job) for record in records for job in record.job_ids("cell").values()]
         return StepResult(ingest_jobs(store, jobs))
 
     def _analyse(self, store: SeriesStore) -> None:
-        self._run_step("detect", lambda: self._detect(store))
-        findings = self.record.findings
+        self._run_step("detect", partial(self._detect, store))
+        findings = self.night.record.findings
         if findings is None:
             return
         analysis = self.analysis or analyze_series(store, self.context.table, self.rules.fdr)
         self.analysis, now = analysis, stamp(self.context.clock())
         alerts = findings.alerts
         self._run_step("alerts", lambda: StepResult(store_alerts(store, analysis, alerts, self.rules, now)))
-        examiner = EventExaminer(self.context, self.journal, store, analysis, self.folder.path)
+        examiner = EventExaminer(self.night, store, analysis)
         self._run_step("search", lambda: examiner.examine(alerts, self.earlier))
 
     def _detect(self, store: SeriesStore) -> StepResult:
-        cells, since = {cell.series: cell.name for cell in self.plan.wanted}, self.journal.events[0].time[:10]
+        cells = {cell.series: cell.name for cell in self.plan.wanted}
+        since = self.night.journal.events[0].time[:10]
         self.analysis, findings = judge_series(store, self.context.table, self.rules, cells, since)
         return StepResult(summarize_changes(findings.alerts), findings=findings)
 
     def _run_step(self, name: str, work: Callable[[], StepResult]) -> None:
         """Run a step unless it is done; a failure is recorded, and later steps still run."""
-        previous = self.record.steps.get(name)
+        previous = self.night.record.steps.get(name)
         if previous is not None and previous.step.state == "done":
             return
         try:
@@ -316,7 +294,7 @@ class _NightRun:
         except PerfbisectError as error:
             record = StepRecord.failed(name, error)
         except Exception as error:
-            where = write_traceback(self.folder.path, name)
+            where = write_traceback(self.night.folder.path, name)
             failure = PerfbisectError(
                 f"internal error: {error!r}", where=where, next_step="report it, with that file"
             )
@@ -325,6 +303,6 @@ class _NightRun:
             files = {kind: str(path) for kind, path in result.files.items()}
             step = NightStep(name=name, state="done", reported=result.reported)
             record = StepRecord(step=step, files=files, findings=result.findings)
-        self.journal.append("step", record.model_dump(mode="json"))
+        self.night.append("step", record)
         if record.step.state == "failed":
-            self._say(f"{name} failed: {record.step.reported}")
+            self.night.say(f"{name} failed: {record.step.reported}")

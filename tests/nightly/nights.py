@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cache
@@ -33,14 +33,12 @@ from perfbisect.nightly.config import FoundCell, NightlyFile, load_nightly
 from perfbisect.nightly.model import Night
 from perfbisect.nightly.night import (
     BisectionWindow,
-    CellJob,
     NightlyContext,
     NightTask,
-    PreparedBisection,
-    PreparedProfile,
+    PreparedJob,
     Reclaim,
 )
-from perfbisect.nightly.plan import CellMachines, NightPlan
+from perfbisect.nightly.plan import CellMachines, CellPlan, NightPlan
 from perfbisect.nightly.report import night_report
 from perfbisect.nightly.run import run_night
 from perfbisect.report.document import Report
@@ -106,7 +104,7 @@ class Place:
     cells: tuple[Cell, ...]
     text: str = CONFIG.format(budget="10h")
     watch: Watch = field(default_factory=Watch)
-    tasks: Sequence[NightTask] = ()
+    tasks: Mapping[str, NightTask] = field(default_factory=dict)
     searched: list[BisectionWindow] = field(default_factory=list)
     least: float = 5.0
     refusal: PerfbisectError | None = None
@@ -119,7 +117,6 @@ class Place:
     """What a profile of this place ends with before it begins."""
     last: Night | None = None
     """The night that ran last."""
-    _jobs: int = 0
 
     @property
     def last_report(self) -> Report:
@@ -162,10 +159,6 @@ class Place:
         self.last = run_night(self.context(day, head))
         return self.last
 
-    def new_job(self) -> Job:
-        self._jobs += 1
-        return self.jobs.new(self.world.moment, f"{self._jobs:04d}")
-
     def machines(self, cell: Cell) -> CellMachines:
         raise AssertionError(f"{cell.name}: there is no fleet")
 
@@ -174,37 +167,39 @@ class Place:
         return None
 
     def measure(
-        self, night: NightPlan, cells: Sequence[CellJob], launch: int
+        self, night: NightPlan, jobs: Mapping[str, Job], launch: int
     ) -> Generator[float, None, Mapping[str, PerfbisectError]]:
-        yield from ()
-        (cell,) = cells
+        ((name, job),) = jobs.items()
         try:
-            self._launch(night, cell, launch)
+            yield from self._launch(night.cell(name), job, night, launch)
         except Interrupted:
             raise
         except PerfbisectError as error:
-            return {cell.plan.name: error}
+            return {name: error}
         return {}
 
-    def _launch(self, night: NightPlan, one: CellJob, launch: int) -> None:
-        self._write_plan(night, one)
-        with one.job.held():
-            run(one.job, self.watch.tools(self.world, clock=Clock(self.world.moment)), until=launch)
+    def _launch(
+        self, cell: CellPlan, job: Job, night: NightPlan, launch: int
+    ) -> Generator[float, None, None]:
+        yield from ()
+        self._write_plan(cell, job, night)
+        with job.held():
+            run(job, self.watch.tools(self.world, clock=Clock(self.world.moment)), until=launch)
 
-    def _write_plan(self, night: NightPlan, one: CellJob) -> None:
-        if not one.job.journal.exists():
-            served = one.plan.load()
+    def _write_plan(self, cell: CellPlan, job: Job, night: NightPlan) -> None:
+        if not job.journal.exists():
+            served = cell.load()
             setup = MeasurementSetup(served, resolve_metric(served, None), night.setting, FakeBuilder())
-            plan = build_run_plan(setup, change=night.commit, launches=one.plan.launches, runs=one.plan.runs)
-            write_plan(one.job, plan, Clock(self.world.moment))
+            plan = build_run_plan(setup, change=night.commit, launches=cell.launches, runs=cell.runs)
+            write_plan(job, plan, Clock(self.world.moment))
 
     def prepare_bisection(
         self, night: NightPlan, window: BisectionWindow, minutes: float
-    ) -> PreparedBisection:
+    ) -> PreparedJob[ReportDocument]:
         self.searched.append(window)
         if self.refusal is not None:
             raise self.refusal
-        return PreparedBisection(self.least, lambda job: self._bisect(job, night, window, minutes))
+        return PreparedJob(self.least, lambda job: self._bisect(job, night, window, minutes))
 
     def _bisect(self, job: Job, night: NightPlan, window: BisectionWindow, minutes: float) -> ReportDocument:
         served, tools = window.cell.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
@@ -218,12 +213,12 @@ class Place:
         with job.held():
             return bisect(job, tools)
 
-    def prepare_profile(self, source: Job, minutes: float) -> PreparedProfile:
+    def prepare_profile(self, source: Job, minutes: float) -> PreparedJob[ProfileDocument]:
         self.profiled.append(source.id)
         if self.profile_refusal is not None:
             raise self.profile_refusal
-        return PreparedProfile(
-            self.profile_minutes, self.profile_problem, lambda job: self._profile(job, source, minutes)
+        return PreparedJob(
+            self.profile_minutes, lambda job: self._profile(job, source, minutes), self.profile_problem
         )
 
     def _profile(self, job: Job, source: Job, minutes: float) -> ProfileDocument:
@@ -270,23 +265,15 @@ class FleetPlace(Place):
         slots = {name: Slot(name, machine=name) for name in self.names if name not in self.down}
         return CellMachines(slots, tuple(slots), dict.fromkeys(sorted(self.down), "no route to host"))
 
-    def measure(
-        self, night: NightPlan, cells: Sequence[CellJob], launch: int
-    ) -> Generator[float, None, Mapping[str, PerfbisectError]]:
-        (cell,) = cells
-        slot = cell.plan.slot
-        try:
-            if slot is None:
-                raise MachineError("no machine of the fleet can be used")
-            self._write_plan(night, cell)
-            tools = self.watch.tools(self.world, clock=Clock(self.world.moment), slots=(slot,), backoff=())
-            with cell.job.held():
-                yield from run_in_steps(cell.job, tools, until=launch, poll=0.01)
-        except Interrupted:
-            raise
-        except PerfbisectError as error:
-            return {cell.plan.name: error}
-        return {}
+    def _launch(
+        self, cell: CellPlan, job: Job, night: NightPlan, launch: int
+    ) -> Generator[float, None, None]:
+        if cell.slot is None:
+            raise MachineError("no machine of the fleet can be used")
+        self._write_plan(cell, job, night)
+        tools = self.watch.tools(self.world, clock=Clock(self.world.moment), slots=(cell.slot,), backoff=())
+        with job.held():
+            yield from run_in_steps(job, tools, until=launch, poll=0.01)
 
     def end_bundles(self, job: Job) -> Reclaim | None:
         self.ended.append(job.id)

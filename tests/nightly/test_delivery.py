@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from perfbisect.errors import MachineError
 from perfbisect.nightly.delivery import (
     MAX_SUMMARY_BYTES,
+    WEBHOOK_TRIES,
     append_summary,
     delivery_tasks,
     job_link,
     truncate,
 )
 from perfbisect.nightly.night import NightTask
+from perfbisect.system.http import RetryPolicy
 from tests.nightly.night_factory import make_night, make_quiet_night
 from tests.nightly.nights import Place
 from tests.nightly.webhook_server import NAME, SECRET, serve_hook
@@ -39,8 +41,8 @@ def cell_names() -> tuple[str, ...]:
 
 def steps(place: Place, more: str, variables: Mapping[str, str] | None = None) -> dict[str, NightTask]:
     place.text = CONFIG + more
-    made = delivery_tasks(place.file, place.folder / "state", variables or {}, wait=lambda _: None)
-    return {step.name: step for step in made}
+    retries = RetryPolicy("webhook", WEBHOOK_TRIES, wait=lambda _: None)
+    return dict(delivery_tasks(place.file, place.folder / "state", variables or {}, retries))
 
 
 def test_nothing_is_done_that_is_not_asked_for(place: Place, tmp_path: Path) -> None:
@@ -56,7 +58,7 @@ def test_a_night_is_exported_and_written(place: Place, tmp_path: Path) -> None:
     summary = tmp_path / "summary"
     found = steps(place, asked, {"GITHUB_STEP_SUMMARY": str(summary)})
     assert list(found) == ["publish", "exports", "markdown", "job summary"]
-    place.tasks = tuple(found.values())
+    place.tasks = found
     document = place.night(0)
     assert {one.name: one.state for one in document.steps if one.name in found} == dict.fromkeys(
         found, "done"
@@ -83,10 +85,10 @@ def test_a_summary_is_cut_to_what_is_left_of_it(place: Place, tmp_path: Path) ->
     step = steps(place, "", {"GITHUB_STEP_SUMMARY": str(summary)})["job summary"]
     summary.write_bytes(b"x" * (MAX_SUMMARY_BYTES - 2100))
     many = make_night(cells=make_night().cells * 100)
-    assert step.run(many).reported == "appended"
+    assert step(many).reported == "appended"
     assert MAX_SUMMARY_BYTES - 400 < summary.stat().st_size <= MAX_SUMMARY_BYTES
     assert "(Truncated: " in summary.read_text()
-    assert step.run(many).reported == "skipped: earlier steps have filled it"
+    assert step(many).reported == "skipped: earlier steps have filled it"
     assert summary.stat().st_size <= MAX_SUMMARY_BYTES
 
 
@@ -94,11 +96,11 @@ def test_a_webhook_is_told_of_findings(place: Place) -> None:
     with serve_hook((200, "ok", {})) as hook:
         variables = hook.variables() | {"BUILDKITE_BUILD_URL": "https://buildkite.com/o/p/builds/1"}
         step = steps(place, f"tell: {{webhook: {{url: {NAME}}}}}\n", variables)["webhook"]
-        assert step.run(make_quiet_night()).reported == "skipped: no findings"
+        assert step(make_quiet_night()).reported == "skipped: no findings"
         assert hook.got == []
-        assert step.run(make_night()).reported == "sent to http://127.0.0.1/(redacted)"
+        assert step(make_night()).reported == "sent to http://127.0.0.1/(redacted)"
         always = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n", variables)
-        always["webhook"].run(make_quiet_night())
+        always["webhook"](make_quiet_night())
     first, second = hook.got
     assert (first["schema"], first["link"]) == (
         "perfbisect.nightly-message/1",
@@ -110,7 +112,7 @@ def test_a_webhook_is_told_of_findings(place: Place) -> None:
 def test_a_webhook_that_refuses_fails_its_step_and_shows_nothing(place: Place) -> None:
     with serve_hook((404, "no_service", {})) as hook:
         found = steps(place, f"tell: {{webhook: {{url: {NAME}, when: always}}}}\n", hook.variables())
-        place.tasks = tuple(found.values())
+        place.tasks = found
         document = place.night(0)
     step = next(one for one in document.steps if one.name == "webhook")
     assert (step.state, step.next) == ("failed", f"set {NAME} again")

@@ -131,7 +131,7 @@ def test_a_culprit_is_profiled_as_explain_does_it(
     with monkeypatch.context() as patch:
         patch.setattr(measure, "find_py_spy", lambda: None)
         assert machine.prepare_profile(source, 60.0).problem == "py-spy is not installed"
-    job, prepared = machine.new_job(), machine.prepare_profile(source, 0.0)
+    job, prepared = Jobs(tmp_path / "state").new(now(), "0001"), machine.prepare_profile(source, 0.0)
     assert prepared.minutes > 0
     document = prepared.run(job)
     assert document.source == source.id and document.result is not None

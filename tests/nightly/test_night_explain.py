@@ -13,8 +13,8 @@ import pytest
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.journal import EventKind, Journal, JournalEvent, read
 from perfbisect.model.attempt import Failure
+from perfbisect.nightly.bisect import phases_of
 from perfbisect.nightly.delivery import message
-from perfbisect.nightly.explain import phases_of
 from perfbisect.nightly.model import Night, NightBisection, NightProfile
 from perfbisect.nightly.report import night_report
 from perfbisect.report.html import report_html

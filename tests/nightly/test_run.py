@@ -16,7 +16,7 @@ from perfbisect.jobs.journal import EventKind, Journal, JournalEvent
 from perfbisect.model.attempt import Failure
 from perfbisect.nightly.journal import Nights
 from perfbisect.nightly.model import Night
-from perfbisect.nightly.night import NightTask, StepResult
+from perfbisect.nightly.night import StepResult
 from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.series.store import SeriesStore
 from tests.jobs.world import Clock, PowerCut
@@ -178,7 +178,7 @@ def test_a_night_that_is_killed_in_a_step_does_the_others_once(place: Place) -> 
         done.append("first")
         return StepResult("x", {"made": place.folder / "made"})
 
-    place.tasks = (NightTask("first", first), NightTask("second", cut))
+    place.tasks = {"first": first, "second": cut}
     with pytest.raises(PowerCut):
         place.night(0)
     document = place.night(0)
@@ -200,7 +200,7 @@ def test_a_step_that_fails_is_told_and_the_others_run(place: Place) -> None:
         told.append(night.exit_code)
         return StepResult()
 
-    place.tasks = (NightTask("full", full), NightTask("mistaken", mistaken), NightTask("tell", tell))
+    place.tasks = {"full": full, "mistaken": mistaken, "tell": tell}
     document = place.night(0)
     assert [step(document, name) for name in ("full", "mistaken", "tell")] == ["failed", "failed", "done"]
     assert told == [5]

@@ -10,7 +10,8 @@ from email.utils import format_datetime
 import pytest
 
 from perfbisect.errors import MachineError, PerfbisectError, UsageError
-from perfbisect.nightly.delivery import WebhookTarget, read_target, send
+from perfbisect.nightly.delivery import WEBHOOK_TRIES, WebhookTarget, read_target, send
+from perfbisect.system.http import RetryPolicy
 from tests.nightly.webhook_server import NAME, SECRET, serve_hook
 
 TOKEN = "tok-0123456789abcdef"
@@ -107,7 +108,7 @@ def test_nobody_listens() -> None:
     waited: list[float] = []
     to = read_target(NAME, {NAME: f"http://127.0.0.1:{port}/services/{SECRET}"})
     with pytest.raises(MachineError, match="ConnectionError") as caught:
-        send(to, {"text": "x"}, wait=waited.append)
+        send(to, {"text": "x"}, RetryPolicy("webhook", WEBHOOK_TRIES, wait=waited.append))
     assert len(waited) == 3
     assert not secret_in(caught.value)
 
@@ -119,7 +120,8 @@ def test_one_that_hangs_is_left() -> None:
         to = WebhookTarget(NAME, f"http://127.0.0.1:{silent.getsockname()[1]}/services/{SECRET}")
         said: list[str] = []
         with pytest.raises(MachineError, match=r"no answer within 0\.1 s") as caught:
-            send(to, {"text": "x"}, wait=lambda _: None, say=said.append, timeouts_s=(0.1, 0.1))
+            retries = RetryPolicy("webhook", WEBHOOK_TRIES, wait=lambda _: None, say=said.append)
+            send(to, {"text": "x"}, retries, (0.1, 0.1))
     assert len(said) == 3
     assert not secret_in(caught.value)
 

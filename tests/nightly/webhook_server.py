@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfbisect.nightly.delivery import read_target, send
+from perfbisect.nightly.delivery import WEBHOOK_TRIES, read_target, send
+from perfbisect.system.http import RetryPolicy
 from tests import loopback
 
 SECRET = "T0AAAAAAA/B0BBBBBBB/xyzxyzxyzxyz"
@@ -33,8 +34,7 @@ class Hook:
         send(
             read_target(NAME, self.variables(token)),
             payload or {"text": "hello"},
-            wait=self.waited.append,
-            say=self.said.append,
+            RetryPolicy("webhook", WEBHOOK_TRIES, wait=self.waited.append, say=self.said.append),
         )
 
 
