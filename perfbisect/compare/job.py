@@ -34,7 +34,7 @@ from perfbisect.compare.result import has_open_guard
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, UsageError
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent, read
-from perfbisect.jobs.loop import LaunchPolicy, fits_budget, launch_in_steps, run_sequentially
+from perfbisect.jobs.loop import LaunchPolicy, drain, fits_budget, launch_in_steps
 from perfbisect.jobs.plans import find_plan, plan_data, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
@@ -81,12 +81,18 @@ def _next_launch(
     return LaunchRequest(side, change, plan.purpose, plan.runs, why, cells[side], name, mate)
 
 
-def measure_launches(
-    job: Job, tools: JobContext, plan_type: type[MeasurementPlan], until: int = 0
-) -> tuple[JournalEvent, ...]:
+def measure_in_steps(
+    job: Job,
+    tools: JobContext,
+    plan_type: type[MeasurementPlan],
+    until: int = 0,
+    poll: float | None = None,
+) -> Generator[float, None, tuple[JournalEvent, ...]]:
     """Continue a job, new or resumed, until its verdict; return the journal's events.
 
-    The caller holds the job. A job that has its verdict is left as it is.
+    Yields the seconds for which there is nothing to do; ``poll``: the longest time to wait for a launch
+    before other jobs of this thread have their turn, in seconds; None: until it has ended. The caller holds
+    the job. A job that has its verdict is left as it is.
 
     Raises:
         BuildError, ServerError: a change cannot be built or served.
@@ -99,16 +105,12 @@ def measure_launches(
         if not finished(journal.events):
             recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
             cells = served_cells(plan)
+            policy = launch_policy(plan, cells, until)
             with WorkerPool(job, journal, tools, cells[0]) as pool:
-                run_sequentially(job, journal, tools, pool, launch_policy(plan, cells, until))
-            _conclude(journal, plan, until)
+                yield from launch_in_steps(job, journal, tools, pool, policy, poll=poll)
+            if not until or until >= plan.max_launches:
+                journal.append("verdict", _conclusion(plan, launches(journal.events)))
         return journal.events
-
-
-def _conclude(journal: Journal, plan: MeasurementPlan, until: int) -> None:
-    """Record the verdict, unless more launches are to come than ``until``."""
-    if not until or until >= plan.max_launches:
-        journal.append("verdict", _conclusion(plan, launches(journal.events)))
 
 
 def _conclusion(plan: MeasurementPlan, records: Sequence[LaunchRecord]) -> dict[str, object]:
@@ -121,36 +123,24 @@ def _conclusion(plan: MeasurementPlan, records: Sequence[LaunchRecord]) -> dict[
 
 def run(job: Job, tools: JobContext, *, until: int = 0) -> RunDocument:
     """Continue a run; ``until``: stop, unfinished, as soon as so many launches are measured."""
-    return run_document(job, measure_launches(job, tools, RunPlan, until))
+    return drain(run_in_steps(job, tools, until=until, poll=None))
 
 
 def run_in_steps(
-    job: Job, tools: JobContext, *, until: int, poll: float
+    job: Job, tools: JobContext, *, until: int, poll: float | None
 ) -> Generator[float, None, RunDocument]:
-    """:func:`run` beside other jobs of this thread; yields the seconds for which there is nothing to do.
-
-    ``poll``: the longest time to wait for a launch before the others have their turn, in seconds.
-    """
-    with Journal(job.journal, clock=tools.clock) as journal:
-        plan = require_plan(job, journal.events, RunPlan)
-        if not finished(journal.events):
-            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
-            cells = served_cells(plan)
-            policy = launch_policy(plan, cells, until)
-            with WorkerPool(job, journal, tools, cells[0]) as pool:
-                yield from launch_in_steps(job, journal, tools, pool, policy, poll=poll)
-            _conclude(journal, plan, until)
-        return run_document(job, journal.events)
+    """:func:`run` beside other jobs of this thread, see :func:`measure_in_steps`."""
+    return run_document(job, (yield from measure_in_steps(job, tools, RunPlan, until, poll)))
 
 
 def check(job: Job, tools: JobContext) -> CheckDocument:
     """Continue a check against a level."""
-    return check_document(job, measure_launches(job, tools, CheckPlan))
+    return check_document(job, drain(measure_in_steps(job, tools, CheckPlan)))
 
 
 def compare(job: Job, tools: JobContext) -> CompareDocument:
     """Continue a comparison."""
-    return compare_document(job, measure_launches(job, tools, ComparePlan))
+    return compare_document(job, drain(measure_in_steps(job, tools, ComparePlan)))
 
 
 def level_of_job(job: Job) -> RecordedLevel:

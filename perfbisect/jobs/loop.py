@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import TypeVar
 
 from perfbisect.errors import BuildError, ClientError, MachineError, PerfbisectError, ServerError
 from perfbisect.jobs.documents import launch_document
@@ -17,6 +18,8 @@ from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import MetricRef
+
+_Result = TypeVar("_Result")
 
 MAX_CLIENT_FAILURES = 2
 
@@ -231,17 +234,13 @@ def run_sequentially(
 
     Raises what :meth:`PolicyLaunches.finish` raises, and Interrupted after Ctrl-C or a stop request.
     """
-    launches = PolicyLaunches(job, journal, tools, policy)
-    while isinstance(order := launches.announce(), LaunchRequest):
-        pool.start(order, launches.slot)
-        launches.finish(pool.ended())
-        launches.failures.wait()
-    return order
+    return drain(launch_in_steps(job, journal, tools, pool, policy, poll=None))
 
 
 def launch_in_steps(
-    job: Job, journal: Journal, tools: JobContext, pool: WorkerPool, policy: LaunchPolicy, *, poll: float
-) -> Generator[float, None, str]:
+    job: Job, journal: Journal, tools: JobContext, pool: WorkerPool, policy: LaunchPolicy,
+    *, poll: float | None,
+) -> Generator[float, None, str]:  # fmt: skip
     """:func:`run_sequentially` beside other jobs of this thread.
 
     Waits for at most ``poll`` seconds at a time and yields the seconds for which there is nothing to do.
@@ -256,6 +255,16 @@ def launch_in_steps(
             yield launches.failures.rest
             launches.failures.wait()
     return order
+
+
+def drain(steps: Generator[float, None, _Result]) -> _Result:
+    """Make all steps, one after the other; return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
 
 
 def fits_budget(records: Sequence[LaunchRecord], budget: float) -> bool:
