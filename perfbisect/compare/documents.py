@@ -71,7 +71,15 @@ class SideDocument(Document):
     variant: str
 
 
-class MetricComparisonDocument(Document):
+class MetricRow(Document):
+    """A metric of a document."""
+
+    name: str
+    display: str
+    unit: str
+
+
+class MetricComparisonDocument(MetricRow):
     """One metric: the levels of both sides, and B / A - 1 of them (of shares B - A) with its interval.
 
     ``judged``: named with --metric, or the headline; the verdict of any other is one of many: a hint.
@@ -79,9 +87,6 @@ class MetricComparisonDocument(Document):
     where no run of either side differed from another.
     """
 
-    name: str
-    display: str
-    unit: str
     headline: bool
     judged: bool
     guard: bool
@@ -217,22 +222,16 @@ class RecordedDocument(Document):
     value: float | None
 
 
-class GuardLevelDocument(Document):
+class GuardLevelDocument(MetricRow):
     """A guard against the baseline: worse by more than its smallest effect, not so, or not known yet."""
 
-    name: str
-    display: str
-    unit: str
     verdict: Literal["beyond", "within", "inconclusive"]
     value: float | None
 
 
-class MetricCheckDocument(Document):
+class MetricCheckDocument(MetricRow):
     """A metric of a check, as the check has it of its first."""
 
-    name: str
-    display: str
-    unit: str
     verdict: CheckWord
     value: float | None
     line: float | None
@@ -297,12 +296,9 @@ class SavedBaselineDocument(Document):
     folder: str
 
 
-class RunMetricDocument(Document):
+class RunMetricDocument(MetricRow):
     """One metric over the launches: the value of each."""
 
-    name: str
-    display: str
-    unit: str
     median: float
     low: float
     high: float
@@ -327,9 +323,7 @@ class RunDocument(MeasuredDocument):
 
 
 def side_document(side: SidePlan) -> SideDocument:
-    return SideDocument(
-        typed=side.typed, name=side.name, change=change_document(side.change), variant=side.variant
-    )
+    return SideDocument.model_validate(side, from_attributes=True)
 
 
 def recorded_document(level: RecordedLevel, metric: MetricRef) -> RecordedDocument:
@@ -421,7 +415,11 @@ def check_document(job: Job, events: Sequence[JournalEvent]) -> CheckDocument:
         ),
         change=change_document(plan.change),
         recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
-        guards=tuple(_guard_level(guard) for guard in result.guards.values() if guard is not None),
+        guards=tuple(
+            GuardLevelDocument(**_metric_fields(x.metric), verdict=x.word, value=_number(x.b))
+            for x in result.guards.values()
+            if x is not None
+        ),
         reproduce=_commands(result, 0),
     )
 
@@ -535,10 +533,6 @@ def _check_row_of_comparison(row: MetricComparisonDocument, limit: float) -> Met
         value=row.right,
         line=row.left + worse if row.absolute else row.left * (1 + worse),
     )
-
-
-def _guard_level(guard: MetricVerdict) -> GuardLevelDocument:
-    return GuardLevelDocument(**_metric_fields(guard.metric), verdict=guard.word, value=_number(guard.b))
 
 
 def _number(value: float) -> float | None:

@@ -26,7 +26,6 @@ from perfbisect.fleet.forecast import machine_rows
 from perfbisect.jobs.documents import CommandsDocument, MeasuredDocument, MetricDocument
 from perfbisect.report.document import (
     Block,
-    Column,
     Command,
     Figure,
     Inline,
@@ -123,16 +122,12 @@ def check_report(document: CheckDocument) -> Report:
         for level in document.recorded
         if level.value is not None
     ]
-    columns = tuple(map(Column, ("job", "change", "measured", "launches", "median")))
-    rows: tuple[tuple[Inline, ...], ...] = tuple(
+    recorded = make_table(
+        ("job", "change", "measured", "launches", "median"),
         (
-            code(level.job),
-            change_text(level.change),
-            level.days,
-            str(level.launches),
-            with_unit(level.value, unit),
-        )
-        for level in document.recorded
+            (code(x.job), change_text(x.change), x.days, str(x.launches), with_unit(x.value, unit))
+            for x in document.recorded
+        ),
     )
     return _job_report(
         document,
@@ -146,20 +141,14 @@ def check_report(document: CheckDocument) -> Report:
         metric=document.metric,
         groups=[LaunchGroup(document.change.short, "@search", "square", document.launches, document.value)],
         limits=limits,
-        more=(Section("Checked against", (Table(columns, rows),) if rows else (), detail=True),),
+        more=(Section("Checked against", (recorded,) if recorded.rows else (), detail=True),),
         commands=(document.reproduce,) if document.reproduce else (),
     )
 
 
 def run_report(document: RunDocument) -> Report:
     """The report of a run."""
-    columns = (
-        Column("metric"),
-        Column("median", numeric=True),
-        Column("range of launches"),
-        Column("spread of requests", numeric=True),
-    )
-    rows: list[tuple[Inline, ...]] = [
+    rows = (
         (
             code(metric.name),
             with_unit(metric.median, metric.unit),
@@ -167,7 +156,8 @@ def run_report(document: RunDocument) -> Report:
             "" if metric.within is None else percent(metric.within, False),
         )
         for metric in document.metrics
-    ]
+    )
+    titles = ("metric", "median*", "range of launches", "spread of requests*")
     phases = (f"{name} {value * 60:.1f} s" for name, value in document.minutes.by_phase.items())
     facts = (
         ("change", change_text(document.change)),
@@ -182,7 +172,7 @@ def run_report(document: RunDocument) -> Report:
         title=f"Run of {change} on {document.cell.name}",
         verdict=Verdict("measured" if document.finished else "unfinished"),
         blocks=(
-            Table(columns, tuple(rows), frozenset({0}) if rows else frozenset()),
+            make_table(titles, rows, {0} if document.metrics else ()),
             KeyValues(facts),
             Command(f"perfbisect {'report' if document.finished else 'resume'} {document.job}"),
         ),
@@ -250,15 +240,7 @@ def _interval_text(
 
 
 def _metrics_table(metrics: Sequence[MetricComparisonDocument]) -> Table:
-    columns = (
-        Column("metric"),
-        Column("A", numeric=True),
-        Column("B", numeric=True),
-        Column("B against A", numeric=True),
-        Column("95 % interval"),
-        Column("verdict"),
-    )
-    rows: list[tuple[Inline, ...]] = [
+    rows = (
         (
             ("* " if row.judged else "! " if row.guard else "  ", code(row.name)),
             with_unit(row.left, row.unit),
@@ -268,21 +250,13 @@ def _metrics_table(metrics: Sequence[MetricComparisonDocument]) -> Table:
             row.verdict + (f" ({row.note})" if row.note else ""),
         )
         for row in metrics
-    ]
-    highlighted = frozenset(index for index, row in enumerate(metrics) if row.judged)
-    return Table(columns, tuple(rows), highlighted)
+    )
+    judged = (index for index, row in enumerate(metrics) if row.judged)
+    return make_table(("metric", "A*", "B*", "B against A*", "95 % interval", "verdict"), rows, judged)
 
 
 def _checks_table(metrics: Sequence[MetricCheckDocument]) -> Table:
-    columns = (
-        Column("metric"),
-        Column("value", numeric=True),
-        Column("threshold", numeric=True),
-        Column("effect", numeric=True),
-        Column("interval"),
-        Column("verdict"),
-    )
-    rows: list[tuple[Inline, ...]] = [
+    rows = (
         (
             code(row.name),
             with_unit(row.value, row.unit),
@@ -292,8 +266,8 @@ def _checks_table(metrics: Sequence[MetricCheckDocument]) -> Table:
             row.verdict,
         )
         for row in metrics
-    ]
-    return Table(columns, tuple(rows))
+    )
+    return make_table(("metric", "value*", "threshold*", "effect*", "interval", "verdict"), rows)
 
 
 def verify_report(document: VerifyDocument) -> Report:
@@ -314,17 +288,10 @@ def sweep_report(document: SweepDocument) -> Report:
 
 
 def _cells_report(
-    title: str, word: str, rows: tuple[tuple[str, Inline], ...], cells: Sequence[CompareDocument]
+    title: str, word: str, facts: tuple[tuple[str, Inline], ...], cells: Sequence[CompareDocument]
 ) -> Report:
     """A row a cell, and how each is read further, those that differ first."""
-    columns = (
-        Column("cell"),
-        Column("verdict"),
-        Column("effect", numeric=True),
-        Column("95 % interval"),
-        Column("launches a side", numeric=True),
-    )
-    table: list[tuple[Inline, ...]] = [
+    rows = (
         (
             code(cell.cell.name),
             cell.claim or cell.verdict,
@@ -333,11 +300,12 @@ def _cells_report(
             str(cell.launches_a_side),
         )
         for cell in cells
-    ]
+    )
+    table = make_table(("cell", "verdict", "effect*", "95 % interval", "launches a side*"), rows)
     ordered = sorted(cells, key=lambda cell: cell.verdict == "same")
     commands = (Command(f"perfbisect report {cell.job}  # {cell.cell.name}") for cell in ordered)
     verdict = Verdict(_CLAIMS.get(word, word), _TONES[word])
-    return Report(title, verdict, (KeyValues(rows), Table(columns, tuple(table)), *commands))
+    return Report(title, verdict, (KeyValues(facts), table, *commands))
 
 
 def baseline_report(document: SavedBaselineDocument) -> Report:
