@@ -13,9 +13,7 @@ from perfbisect.cli.app import run
 from perfbisect.compare.job import run as measure
 from perfbisect.jobs.folders import Jobs
 from tests.bisect.test_bisect import NewJob
-from tests.compare.test_job import CHANGES, measured
-from tests.compare.test_run import job_of
-from tests.compare.test_run import plan as run_plan
+from tests.compare.factory import CHANGES, job_of, measured, run_plan
 from tests.fixtures.jobs import MakePlan, new_job, plan_for
 from tests.jobs.world import Clock, Watch, World, history, verdict
 

@@ -19,7 +19,7 @@ from perfbisect.machine.profile import Machine
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.terminal import report_lines
 from perfbisect.resources import cells_folder
-from tests.compare.test_job import CHANGES, measured
+from tests.compare.factory import CHANGES, measured
 from tests.jobs.world import Clock, World, cell
 
 CELL = """\

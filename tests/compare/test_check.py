@@ -12,28 +12,28 @@ import pytest
 from perfbisect.compare.baseline import RecordedLevel, read_baseline, write_baseline
 from perfbisect.compare.documents import CheckDocument, check_of_comparison
 from perfbisect.compare.job import check, level_of_job, levels_of_comparison, run
-from perfbisect.compare.plan import CheckPlan, MeasurementSetup, SideRefusedError, build_check_plan
+from perfbisect.compare.plan import CheckPlan, SideRefusedError, build_check_plan
 from perfbisect.compare.report import check_report, compare_report
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import LocatedError, MachineError, UsageError
-from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import write_plan
 from perfbisect.model.cell import apply_variant
 from perfbisect.model.metric import parse_metric
-from perfbisect.report.document import Figure
-from tests.compare.test_job import CHANGES, SETTING, VARIANTS, measured
-from tests.compare.test_run import job_of
-from tests.compare.test_run import plan as run_plan
-from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
+from tests.compare.factory import (
+    CHANGES,
+    SETTING,
+    VARIANTS,
+    job_of,
+    measured,
+    only_figure,
+    run_plan,
+    setup_of,
+)
+from tests.jobs.world import FakeBuilder, Watch, World, cell
 
 MakeJob = Callable[[], Job]
 MakeLevel = Callable[..., RecordedLevel]
-
-
-@pytest.fixture
-def new_job(tmp_path: Path) -> MakeJob:
-    clock, count = Clock(), iter(range(99))
-    return lambda: Jobs(tmp_path).new(clock(), f"{next(count):04d}")
 
 
 @pytest.fixture
@@ -52,16 +52,9 @@ def baseline(tmp_path: Path) -> MakeLevel:
 
 
 def plan_of(*recorded: RecordedLevel, **changed: Any) -> CheckPlan:
-    setup = {
-        "cell": cell(variants=VARIANTS),
-        "metric": parse_metric("tpot"),
-        "further": (),
-        "setting": SETTING,
-        "builder": FakeBuilder(),
-    }
-    own = {name: changed.pop(name) for name in setup.keys() & changed.keys()}
+    setup = setup_of(changed)
     options = {"change": CHANGES[1], "launches": 12, "budget": 600.0, "recorded": recorded}
-    return build_check_plan(MeasurementSetup(**setup | own), **options | changed)
+    return build_check_plan(setup, **options | changed)
 
 
 def checked(job: Job, world: World, *recorded: RecordedLevel, **changed: Any) -> CheckDocument:
@@ -85,10 +78,7 @@ def test_worse_than_the_baseline_by_more_fails(new_job: MakeJob, baseline: MakeL
     assert CheckDocument.model_validate_json(document.text()) == document
     report = check_report(document)
     assert report.heading == "Check of 010101010101 on tiny: failed"
-    (figure,) = (
-        block for section in report.sections for block in section.blocks if isinstance(block, Figure)
-    )
-    lines = [shape["y0"] for shape in figure.plot["layout"]["shapes"]]
+    lines = [shape["y0"] for shape in only_figure(report).plot["layout"]["shapes"]]
     assert lines == [document.value, document.line, recorded]
 
 

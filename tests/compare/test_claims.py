@@ -14,10 +14,8 @@ from perfbisect.compare.claims import load_claim, parse_change
 from perfbisect.compare.report import compare_report
 from perfbisect.errors import LocatedError
 from perfbisect.jobs.folders import Job
-from tests.compare.test_job import CHANGES, job, measured
+from tests.compare.factory import CHANGES, measured
 from tests.jobs.world import World
-
-__all__ = ["job"]
 
 TEXT = """\
 claim: async scheduling gives 3 to 15 % more throughput

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,7 @@ from perfbisect.compare.documents import (
 from perfbisect.compare.job import compare, exit_code
 from perfbisect.compare.plan import (
     ComparePlan,
-    MeasurementSetup,
     SidePlan,
-    build_compare_plan,
     combine_words,
     measured_launches,
 )
@@ -34,48 +31,13 @@ from perfbisect.errors import Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs import replay
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.plans import MeasurementConfig, write_plan
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure, RunResult
 from perfbisect.model.metric import parse_metric
-from perfbisect.report.document import Figure
 from perfbisect.report.html import report_html
 from perfbisect.report.terminal import report_lines
-from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell, history
-
-CHANGES = history(2).changes
-SETTING = MeasurementConfig(environment="fake:it")
-VARIANTS = {"async": {"serve_args": {"async-scheduling": True}}}
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Jobs(tmp_path).new(Clock()(), "abcd")
-
-
-def plan_of(**changed: Any) -> ComparePlan:
-    setup = {
-        "cell": cell(variants=VARIANTS),
-        "metric": parse_metric("tpot"),
-        "further": (),
-        "setting": SETTING,
-        "builder": FakeBuilder(),
-    }
-    options = {
-        "a": SidePlan(typed="main~1", change=CHANGES[0]),
-        "b": SidePlan(typed="main", change=CHANGES[1]),
-        "budget": 600.0,
-        "blocks": 10,
-    }
-    own = {name: changed.pop(name) for name in setup.keys() & changed.keys()}
-    return build_compare_plan(MeasurementSetup(**setup | own), **options | changed)
-
-
-def measured(job: Job, world: World, watch: Watch | None = None, **changed: Any) -> CompareDocument:
-    tools = (watch or Watch()).tools(world)
-    write_plan(job, plan_of(**changed), tools.clock)
-    with job.held():
-        return compare(job, tools)
+from tests.compare.factory import CHANGES, VARIANTS, compare_plan, measured, only_figure
+from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
 
 
 def test_a_slower_side_is_a_regression(job: Job) -> None:
@@ -173,7 +135,7 @@ TWINS = {**VARIANTS, "overlapped": {"serve_args": {"async-scheduling": True}}}
 )
 def test_sides_that_are_the_same_are_refused(changed: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=f"are the same: {why}"):
-        plan_of(**changed)
+        compare_plan(**changed)
 
 
 @dataclass
@@ -311,22 +273,20 @@ def test_another_machine_does_not_count_after_a_resumption(job: Job) -> None:
     assert (outcomes.count("abandoned"), outcomes.count("measured")) == (2, 2 * document.launches_a_side)
 
 
-def test_a_guard_that_nobody_reported_guards_nothing(job: Job) -> None:
+def test_a_guard_that_nobody_reported_guards_nothing(job: Job, new_job: Callable[[], Job]) -> None:
     asked = cell(guards=("failed", "spec_decode_acceptance_rate"))
     document = measured(job, World(CHANGES, 1, factor=0.8, tau=0.005), cell=asked, expect="<= -8 %")
     assert document.headline == "improvement"
     assert document.claim == "inconclusive"
     assert any("Guard not checked: spec_decode_acceptance_rate" in text for text in document.summary)
-    other = Jobs(job.path.parents[1]).new(Clock()(), "efgh")
-    assert measured(other, World(CHANGES, 1, factor=0.8, tau=0.005), expect="<= -8 %").claim == "holds"
+    other = measured(new_job(), World(CHANGES, 1, factor=0.8, tau=0.005), expect="<= -8 %")
+    assert other.claim == "holds"
 
 
 def test_the_page_plots_both_sides_with_their_levels(job: Job) -> None:
     document = measured(job, World(CHANGES, 1, factor=1.3, tau=0.02))
     report = compare_report(document)
-    (figure,) = (
-        block for section in report.sections for block in section.blocks if isinstance(block, Figure)
-    )
+    figure = only_figure(report)
     sides = {trace["name"]: trace for trace in figure.plot["data"] if trace.get("hovertemplate")}
     assert list(sides) == ["A: 000000000000", "B: 010101010101"]
     assert [len(trace["y"]) for trace in sides.values()] == [document.launches_a_side] * 2
@@ -378,9 +338,9 @@ def reporting_ttft(effect: float, **changed: Any) -> Reporting:
     ],
 )
 def test_several_metrics_have_one_verdict(
-    tpot: float, ttft: float, verdict: str, claim: str, job: Job
+    tpot: float, ttft: float, verdict: str, claim: str, new_job: Callable[[], Job]
 ) -> None:
-    document = measured(job, reporting_ttft(ttft, factor=tpot), further=LATENCIES)
+    document = measured(new_job(), reporting_ttft(ttft, factor=tpot), further=LATENCIES)
     assert (document.verdict, document.metric.name) == (verdict, "tpot")
     assert [row.name for row in document.metrics if row.judged] == ["tpot", "ttft"]
     assert [row.name for row in document.metrics if row.headline] == ["tpot"]
@@ -390,8 +350,8 @@ def test_several_metrics_have_one_verdict(
     assert [line.split()[1] for line in lines if line.strip().startswith("* ")][:2] == ["tpot", "ttft"]
     assert any("ttft" in line or "time to first token" in line for line in document.summary)
     assert ("--metric ttft" in document.next) == (ttft > 0), "the metric that got worse is bisected"
-    other = Jobs(job.path.parents[1]).new(Clock()(), "efgh")
-    limited = measured(other, reporting_ttft(ttft, factor=tpot), further=LATENCIES, max_regression=0.1)
+    world = reporting_ttft(ttft, factor=tpot)
+    limited = measured(new_job(), world, further=LATENCIES, max_regression=0.1)
     assert limited.claim == claim
     checked = check_of_comparison(limited)
     assert [row.name for row in checked.metrics] == ["tpot", "ttft"]
@@ -399,14 +359,14 @@ def test_several_metrics_have_one_verdict(
     assert {row.verdict for row in checked.metrics} == words
 
 
-def test_launches_go_on_until_every_metric_is_decided(job: Job) -> None:
+def test_launches_go_on_until_every_metric_is_decided(new_job: Callable[[], Job]) -> None:
     noisy = reporting_ttft(0.0, factor=1.5, tau=0.002)
     noisy.wide = 0.05
-    document = measured(job, noisy, further=LATENCIES, blocks=3)
+    document = measured(new_job(), noisy, further=LATENCIES, blocks=3)
     rows = {row.name: row.verdict for row in document.metrics if row.judged}
     assert (document.verdict, rows["tpot"]) == ("regression", "regression")
-    alone = Jobs(job.path.parents[1]).new(Clock()(), "efgh")
-    assert len(measured(alone, reporting_ttft(0.0, factor=1.5, tau=0.002)).launches) < len(document.launches)
+    alone = measured(new_job(), reporting_ttft(0.0, factor=1.5, tau=0.002))
+    assert len(alone.launches) < len(document.launches)
 
 
 def test_good_news_does_not_stand_while_a_metric_is_open() -> None:
@@ -418,7 +378,7 @@ def test_good_news_does_not_stand_while_a_metric_is_open() -> None:
 
 
 def test_a_plan_of_before_has_one_metric() -> None:
-    plan = plan_of()
+    plan = compare_plan()
     data = plan.model_dump(mode="json")
     del data["further"]
     assert ComparePlan.model_validate_json(json.dumps(data)) == plan
@@ -428,7 +388,7 @@ def test_a_plan_of_before_has_one_metric() -> None:
 @pytest.mark.parametrize(("limit", "missed"), [(None, 0.05), (0.05, 0.025)])
 def test_metrics_and_guards_share_their_errors(limit: float | None, missed: float) -> None:
     """Two metrics share one error, all guards another; under a limit the intervals hold together."""
-    plan = plan_of(further=LATENCIES, max_regression=limit)
+    plan = compare_plan(further=LATENCIES, max_regression=limit)
     each = [plan.question(metric, len(plan.refs)) for metric in plan.refs]
     assert [(test.tests, test.missed) for test in each] == [(2, missed)] * 2
     guard = plan.question(parse_metric("output_tokens"), 3)

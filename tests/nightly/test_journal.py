@@ -17,7 +17,7 @@ from perfbisect.nightly.journal import CellLaunches, Nights
 from perfbisect.series.points import Point
 from perfbisect.series.sources.journals import read_run, recorded_results
 from perfbisect.stats.two_sample import Scale
-from tests.compare.test_run import job_of, plan
+from tests.compare.factory import job_of, run_plan
 from tests.jobs.world import Watch, World, history
 
 NOW = datetime(2026, 1, 5, 2, 0, tzinfo=timezone.utc)
@@ -57,7 +57,7 @@ TPOT = parse_metric("tpot")
 @pytest.mark.parametrize("runs", [1, 2, 3, 4, 5, 6])
 def test_every_surface_has_the_same_value(tmp_path: Path, runs: int) -> None:
     world, watch = World(history(2).changes, slow=None, sigma=0.2), Watch()
-    job = job_of(tmp_path, plan(world, runs=runs), watch, world)
+    job = job_of(tmp_path, run_plan(world, runs=runs), watch, world)
     document = run(job, watch.tools(world))
     seen = launches(read(job.journal).events)
     attempts = [launch.attempt for launch in seen if launch.attempt is not None]
