@@ -12,10 +12,9 @@ from pydantic import Field
 from perfbisect.bisect.decision.machines import machine_offsets
 from perfbisect.bisect.decision.model import Beliefs, Comparison, Skipped
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
-from perfbisect.bisect.machines import machines_out, why_out
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.result import BisectResult, read_result, recast_result
-from perfbisect.bisect.search_events import SEARCHING, to_search_events
+from perfbisect.bisect.search_events import SEARCHING, machines_out, to_search_events, why_out
 from perfbisect.bisect.summary import next_command, summarize
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (

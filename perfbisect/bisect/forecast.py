@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from perfbisect.bisect.checks import MAX_BLOCKS
 from perfbisect.bisect.decision.state import WORKERS
 from perfbisect.bisect.documents import (
     PositionDocument,
@@ -18,7 +19,6 @@ from perfbisect.bisect.documents import (
     skip_documents,
 )
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.revert import MAX_BLOCKS
 from perfbisect.common.quantities import minutes, percent
 from perfbisect.environments.base import Builder
 from perfbisect.errors import MachineError

@@ -11,6 +11,7 @@ from dataclasses import asdict, astuple, replace
 from functools import partial
 from typing import Final
 
+from perfbisect.bisect.checks import BisectRun, confirm_revert, replicate_step
 from perfbisect.bisect.decision import decide
 from perfbisect.bisect.decision.machines import (
     LEAST_MACHINES,
@@ -26,20 +27,20 @@ from perfbisect.bisect.documents import (
     document_for_metric,
     shown_probability,
 )
-from perfbisect.bisect.machines import discard_launches, machines_out, put_out, why_out
 from perfbisect.bisect.plan import BisectPlan, next_beside_pin
-from perfbisect.bisect.replicate import replicate_step
 from perfbisect.bisect.report import build_report
 from perfbisect.bisect.result import outcome_of, require_reported
-from perfbisect.bisect.revert import confirm_revert
 from perfbisect.bisect.search_events import (
     SEARCHING,
     beliefs_after,
     disagreement,
     likely_next,
+    machines_out,
     pending_launches,
+    put_out,
     slot_record,
     to_search_events,
+    why_out,
 )
 from perfbisect.bisect.summary import reason_sentence
 from perfbisect.common.quantities import percent, probability
@@ -173,43 +174,31 @@ def bisect(job: Job, tools: JobContext) -> ReportDocument:
         if not finished(journal.events):
             recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
             with WorkerPool(job, journal, tools, plan_cell(plan)) as pool:
-                outcome = _Search(job, journal, plan, tools, pool).run()
+                run = BisectRun(job, journal, plan, tools, pool)
+                outcome = _Search(run).conclude()
                 if outcome.verdict == "found":
                     pool.stop()
-                    outcome = replicate_step(job, journal, plan, tools, pool, outcome)
-                if outcome.verdict == "found" and plan.confirm_revert:
-                    confirm_revert(job, journal, plan, _beside_ab(tools, journal), pool, outcome)
+                    outcome = replicate_step(run, outcome)
+                    if plan.confirm_revert:
+                        confirm_revert(run, outcome)
             journal.append("verdict", asdict(outcome))
         document = bisect_document(job, journal.events)
     tools.sink(JobEnded(document))
     return document
 
 
-def _beside_ab(tools: JobContext, journal: Journal) -> JobContext:
-    """On a fleet with one slot alone: that of the last A/B, else one of a machine that is in use."""
-    if not any(slot.machine for slot in tools.slots):
-        return tools
-    used = [launch.slot for launch in launches(journal.events) if launch.purpose == "confirm"]
-    out = machines_out(journal.events)
-    best = max(tools.slots, key=lambda slot: (slot.name in used[-1:], slot.machine not in out))
-    return replace(tools, slots=(best,))
-
-
 class _Search:
     """The loop of a bisection: a launch on every free slot, an event for each that ended."""
 
-    def __init__(
-        self, job: Job, journal: Journal, plan: BisectPlan, tools: JobContext, pool: WorkerPool
-    ) -> None:
-        self.job, self.journal, self.plan, self.tools, self.pool = job, journal, plan, tools, pool
-        self.failures, self.replay = Failures(job, tools), JournalReplay()
+    def __init__(self, run: BisectRun) -> None:
+        self.journal, self.plan, self.tools, self.pool = run.journal, run.plan, run.tools, run.pool
+        self.job, self.failures, self.replay = run.job, Failures(run.job, run.tools), JournalReplay()
         self.out: dict[str, MachineOffset] = {}
         """Machines that are out of use."""
-        for offset in machines_out(journal.events).values():
-            if self._give_up(offset):
-                discard_launches(journal, self._seen(), offset, plan)
+        for offset in machines_out(run.journal.events).values():
+            self._give_up(offset)
 
-    def run(self) -> SearchOutcome:
+    def conclude(self) -> SearchOutcome:
         while True:
             for slot in self.failures.ready(self.pool.busy):
                 step = self._next(slot.name)
@@ -283,17 +272,15 @@ class _Search:
             return
         events = to_search_events(self._seen(), self.plan)
         for offset in outlying_machines(machine_offsets(events, self.plan.last, self.plan.search.sign)):
-            if self._give_up(offset):
-                put_out(self.journal, offset)
-                discard_launches(self.journal, self._seen(), offset, self.plan)
+            self._give_up(offset)
 
-    def _give_up(self, offset: MachineOffset) -> bool:
-        """Make no more launches on a machine; False if it is the last one in use."""
+    def _give_up(self, offset: MachineOffset) -> None:
+        """Put a machine out of use and discard its launches, unless it is the last one in use."""
         if not any(slot.machine != offset.machine for slot in self.failures.in_use):
-            return False
+            return
         self.out[offset.machine] = offset
         self.failures.give_up(offset.machine, why_out(offset, self.plan))
-        return True
+        put_out(self.journal, self._seen(), offset, self.plan)
 
     def _find(self, attempt_id: str) -> LaunchRecord:
         return next(launch for launch in self._seen() if launch.attempt_id == attempt_id)

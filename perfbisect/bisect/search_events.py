@@ -14,7 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from pydantic import TypeAdapter
+
 from perfbisect.bisect.decision import decide
+from perfbisect.bisect.decision.machines import UNLIKE, MachineOffset
 from perfbisect.bisect.decision.model import (
     Beliefs,
     Event,
@@ -27,6 +30,8 @@ from perfbisect.bisect.decision.model import (
 )
 from perfbisect.bisect.decision.noise import launch_variance
 from perfbisect.bisect.plan import BisectPlan
+from perfbisect.common.quantities import percent
+from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.replay import LaunchRecord, ended_launches
 from perfbisect.model.attempt import Attempt, Purpose
 from perfbisect.model.metric import MetricRef
@@ -35,6 +40,8 @@ _BEFORE_BENCH = ("build", "fetch", "launch", "first_request", "warm")
 _LAUNCH_PHASES = (*_BEFORE_BENCH[1:], "stop")
 SEARCHING = ("end", "search", "confirm")
 """Purposes of launches that the search rests on."""
+
+_OFFSET = TypeAdapter(MachineOffset)
 
 _FAR = 5.0
 """Standard errors by which a control run may differ from its level: launches have heavy tails."""
@@ -206,3 +213,31 @@ def disagreement(ended: LaunchRecord, records: Sequence[LaunchRecord], plan: Bis
         f"{change} measured {math.exp(level):.4g} {unit} before the machine failed and {math.exp(value):.4g} "
         f"{unit} since: the machine is not what it was"
     )
+
+
+def machines_out(events: Sequence[JournalEvent]) -> dict[str, MachineOffset]:
+    """The machines that were put out of use, with their offsets of then."""
+    seen = [_OFFSET.validate_python(dict(event.data)) for event in events if event.kind == "machine"]
+    return {offset.machine: offset for offset in seen}
+
+
+def why_out(offset: MachineOffset, plan: BisectPlan) -> str:
+    """Why a machine is out of use."""
+    effect, low, high = offset.relative(plan.search.sign)
+    direction = "slower" if plan.ref.metric.sign * effect > 0 else "faster"
+    return (
+        f"{offset.machine} is {direction} than the other machines for any change: {plan.ref.metric.display} "
+        f"{percent(effect)} (95 % interval {percent(low)} to {percent(high)}), and machines of one class "
+        f"differ by less than {percent(math.expm1(UNLIKE), False)}"
+    )
+
+
+def put_out(
+    journal: Journal, records: Sequence[LaunchRecord], offset: MachineOffset, plan: BisectPlan
+) -> None:
+    """Record that a machine is out of use, and that what it measured is no evidence."""
+    if offset.machine not in machines_out(journal.events):
+        journal.append("machine", _OFFSET.dump_python(offset, mode="json"))
+    for launch in records:
+        if launch.machine == offset.machine and launch.end == "finished":
+            journal.append("discarded", {"attempt": launch.attempt_id, "reason": why_out(offset, plan)})

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from perfbisect.bisect.job import exit_code
-from perfbisect.bisect.machines import machines_out
+from perfbisect.bisect.search_events import machines_out
 from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
