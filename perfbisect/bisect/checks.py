@@ -1,7 +1,7 @@
 """What is measured once a step is named: the step on other machines of a fleet, and the later end without it.
 
-The launches of both have purposes of their own, are judged by themselves and do not enter the search. What ends
-a check early is noted: the step has its A/B, and takes no harm from it.
+The launches of both have purposes of their own, are judged by themselves and do not enter the search. What
+ends a check early is noted: the step has its A/B, and takes no harm from it.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def replication(
 
 
 def replicate_step(run: BisectRun, outcome: SearchOutcome) -> SearchOutcome:
-    """Add pairs on a second machine until the step is settled there; return the outcome with what that adds."""
+    """Add pairs on a second machine until the step is settled there; the outcome with what that adds."""
     step = _step(outcome)
     if step is None:
         return outcome

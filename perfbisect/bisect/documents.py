@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from perfbisect.bisect.decision.machines import machine_offsets
-from perfbisect.bisect.decision.model import Beliefs, Comparison, Skipped
+from perfbisect.bisect.decision.model import Comparison, Skipped
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.result import BisectResult, read_result, recast_result
@@ -47,6 +47,14 @@ BisectOutcome = Literal[
 
 GUARD_ERROR = 0.01
 """Probability that any guard of a bisection is said to have moved where none did."""
+
+
+def shown_probability(p: float) -> float:
+    return min(MAX_PROBABILITY, round(p, 4))
+
+
+ShownProbability = Annotated[float, AfterValidator(shown_probability)]
+"""Rounded to a ten-thousandth, and never above what the model is good for."""
 
 
 class PositionDocument(Document):
@@ -97,12 +105,12 @@ class BeliefDocument(Document):
     Probabilities are capped at 0.99, so those of all positions need not add up to what is left of ``none``.
     """
 
-    none: float
+    none: ShownProbability
     leading: tuple[int, ...]
-    leading_probability: float
-    by_position: tuple[float, ...]
-    noise_between_runs: float
-    noise_between_launches: float
+    leading_probability: Annotated[ShownProbability, Field(validation_alias="leading_p")]
+    by_position: Annotated[tuple[ShownProbability, ...], Field(validation_alias="p")]
+    noise_between_runs: Annotated[float, Field(validation_alias="sigma")]
+    noise_between_launches: Annotated[float, Field(validation_alias="tau")]
     step: float
     step_low: float
     step_high: float
@@ -112,7 +120,7 @@ class StepDocument(Document):
     """One of several steps of a range: ``culprits`` cannot be distinguished; ``confirmed``: their A/B."""
 
     culprits: tuple[PositionDocument, ...]
-    probability: float
+    probability: ShownProbability
     confirmed: EffectDocument
 
 
@@ -150,7 +158,7 @@ class ReportDocument(MeasuredDocument):
     outcome: BisectOutcome
     summary: tuple[str, ...]
     next: str
-    probability: float
+    probability: ShownProbability
     culprit: ChangeDocument | None
     culprits: tuple[PositionDocument, ...]
     parent: ChangeDocument | None
@@ -247,7 +255,7 @@ def build_document(result: BisectResult) -> ReportDocument:
         outcome=outcome.verdict if outcome else "inconclusive" if result.is_recast else "unfinished",
         summary=tuple(summarize(result)),
         next=next_command(result),
-        probability=shown_probability(outcome.probability) if outcome else 0.0,
+        probability=outcome.probability if outcome else 0.0,
         culprit=(
             change_document(shown)
             if result.found and len(culprits) == 1 and not result.is_on_branch
@@ -259,7 +267,9 @@ def build_document(result: BisectResult) -> ReportDocument:
         whole=_comparison(outcome.whole, plan) if outcome and outcome.whole else None,
         share=outcome.share if outcome else None,
         guards=_guards(result),
-        beliefs=_belief_document(result.beliefs) if result.beliefs else None,
+        beliefs=(
+            BeliefDocument.model_validate(result.beliefs, from_attributes=True) if result.beliefs else None
+        ),
         metric=metric_document(plan.ref, plan.smallest_effect),
         repository=plan.setting.repository,
         environment=plan.setting.environment,
@@ -280,7 +290,7 @@ def build_document(result: BisectResult) -> ReportDocument:
         steps=tuple(
             StepDocument(
                 culprits=tuple(positions[index] for index in step.culprits),
-                probability=shown_probability(step.probability),
+                probability=step.probability,
                 confirmed=_comparison(step.confirmed, plan),
             )
             for step in (outcome.steps if outcome else ())
@@ -344,11 +354,6 @@ def skip_documents(plan: BisectPlan) -> tuple[SkipDocument, ...]:
     )
 
 
-def shown_probability(p: float) -> float:
-    """Rounded to a ten-thousandth, and never above what the model is good for."""
-    return min(MAX_PROBABILITY, round(p, 4))
-
-
 def _measured_skips(result: BisectResult, measured: set[int]) -> Sequence[SkipDocument]:
     skips = []
     events = to_search_events(result.records, result.plan)
@@ -365,20 +370,6 @@ def _measured_skips(result: BisectResult, measured: set[int]) -> Sequence[SkipDo
             )
         )
     return skips
-
-
-def _belief_document(beliefs: Beliefs) -> BeliefDocument:
-    return BeliefDocument(
-        none=shown_probability(beliefs.none),
-        leading=beliefs.leading,
-        leading_probability=shown_probability(beliefs.leading_p),
-        by_position=tuple(map(shown_probability, beliefs.p)),
-        noise_between_runs=beliefs.sigma,
-        noise_between_launches=beliefs.tau,
-        step=beliefs.step,
-        step_low=beliefs.step_low,
-        step_high=beliefs.step_high,
-    )
 
 
 def _comparison(comparison: Comparison, plan: BisectPlan) -> EffectDocument:
