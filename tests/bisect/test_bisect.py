@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from perfbisect.bisect.documents import ReportDocument
-from perfbisect.bisect.job import amend
 from perfbisect.errors import BuildError, ClientError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.events import JobEnded, LaunchEnded, LaunchStarted, MachineBackoff
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure, RunResult
-from perfbisect.report.kind import Amendment
-from tests.fixtures.jobs import MakePlan, NewJob, Play
-from tests.jobs.world import FakeBuilder, Watch, World, history, kinds, named, verdict
+from tests.fixtures.jobs import Play, Start
+from tests.jobs.world import FakeBuilder, World, history, named
 
 CHANGE_FAILS = Failure("launch", "change", "it ended with exit code 1", "/log")
 
@@ -26,10 +24,10 @@ def at(world: World, position: int) -> Callable[[AttemptRequest], bool]:
     return lambda request: request.change.id == world.changes[position].id
 
 
-def test_the_planted_change_is_named(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = World(history(16).changes, slow=11, factor=1.3), Watch()
-    job = new_job(plan_for(world), watch, world)
-    report = verdict(job, watch, world)
+def test_the_planted_change_is_named(start: Start) -> None:
+    world = World(history(16).changes, slow=11, factor=1.3)
+    begun = start(world)
+    report = begun.run()
     assert named(report) == world.changes[11].id
     assert report.parent is not None and report.confirmed is not None
     assert report.parent.id == world.changes[10].id
@@ -38,18 +36,18 @@ def test_the_planted_change_is_named(plan_for: MakePlan, new_job: NewJob) -> Non
     assert [launch.purpose for launch in report.launches[:2]] == ["end", "end"]
     assert [launch.purpose for launch in report.launches].count("confirm") >= 4
     assert report.minutes.total == pytest.approx(sum(x.minutes for x in report.launches))
-    events = kinds(job)
+    events = begun.kinds
     assert (events[0], events[-1]) == ("plan", "verdict")
     assert events.count("started") == events.count("finished") == len(world.requests)
-    begun = [n for n in watch.notices if isinstance(n, LaunchStarted)]
-    ended = [n for n in watch.notices if isinstance(n, LaunchEnded)]
+    started = [n for n in begun.watch.notices if isinstance(n, LaunchStarted)]
+    ended = [n for n in begun.watch.notices if isinstance(n, LaunchEnded)]
     numbers = list(range(1, len(report.launches) + 1))
-    assert [n.number for n in begun] == [n.launch.number for n in ended] == numbers
-    assert all(n.why for n in begun)
+    assert [n.number for n in started] == [n.launch.number for n in ended] == numbers
+    assert all(n.why for n in started)
     assert ended[0].detail == ""
     assert ended[-1].detail.startswith(f"leading {world.changes[11].short} 0.99, ")
     assert ended[-1].used == pytest.approx(report.minutes.total)
-    assert isinstance(watch.notices[-1], JobEnded)
+    assert isinstance(begun.watch.notices[-1], JobEnded)
 
 
 def test_a_metric_of_which_more_is_better_is_followed_downwards(play: Play) -> None:
@@ -74,24 +72,22 @@ def test_a_step_in_the_noise_is_too_small_and_says_what_more_would_cost(play: Pl
     assert any("launches a side" in text for text in report.summary)
 
 
-def test_out_of_budget_names_who_leads_and_a_larger_budget_goes_on(
-    plan_for: MakePlan, new_job: NewJob
-) -> None:
-    world, watch = World(history(24).changes, slow=9, factor=1.3), Watch()
-    job = new_job(plan_for(world, budget=8.0), watch, world)
-    report = verdict(job, watch, world)
+def test_out_of_budget_names_who_leads_and_a_larger_budget_goes_on(start: Start) -> None:
+    world = World(history(24).changes, slow=9, factor=1.3)
+    begun = start(world, budget=8.0)
+    report = begun.run()
     assert report.outcome == "out of budget"
     assert report.minutes.total <= 8.0
-    assert report.next.startswith(f"perfbisect resume {job.id} --budget")
+    assert report.next.startswith(f"perfbisect resume {begun.job.id} --budget")
     before = len(world.requests)
     with pytest.raises(UsageError, match="is not larger than"):
-        amend(job, watch.tools(world), Amendment(budget=8.0))
-    amend(job, watch.tools(world), Amendment(budget=120.0))
-    again = verdict(job, watch, world)
+        begun.amend(budget=8.0)
+    begun.amend(budget=120.0)
+    again = begun.run()
     assert named(again) == world.changes[9].id
     assert len(again.launches) == len(world.requests) > before, "what was measured is not measured again"
     with pytest.raises(UsageError, match="has its verdict, 'found'"):
-        amend(job, watch.tools(world), Amendment(budget=500.0))
+        begun.amend(budget=500.0)
 
 
 def test_a_change_that_fails_is_tried_once_more_and_then_a_skip(play: Play) -> None:
@@ -131,17 +127,17 @@ def test_a_build_that_fails_is_not_built_again(play: Play) -> None:
 @pytest.mark.parametrize(("position", "end"), [(0, "good"), (-1, "bad")])
 @pytest.mark.parametrize(("phase", "kind"), [("build", BuildError), ("launch", ServerError)])
 def test_an_end_that_fails_is_an_error_about_the_range(
-    plan_for: MakePlan, new_job: NewJob, position: int, end: str, phase: str, kind: type[BuildError]
+    start: Start, position: int, end: str, phase: str, kind: type[BuildError]
 ) -> None:
-    world, watch = World(history(6).changes, slow=3), Watch()
+    world = World(history(6).changes, slow=3)
     failure = Failure(phase, "change", "dead", "/the/log")  # type: ignore[arg-type]
     world.fault = lambda _, request: failure if at(world, position)(request) else None
-    job = new_job(plan_for(world), watch, world)
+    begun = start(world)
     with pytest.raises(kind, match=f"the {end} end {world.changes[position].short}") as caught:
-        verdict(job, watch, world)
+        begun.run()
     assert (caught.value.exit_code, caught.value.where) == (5, "/the/log")
     assert f"--{end}" in str(caught.value.next_step)
-    assert "verdict" not in kinds(job)
+    assert "verdict" not in begun.kinds
     assert sum(at(world, position)(r) for r in world.requests) == (1 if phase == "build" else 6)
 
 
@@ -155,13 +151,14 @@ def test_an_end_that_fails_by_chance_is_tried_again(play: Play) -> None:
     assert "could not be served at times" in " ".join(report.summary)
 
 
-def test_the_machine_is_waited_for_and_is_no_evidence(play: Play) -> None:
+def test_the_machine_is_waited_for_and_is_no_evidence(play: Play, start: Start) -> None:
     undisturbed = play(World(history(12).changes, slow=5))
-    world, watch = World(history(12).changes, slow=5), Watch()
+    world = World(history(12).changes, slow=5)
     world.fault = lambda n, _: Failure("launch", "machine", "no memory") if n in (2, 3, 6) else None
-    report = play(world, watch)
-    assert watch.waits == [30.0, 120.0, 30.0]
-    assert [n.seconds for n in watch.notices if isinstance(n, MachineBackoff)] == watch.waits
+    begun = start(world)
+    report = begun.run()
+    assert begun.watch.waits == [30.0, 120.0, 30.0]
+    assert [n.seconds for n in begun.watch.notices if isinstance(n, MachineBackoff)] == begun.watch.waits
     assert report.culprit == undisturbed.culprit
     assert report.skips == ()
     failed = [x for x in report.launches if x.outcome == "failed"]
@@ -169,28 +166,26 @@ def test_the_machine_is_waited_for_and_is_no_evidence(play: Play) -> None:
     assert report.minutes.lost == pytest.approx(sum(x.minutes for x in failed))
 
 
-def test_three_failures_of_the_machine_in_a_row_end_the_job_which_can_be_resumed(
-    plan_for: MakePlan, new_job: NewJob
-) -> None:
-    world, watch = World(history(12).changes, slow=5), Watch()
+def test_three_failures_of_the_machine_in_a_row_end_the_job_which_can_be_resumed(start: Start) -> None:
+    world = World(history(12).changes, slow=5)
     world.fault = lambda n, _: Failure("launch", "machine", "no port") if 3 <= n <= 5 else None
-    job = new_job(plan_for(world), watch, world)
+    begun = start(world)
     with pytest.raises(MachineError, match="3 times in a row") as caught:
-        verdict(job, watch, world)
-    assert f"perfbisect resume {job.id}" in str(caught.value.next_step)
-    assert watch.waits == [30.0, 120.0]
-    assert named(verdict(job, watch, world)) == world.changes[5].id
+        begun.run()
+    assert f"perfbisect resume {begun.job.id}" in str(caught.value.next_step)
+    assert begun.watch.waits == [30.0, 120.0]
+    assert named(begun.run()) == world.changes[5].id
 
 
-def test_a_client_that_fails_twice_is_an_error_and_never_a_skip(plan_for: MakePlan, new_job: NewJob) -> None:
+def test_a_client_that_fails_twice_is_an_error_and_never_a_skip(start: Start) -> None:
     failure = Failure("bench", "client", "completed 0 of 10")
-    world, watch = World(history(12).changes, slow=5), Watch()
+    world = World(history(12).changes, slow=5)
     world.fault = lambda n, _: failure if n == 2 or n >= 4 else None
-    job = new_job(plan_for(world), watch, world)
+    begun = start(world)
     with pytest.raises(ClientError, match="2 times in a row, in bench: completed 0 of 10"):
-        verdict(job, watch, world)
+        begun.run()
     assert len(world.requests) == 5, "the second launch failed alone"
-    assert "verdict" not in kinds(job)
+    assert "verdict" not in begun.kinds
 
 
 def test_a_metric_that_did_not_come_is_told_with_those_that_did(play: Play) -> None:
@@ -237,15 +232,15 @@ def test_a_guard_that_moved_is_told(play: Play) -> None:
     assert not guards["failed"].moved
 
 
-def test_a_requested_stop_comes_before_the_next_launch(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = World(history(8).changes, slow=5), Watch()
-    job = new_job(plan_for(world), watch, world)
-    world.fault = lambda n, _: (job.path / "stop").touch() if n == 2 else None
+def test_a_requested_stop_comes_before_the_next_launch(start: Start) -> None:
+    world = World(history(8).changes, slow=5)
+    begun = start(world)
+    world.fault = lambda n, _: (begun.job.path / "stop").touch() if n == 2 else None
     with pytest.raises(Interrupted, match="stop was requested"):
-        verdict(job, watch, world)
+        begun.run()
     assert len(world.requests) == 2
     world.fault = lambda *_: None
-    assert verdict(job, watch, world).outcome == "found", "the next start forgets the stop"
+    assert begun.run().outcome == "found", "the next start forgets the stop"
 
 
 def test_the_report_needs_the_journal_alone(play: Play) -> None:

@@ -6,12 +6,10 @@ import pytest
 
 from perfbisect.errors import MachineError
 from perfbisect.jobs.events import MachineBackoff
-from perfbisect.jobs.journal import read
-from perfbisect.jobs.replay import launches
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
-from tests.fixtures.jobs import MakePlan, NewJob, Play
-from tests.jobs.world import PowerCut, Watch, World, history, kinds, named, verdict
+from tests.fixtures.jobs import Play, Start
+from tests.jobs.world import PowerCut, World, history, named
 
 FAILED = Failure("launch", "machine", "killed from outside", "/log")
 
@@ -32,12 +30,13 @@ def at(world: World, request: AttemptRequest) -> int:
     return next(i for i, change in enumerate(world.changes) if change.id == request.change.id)
 
 
-def test_an_end_is_measured_before_a_new_position(calm: World, play: Play) -> None:
+def test_an_end_is_measured_before_a_new_position(calm: World, start: Start) -> None:
     n = first_search(calm)
-    world, watch = World(calm.changes, slow=23, factor=1.3), Watch()
+    world = World(calm.changes, slow=23, factor=1.3)
     world.fault = lambda i, _: FAILED if i == n else None
-    report = play(world, watch)
-    assert watch.waits == [30.0]
+    begun = start(world)
+    report = begun.run()
+    assert begun.watch.waits == [30.0]
     failed, anchor, again = world.requests[n - 1 : n + 2]
     assert at(world, anchor) in (0, 39)
     assert anchor.purpose == "search"
@@ -46,21 +45,19 @@ def test_an_end_is_measured_before_a_new_position(calm: World, play: Play) -> No
     assert named(report) == world.changes[23].id
 
 
-def test_a_machine_that_is_another_since_is_waited_for(
-    calm: World, plan_for: MakePlan, new_job: NewJob
-) -> None:
+def test_a_machine_that_is_another_since_is_waited_for(calm: World, start: Start) -> None:
     """Everything takes twice as long for a while: what is measured then is void, and told."""
     n = first_search(calm)
-    world, watch = World(calm.changes, slow=23, factor=1.3), Watch()
+    world = World(calm.changes, slow=23, factor=1.3)
     world.fault = lambda i, _: FAILED if i == n else None
     world.pace = lambda _: 2.0 if len(world.requests) == n + 1 else 1.0
-    job = new_job(plan_for(world), watch, world)
-    report = verdict(job, watch, world)
-    assert watch.waits == [30.0, 120.0]
-    void = [x for x in launches(read(job.journal).events) if x.discarded]
+    begun = start(world)
+    report = begun.run()
+    assert begun.watch.waits == [30.0, 120.0]
+    void = [x for x in begun.records if x.discarded]
     assert [x.number for x in void] == [n + 1]
     assert "the machine is not what it was" in void[0].reason
-    assert any(isinstance(x, MachineBackoff) and "not what it was" in x.reason for x in watch.notices)
+    assert any(isinstance(x, MachineBackoff) and "not what it was" in x.reason for x in begun.watch.notices)
     assert named(report) == world.changes[23].id
     assert report.minutes.lost > 0
 
@@ -74,15 +71,14 @@ def test_a_machine_that_stays_another_ends_the_job(calm: World, play: Play) -> N
         play(world)
 
 
-def test_the_doubt_outlives_an_interruption(calm: World, plan_for: MakePlan, new_job: NewJob) -> None:
+def test_the_doubt_outlives_an_interruption(calm: World, start: Start) -> None:
     n = first_search(calm)
-    world, watch = World(calm.changes, slow=23, factor=1.3), Watch()
+    world = World(calm.changes, slow=23, factor=1.3)
     world.fault = lambda i, _: FAILED if i == n else PowerCut() if i == n + 1 else None
-    job = new_job(plan_for(world), watch, world)
-    with pytest.raises(PowerCut):
-        verdict(job, watch, world)
-    assert kinds(job)[-1] == "started"
-    report = verdict(job, watch, world)
+    begun = start(world)
+    begun.cut()
+    assert begun.kinds[-1] == "started"
+    report = begun.run()
     assert "a control run" in report.launches[n + 1].why
     assert report.outcome == "found"
 

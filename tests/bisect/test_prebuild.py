@@ -12,12 +12,11 @@ import pytest
 
 from perfbisect.commands import session
 from perfbisect.errors import BuildError
-from perfbisect.jobs.journal import read
 from perfbisect.jobs.runner import SpareCores
 from perfbisect.machine.slots import Slot
 from perfbisect.model.change import Change
-from tests.fixtures.jobs import MakePlan, NewJob
-from tests.jobs.world import FakeBuilder, Watch, World, history, verdict
+from tests.fixtures.jobs import Start
+from tests.jobs.world import FakeBuilder, World, history
 
 
 @dataclass
@@ -35,18 +34,17 @@ class Builds:
         return 60.0
 
 
-def test_what_is_likely_next_is_built_and_the_minutes_are_told(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch, builds = World(history(40).changes, slow=23, factor=1.3), Watch(), Builds()
-    job = new_job(plan_for(world), watch, world)
-    report = verdict(job, watch, world, ahead=builds)
+def test_what_is_likely_next_is_built_and_the_minutes_are_told(start: Start) -> None:
+    world, builds = World(history(40).changes, slow=23, factor=1.3), Builds()
+    begun = start(world)
+    report = begun.run(ahead=builds)
     assert report.outcome == "found"
-    built = {int(e.data["position"]) for e in read(job.journal).events if e.kind == "built"}
+    built = {int(e.data["position"]) for e in begun.events if e.kind == "built"}
     used = built & {x.position for x in report.launches}
     assert used, "some of what was built was measured afterwards"
     assert report.minutes.saved == pytest.approx(len(used))
     alone = World(world.changes, slow=23, factor=1.3)
-    watch = Watch()
-    plain = verdict(new_job(plan_for(alone), watch, alone), watch, alone)
+    plain = start(alone).run()
     assert plain.beliefs == report.beliefs, "it decides nothing"
     assert plain.minutes.saved == 0
 

@@ -10,20 +10,16 @@ import pytest
 from perfbisect.bisect.decision.model import Note, NoteKind, Reason, ReasonKind
 from perfbisect.bisect.documents import ReportDocument, document_for_metric
 from perfbisect.bisect.forecast import plan_document
-from perfbisect.bisect.job import amend
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.summary import note_sentence, reason_sentence
 from perfbisect.changes.history import Branch
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.estimates import Noise
-from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import read
 from perfbisect.model.change import Change
 from perfbisect.model.metric import parse_metric
-from perfbisect.report.kind import Amendment
-from tests.fixtures.jobs import MakePlan, NewJob, Play
-from tests.jobs.world import FakeBuilder, PowerCut, Watch, World, history, named, verdict
+from tests.fixtures.jobs import BegunJob, MakePlan, Play, Start
+from tests.jobs.world import FakeBuilder, PowerCut, World, history, named
 
 
 class TestFix:
@@ -96,50 +92,48 @@ def test_every_step_is_named(play: Play) -> None:
 
 
 class TestAnotherMetric:
-    def measured(self, plan_for: MakePlan, new_job: NewJob) -> tuple[Job, World, Watch, ReportDocument]:
-        world, watch = World(history(16).changes, slow=11, factor=1.3), Watch()
-        job = new_job(plan_for(world), watch, world)
-        return job, world, watch, verdict(job, watch, world)
+    def measured(self, start: Start) -> tuple[BegunJob, ReportDocument]:
+        begun = start(World(history(16).changes, slow=11, factor=1.3))
+        return begun, begun.run()
 
-    def test_what_the_launches_support(self, plan_for: MakePlan, new_job: NewJob) -> None:
+    def test_what_the_launches_support(self, start: Start) -> None:
         """p99 moves with the median in this world, so the same launches name the same change."""
-        job, world, _, first = self.measured(plan_for, new_job)
-        launched = len(world.requests)
-        report = document_for_metric(job, read(job.journal).events, parse_metric("tpot:p99"))
+        begun, first = self.measured(start)
+        launched = len(begun.world.requests)
+        report = document_for_metric(begun.job, begun.events, parse_metric("tpot:p99"))
         assert report.outcome == "found"
         assert report.culprit == first.culprit
         assert report.metric.name == "tpot:p99"
         assert report.confirmed is not None
         assert first.confirmed is not None
         assert report.confirmed.effect == pytest.approx(first.confirmed.effect)
-        assert len(world.requests) == launched, "nothing is launched"
+        assert len(begun.world.requests) == launched, "nothing is launched"
 
-    def test_what_they_do_not_settle_has_a_price(self, plan_for: MakePlan, new_job: NewJob) -> None:
-        world, watch = World(history(30).changes, slow=21, factor=1.3), Watch()
+    def test_what_they_do_not_settle_has_a_price(self, start: Start) -> None:
+        world = World(history(30).changes, slow=21, factor=1.3)
         world.fault = lambda n, _: PowerCut() if n == 5 else None
-        job = new_job(plan_for(world), watch, world)
-        with pytest.raises(PowerCut):
-            verdict(job, watch, world)
-        report = document_for_metric(job, read(job.journal).events, parse_metric("tpot:p99"))
+        begun = start(world)
+        begun.cut()
+        report = document_for_metric(begun.job, begun.events, parse_metric("tpot:p99"))
         assert report.outcome == "inconclusive"
         assert "launches" in report.summary[0]
         assert "minutes" in report.summary[0]
-        assert report.next == f"perfbisect resume {job.id} --metric tpot:p99"
+        assert report.next == f"perfbisect resume {begun.job.id} --metric tpot:p99"
         assert ReportDocument.model_validate_json(report.text()) == report
 
-    def test_a_metric_that_nobody_reported(self, plan_for: MakePlan, new_job: NewJob) -> None:
-        job, *_ = self.measured(plan_for, new_job)
+    def test_a_metric_that_nobody_reported(self, start: Start) -> None:
+        begun, _ = self.measured(start)
         with pytest.raises(UsageError, match=r"do not report ttft:median; .*all report: failed, output_thr"):
-            document_for_metric(job, read(job.journal).events, parse_metric("ttft"))
+            document_for_metric(begun.job, begun.events, parse_metric("ttft"))
 
-    def test_measuring_goes_on_with_it(self, plan_for: MakePlan, new_job: NewJob) -> None:
-        job, world, watch, first = self.measured(plan_for, new_job)
-        amend(job, watch.tools(world), Amendment(metric=parse_metric("output_throughput")))
-        report = verdict(job, watch, world)
+    def test_measuring_goes_on_with_it(self, start: Start) -> None:
+        begun, first = self.measured(start)
+        begun.amend(metric=parse_metric("output_throughput"))
+        report = begun.run()
         assert report.outcome == "found"
         assert report.metric.name == "output_throughput"
         assert report.culprit == first.culprit
-        assert len(report.launches) == len(world.requests)
+        assert len(report.launches) == len(begun.world.requests)
 
 
 class TestAside:
@@ -149,9 +143,9 @@ class TestAside:
         picks = tuple(Change(f"{i:x}" * 40, "commit", f"Pick {i}") for i in range(10, 10 + own))
         return plan_for(world, branch=Branch(fork=world.changes[1], own=picks, shared=(picks[0].id,)))
 
-    def test_a_step_on_main_is_found_there(self, plan_for: MakePlan, new_job: NewJob) -> None:
-        world, watch = World(history(12).changes, slow=7, factor=1.3), Watch()
-        report = verdict(new_job(self.plan(plan_for, world), watch, world), watch, world)
+    def test_a_step_on_main_is_found_there(self, plan_for: MakePlan, start: Start) -> None:
+        world = World(history(12).changes, slow=7, factor=1.3)
+        report = start(world, plan=self.plan(plan_for, world)).run()
         assert named(report) == world.changes[7].id
         first = next(x for x in report.launches if x.purpose == "search")
         assert first.change.id == world.changes[1].id, "the merge base is the first probe"
@@ -159,11 +153,11 @@ class TestAside:
         assert report.cherry_picks == ()
 
     def test_a_step_before_the_merge_base_is_in_goods_own_commits(
-        self, plan_for: MakePlan, new_job: NewJob
+        self, plan_for: MakePlan, start: Start
     ) -> None:
-        world, watch = World(history(12).changes, slow=1, factor=1.3), Watch()
-        job = new_job(self.plan(plan_for, world), watch, world)
-        report = verdict(job, watch, world)
+        world = World(history(12).changes, slow=1, factor=1.3)
+        begun = start(world, plan=self.plan(plan_for, world))
+        report = begun.run()
         assert report.outcome == "found"
         assert report.culprit is None, "the merge base is no culprit"
         assert [c.subject for c in report.cherry_picks] == ["Pick 10", "Pick 11"]

@@ -13,8 +13,8 @@ from perfbisect.environments.base import Refusal
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
-from tests.fixtures.jobs import MakePlan, NewJob
-from tests.jobs.world import FakeBuilder, Watch, World, history, named, verdict
+from tests.fixtures.jobs import MakePlan, Start
+from tests.jobs.world import FakeBuilder, World, history, named
 
 PACKAGES = {
     "v0.20.0": ["numpy==2.1", "nvidia-cublas-cu12==12.8", "torch==2.9", "vllm==0.20.0", "xgrammar==0.1"],
@@ -58,9 +58,9 @@ def plan(plan_for: MakePlan, here: PinnedWorld, refused: tuple[int, ...] = ()) -
     return plan_for(here, PinnedFake(groups=groups, refused=skipped))
 
 
-def test_the_rebase_and_its_parent_are_measured_first_and_named(plan_for: MakePlan, new_job: NewJob) -> None:
-    here, watch = world(5, 5), Watch()
-    report = verdict(new_job(plan(plan_for, here), watch, here), watch, here)
+def test_the_rebase_and_its_parent_are_measured_first_and_named(plan_for: MakePlan, start: Start) -> None:
+    here = world(5, 5)
+    report = start(here, plan=plan(plan_for, here)).run()
     searched = [x.change.id for x in report.launches if x.purpose == "search"]
     assert searched[:2] == [here.changes[4].id, here.changes[5].id]
     assert report.launches[len([x for x in report.launches if x.purpose == "end"])].why.startswith("beside a")
@@ -78,20 +78,20 @@ def test_the_rebase_and_its_parent_are_measured_first_and_named(plan_for: MakePl
 
 
 @pytest.mark.parametrize("slow", [2, 10])
-def test_a_step_beside_the_rebase_is_no_rebase(plan_for: MakePlan, new_job: NewJob, slow: int) -> None:
-    here, watch = world(5, slow), Watch()
-    report = verdict(new_job(plan(plan_for, here), watch, here), watch, here)
+def test_a_step_beside_the_rebase_is_no_rebase(plan_for: MakePlan, start: Start, slow: int) -> None:
+    here = world(5, slow)
+    report = start(here, plan=plan(plan_for, here)).run()
     assert named(report) == here.changes[slow].id
     assert not any("rebase" in sentence for sentence in report.summary)
 
 
-def test_a_pin_that_has_become_unlikely_is_not_measured(plan_for: MakePlan, new_job: NewJob) -> None:
+def test_a_pin_that_has_become_unlikely_is_not_measured(plan_for: MakePlan, start: Start) -> None:
     """Two crossings; the parent of one already shows that the step lies far from it."""
-    here, watch = world(4, 4, count=40), Watch()
+    here = world(4, 4, count=40)
     groups = {change.id: f"vllm v0.2{(i >= 4) + (i >= 36)}.0" for i, change in enumerate(here.changes)}
     made = plan_for(here, PinnedFake(groups=groups))
     assert [one.index for one in crossings(made.positions)] == [4, 36]
-    report = verdict(new_job(made, watch, here), watch, here)
+    report = start(here, plan=made).run()
     assert named(report) == here.changes[4].id
     measured = {x.change.id for x in report.launches}
     assert here.changes[36].id not in measured

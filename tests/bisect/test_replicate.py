@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from perfbisect.bisect.documents import ReportDocument
@@ -12,8 +10,7 @@ from perfbisect.bisect.job import exit_code
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.report import build_report
 from perfbisect.bisect.result import outcome_of
-from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import Journal, read
+from perfbisect.jobs.journal import Journal
 from perfbisect.jobs.plans import require_plan
 from perfbisect.jobs.replay import launches
 from perfbisect.machine.slots import Slot
@@ -22,21 +19,11 @@ from perfbisect.model.attempt import Failure
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 from tests.bisect.test_machines import SPEEDS, fleet, machine_of, world_of
-from tests.fixtures.jobs import MakePlan, NewJob
-from tests.jobs.world import PowerCut, Watch, World, kinds, named, verdict
+from tests.fixtures.jobs import Start
+from tests.jobs.world import PowerCut, World, named
 
 TWO = {"a": 1.0, "b": 1.06}
 CULPRIT = 15
-Start = Callable[..., tuple[Job, Watch]]
-
-
-@pytest.fixture
-def start(plan_for: MakePlan, new_job: NewJob) -> Start:
-    def made(world: World, **options: object) -> tuple[Job, Watch]:
-        watch = Watch()
-        return new_job(plan_for(world, **options), watch, world), watch
-
-    return made
 
 
 def pairs(report: ReportDocument) -> dict[str, list[int]]:
@@ -68,8 +55,8 @@ def elsewhere(world: World, factor: float) -> World:
 @pytest.mark.parametrize("each", [1, 2])
 def test_the_step_holds_on_a_second_machine(start: Start, each: int) -> None:
     world = world_of(TWO)
-    job, watch = start(world)
-    report = verdict(job, watch, world, slots=fleet("a", "b", each=each))
+    begun = start(world)
+    report = begun.run(slots=fleet("a", "b", each=each))
     assert named(report) == world.changes[CULPRIT].id
     first, other = report.replicated_on
     assert {first, other} == {"a", "b"}
@@ -85,7 +72,7 @@ def test_the_step_holds_on_a_second_machine(start: Start, each: int) -> None:
     assert report.replication is not None
     assert report.replication.low < 0.3 < report.replication.high
     assert any(text.startswith(f"Holds on 2 of 2 machines: {first}, and {other}") for text in report.summary)
-    assert kinds(job)[-1] == "verdict"
+    assert begun.kinds[-1] == "verdict"
     assert exit_code(report) == 3
     assert {x.name for x in report.machines} == {"a", "b"}
     offsets = {x.name: x.offset for x in report.machines}
@@ -98,13 +85,13 @@ def test_the_step_holds_on_a_second_machine(start: Start, each: int) -> None:
 
 def test_a_step_of_one_machine_alone_is_said(start: Start) -> None:
     world = elsewhere(world_of(TWO), 1 / 1.3)
-    job, watch = start(world)
-    report = verdict(job, watch, world, slots=fleet("a", "b"))
+    begun = start(world)
+    report = begun.run(slots=fleet("a", "b"))
     assert named(report) == world.changes[CULPRIT].id
     assert exit_code(report) == 3, "it is a step all the same"
     first, other = "a", "b"
     assert (report.replicated_on, report.not_replicated_on) == ((first,), (other,))
-    outcome = outcome_of(read(job.journal).events)
+    outcome = outcome_of(begun.events)
     assert outcome is not None
     (note,) = [note for note in outcome.notes if note.kind == "one machine"]
     assert note.machines == (first, other)
@@ -121,8 +108,8 @@ def test_a_step_of_one_machine_alone_is_said(start: Start) -> None:
 
 def test_a_step_of_another_size_there_is_not_called_absent(start: Start) -> None:
     world = elsewhere(world_of(TWO, sigma=0.005, tau=0.005), 1.08 / 1.3)
-    job, watch = start(world)
-    report = verdict(job, watch, world, slots=fleet("a", "b"))
+    begun = start(world)
+    report = begun.run(slots=fleet("a", "b"))
     assert report.replicated_on == ("a",)
     assert report.not_replicated_on == ()
     assert report.replication is not None
@@ -132,20 +119,20 @@ def test_a_step_of_another_size_there_is_not_called_absent(start: Start) -> None
 
 def test_a_job_of_one_machine_says_nothing_of_machines(start: Start) -> None:
     world = world_of({})
-    job, watch = start(world)
-    report = verdict(job, watch, world, slots=(Slot("one"), Slot("two")))
+    begun = start(world)
+    report = begun.run(slots=(Slot("one"), Slot("two")))
     assert named(report) == world.changes[CULPRIT].id
     assert report.replicated_on == report.machines == ()
     assert report.replication is None
     assert not any("machine" in text for text in report.summary)
-    assert "replicate" not in kinds(job)
+    assert "replicate" not in begun.kinds
     assert "Machines" not in {section.title for section in build_report(report).sections}
 
 
 def test_a_machine_that_is_out_of_use_is_not_asked(start: Start) -> None:
     world = world_of(SPEEDS)
-    job, watch = start(world, confirm_revert=True)
-    report = verdict(job, watch, world, slots=fleet("odd", "a", "b", "c"), revert=lambda *_: "not clean")
+    begun = start(world, confirm_revert=True)
+    report = begun.run(slots=fleet("odd", "a", "b", "c"), revert=lambda *_: "not clean")
     assert named(report) == world.changes[CULPRIT].id
     assert len(report.replicated_on) >= 2
     assert "odd" not in report.replicated_on
@@ -160,15 +147,14 @@ def test_a_machine_that_is_out_of_use_is_not_asked(start: Start) -> None:
 
 def test_the_budget_ends_it(start: Start) -> None:
     world = world_of(TWO)
-    job, watch = start(world)
+    begun = start(world)
     world.fault = lambda _, request: PowerCut() if request.purpose == "replicate" else None
-    with pytest.raises(PowerCut):
-        verdict(job, watch, world, slots=fleet("a", "b"))
-    with Journal(job.journal, clock=watch.tools(world).clock) as journal:
-        plan = require_plan(job, journal.events, BisectPlan)
+    begun.cut(slots=fleet("a", "b"))
+    with Journal(begun.job.journal, clock=begun.watch.tools(world).clock) as journal:
+        plan = require_plan(begun.job, journal.events, BisectPlan)
         spent = sum(launch.minutes for launch in launches(journal.events))
         journal.append("plan", plan.model_copy(update={"budget": spent}).model_dump(mode="json"))
-    report = verdict(job, watch, world, slots=fleet("a", "b"))
+    report = begun.run(slots=fleet("a", "b"))
     assert named(report) == world.changes[CULPRIT].id
     (first,) = report.replicated_on
     assert (report.not_replicated_on, added(report)) == ((), [])
@@ -180,8 +166,8 @@ def test_a_second_machine_that_fails_takes_nothing_from_the_step(start: Start) -
     world = world_of(TWO)
     failed = Failure("launch", "machine", "no memory", "/log")
     world.fault = lambda _, request: failed if request.purpose == "replicate" else None
-    job, watch = start(world)
-    report = verdict(job, watch, world, slots=fleet("a", "b"), backoff=(0.0,))
+    begun = start(world)
+    report = begun.run(slots=fleet("a", "b"), backoff=(0.0,))
     assert named(report) == world.changes[CULPRIT].id
     assert len(report.replicated_on) == 1
     assert "no memory" in report.replication_note
@@ -191,20 +177,18 @@ def test_a_second_machine_that_fails_takes_nothing_from_the_step(start: Start) -
 
 def test_a_cut_in_the_middle_of_it_goes_on(start: Start) -> None:
     world = world_of(TWO)
-    job, watch = start(world)
+    begun = start(world)
     slots = fleet("a", "b")
 
     world.fault = lambda *_: (
         PowerCut() if [x.purpose for x in world.requests].count("replicate") == 2 else None
     )
-    with pytest.raises(PowerCut):
-        verdict(job, watch, world, slots=slots)
-    world.fault = lambda *_: None
+    begun.cut(slots=slots)
     before = len(world.requests)
-    report = verdict(job, watch, world, slots=slots)
+    report = begun.run(slots=slots)
     assert {request.purpose for request in world.requests[before:]} == {"replicate"}
     assert len(report.replicated_on) == 2
-    assert kinds(job).count("replicate") == 2
+    assert begun.kinds.count("replicate") == 2
     made = pairs(report)[report.replicated_on[1]]
     assert made.count(CULPRIT) == made.count(CULPRIT - 1)
 
@@ -212,7 +196,7 @@ def test_a_cut_in_the_middle_of_it_goes_on(start: Start) -> None:
 def test_a_change_that_fails_there_is_tried_again_by_the_replication_alone(start: Start) -> None:
     """Its first failure is followed by a cut: the search of the resumed job must not take it up."""
     world = world_of(TWO)
-    job, watch = start(world)
+    begun = start(world)
     refused = Failure("launch", "change", "ImportError", "/log")
     failed: list[str] = []
 
@@ -223,11 +207,9 @@ def test_a_change_that_fails_there_is_tried_again_by_the_replication_alone(start
         return refused if len(failed) == 1 else PowerCut()
 
     world.fault = fault
-    with pytest.raises(PowerCut):
-        verdict(job, watch, world, slots=fleet("a", "b"))
-    world.fault = lambda *_: None
+    begun.cut(slots=fleet("a", "b"))
     before = len(world.requests)
-    report = verdict(job, watch, world, slots=fleet("a", "b"))
+    report = begun.run(slots=fleet("a", "b"))
     assert {request.purpose for request in world.requests[before:]} == {"replicate"}
     assert {machine_of(request) for request in world.requests[before:]} == set(failed)
     assert len(report.replicated_on) == 2

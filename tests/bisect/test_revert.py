@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 
 from perfbisect.bisect.documents import ReportDocument
-from perfbisect.bisect.job import amend
 from perfbisect.bisect.report import build_report
-from perfbisect.jobs.journal import read
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
 from perfbisect.model.change import Change
 from perfbisect.report.html import report_html
-from perfbisect.report.kind import Amendment
 from perfbisect.report.markdown import report_markdown
-from tests.fixtures.jobs import MakePlan, NewJob, Play
-from tests.jobs.world import PowerCut, Watch, World, history, kinds, verdict
+from tests.fixtures.jobs import Play, Start
+from tests.jobs.world import PowerCut, World, history
 
 LESS = Change("ee" * 20, "commit", 'Revert "Change 6"')
 
@@ -54,10 +51,10 @@ def revert_launches(report: ReportDocument) -> list[str]:
     return [x.change.id for x in report.launches if x.purpose == "revert"]
 
 
-def test_the_step_is_gone_with_its_culprit(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = world_of(), Watch()
-    job = new_job(plan_for(world, confirm_revert=True), watch, world)
-    report = verdict(job, watch, world, revert=taken)
+def test_the_step_is_gone_with_its_culprit(start: Start) -> None:
+    world = world_of()
+    begun = start(world, confirm_revert=True)
+    report = begun.run(revert=taken)
     assert report.outcome == "found"
     assert report.revert is not None
     assert (report.revert.left.id, report.revert.right.id) == (world.changes[-1].id, LESS.id)
@@ -67,10 +64,9 @@ def test_the_step_is_gone_with_its_culprit(plan_for: MakePlan, new_job: NewJob) 
     used = revert_launches(report)
     assert 4 <= len(used) <= 16
     assert used.count(LESS.id) == used.count(world.changes[-1].id)
-    assert kinds(job)[-2:] == ["revert", "verdict"]
+    assert begun.kinds[-2:] == ["revert", "verdict"]
     alone = world_of()
-    watch = Watch()
-    without = verdict(new_job(plan_for(alone), watch, alone), watch, alone)
+    without = start(alone).run()
     assert report.confirmed == without.confirmed, "nothing of it enters the search"
     assert report.beliefs == without.beliefs
     assert ReportDocument.model_validate_json(report.text()) == report
@@ -85,10 +81,10 @@ def test_something_else_may_keep_the_later_end_slow(play: Play) -> None:
     assert any("taking it back changes nothing there" in text for text in report.summary)
 
 
-def test_a_conflict_is_said_and_no_failure(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = world_of(), Watch()
-    job = new_job(plan_for(world, confirm_revert=True), watch, world)
-    report = verdict(job, watch, world, revert=lambda *_: "it does not revert cleanly: vllm/core.py")
+def test_a_conflict_is_said_and_no_failure(start: Start) -> None:
+    world = world_of()
+    begun = start(world, confirm_revert=True)
+    report = begun.run(revert=lambda *_: "it does not revert cleanly: vllm/core.py")
     assert report.outcome == "found"
     assert report.revert is None
     assert report.revert_note == "it does not revert cleanly: vllm/core.py"
@@ -109,8 +105,8 @@ def test_a_reverted_tree_that_does_not_work_is_said(play: Play, phase: str) -> N
     assert report.skips == ()
 
 
-def test_a_cut_in_the_middle_of_it_goes_on(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = world_of(), Watch()
+def test_a_cut_in_the_middle_of_it_goes_on(start: Start) -> None:
+    world = world_of()
     done: list[str] = []
 
     def cut(_: int, request: AttemptRequest) -> BaseException | None:
@@ -118,37 +114,35 @@ def test_a_cut_in_the_middle_of_it_goes_on(plan_for: MakePlan, new_job: NewJob) 
         return PowerCut() if done.count(LESS.id) == 2 and request.change.id == LESS.id else None
 
     world.fault = cut
-    job = new_job(plan_for(world, confirm_revert=True), watch, world)
-    with pytest.raises(PowerCut):
-        verdict(job, watch, world, revert=taken)
-    world.fault = lambda *_: None
-    report = verdict(job, watch, world, revert=lambda *_: pytest.fail("it was made before"))
+    begun = start(world, confirm_revert=True)
+    begun.cut(revert=taken)
+    report = begun.run(revert=lambda *_: pytest.fail("it was made before"))
     assert report.revert is not None
     assert [x.outcome for x in report.launches].count("abandoned") == 1
 
 
-def test_it_can_be_asked_of_a_finished_job(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = world_of(), Watch()
-    job = new_job(plan_for(world), watch, world)
-    first = verdict(job, watch, world)
+def test_it_can_be_asked_of_a_finished_job(start: Start) -> None:
+    world = world_of()
+    begun = start(world)
+    first = begun.run()
     assert first.revert is None
     assert first.revert_note == ""
-    amend(job, watch.tools(world), Amendment(confirm_revert=True))
-    again = verdict(job, watch, world, revert=taken)
+    begun.amend(confirm_revert=True)
+    again = begun.run(revert=taken)
     assert again.revert is not None
     assert again.culprit == first.culprit
 
 
-def test_the_budget_ends_it(plan_for: MakePlan, new_job: NewJob, play: Play) -> None:
-    world, watch = world_of(), Watch()
-    free = play(world, watch)
-    world, watch = world_of(), Watch()
-    job = new_job(plan_for(world, confirm_revert=True, budget=free.minutes.total + 2.5), watch, world)
-    report = verdict(job, watch, world, revert=taken)
+def test_the_budget_ends_it(start: Start, play: Play) -> None:
+    world = world_of()
+    free = play(world)
+    world = world_of()
+    begun = start(world, confirm_revert=True, budget=free.minutes.total + 2.5)
+    report = begun.run(revert=taken)
     assert report.outcome == "found"
     assert "is spent" in report.revert_note
     assert report.minutes.total <= free.minutes.total + 2.5
-    assert sum(event.kind == "verdict" for event in read(job.journal).events) == 1
+    assert sum(event.kind == "verdict" for event in begun.events) == 1
 
 
 def test_of_a_set_nothing_is_taken_back(play: Play) -> None:

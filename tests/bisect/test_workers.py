@@ -8,13 +8,11 @@ import pytest
 
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.jobs.events import JobNote, MachineBackoff
-from perfbisect.jobs.journal import read
-from perfbisect.jobs.replay import launches
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
-from tests.fixtures.jobs import MakePlan, NewJob, Play
-from tests.jobs.world import PowerCut, Watch, World, history, named, verdict
+from tests.fixtures.jobs import Play, Start
+from tests.jobs.world import PowerCut, World, history, named
 
 TWO = (Slot("one"), Slot("two"))
 FAILED = Failure("launch", "machine", "no memory", "/log")
@@ -29,12 +27,12 @@ def beside(_: AttemptRequest) -> None:
     time.sleep(0.003)
 
 
-def test_two_slots_name_the_planted_change(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = World(history(24).changes, slow=15, factor=1.3, hold=beside), Watch()
-    job = new_job(plan_for(world), watch, world)
-    report = verdict(job, watch, world, slots=TWO)
+def test_two_slots_name_the_planted_change(start: Start) -> None:
+    world = World(history(24).changes, slow=15, factor=1.3, hold=beside)
+    begun = start(world)
+    report = begun.run(slots=TWO)
     assert named(report) == world.changes[15].id
-    seen = launches(read(job.journal).events)
+    seen = begun.records
     measured = [x for x in seen if x.end == "finished"]
     assert {x.slot for x in measured} == {"one", "two"}
     for slot in ("one", "two"):
@@ -60,14 +58,15 @@ def test_a_slot_of_half_the_speed_is_no_step(play: Play, seed: int) -> None:
     assert report.confirmed.effect == pytest.approx(0.2, abs=0.1)
 
 
-def test_a_slot_that_the_machine_fails_is_left_and_the_other_goes_on(play: Play) -> None:
-    world, watch = World(history(12).changes, slow=5, hold=beside), Watch()
+def test_a_slot_that_the_machine_fails_is_left_and_the_other_goes_on(start: Start) -> None:
+    world = World(history(12).changes, slow=5, hold=beside)
     world.fault = lambda _, request: FAILED if name_of(request) == "two" else None
-    report = play(world, watch, slots=TWO, backoff=(0.0, 0.0))
+    begun = start(world)
+    report = begun.run(slots=TWO, backoff=(0.0, 0.0))
     assert named(report) == world.changes[5].id
     assert {x.slot for x in report.launches if x.outcome == "measured"} == {"one"}
-    assert {n.slot for n in watch.notices if isinstance(n, MachineBackoff)} == {"two"}
-    notes = [n.text for n in watch.notices if isinstance(n, JobNote)]
+    assert {n.slot for n in begun.watch.notices if isinstance(n, MachineBackoff)} == {"two"}
+    notes = [n.text for n in begun.watch.notices if isinstance(n, JobNote)]
     assert any("on slot two: continuing without it" in text for text in notes)
     assert report.skips == ()
 
@@ -79,39 +78,35 @@ def test_slots_that_all_fail_end_the_job(play: Play) -> None:
         play(world, slots=TWO, backoff=(0.0,))
 
 
-def test_power_lost_with_two_launches_under_way_costs_those_two(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = World(history(12).changes, slow=5, hold=beside), Watch()
+def test_power_lost_with_two_launches_under_way_costs_those_two(start: Start) -> None:
+    world = World(history(12).changes, slow=5, hold=beside)
     world.fault = lambda n, _: PowerCut() if n >= 5 else None
-    job = new_job(plan_for(world), watch, world)
-    with pytest.raises(PowerCut):
-        verdict(job, watch, world, slots=TWO)
-    opened = [x for x in launches(read(job.journal).events) if x.end is None]
+    begun = start(world)
+    begun.cut(slots=TWO)
+    opened = [x for x in begun.records if x.end is None]
     assert 1 <= len(opened) <= 2
     world.fault = lambda *_: None
-    report = verdict(job, watch, world, slots=TWO)
-    assert {x.token for x in opened} <= {token for token, _, _ in watch.stopped}
+    report = begun.run(slots=TWO)
+    assert {x.token for x in opened} <= {token for token, _, _ in begun.watch.stopped}
     assert named(report) == world.changes[5].id
     assert {x.attempt for x in report.launches if x.reason == "perfbisect ended during it"} == {
         x.attempt_id for x in opened
     }
 
 
-def test_a_job_of_two_slots_is_resumed_on_one(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = World(history(12).changes, slow=5, hold=beside), Watch()
+def test_a_job_of_two_slots_is_resumed_on_one(start: Start) -> None:
+    world = World(history(12).changes, slow=5, hold=beside)
     world.fault = lambda n, _: PowerCut() if n == 9 else None
-    job = new_job(plan_for(world), watch, world)
-    with pytest.raises(PowerCut):
-        verdict(job, watch, world, slots=TWO)
-    report = verdict(job, watch, world, slots=TWO[:1])
+    begun = start(world)
+    begun.cut(slots=TWO)
+    report = begun.run(slots=TWO[:1])
     assert named(report) == world.changes[5].id
 
 
 @pytest.mark.parametrize("is_blamed", [False, True])
-def test_an_interruption_of_one_ends_the_other_too(
-    plan_for: MakePlan, new_job: NewJob, is_blamed: bool
-) -> None:
+def test_an_interruption_of_one_ends_the_other_too(start: Start, is_blamed: bool) -> None:
     """One attempt is asked to stop; the other is interrupted, or comes back failed as its processes ended."""
-    world, watch = World(history(12).changes, slow=5), Watch()
+    world = World(history(12).changes, slow=5)
     ended: list[str] = []
 
     def hold(request: AttemptRequest) -> None:
@@ -130,14 +125,14 @@ def test_an_interruption_of_one_ends_the_other_too(
     world.hold = hold
     blame = Failure("bench", "change", "the server is gone")
     world.fault = lambda _, request: blame if name_of(request) == "two" else None
-    job = new_job(plan_for(world), watch, world)
+    begun = start(world)
     with pytest.raises(Interrupted):
-        verdict(job, watch, world, slots=TWO)
+        begun.run(slots=TWO)
     assert ended == [request.id for request in world.requests if name_of(request) == "two"]
     if not is_blamed:
-        ends = [x.end for x in launches(read(job.journal).events)]
+        ends = [x.end for x in begun.records]
         assert ends == [None, None], "both are measured again"
     world.hold, world.fault = lambda _: None, lambda *_: None
-    report = verdict(job, watch, world, slots=TWO)
+    report = begun.run(slots=TWO)
     assert report.culprit is not None
     assert {x.outcome for x in report.launches} == {"measured", "abandoned"}

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from perfbisect.bisect.plan import BisectPlan
 from perfbisect.errors import MachineError
 from perfbisect.jobs.events import JobNote
-from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import read
-from perfbisect.jobs.replay import Timeline, launches
+from perfbisect.jobs.replay import Timeline
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure, Fault, Phase
 from perfbisect.model.change import Change
-from tests.fixtures.jobs import MakePlan
-from tests.jobs.world import PowerCut, Watch, World, history, kinds, no_file_above, verdict
+from tests.fixtures.jobs import Start
+from tests.jobs.world import PowerCut, World, history, no_file_above
 
-NewJob = Callable[[BisectPlan, Watch, World], Job]
 REFUSES = Failure("launch", "change", "it ended with exit code 1", "/log")
 MIDNIGHT = datetime(2026, 1, 2, tzinfo=timezone.utc)
 
@@ -45,28 +40,25 @@ class SetBack:
         )
 
 
-def test_a_clock_that_is_set_back_changes_nothing(plan_for: MakePlan, new_job: NewJob) -> None:
-    calm, watch = World(history(12).changes, slow=7, factor=1.3), Watch()
-    undisturbed = verdict(new_job(plan_for(calm), watch, calm), watch, calm)
-    world, watch = World(history(12).changes, slow=7, factor=1.3), Watch()
-    job = new_job(plan_for(world), watch, world)
-    report = verdict(job, watch, world, clock=SetBack())
-    times = [event.time for event in read(job.journal).events]
+def test_a_clock_that_is_set_back_changes_nothing(start: Start) -> None:
+    calm = World(history(12).changes, slow=7, factor=1.3)
+    undisturbed = start(calm).run()
+    world = World(history(12).changes, slow=7, factor=1.3)
+    begun = start(world)
+    report = begun.run(clock=SetBack())
+    times = [event.time for event in begun.events]
     assert times != sorted(times), "the events' times do go backwards"
     assert report.beliefs == undisturbed.beliefs
     assert report.culprit == undisturbed.culprit
     assert [x.at for x in report.launches] == [x.at for x in undisturbed.launches]
 
 
-def test_minutes_go_on_over_an_interruption_whatever_the_clock_says(
-    plan_for: MakePlan, new_job: NewJob
-) -> None:
-    world, watch = World(history(12).changes, slow=7, factor=1.3), Watch()
+def test_minutes_go_on_over_an_interruption_whatever_the_clock_says(start: Start) -> None:
+    world = World(history(12).changes, slow=7, factor=1.3)
     world.fault = lambda n, _: PowerCut() if n == 4 else None
-    job = new_job(plan_for(world), watch, world)
-    with pytest.raises(PowerCut):
-        verdict(job, watch, world)
-    seen = launches(read(job.journal).events)
+    begun = start(world)
+    begun.cut()
+    seen = begun.records
     began = datetime.fromisoformat(seen[-2].started_at)
     reached = (seen[-2].at or 0.0) + seen[-2].minutes
     for now, passed in (
@@ -77,9 +69,9 @@ def test_minutes_go_on_over_an_interruption_whatever_the_clock_says(
         assert line.minutes() == pytest.approx(reached + passed)
 
 
-def test_an_end_that_flaps_is_no_skip(plan_for: MakePlan, new_job: NewJob) -> None:
+def test_an_end_that_flaps_is_no_skip(start: Start) -> None:
     """The bad end, which is the culprit, does not start every other time once it has been measured."""
-    world, watch = World(history(12).changes, slow=11, factor=1.25, tau=0.03), Watch()
+    world = World(history(12).changes, slow=11, factor=1.25, tau=0.03)
     tries: list[int] = []
 
     def flap(_: int, request: AttemptRequest) -> Failure | None:
@@ -89,7 +81,7 @@ def test_an_end_that_flaps_is_no_skip(plan_for: MakePlan, new_job: NewJob) -> No
         return REFUSES if len(tries) % 2 == 0 else None
 
     world.fault = flap
-    report = verdict(new_job(plan_for(world), watch, world), watch, world)
+    report = start(world).run()
     assert len(tries) > 2
     assert report.outcome == "found"
     assert report.culprit is not None
@@ -97,40 +89,36 @@ def test_an_end_that_flaps_is_no_skip(plan_for: MakePlan, new_job: NewJob) -> No
     assert report.skips == ()
 
 
-def test_a_disk_that_is_full_when_the_journal_is_written(plan_for: MakePlan, new_job: NewJob) -> None:
+def test_a_disk_that_is_full_when_the_journal_is_written(start: Start) -> None:
     """The kernel refuses the journal's line; the attempt is on disk already and is taken up on resume."""
-    world, watch = World(history(12).changes, slow=7, factor=1.3), Watch()
-    job = new_job(plan_for(world), watch, world)
+    world = World(history(12).changes, slow=7, factor=1.3)
+    begun = start(world)
     world.fault = lambda n, _: PowerCut() if n == 3 else None
-    with pytest.raises(PowerCut):
-        verdict(job, watch, world)
-    world.fault = lambda *_: None
-    size = job.journal.stat().st_size
-    attempt = max(path.stat().st_size for path in job.path.glob("attempts/*/attempt.json"))
+    begun.cut()
+    size = begun.job.journal.stat().st_size
+    attempt = max(path.stat().st_size for path in begun.job.path.glob("attempts/*/attempt.json"))
     room = size + 1200
     assert attempt < room
     with no_file_above(room), pytest.raises(MachineError, match="File too large") as caught:
-        verdict(job, watch, world)
-    assert f"perfbisect resume {job.id}" in str(caught.value.next_step)
+        begun.run()
+    assert f"perfbisect resume {begun.job.id}" in str(caught.value.next_step)
     measured = len(world.requests)
-    report = verdict(job, watch, world)
+    report = begun.run()
     assert report.culprit is not None
     assert report.culprit.id == world.changes[7].id
-    assert any(isinstance(n, JobNote) and "had ended: taken from" in n.text for n in watch.notices)
+    assert any(isinstance(n, JobNote) and "had ended: taken from" in n.text for n in begun.watch.notices)
     assert len(world.requests) > measured
     assert [x.outcome for x in report.launches].count("abandoned") == 1, "the one of the power cut"
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_three_hundred_commits_of_which_thirty_per_cent_cannot_be_served(
-    plan_for: MakePlan, new_job: NewJob, seed: int
-) -> None:
+def test_three_hundred_commits_of_which_thirty_per_cent_cannot_be_served(start: Start, seed: int) -> None:
     draw = random.Random(seed)
     slow = draw.randrange(60, 240)
     skips = {i for i in range(1, 299) if draw.random() < 0.3} - {slow, slow - 1}
-    world, watch = World(history_of(300), slow=slow, factor=1.25, seed=seed), Watch()
+    world = World(history_of(300), slow=slow, factor=1.25, seed=seed)
     world.fault = lambda _, request: REFUSES if place(world, request) in skips else None
-    report = verdict(new_job(plan_for(world), watch, world), watch, world)
+    report = start(world).run()
     assert report.outcome == "found"
     assert report.culprit is not None
     assert report.culprit.id == world.changes[slow].id
@@ -148,17 +136,15 @@ TEMPTING = "by rule: void; the machine failed; the client failed; No space left 
 
 @pytest.mark.parametrize("phase", ["build", "launch", "bench"])
 @pytest.mark.parametrize("fault", ["machine", "client", "change"])
-def test_reason_of_a_failure_decides_nothing(
-    plan_for: MakePlan, new_job: NewJob, phase: Phase, fault: Fault
-) -> None:
+def test_reason_of_a_failure_decides_nothing(start: Start, phase: Phase, fault: Fault) -> None:
     """Launches, waits and events are the same, whatever the reasons of the failures say."""
 
     def decisions(reason: str) -> tuple[list[str], list[str], list[float], str]:
-        world, watch = World(history(12).changes, slow=5), Watch()
+        world = World(history(12).changes, slow=5)
         failure = Failure(phase, fault, reason, "/log", "machine_failed")
         world.fault = lambda n, _: failure if n in (3, 6) else None
-        job = new_job(plan_for(world), watch, world)
-        report = verdict(job, watch, world)
-        return [r.change.id for r in world.requests], kinds(job), watch.waits, report.outcome
+        begun = start(world)
+        report = begun.run()
+        return [r.change.id for r in world.requests], begun.kinds, begun.watch.waits, report.outcome
 
     assert decisions("x") == decisions(TEMPTING)
