@@ -53,17 +53,15 @@ from perfbisect.errors import (
     ServerError,
     UsageError,
 )
-from perfbisect.jobs.documents import launch_document
-from perfbisect.jobs.events import EventListener, JobEnded, LaunchEnded
+from perfbisect.jobs.events import EventListener, JobEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.loop import Failures
+from perfbisect.jobs.loop import Failures, launch_ended
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.jobs.replay import (
     JournalReplay,
     LaunchRecord,
     launches,
-    lost_minutes,
     require_comparable,
     retry_due,
 )
@@ -302,9 +300,8 @@ def _report_launch(
     ended: LaunchRecord, records: Sequence[LaunchRecord], plan: BisectPlan, sink: EventListener
 ) -> None:
     """Send an ended launch, and the candidates once both ends were measured."""
-    positions, used = plan.positions, sum(x.minutes for x in records)
-    document = launch_document(ended, positions[ended.position].change, plan.ref)
-    launch = LaunchEnded(document, plan.ref.metric.unit, used, plan.budget, lost_minutes(records))
+    positions = plan.positions
+    launch = launch_ended(ended, positions[ended.position].change, plan.ref, records, plan.budget)
     both_ends = {0, plan.last} <= {x.position for x in records if x.end == "finished"}
     beliefs = beliefs_after(plan, records) if both_ends else None
     if beliefs is None:

@@ -12,6 +12,7 @@ from perfbisect.bisect.result import BisectResult
 from perfbisect.common.quantities import percent
 from perfbisect.jobs.commands import follow_up_command, git_command
 from perfbisect.jobs.replay import LaunchRecord
+from perfbisect.stats.ab_test import AbVerdict
 
 _MOST_PACKAGES = 6
 _MOST_LEADING = 3
@@ -154,7 +155,7 @@ def _step_direction(plan: BisectPlan) -> str:
     return "worse" if plan.direction == "regression" else "better"
 
 
-def _size(comparison: Comparison) -> str:
+def _size(comparison: Comparison | AbVerdict) -> str:
     interval = f"95 % interval {percent(comparison.low)} to {percent(comparison.high)}"
     return f"{percent(comparison.effect)} ({interval})"
 
@@ -308,7 +309,6 @@ def _revert(result: BisectResult) -> Iterator[str]:
     if verdict is None or math.isnan(verdict.effect):
         yield f"{last} with the culprit taken back: not measured to a whole block.{stopped}"
         return
-    interval = f"95 % interval {percent(verdict.low)} to {percent(verdict.high)}"
     meaning = {
         "improvement": "the step is gone with it",
         "same": "taking it back changes nothing there: something else keeps the later end where it is",
@@ -316,7 +316,7 @@ def _revert(result: BisectResult) -> Iterator[str]:
         "inconclusive": "this does not settle whether the step is gone with it",
     }[verdict.word]
     yield (
-        f"{last} with the culprit taken back: {percent(verdict.effect)} ({interval}) over "
+        f"{last} with the culprit taken back: {_size(verdict)} over "
         f"{_fresh_launches(verdict.launches // 2)} a side: {meaning}.{stopped}"
     )
 

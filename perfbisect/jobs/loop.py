@@ -17,6 +17,7 @@ from perfbisect.jobs.runner import JobContext, LaunchRequest, launch_started
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Attempt
+from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 
 _Result = TypeVar("_Result")
@@ -130,6 +131,18 @@ class Failures:
         return failure.log if failure and failure.log else str(self.job.path / launch.folder)
 
 
+def launch_ended(
+    ended: LaunchRecord,
+    change: Change,
+    metric: MetricRef,
+    records: Sequence[LaunchRecord],
+    budget: float,
+) -> LaunchEnded:
+    """The event for an ended launch, with the minutes of all of them."""
+    used, unit = sum(launch.minutes for launch in records), metric.metric.unit
+    return LaunchEnded(launch_document(ended, change, metric), unit, used, budget, lost_minutes(records))
+
+
 @dataclass(frozen=True)
 class LaunchPolicy:
     """Decides the launches of a job, one at a time."""
@@ -218,10 +231,7 @@ class PolicyLaunches:
                 # A resumed job must not count it.
                 self._journal.append("discarded", {"attempt": attempt_id, "reason": error.message})
                 raise
-        document = launch_document(ended, order.change, policy.metric)
-        used = sum(launch.minutes for launch in records)
-        unit, lost = policy.metric.metric.unit, lost_minutes(records)
-        self._tools.sink(LaunchEnded(document, unit, used, policy.budget, lost))
+        self._tools.sink(launch_ended(ended, order.change, policy.metric, records, policy.budget))
         if ended.refused and (not ended.built or self._retried is not None):
             raise self.failures.broken(ended, order.side or order.change.short, policy.advice)
         self.failures.after(ended)
