@@ -68,15 +68,12 @@ def group_hunks(diff: CommitDiff) -> tuple[tuple[HunkGroup, ...], tuple[LeftOutF
             continue
         plain = _Facts.of(file.path, file.after).plain
         for hunk in file.hunks:
-            if (
-                plain
-                and not file.is_whole
-                and _Facts.of(file.path, file.without({hunk.index})).plain == plain
-            ):
+            is_split = plain and not file.is_whole
+            if is_split and _Facts.of(file.path, file.without({hunk.index})).plain == plain:
                 left_out.setdefault(file.path, LeftOutFile(file.path, "comments"))
-                continue
-            key = hunk.function or f":{hunk.index}" if file.is_python else ""
-            clusters.setdefault((file.path, key), []).append(hunk)
+            else:
+                key = hunk.function or f":{hunk.index}" if file.is_python else ""
+                clusters.setdefault((file.path, key), []).append(hunk)
     merged = _Merger(diff, [tuple(hunks) for hunks in clusters.values()]).merged()
     return tuple(HunkGroup(hunks) for hunks in merged), tuple(left_out.values())
 
@@ -125,13 +122,7 @@ class _Facts:
 def _plain(tree: ast.Module) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if (
-                isinstance(first, ast.Expr)
-                and isinstance(first.value, ast.Constant)
-                and isinstance(first.value.value, str)
-            ):
-                node.body = node.body[1:]
+            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
     return ast.dump(tree)
 
 
@@ -231,33 +222,23 @@ class _Merger:
         """Clusters that could mend a problem: of the same file, or with the name in their lines."""
         if kind == "syntax":
             lines = [hunk.new_start for hunk in cluster if hunk.path == place]
-            apart = {
-                index: min(
-                    (
-                        abs(hunk.new_start - x)
-                        for hunk in self.clusters[index]
-                        for x in lines
-                        if hunk.path == place
-                    ),
-                    default=-1,
-                )
-                for index in others
-            }
-            return sorted((index for index in others if apart[index] >= 0), key=lambda index: apart[index])
+            distances: dict[int, int] = {}
+            for index in others:
+                starts = [hunk.new_start for hunk in self.clusters[index] if hunk.path == place]
+                if starts and lines:
+                    distances[index] = min(abs(start - line) for start in starts for line in lines)
+            return sorted(distances, key=lambda index: distances[index])
         words = {part.encode() for part in name.split(".")}
         return [
             index
             for index in others
-            if any(words <= self._words(hunk) or self._is_file(hunk, name) for hunk in self.clusters[index])
+            if any(words <= self._words(hunk) or _is_module(hunk.path, name) for hunk in self.clusters[index])
         ]
 
     def _words(self, hunk: DiffHunk) -> set[bytes]:
         file = self.diff.by_path[hunk.path]
         lines = (*file.old_lines(hunk), *file.new_lines(hunk))
         return {word for line in lines for word in _WORD.findall(line)}
-
-    def _is_file(self, hunk: DiffHunk, name: str) -> bool:
-        return _is_module(hunk.path, name)
 
     def _problems(self, hunks: Collection[DiffHunk]) -> frozenset[tuple[str, str, str]]:
         """What does not compile or is missing with hunks taken back: (kind, path, name)."""
@@ -305,16 +286,18 @@ def _is_module(path: str, module: str) -> bool:
     return "." in module and (dotted == module or dotted.endswith(f".{module}"))
 
 
+_WHY_LEFT_OUT: Mapping[LeftOutReason, str] = {
+    "test": "tests",
+    "documentation": "documentation and examples",
+    "comments": "comments and docstrings",
+    "link": "links and submodules",
+    "mode": "permissions or a name alone",
+}
+
+
 def left_out_texts(files: Iterable[LeftOutFile]) -> tuple[str, ...]:
     """What is left out and why, a line a reason."""
-    why: Mapping[LeftOutReason, str] = {
-        "test": "tests",
-        "documentation": "documentation and examples",
-        "comments": "comments and docstrings",
-        "link": "links and submodules",
-        "mode": "permissions or a name alone",
-    }
     grouped: dict[LeftOutReason, list[str]] = {}
     for file in files:
         grouped.setdefault(file.reason, []).append(file.path)
-    return tuple(f"{why[reason]}: {', '.join(paths)}" for reason, paths in grouped.items())
+    return tuple(f"{_WHY_LEFT_OUT[reason]}: {', '.join(paths)}" for reason, paths in grouped.items())

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from perfbisect.changes.git import Repository
-from perfbisect.changes.revert import ConflictError, FileState, edit_files
+from perfbisect.changes.revert import File, edit_files, first_parent
 from perfbisect.model.change import Change
 
 _HEADER = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.M)
@@ -134,26 +134,23 @@ def read_diff(repository: Repository, commit: Change) -> CommitDiff:
     Raises:
         ConflictError: it is the first commit.
     """
-    parents = repository.records("-1", commit.source)[0].parents
-    if not parents:
-        raise ConflictError(f"{commit.short} is the first commit: there is nothing before it")
-    rows = list(_raw_rows(repository, parents[0], commit.source))
-    blobs = [
+    parent = first_parent(repository, commit)
+    rows = list(_changed_files(repository, parent, commit.source))
+    regular = [
         blob
-        for row in rows
-        for mode, blob in ((row.old_mode, row.before), (row.mode, row.after))
+        for file, before, after in rows
+        for mode, blob in ((file.old_mode, before), (file.mode, after))
         if mode in _REGULAR
     ]
-    contents = dict(repository.contents(dict.fromkeys(blobs))) if blobs else {}
+    contents = dict(repository.contents(dict.fromkeys(regular)))
     files = []
-    for row in rows:
-        before = contents.get(row.before) if row.old_mode in _REGULAR else None
-        after = contents.get(row.after) if row.mode in _REGULAR else None
-        file = CommitFile(row.path, row.old_path, before, after, row.old_mode, row.mode)
-        if {row.old_mode, row.mode} <= {*_REGULAR, _NOTHING}:
-            file = _with_hunks(file, _hunks(repository, row, file))
+    for file, *blobs in rows:
+        if {file.old_mode, file.mode} <= {*_REGULAR, _NOTHING}:
+            before, after = map(contents.get, blobs)
+            file = replace(file, before=before, after=after)
+            file = replace(file, hunks=tuple(_hunks(repository, file, *blobs)))
         files.append(file)
-    return CommitDiff(commit.source, parents[0], tuple(sorted(files, key=lambda file: file.path)))
+    return CommitDiff(commit.source, parent, tuple(sorted(files, key=lambda file: file.path)))
 
 
 def revert_hunks(
@@ -164,13 +161,13 @@ def revert_hunks(
     Raises:
         ConflictError: that changes nothing.
     """
-    states: dict[str, FileState | None] = {}
+    files: dict[str, File | None] = {}
     for path, content in diff.without(reverted).items():
         file = diff.by_path[path]
         mode = file.mode if file.mode in _REGULAR else file.old_mode
-        states[path] = None if content is None else FileState(mode, content)
+        files[path] = None if content is None else (mode, content)
     head = commit.unswapped
-    return edit_files(repository, head, states, f"{len(set(reverted))} hunks taken back").swapped(commit.pips)
+    return edit_files(repository, head, files, f"{len(set(reverted))} hunks taken back").swapped(commit.pips)
 
 
 def hunk_patch(repository: Repository, commit: Change, reverted: Change) -> bytes:
@@ -180,55 +177,36 @@ def hunk_patch(repository: Repository, commit: Change, reverted: Change) -> byte
     ).stdout
 
 
-@dataclass(frozen=True)
-class _RawRow:
-    path: str
-    old_path: str
-    before: str
-    after: str
-    old_mode: str
-    mode: str
-
-
-def _raw_rows(repository: Repository, parent: str, commit: str) -> Iterator[_RawRow]:
+def _changed_files(repository: Repository, parent: str, commit: str) -> Iterator[tuple[CommitFile, str, str]]:
+    """Files without their content, and the object names of both sides."""
     words = repository.text("diff-tree", "-r", "-z", "-M50%", "--no-commit-id", parent, commit).split("\0")
     at = 0
     while at < len(words) - 1:
         old_mode, mode, before, after, status = words[at].lstrip(":").split()
-        renamed = status[0] in "RC"
-        old_path, path = words[at + 1], words[at + 2] if renamed else words[at + 1]
-        yield _RawRow(path, old_path, before, after, old_mode, mode)
-        at += 3 if renamed else 2
+        paths = words[at + 1 : at + 3] if status[0] in "RC" else words[at + 1 : at + 2]
+        yield CommitFile(paths[-1], paths[0], None, None, old_mode, mode), before, after
+        at += 1 + len(paths)
 
 
-def _hunks(repository: Repository, row: _RawRow, file: CommitFile) -> tuple[DiffHunk, ...]:
+def _hunks(repository: Repository, file: CommitFile, before: str, after: str) -> Iterator[DiffHunk]:
+    """The hunks of a file with these object names, each with the function that encloses it."""
     if file.is_whole:
-        counts = [
-            len(_lines(side)) if side and not _is_binary(side) else 0 for side in (file.before, file.after)
-        ]
-        return (DiffHunk(file.path, 0, min(1, counts[0]), counts[0], min(1, counts[1]), counts[1]),)
-    if row.before == row.after:
-        return ()
-    # Every option that a user's configuration could set is set: equal commits have equal hunks.
-    text = repository.run(
-        "diff", "--no-ext-diff", "--no-textconv", "--no-color", "-U0", "--inter-hunk-context=0", "--text",
-        "--diff-algorithm=histogram", "--indent-heuristic", "--ignore-submodules=none", row.before, row.after,
-    ).stdout  # fmt: skip
-    found = []
-    for index, match in enumerate(_HEADER.finditer(text)):
-        old_start, old_count, new_start, new_count = (
-            1 if number is None else int(number) for number in match.groups()
-        )
-        found.append(DiffHunk(file.path, index, old_start, old_count, new_start, new_count))
-    return tuple(found)
-
-
-def _with_hunks(file: CommitFile, hunks: tuple[DiffHunk, ...]) -> CommitFile:
-    """The file with its hunks, each with the function that encloses it."""
-    if file.is_python and not file.is_whole:
-        scopes = [function_ranges(side) for side in (file.before, file.after)]
-        hunks = tuple(_in_function(hunk, *scopes) for hunk in hunks)
-    return CommitFile(file.path, file.old_path, file.before, file.after, file.old_mode, file.mode, hunks)
+        sides = (file.before, file.after)
+        old, new = (len(_lines(side)) if side and not _is_binary(side) else 0 for side in sides)
+        yield DiffHunk(file.path, 0, min(1, old), old, min(1, new), new)
+    elif before != after:
+        # Every option that a user's configuration could set is set: equal commits have equal hunks.
+        text = repository.run(
+            "diff", "--no-ext-diff", "--no-textconv", "--no-color", "-U0", "--inter-hunk-context=0", "--text",
+            "--diff-algorithm=histogram", "--indent-heuristic", "--ignore-submodules=none", before, after,
+        ).stdout  # fmt: skip
+        scopes = [function_ranges(side) if file.is_python else [] for side in (file.before, file.after)]
+        for index, match in enumerate(_HEADER.finditer(text)):
+            removed_at, removed, added_at, added = (int(number or 1) for number in match.groups())
+            # What it added is in a function, or what it removed where it added nothing.
+            start, count, ranges = (added_at, added, scopes[1]) if added else (removed_at, removed, scopes[0])
+            around = (name for first, last, name in ranges if first <= start and start + count - 1 <= last)
+            yield DiffHunk(file.path, index, removed_at, removed, added_at, added, next(around, ""))
 
 
 FunctionRange = tuple[int, int, str]
@@ -258,18 +236,6 @@ def function_ranges(source: bytes | None) -> list[FunctionRange]:
 
     visit(tree.body, "")
     return found
-
-
-def _in_function(hunk: DiffHunk, before: list[FunctionRange], after: list[FunctionRange]) -> DiffHunk:
-    """The hunk with the function that encloses what it added, or what it removed where it added nothing."""
-    scopes, start, count = after, hunk.new_start, hunk.new_count
-    if not count:
-        scopes, start, count = before, hunk.old_start, hunk.old_count
-    function = next(
-        (name for first, last, name in scopes if first <= start and start + count - 1 <= last), ""
-    )
-    values = (hunk.path, hunk.index, hunk.old_start, hunk.old_count, hunk.new_start, hunk.new_count)
-    return DiffHunk(*values, function)
 
 
 def _is_binary(content: bytes | None) -> bool:

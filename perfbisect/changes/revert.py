@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfbisect.changes.git import Repository, error_text
@@ -25,22 +26,25 @@ class ConflictError(RevisionError):
     """A commit cannot be taken out of another, or a patch not be applied."""
 
 
+def first_parent(repository: Repository, commit: Change) -> str:
+    """The first parent of a commit; ConflictError if it has none."""
+    parents = repository.records("-1", commit.source)[0].parents
+    if not parents:
+        raise ConflictError(f"{commit.short} is the first commit: there is nothing before it")
+    return parents[0]
+
+
 def revert_commit(repository: Repository, head: Change, culprit: Change) -> Change:
     """``head`` with what ``culprit`` changed taken back; of a merge, what it brought to its first parent.
 
     Raises:
         ConflictError: it does not revert cleanly, or nothing of it is left.
     """
-    parents = repository.records("-1", culprit.id)[0].parents
-    if not parents:
-        raise ConflictError(f"{culprit.short} is the first commit: there is nothing before it")
-    writer = _object_writer(repository)
-    tree = writer.revert(head.id, culprit.id, parents[0])
-    if tree == repository.tree_id(head.id, ""):
-        raise ConflictError(f"nothing of {culprit.short} is left in {head.short}")
+    parent, writer = first_parent(repository, culprit), _object_writer(repository)
+    tree = writer.revert(head.id, culprit.id, parent)
     subject = f'Revert "{culprit.subject}"'
-    sha = writer.commit(tree, (head.id,), f"{subject}\n\nThis reverts commit {culprit.id}.\n", head.date)
-    return Change(sha, "commit", subject, head.date, "perfbisect")
+    body, unchanged = f"\nThis reverts commit {culprit.id}.\n", f"nothing of {culprit.short} is left in"
+    return replace(writer.child(head, tree, subject, unchanged, body), author="perfbisect")
 
 
 def apply_patch(repository: Repository, head: Change, patch: bytes, name: str) -> Change:
@@ -50,35 +54,21 @@ def apply_patch(repository: Repository, head: Change, patch: bytes, name: str) -
         ConflictError: it does not apply, or changes nothing.
     """
     writer = _object_writer(repository)
-    tree = writer.apply(head.id, patch, "it does not apply")
-    if tree == repository.tree_id(head.id, ""):
-        raise ConflictError(f"it changes nothing of {head.short}")
-    subject = f"{head.subject} + {name}"
-    return Change(writer.commit(tree, (head.id,), f"{subject}\n", head.date), "commit", subject, head.date)
+    return writer.child(head, writer.apply(head.id, patch, "it does not apply"), f"{head.subject} + {name}")
 
 
-@dataclass(frozen=True)
-class FileState:
-    """Mode and content of a file of a commit."""
-
-    mode: str
-    content: bytes
+File = tuple[str, bytes]
+"""Mode and content of a file of a commit."""
 
 
-def edit_files(
-    repository: Repository, head: Change, files: Mapping[str, FileState | None], name: str
-) -> Change:
+def edit_files(repository: Repository, head: Change, files: Mapping[str, File | None], name: str) -> Change:
     """``head`` with files replaced, or deleted where there is None; ``name`` is what it is called.
 
     Raises:
         ConflictError: that changes nothing.
     """
     writer = _object_writer(repository)
-    tree = writer.edit(head.id, files)
-    if tree == repository.tree_id(head.id, ""):
-        raise ConflictError(f"it changes nothing of {head.short}")
-    subject = f"{head.subject} + {name}"
-    return Change(writer.commit(tree, (head.id,), f"{subject}\n", head.date), "commit", subject, head.date)
+    return writer.child(head, writer.edit(head.id, files), f"{head.subject} + {name}")
 
 
 def _object_writer(repository: Repository) -> _ObjectWriter:
@@ -114,10 +104,8 @@ class _ObjectWriter:
         return words[0].strip()
 
     def apply(self, head: str, patch: bytes, refused: str) -> str:
-        """The tree of ``head`` with a patch applied, in an index of our own."""
-        with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
-            index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
-            self._done("read-tree", head, env=index)
+        """The tree of ``head`` with a patch applied."""
+        with self._index_of(head) as index:
             done = self._git("apply", "--cached", "-", stdin=patch, env=index)
             if done.returncode:
                 errors = done.stderr.decode(errors="replace")
@@ -125,21 +113,34 @@ class _ObjectWriter:
                 raise ConflictError(f"{refused}: {', '.join([*files][:5]) or error_text(done)}")
             return self._done("write-tree", env=index)
 
-    def edit(self, head: str, files: Mapping[str, FileState | None]) -> str:
-        """The tree of ``head`` with files replaced or deleted, in an index of our own."""
-        rows = []
-        # Deletions first: a file may take the place of a folder.
-        for path, state in sorted(files.items(), key=lambda item: (item[1] is not None, item[0])):
-            blob = "0" * len(head)
-            if state is not None:
-                blob = self._done("hash-object", "-w", "--stdin", "--no-filters", stdin=state.content)
-            rows.append(f"{state.mode if state else 0} {blob}\t{path}\0")
-        with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
-            index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
-            self._done("read-tree", head, env=index)
+    def edit(self, head: str, files: Mapping[str, File | None]) -> str:
+        """The tree of ``head`` with files replaced or deleted."""
+        deleted = (f"0 {'0' * len(head)}\t{path}\0" for path in sorted(files) if files[path] is None)
+        rows = [*deleted]  # first: a file may take the place of a folder
+        for path, (mode, content) in sorted((path, file) for path, file in files.items() if file):
+            blob = self._done("hash-object", "-w", "--stdin", "--no-filters", stdin=content)
+            rows.append(f"{mode} {blob}\t{path}\0")
+        with self._index_of(head) as index:
             text = "".join(rows).encode(errors="surrogateescape")
             self._done("update-index", "-z", "--index-info", stdin=text, env=index)
             return self._done("write-tree", env=index)
+
+    @contextmanager
+    def _index_of(self, head: str) -> Iterator[dict[str, str]]:
+        """Variables of an index of our own that holds the files of a commit."""
+        with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
+            index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+            self._done("read-tree", head, env=index)
+            yield index
+
+    def child(
+        self, head: Change, tree: str, subject: str, unchanged: str = "it changes nothing of", body: str = ""
+    ) -> Change:
+        """A commit above ``head``; ConflictError, which says what is ``unchanged``, if its tree is equal."""
+        if tree == self.repository.tree_id(head.id, ""):
+            raise ConflictError(f"{unchanged} {head.short}")
+        sha = self.commit(tree, (head.id,), f"{subject}\n{body}", head.date)
+        return Change(sha, "commit", subject, head.date)
 
     def commit(self, tree: str, parents: tuple[str, ...], message: str, date: str) -> str:
         """Make a commit with a fixed author and time."""
