@@ -122,7 +122,8 @@ class _Facts:
 def _plain(tree: ast.Module) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
+            first = 0 if ast.get_docstring(node, clean=False) is None else 1
+            node.body = node.body[first:]
     return ast.dump(tree)
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from perfbisect.common.digests import environment_key
 from perfbisect.errors import BuildError, FaultCode
@@ -105,6 +105,25 @@ class Builder(ABC):
     def notes(self) -> tuple[str, ...]:
         """Lines for the user before the first launch; call it after ``prepare``."""
         return ()
+
+
+class BuildSite(Protocol):
+    """Machines that build environments for the cache of this one."""
+
+    def prepare(self, changes: Iterable[Change]) -> None:
+        """Note changes that will be asked for: a builder there looks them up together, as one here does."""
+        ...
+
+    def build(self, spec: str, change: Change, key: str, *, log: Path, timeout: float) -> float:
+        """Build an environment, and bring it and what it stands on into the cache; returns its seconds.
+
+        ``key``: of the environment here, which that of the other machine must equal. ``timeout``: seconds.
+
+        Raises:
+            BuildError: it does not build, or its health check fails; the log has the output.
+            MachineError: the machine does not answer, or would build another environment.
+        """
+        ...
 
 
 class SelectingBuilder(Builder):

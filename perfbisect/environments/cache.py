@@ -231,20 +231,15 @@ class EnvironmentCache:
         environment = self.find(key)
         if environment is not None:
             return environment
-        lock = self.root / ".locks" / f"{key}.lock"
-        with (
-            os_errors_as_machine_errors(f"build {change} in {self.root}"),
-            exclusive_lock(lock, f"environment {key}", timeout),
-        ):
+        with self._locked(key, f"build {change}", timeout):
             environment = self.find(key)
             if environment is not None:
                 return environment
             began = time.monotonic()
-            folder, staging = self.folder(key), self._staging(key)
-            try:
+            folder = self.folder(key)
+            with self._staging(key) as staging:
                 if in_place:
-                    staging.rename(folder)
-                    staging = folder
+                    staging = staging.rename(folder)
                 facts = make(staging)
                 (staging / "caches").mkdir(exist_ok=True)
                 if not in_place:
@@ -259,11 +254,6 @@ class EnvironmentCache:
                     seconds=round(time.monotonic() - began, 3),
                     made_facts=facts,
                 )
-            except BaseException:
-                self._locks.release(folder)
-                for path in (staging, folder):
-                    shutil.rmtree(path, ignore_errors=True)
-                raise
             self._locks.acquire(folder)
             return stamp.environment(folder, stamp.seconds)
 
@@ -273,24 +263,16 @@ class EnvironmentCache:
         Raises:
             MachineError: no disk, or it is not whole, or the lock is held for ``timeout`` seconds.
         """
-        lock = self.root / ".locks" / f"{key}.lock"
-        with (
-            os_errors_as_machine_errors(f"write environment {key} in {self.root}"),
-            exclusive_lock(lock, f"environment {key}", timeout),
-        ):
+        with self._locked(key, f"write environment {key}", timeout):
             if self.stamp(key) is not None:
                 return
-            folder, staging = self.folder(key), self._staging(key)
-            try:
+            folder = self.folder(key)
+            with self._staging(key) as staging:
                 fill(staging)
                 (staging / "caches").mkdir(exist_ok=True)
                 staging.rename(folder)
                 if self.stamp(key) is None:
                     raise MachineError(f"environment {key} arrived in part", where=folder)
-            except BaseException:
-                for path in (staging, folder):
-                    shutil.rmtree(path, ignore_errors=True)
-                raise
 
     def find(self, key: str) -> Environment | None:
         """A complete environment, locked as in use; None if it must be built."""
@@ -319,17 +301,35 @@ class EnvironmentCache:
             if note.stat().st_mtime < before:
                 note.unlink(missing_ok=True)
 
-    def _staging(self, key: str) -> Path:
-        """Create an empty build folder and remove leftovers of this key; needs the key's lock."""
-        stagings = self.root / ".staging"
+    @contextlib.contextmanager
+    def _locked(self, key: str, action: str, timeout: float) -> Iterator[None]:
+        with (
+            os_errors_as_machine_errors(f"{action} in {self.root}"),
+            exclusive_lock(self.root / ".locks" / f"{key}.lock", f"environment {key}", timeout),
+        ):
+            yield
+
+    @contextlib.contextmanager
+    def _staging(self, key: str) -> Iterator[Path]:
+        """An empty build folder, whose content the block moves into place; needs the key's lock.
+
+        Leftovers of the key are removed first; so is what the block wrote if it fails.
+        """
+        stagings, folder = self.root / ".staging", self.folder(key)
         stagings.mkdir(parents=True, exist_ok=True)
-        for path in (*stagings.glob(f"{key}.*"), self.folder(key)):
+        for path in (*stagings.glob(f"{key}.*"), folder):
             if path.exists():
                 shutil.rmtree(path, ignore_errors=path.parent == stagings)
         # A unique name: a command of a killed build may still write to the old one.
         staging = stagings / f"{key}.{secrets.token_hex(4)}"
         staging.mkdir()
-        return staging
+        try:
+            yield staging
+        except BaseException:
+            self._locks.release(folder)
+            for path in (staging, folder):
+                shutil.rmtree(path, ignore_errors=True)
+            raise
 
 
 def _stamp(

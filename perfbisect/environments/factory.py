@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.changes.git import Repository
-from perfbisect.environments.base import Builder, Environment, Refusal, SelectingBuilder
+from perfbisect.environments.base import Builder, BuildSite, Environment, Refusal, SelectingBuilder
 from perfbisect.environments.build import BuildRun, DependencyLimits
 from perfbisect.environments.builders.cached import BuildContext
 from perfbisect.environments.builders.command import CommandBuilder
@@ -22,7 +22,6 @@ from perfbisect.environments.builders.source import SourceBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.cache import EnvironmentCache
 from perfbisect.environments.dependency_day import NO_DAY
-from perfbisect.environments.site import BuildSite
 from perfbisect.environments.spec import Spec, parse_chain
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.model.change import Change

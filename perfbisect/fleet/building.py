@@ -104,7 +104,7 @@ class BuildDocument(Document):
 
 
 class BuildMachines:
-    """Implements :class:`perfbisect.environments.site.BuildSite`; each machine builds one at a time.
+    """Implements :class:`perfbisect.environments.base.BuildSite`; each machine builds one at a time.
 
     ``repository``: of the commits, None: only releases are built.
     """

@@ -13,12 +13,11 @@ from typing import Any
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
-from perfbisect.environments.base import Builder, Environment, Refusal
+from perfbisect.environments.base import Builder, BuildSite, Environment, Refusal
 from perfbisect.environments.build import BuildRun, DependencyLimits, interpreter_environment
 from perfbisect.environments.cache import BYTES, CheckedEnvironment, EnvironmentCache, Stamp
 from perfbisect.environments.health import ImportedEngine, identify_commit, import_own_engine
 from perfbisect.environments.packages import EnginePackage, engine
-from perfbisect.environments.site import BuildSite
 from perfbisect.environments.source_tree import blobs_inside, tree_digests
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, RevisionError
@@ -107,9 +106,14 @@ class CachedBuilder(Builder):
         return self.cache.stamp(self.key(change)) is not None
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        self.require_buildable(change)
-        seconds = self.build_elsewhere(change, log=log, timeout=timeout)
-        build = BuildRun(log, timeout, self.limits)
+        build, seconds = BuildRun(log, timeout, self.limits), 0.0
+        if not self.cached(change):
+            if (refusal := self.refuses(change)) is not None:
+                raise BuildError(f"{change.short}: {refusal.reason}", code=refusal.code)
+            if self.site is not None:
+                key = self.key(change)
+                seconds = self.site.build(self.spec, change, key, log=log, timeout=timeout)
+        seconds += self.ensure_base(build, change)
         environment = self.cache.ensure(
             self.key(change),
             builder=self.name,
@@ -123,16 +127,10 @@ class CachedBuilder(Builder):
         environment = replace(environment, seconds=seconds + environment.seconds)
         return self.claim(environment, change)
 
-    def build_elsewhere(self, change: Change, *, log: Path, timeout: float) -> float:
-        """Have another machine build what is not in the cache, where there is one; returns its seconds."""
-        if self.site is None or self.cached(change):
-            return 0.0
-        return self.site.build(self.spec, change, self.key(change), log=log, timeout=timeout)
-
-    def require_buildable(self, change: Change) -> None:
-        """Raise BuildError if the change is refused and not cached."""
-        if not self.cached(change) and (refusal := self.refuses(change)) is not None:
-            raise BuildError(f"{change.short}: {refusal.reason}", code=refusal.code)
+    def ensure_base(self, build: BuildRun, change: Change) -> float:
+        """Build what the environment stands on, if anything; returns the seconds that it took."""
+        del build, change
+        return 0.0
 
     def label(self, change: Change) -> str:
         """What the stamp says was built."""
@@ -252,13 +250,9 @@ class LayerBuilder(CachedBuilder):
         builder, below = self.base(change)
         return builder.ensure(below, log=build.log, timeout=build.timeout)
 
-    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        """Build the base first; it is locked as in use as long as the layer."""
-        self.require_buildable(change)
-        seconds = self.build_elsewhere(change, log=log, timeout=timeout)
-        base = self.base_environment(BuildRun(log, timeout), change)
-        environment = super().ensure(change, log=log, timeout=timeout)
-        return replace(environment, seconds=seconds + base.seconds + environment.seconds)
+    def ensure_base(self, build: BuildRun, change: Change) -> float:
+        """The base is locked as in use as long as the layer."""
+        return self.base_environment(build, change).seconds
 
     def import_layer(
         self, build: BuildRun, change: Change, base: Environment, folder: Path

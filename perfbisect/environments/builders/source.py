@@ -126,15 +126,6 @@ _KEPT = frozenset({"build", ".deps", "target", "_skbuild"})
 
 
 @dataclass(frozen=True)
-class BuiltWheel:
-    """A wheel of one commit; ``incremental``: it reused files of an earlier build."""
-
-    wheel: Path
-    incremental: bool
-    files_written: int
-
-
-@dataclass(frozen=True)
 class BuildTree:
     """A project's build folder: ``tree/``, ``venv/``, and marks of what they contain."""
 
@@ -166,8 +157,8 @@ class BuildTree:
 
     def build_wheel(
         self, build: BuildRun, change: Change, variables: Mapping[str, str], *, out: Path
-    ) -> BuiltWheel:
-        """Build the wheel of a commit in ``out``.
+    ) -> tuple[Path, dict[str, Any]]:
+        """Build the wheel of a commit in ``out``; returns it, and facts of its build.
 
         An incremental build that fails is repeated from scratch: it may have failed because of old files.
         """
@@ -190,7 +181,7 @@ class BuildTree:
 
     def _build(
         self, build: BuildRun, change: Change, variables: Mapping[str, str], warm: bool, out: Path
-    ) -> BuiltWheel:
+    ) -> tuple[Path, dict[str, Any]]:
         before = self._last.read_text().splitlines() if self._last.exists() else None
         self._last.unlink(missing_ok=True)
         self.path.mkdir(parents=True, exist_ok=True)
@@ -209,7 +200,7 @@ class BuildTree:
             raise
         replace_file(self._last, "".join(f"{path}\n" for path in sorted(synced.paths)))
         self._unfinished.unlink()
-        return BuiltWheel(wheel, warm, len(synced.written))
+        return wheel, {"incremental": warm, "files_written": len(synced.written), "wheel": wheel.name}
 
     def _remove_stale(self, synced: SyncResult, gone: Sequence[str] | None) -> None:
         """Remove files from setuptools' folders that it would pack although the commit does not have them.
@@ -291,17 +282,15 @@ class SourceBuilder(CommitBuilder):
         variables = with_precompiled_commit(self.variables, self.package, change.id)
         version = {"SETUPTOOLS_SCM_PRETEND_VERSION": version_at(self.repository, change.id)}
         given = version | with_ccache(variables, self._ccache, cmake=self._uses_cmake(change))
-        built = self.build_tree.build_wheel(build, change, given, out=staging / "wheel")
-        requirements = [str(built.wheel), *self.extra]
+        wheel, facts = self.build_tree.build_wheel(build, change, given, out=staging / "wheel")
+        requirements = [str(wheel), *self.extra]
         uv.create_venv(build, staging, requirements, self.package, python=self.python)
-        shutil.rmtree(built.wheel.parent)
+        shutil.rmtree(wheel.parent)
         return {
             "variables": environ.redacted(variables),
             "ccache": self._ccache or "",
             "compilers": list(self._compilers),
-            "incremental": built.incremental,
-            "files_written": built.files_written,
-            "wheel": built.wheel.name,
+            **facts,
             **self.limits.facts(),
         }
 
