@@ -19,69 +19,42 @@ NAMES = sorted(path.stem for path in cells_folder().glob("*.yaml"))
 CELLS = [cell for name in NAMES for cell in load_cells(cells_folder() / f"{name}.yaml")]
 MODEL = cells_folder() / "models" / "llama_100m"
 
-SERVE_FLAGS = {
-    *(
-        "--host",
-        "--port",
-        "--served-model-name",
-        "--seed",
-        "--revision",
-        "--tokenizer-revision",
-        "--generation-config",
-    ),
-    *("--load-format", "--enforce-eager", "--max-model-len", "--max-num-seqs", "--speculative-config"),
-    *("--enable-prefix-caching", "--no-enable-prefix-caching", "--async-scheduling", "--no-async-scheduling"),
-    *("--max-num-batched-tokens", "--gpu-memory-utilization", "--tensor-parallel-size"),
-}
+
+def words(text: str) -> set[str]:
+    return set(text.split())
+
+
+SERVE_FLAGS = words(
+    "host port served-model-name seed revision tokenizer-revision generation-config load-format "
+    "enforce-eager max-model-len max-num-seqs speculative-config enable-prefix-caching "
+    "no-enable-prefix-caching async-scheduling no-async-scheduling max-num-batched-tokens "
+    "gpu-memory-utilization tensor-parallel-size"
+)
 """Server options of the shipped cells, each looked up in vLLM 0.32's engine/arg_utils.py."""
 
-OMNI_SERVE_FLAGS = {
-    *("--omni", "--deploy-config", "--stage-overrides", "--stage-init-timeout", "--init-timeout"),
-    *("--async-chunk", "--no-async-chunk", "--enable-diffusion-pipeline-profiler", "--step-execution"),
-    "--cache-backend",
-}
+OMNI_SERVE_FLAGS = words(
+    "omni deploy-config stage-overrides stage-init-timeout init-timeout async-chunk no-async-chunk "
+    "enable-diffusion-pipeline-profiler step-execution cache-backend"
+)
 """The same, looked up in vLLM-Omni 0.30's entrypoints/cli/serve.py."""
 
-BENCH_FLAGS = {
-    *(
-        "--backend",
-        "--base-url",
-        "--endpoint",
-        "--model",
-        "--tokenizer",
-        "--dataset-name",
-        "--dataset-path",
-        "--seed",
-    ),
-    *(
-        "--num-prompts",
-        "--num-warmups",
-        "--max-concurrency",
-        "--request-rate",
-        "--ignore-eos",
-        "--temperature",
-    ),
-    *(
-        "--percentile-metrics",
-        "--metric-percentiles",
-        "--disable-tqdm",
-        "--ready-check-timeout-sec",
-        "--metadata",
-    ),
-    *("--save-result", "--save-detailed", "--result-dir", "--result-filename", "--random-input-len"),
-    *("--random-output-len", "--hf-split", "--hf-output-len", "--prefix-repetition-num-prefixes"),
-    *("--prefix-repetition-prefix-len", "--prefix-repetition-suffix-len", "--prefix-repetition-output-len"),
-}
+BENCH_FLAGS = words(
+    "backend base-url endpoint model tokenizer dataset-name dataset-path seed num-prompts num-warmups "
+    "max-concurrency request-rate ignore-eos temperature percentile-metrics metric-percentiles disable-tqdm "
+    "ready-check-timeout-sec metadata save-result save-detailed result-dir result-filename random-input-len "
+    "random-output-len hf-split hf-output-len prefix-repetition-num-prefixes prefix-repetition-prefix-len "
+    "prefix-repetition-suffix-len prefix-repetition-output-len"
+)
 """Client options of the shipped cells, each looked up in vLLM 0.32's benchmarks/serve.py and datasets."""
 
-OMNI_BENCH_FLAGS = {"--omni", "--extra-body", "--seed-tts-locale"}
+OMNI_BENCH_FLAGS = {"omni", "extra-body", "seed-tts-locale"}
 """The same, looked up in vLLM-Omni 0.30's entrypoints/cli/benchmark."""
 
-DIFFUSION_FLAGS = {
-    *("--backend", "--endpoint", "--base-url", "--model", "--dataset", "--task", "--num-prompts", "--seed"),
-    *("--max-concurrency", "--request-rate", "--warmup-requests", "--output-file", "--disable-tqdm"),
-    *("--width", "--height", "--num-inference-steps", "--enable-negative-prompt", "--num-input-images"),
-}
+DIFFUSION_FLAGS = words(
+    "backend endpoint base-url model dataset task num-prompts seed max-concurrency request-rate "
+    "warmup-requests output-file disable-tqdm width height num-inference-steps enable-negative-prompt "
+    "num-input-images"
+)
 """Options of vLLM-Omni's diffusion benchmark, of which it has ``--backend`` or ``--endpoint``."""
 
 KNOWN_FLAGS = {
@@ -92,7 +65,7 @@ KNOWN_FLAGS = {
 
 
 def flags(args: tuple[str, ...]) -> set[str]:
-    return {arg.split("=")[0] for arg in args if arg.startswith("--")}
+    return {arg.removeprefix("--").split("=")[0] for arg in args if arg.startswith("--")}
 
 
 def sides(cell: Cell) -> list[Cell]:
@@ -100,17 +73,11 @@ def sides(cell: Cell) -> list[Cell]:
 
 
 def test_what_an_engineer_needs_is_there() -> None:
-    assert {
-        "text_cpu_llama100m",
-        "text_latency_c1",
-        "text_throughput",
-        "text_prefix_repetition",
-        "text_speculative",
-        "tts_default_voice_high_c",
-        "tts_voice_clone_nightly",
-        "omni_audio_chat",
-        "diffusion_qwen_image",
-    } <= set(NAMES)
+    wanted = (
+        "text_cpu_llama100m text_latency_c1 text_throughput text_prefix_repetition text_speculative "
+        "tts_default_voice_high_c tts_voice_clone_nightly omni_audio_chat diffusion_qwen_image"
+    )
+    assert words(wanted) <= set(NAMES)
     assert {known.name for known in list_cells() if known.shipped} == set(NAMES)
     assert len({cell.digest for cell in CELLS}) == len(CELLS)
 

@@ -29,7 +29,7 @@ from perfbisect.commands.output import CommandResult
 from perfbisect.common.digests import canonical_json
 from perfbisect.common.text import line
 from perfbisect.environments.spec import pinned_client
-from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_USAGE, LocatedError, RevisionError, UsageError
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_USAGE, RevisionError, UsageError
 from perfbisect.jobs.documents import CellDocument, Document, cell_document
 from perfbisect.model.cell import Cell, apply_variant, cell_difference
 from perfbisect.report.console import error_lines
@@ -354,7 +354,8 @@ def import_specifications(
         sources = [_source_at(repository, revision, spec) for spec in specs]
     else:
         sources = [read_file(spec) for spec in specs]
-    read = _with_distinct_names([(source, _read(source)) for source in sources])
+    read = [(source, _read(source)) for source in sources]
+    _make_names_distinct(read)
     output.mkdir(parents=True, exist_ok=True)
     rows = tuple(_write_cells(source, specification, output) for source, specification in read)
     document = CellsImportDocument(files=rows, cells=sum(row.cells for row in rows))
@@ -370,10 +371,10 @@ def import_specifications(
 
 
 def _read(source: SpecificationFile) -> Specification:
-    errors: list[LocatedError] = []
-    with collecting(errors):
+    unread = Specification()
+    with collecting(unread.errors):
         return read_specification(source)
-    return Specification(errors=tuple(errors))
+    return unread
 
 
 def _write_cells(
@@ -435,32 +436,22 @@ def _source_at(repository: Repository, revision: str, spec: Path) -> Specificati
     return SpecificationFile(path, text, commit, read_beside)
 
 
-def _with_distinct_names(
-    read: Sequence[tuple[SpecificationFile, Specification]],
-) -> list[tuple[SpecificationFile, Specification]]:
+def _make_names_distinct(read: Sequence[tuple[SpecificationFile, Specification]]) -> None:
     """Put the specification's name before those cells that several specifications have.
 
     Raises:
         UsageError: the specifications have one name, too.
     """
     counts = Counter(stem for _, found in read for stem in {cell.stem for cell in found.cells})
-    named = [
-        (
-            source,
-            replace(
-                found,
-                cells=tuple(
-                    replace(cell, stem=file_stem(f"{source.path.stem}-{cell.stem}"))
-                    if counts[cell.stem] > 1
-                    else cell
-                    for cell in found.cells
-                ),
-            ),
-        )
-        for source, found in read
-    ]
+    for source, found in read:
+        found.cells = [
+            replace(cell, stem=file_stem(f"{source.path.stem}-{cell.stem}"))
+            if counts[cell.stem] > 1
+            else cell
+            for cell in found.cells
+        ]
     first: dict[str, SpecificationFile] = {}
-    for source, specification in named:
+    for source, specification in read:
         for cell in specification.cells:
             other = first.setdefault(cell.stem, source)
             if other != source:
@@ -468,4 +459,3 @@ def _with_distinct_names(
                     f"{other.path} and {source.path} both make {cell.stem}.yaml",
                     next_step="import one after the other, each into a folder of its own",
                 )
-    return named

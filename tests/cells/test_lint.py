@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cells.lint import Checkout, LintFinding, lint
+from perfbisect.cells.lint import Checkout, lint
 from perfbisect.changes.git import Repository
 from perfbisect.model.cell import Cell
 from tests.fakes.gitwriter import HistoryWriter
@@ -29,8 +29,11 @@ def cell(**changed: object) -> Cell:
     return Cell.model_validate(fields | changed)
 
 
+Commits = tuple[Checkout, ...]
+
+
 @pytest.fixture(scope="module")
-def commits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, tuple[str, ...]]:
+def commits(tmp_path_factory: pytest.TempPathFactory) -> Commits:
     writer = HistoryWriter(tmp_path_factory.mktemp("omni") / "repo")
     writer.commit(
         "Begin",
@@ -44,60 +47,47 @@ def commits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Repository, tuple
     writer.commit("Add a deploy YAML", {"vllm_omni/deploy/tts.yaml": deploy})
     writer.commit("[Bugfix] Reject speech for omni models (#2763)", {"vllm_omni/serve2.py": b"\n"})
     shas = writer.finish()
-    return Repository.open(writer.path), shas
+    return tuple(Checkout(Repository.open(writer.path), sha) for sha in shas)
 
 
-def findings(commits: tuple[Repository, tuple[str, ...]], at: int, served: Cell) -> tuple[LintFinding, ...]:
-    repository, shas = commits
-    return lint(served, Checkout(repository, shas[at]))
+def test_a_cell_that_makes_sense(commits: Commits) -> None:
+    assert lint(cell(serve_args={"max-num-seqs": 4}), commits[2]) == ()
+    assert commits[0].engine == "vllm_omni"
 
 
-def test_a_cell_that_makes_sense(commits: tuple[Repository, tuple[str, ...]]) -> None:
-    assert findings(commits, 2, cell(serve_args={"max-num-seqs": 4})) == ()
-    assert Checkout(commits[0], commits[1][0]).engine == "vllm_omni"
-
-
-def test_a_data_set_that_the_client_does_not_know(commits: tuple[Repository, tuple[str, ...]]) -> None:
-    (found,) = findings(commits, 0, cell(dataset_name="geneval"))
+def test_a_data_set_that_the_client_does_not_know(commits: Commits) -> None:
+    (found,) = lint(cell(dataset_name="geneval"), commits[0])
     assert (found.level, found.field) == ("error", "dataset_name")
     assert "'geneval' occurs nowhere in the benchmarks of vllm_omni" in found.message
 
 
-def test_a_deploy_yaml_of_later(commits: tuple[Repository, tuple[str, ...]]) -> None:
+def test_a_deploy_yaml_of_later(commits: Commits) -> None:
     served = cell(deploy_yaml="vllm_omni/deploy/tts.yaml")
-    (found,) = findings(commits, 0, served)
+    (found,) = lint(served, commits[0])
     assert (found.level, found.field) == ("error", "deploy_yaml")
-    assert f"it is there since {commits[1][1][:7]} of 2025-01-01" in found.message
-    (port,) = findings(commits, 1, served)
+    assert f"it is there since {commits[1].sha[:7]} of 2025-01-01" in found.message
+    (port,) = lint(served, commits[1])
     assert (port.level, port.message[:27]) == ("warning", "zmq_port is fixed at 50051:")
-    (never,) = findings(commits, 1, cell(deploy_yaml="vllm_omni/deploy/no.yaml"))
+    (never,) = lint(cell(deploy_yaml="vllm_omni/deploy/no.yaml"), commits[1])
     assert "it never was" in never.message
 
 
-def test_an_endpoint_that_refuses_the_model(commits: tuple[Repository, tuple[str, ...]]) -> None:
+def test_an_endpoint_that_refuses_the_model(commits: Commits) -> None:
     served = cell(model="Qwen/Qwen3-Omni-30B")
-    assert findings(commits, 1, served) == ()
-    (found,) = findings(commits, 2, served)
+    assert lint(served, commits[1]) == ()
+    (found,) = lint(served, commits[2])
     assert (found.level, found.field) == ("error", "endpoint")
     assert "since #2763" in found.message
 
 
-def test_an_option_that_the_server_does_not_take(commits: tuple[Repository, tuple[str, ...]]) -> None:
-    (found,) = findings(commits, 0, cell(serve_args={"deploy-config": "x", "max-num-seq": 4}))
+def test_an_option_that_the_server_does_not_take(commits: Commits) -> None:
+    (found,) = lint(cell(serve_args={"deploy-config": "x", "max-num-seq": 4}), commits[0])
     assert (found.level, found.field) == ("error", "serve_args.max-num-seq")
 
 
 def test_an_option_that_the_client_of_the_commit_does_not_take(tmp_path: Path) -> None:
-    options = (
-        "base-url",
-        "disable-tqdm",
-        "max-concurrency",
-        "model",
-        "dataset",
-        "num-prompts",
-        "output-file",
-    )
-    known = [f"--{name}" for name in (*options, "request-rate", "seed", "task", "warmup-requests")]
+    options = "base-url disable-tqdm max-concurrency model dataset num-prompts output-file seed task"
+    known = [f"--{name}" for name in (*options.split(), "request-rate", "warmup-requests")]
     script = "benchmarks/diffusion/diffusion_benchmark_serving.py"
     writer = HistoryWriter(tmp_path / "repo")
     elsewhere = {"benchmarks/other.py": b'"--bot-task"', "vllm_omni/a.py": b""}
@@ -114,8 +104,8 @@ def test_an_option_that_the_client_of_the_commit_does_not_take(tmp_path: Path) -
     assert lint(served, Checkout(Repository.open(writer.path), second)) == ()
 
 
-def test_what_is_fetched_while_it_is_measured(commits: tuple[Repository, tuple[str, ...]]) -> None:
-    (found,) = findings(commits, 0, cell(dataset_args={"image-url": "https://example.invalid/a.png"}))
+def test_what_is_fetched_while_it_is_measured(commits: Commits) -> None:
+    (found,) = lint(cell(dataset_args={"image-url": "https://example.invalid/a.png"}), commits[0])
     assert (found.level, found.field) == ("warning", "image-url")
 
 

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfbisect.cells.importers import perf_eval, vllm_ci, vllm_omni
-from perfbisect.cells.importers.base import Specification, SpecificationFile, describe_value
+from perfbisect.cells.importers.base import (
+    Specification,
+    SpecificationFile,
+    describe_value,
+    number_duplicates,
+)
 from perfbisect.common.yaml_source import parse
 from perfbisect.errors import LocatedError
 
@@ -20,7 +25,12 @@ _FORMS = (
 
 def read_specification(source: SpecificationFile) -> Specification:
     """The cells of a specification. :raises LocatedError: neither JSON nor YAML, or of no known form."""
-    document = _document(source)
+    found = _read(source, _document(source))
+    found.cells = number_duplicates(found.cells)
+    return found
+
+
+def _read(source: SpecificationFile, document: object) -> Specification:
     if isinstance(document, Mapping) and {"vllm", "vllm_bench"} & set(document):
         return perf_eval.read_recipe(source, document)
     if isinstance(document, Mapping) and "tests" in document:

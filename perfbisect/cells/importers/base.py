@@ -70,6 +70,14 @@ class SpecificationFile:
         if not isinstance(value, wanted):
             raise self.wrong(place, f"is {describe_value(value)}", allowed)
 
+    def mapping(self, place: str, above: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        """A mapping inside another, empty where it is not there; LocatedError if it is none."""
+        found = above.get(name) or {}
+        if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+            message = f"is {describe_value(found)}"
+            raise self.wrong(f"{place}.{name}".lstrip("."), message, "a mapping of names to values")
+        return found
+
     def check_keys(self, place: str, found: Iterable[str], known: Sequence[str]) -> None:
         """:raises LocatedError: an unknown key, which may change what is measured."""
         for name in found:
@@ -121,7 +129,7 @@ class SkippedWorkload:
     why: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Specification:
     """Imported cells.
 
@@ -129,10 +137,13 @@ class Specification:
     that were not understood.
     """
 
-    cells: tuple[ImportedCell, ...] = ()
-    off: tuple[str, ...] = ()
-    left_out: tuple[SkippedWorkload, ...] = ()
-    errors: tuple[LocatedError, ...] = ()
+    cells: list[ImportedCell] = field(default_factory=list)
+    off: list[str] = field(default_factory=list)
+    left_out: list[SkippedWorkload] = field(default_factory=list)
+    errors: list[LocatedError] = field(default_factory=list)
+
+    def skip(self, place: str, why: str) -> None:
+        self.left_out.append(SkippedWorkload(place, why))
 
 
 @contextmanager
@@ -154,15 +165,15 @@ def write_cell(folder: Path, imported: ImportedCell) -> Path:
     return path
 
 
-def number_duplicates(cells: Sequence[ImportedCell]) -> tuple[ImportedCell, ...]:
+def number_duplicates(cells: Sequence[ImportedCell]) -> list[ImportedCell]:
     """Number the stems of cells with the same name."""
     stems = [cell.stem for cell in cells]
-    return tuple(
+    return [
         replace(cell, stem=f"{cell.stem}-{stems[: i + 1].count(cell.stem)}")
         if stems.count(cell.stem) > 1
         else cell
         for i, cell in enumerate(cells)
-    )
+    ]
 
 
 def sampling_fields(given: Mapping[str, Any]) -> dict[str, object]:

@@ -16,16 +16,12 @@ from perfbisect.cells.importers.base import (
     Specification,
     SpecificationFile,
     collecting,
-    describe_value,
     file_stem,
     kebab,
-    number_duplicates,
 )
-from perfbisect.cells.importers.vllm_ci import client_fields, server_fields
+from perfbisect.cells.importers.vllm_ci import client_fields, judged_fields, server_fields
 from perfbisect.common.arguments import parse_options
 from perfbisect.common.yaml_source import parse
-from perfbisect.errors import LocatedError
-from perfbisect.serving.families import FAMILIES
 
 _KEYS = (
     *("name", "gpu", "num_gpus", "nightly", "timeout_in_minutes", "bench_only"),
@@ -50,18 +46,16 @@ _READY_S = 3600.0
 def read_recipe(source: SpecificationFile, recipe: Mapping[str, Any]) -> Specification:
     """The cells of a recipe, one of each benchmark. :raises LocatedError: what they share is invalid."""
     source.check_keys("", recipe, _KEYS)
-    vllm, bench = (_mapping(source, "", recipe, name) for name in ("vllm", "vllm_bench"))
+    vllm, bench = (source.mapping("", recipe, name) for name in ("vllm", "vllm_bench"))
     source.check_keys("vllm", vllm, _SERVER_KEYS)
     source.check_keys("vllm_bench", bench, ("configs", "metadata"))
-    left_out = [
-        SkippedWorkload(name, "measures accuracy, no speed")
-        for name in ("lm_eval", "bfcl")
-        if recipe.get(name)
-    ]
+    found = Specification()
+    for task in filter(recipe.get, ("lm_eval", "bfcl")):
+        found.skip(task, "measures accuracy, no speed")
     configs = bench.get("configs") or []
     source.check_type("vllm_bench.configs", configs, list, "a list of benchmarks")
     if not configs:
-        return Specification(left_out=tuple(left_out))
+        return found
     name, model, arguments = recipe.get("name"), vllm.get("model"), vllm.get("serve_args") or ""
     source.check_type("name", name, str, "a name")
     source.check_type("vllm.model", model, str, "the model's name")
@@ -70,9 +64,10 @@ def read_recipe(source: SpecificationFile, recipe: Mapping[str, Any]) -> Specifi
         options = parse_options(arguments.split(), negatable=True)
     except ValueError as error:
         raise source.wrong("vllm.serve_args", str(error)) from None
-    variables, missing = _variables(source, recipe, vllm)
+    missing = Specification()
+    variables = _variables(source, recipe, vllm, missing)
     if vllm.get("image"):
-        missing.append(SkippedWorkload("vllm.image", "the environment of a change decides it, not a cell"))
+        missing.skip("vllm.image", "the environment of a change decides it, not a cell")
     server: dict[str, object] = {
         "family": "text",
         "description": f"{name} of {source.name}",
@@ -81,21 +76,19 @@ def read_recipe(source: SpecificationFile, recipe: Mapping[str, Any]) -> Specifi
         **server_fields(variables, options),
         "ready_timeout": _READY_S,
     }
-    cells: list[ImportedCell] = []
-    errors: list[LocatedError] = []
     for i, config in enumerate(configs):
         place = f"vllm_bench.configs[{i}]"
-        with collecting(errors):
+        with collecting(found.errors):
             source.check_type(place, config, Mapping, "a mapping with name, input_len and output_len")
             source.check_keys(place, config, _CONFIG_KEYS)
             dataset = config.get("dataset", "random")
             if dataset != "random":
-                why = f"its data set {dataset} is prepared by perf-eval's own scripts"
-                left_out.append(SkippedWorkload(place, why))
+                found.skip(place, f"its data set {dataset} is prepared by perf-eval's own scripts")
                 continue
-            cells.append(_cell(source, place, str(name), config, server, options))
-            left_out += _unused(place, config)
-    return Specification(number_duplicates(cells), left_out=(*left_out, *missing), errors=tuple(errors))
+            found.cells.append(_cell(source, place, str(name), config, server, options))
+            found.left_out += _unused(place, config)
+    found.left_out += missing.left_out
+    return found
 
 
 def _unused(place: str, config: Mapping[str, Any]) -> Iterator[SkippedWorkload]:
@@ -112,23 +105,22 @@ def _unused(place: str, config: Mapping[str, Any]) -> Iterator[SkippedWorkload]:
 
 
 def _variables(
-    source: SpecificationFile, recipe: Mapping[str, Any], vllm: Mapping[str, Any]
-) -> tuple[dict[str, str], list[SkippedWorkload]]:
-    """Variables of the kind of GPU, then those of the recipe; what is not known of them."""
-    gpu, own = str(recipe.get("gpu")), _mapping(source, "vllm", vllm, "env")
+    source: SpecificationFile, recipe: Mapping[str, Any], vllm: Mapping[str, Any], missing: Specification
+) -> dict[str, str]:
+    """Variables of the kind of GPU, then those of the recipe; what is not known of them is ``missing``."""
+    gpu, own = str(recipe.get("gpu")), source.mapping("vllm", vllm, "env")
     text = source.read_beside(_PROFILES)
     profiles = parse(text, source.path.parent / _PROFILES).mapping() if text is not None else {}
     profile = profiles.get(gpu)
-    common = profile.get("env") or {} if isinstance(profile, Mapping) else {}
-    missing = []
-    if not isinstance(profile, Mapping) or not isinstance(common, Mapping):
+    common = profile.get("env") or {} if isinstance(profile, Mapping) else None
+    if not isinstance(common, Mapping):
         why = f"lib/gpu_profiles.yaml beside the recipes has no {gpu}: its variables are not in the cells"
-        missing.append(SkippedWorkload("gpu", why))
+        missing.skip("gpu", why)
         common = {}
     waiting = {"VLLM_ENGINE_READY_TIMEOUT_S": f"{_READY_S:g}"}
     for name, value in own.items():
         source.check_type(f"vllm.env.{name}", value, (str, int, float), "text or a number")
-    return {**waiting, **{name: str(value) for name, value in {**common, **own}.items()}}, missing
+    return {**waiting, **{name: str(value) for name, value in {**common, **own}.items()}}
 
 
 def _cell(
@@ -154,7 +146,7 @@ def _cell(
         "ignore-eos": True,
         "num-prompts": config["num_prompts"],
     }
-    for key, value in _mapping(source, place, config, "args").items():
+    for key, value in source.mapping(place, config, "args").items():
         option = _option(key)
         if option in given or option == "max-concurrency":
             raise source.wrong(f"{place}.args.{key}", "is set by a key of the benchmark", "other options")
@@ -165,14 +157,12 @@ def _cell(
     if "request-rate" in given:
         load["request_rate"] = given.pop("request-rate")
     client = {"client": {"args": {"trust-remote-code": True}}} if options.get("trust-remote-code") else {}
-    is_speculative = any(option.startswith("speculative-config") for option in options)
     document = {
         **server,
         **client_fields(given),
         **load,
         **client,
-        "headline": FAMILIES["text"].headline,
-        "guards": [*FAMILIES["text"].guards, *(["spec_decode_acceptance_rate"] if is_speculative else [])],
+        **judged_fields(options),
     }
     return ImportedCell(file_stem(f"{name}-{config['name']}"), document, place)
 
@@ -180,10 +170,3 @@ def _cell(
 def _option(name: str) -> str:
     """An option as its scripts read it: with or without dashes, or with underscores."""
     return kebab(name).lstrip("-")
-
-
-def _mapping(source: SpecificationFile, place: str, above: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = above.get(name) or {}
-    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-        raise source.wrong(f"{place}.{name}".lstrip("."), f"is {describe_value(found)}", "a mapping")
-    return found

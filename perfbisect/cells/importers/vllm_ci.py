@@ -25,10 +25,8 @@ from perfbisect.cells.importers.base import (
     describe_value,
     file_stem,
     kebab,
-    number_duplicates,
     sampling_fields,
 )
-from perfbisect.errors import LocatedError
 from perfbisect.model.cell import parallel_devices
 from perfbisect.serving.families import FAMILIES
 
@@ -64,40 +62,36 @@ def read_tests(source: SpecificationFile, document: Mapping[str, Any], *, at: st
     source.check_type(at, tests, list, "a list of tests")
     source.check_type("defaults", defaults, Mapping, "a mapping")
     source.check_keys("defaults", defaults, (*_LISTS, *_MAPPINGS))
-    inherited = [_mapping(source, "defaults", defaults, key) for key in _MAPPINGS]
-    cells: list[ImportedCell] = []
-    left_out: list[SkippedWorkload] = []
-    errors: list[LocatedError] = []
+    inherited = [_options(source, "defaults", defaults, key) for key in _MAPPINGS]
+    found = Specification()
     for i, test in enumerate(tests):
         place = f"{at}[{i}]"
-        with collecting(errors):
+        with collecting(found.errors):
             name = _test_name(source, place, test, _KEYS)
             variables, server, client = (
-                {**above, **_mapping(source, place, test, key)}
+                {**above, **_options(source, place, test, key)}
                 for key, above in zip(_MAPPINGS, inherited, strict=True)
             )
             endpoint = client.get("endpoint", _ENDPOINTS[0])
             if endpoint not in _ENDPOINTS:
-                left_out.append(SkippedWorkload(place, f"no family here asks at {endpoint} ({name})"))
+                found.skip(place, f"no family here asks at {endpoint} ({name})")
                 continue
             lists = {key: defaults.get(key) if test.get(key) is None else test[key] for key in _LISTS}
-            cells.append(_cell(source, place, name, variables, server, client, lists))
-    return Specification(number_duplicates(cells), left_out=tuple(left_out), errors=tuple(errors))
+            found.cells.append(_cell(source, place, name, variables, server, client, lists))
+    return found
 
 
 def read_nightly(source: SpecificationFile, tests: Sequence[Any]) -> Specification:
     """The cells of vLLM in its comparison with other engines, as its script called server and client."""
-    cells: list[ImportedCell] = []
-    left_out: list[SkippedWorkload] = []
-    errors: list[LocatedError] = []
+    found = Specification()
     for i, test in enumerate(tests):
         place = f"[{i}]"
-        with collecting(errors):
+        with collecting(found.errors):
             name = _test_name(source, place, test, ())
             if "genai_perf_input_parameters" in test:
-                left_out.append(SkippedWorkload(place, f"its client is genai-perf ({name})"))
+                found.skip(place, f"its client is genai-perf ({name})")
                 continue
-            common, server, client = (_mapping(source, place, test, key) for key in _NIGHTLY_MAPPINGS)
+            common, server, client = (_options(source, place, test, key) for key in _NIGHTLY_MAPPINGS)
             of_data = {
                 key: value for key, value in common.items() if key.replace("-", "_") not in _NIGHTLY_COMMON
             }
@@ -108,14 +102,14 @@ def read_nightly(source: SpecificationFile, tests: Sequence[Any]) -> Specificati
             asked = {key: common.get(key) for key in ("dataset-name", "dataset-path", "num-prompts")}
             called = {"backend": "vllm", "ignore-eos": True, **asked, **of_data}
             lists = {key: test.get(key) for key in _LISTS}
-            cells.append(_cell(source, place, name, {}, server | served, called | client, lists))
-    return Specification(number_duplicates(cells), left_out=tuple(left_out), errors=tuple(errors))
+            found.cells.append(_cell(source, place, name, {}, server | served, called | client, lists))
+    return found
 
 
 def read_offline(tests: Sequence[Any]) -> Specification:
     """Latency and throughput tests, which call the engine without a server."""
     why = "it measures the engine without a server (vllm bench latency or throughput)"
-    return Specification(left_out=tuple(SkippedWorkload(f"[{i}]", why) for i in range(len(tests))))
+    return Specification(left_out=[SkippedWorkload(f"[{i}]", why) for i in range(len(tests))])
 
 
 def _test_name(source: SpecificationFile, place: str, test: Any, keys: Sequence[str]) -> str:
@@ -129,10 +123,9 @@ def _test_name(source: SpecificationFile, place: str, test: Any, keys: Sequence[
     return name
 
 
-def _mapping(source: SpecificationFile, place: str, above: Mapping[str, Any], name: str) -> dict[str, object]:
+def _options(source: SpecificationFile, place: str, above: Mapping[str, Any], name: str) -> dict[str, object]:
     """Options by their long names; environment variables as they are."""
-    found = above.get(name) or {}
-    source.check_type(f"{place}.{name}", found, Mapping, "a mapping of names to values")
+    found = source.mapping(place, above, name)
     if name == _MAPPINGS[0]:
         return {key: str(value) for key, value in found.items()}
     return {kebab(key): _shell_value(source, f"{place}.{name}.{key}", item) for key, item in found.items()}
@@ -167,7 +160,6 @@ def _cell(
         asked = f"is {describe_value(client_model)}"
         raise source.wrong(f"{place}.client_parameters.model", asked, f"the server's, {model}")
     given = {key: value for key, value in client.items() if key not in _ADDRESS}
-    speculation = ["spec_decode_acceptance_rate"] if "speculative-config" in server else []
     document: dict[str, object] = {
         "family": "text",
         "description": f"{name} of {source.name}",
@@ -176,8 +168,7 @@ def _cell(
         **server_fields(variables, server),
         **client_fields(given),
         **_load_fields(source, place, given, lists),
-        "headline": FAMILIES["text"].headline,
-        "guards": [*FAMILIES["text"].guards, *speculation],
+        **judged_fields(server),
     }
     path = str(document.get("dataset_path", ""))
     is_local = path and given.get("dataset-name") != "hf" and not HUB_NAME.match(path)
@@ -202,6 +193,13 @@ def server_fields(variables: Mapping[str, object], server: Mapping[str, object])
         **{name: value for name, value in fields.items() if value not in (None, {})},
         "gpus": 0 if is_cpu else parallel_devices(options),
     }
+
+
+def judged_fields(server: Mapping[str, object]) -> dict[str, object]:
+    """Headline and guards of a text server; of one that speculates the share of accepted tokens too."""
+    is_speculative = any(name.startswith("speculative-config") for name in server)
+    speculation = ["spec_decode_acceptance_rate"] if is_speculative else []
+    return {"headline": FAMILIES["text"].headline, "guards": [*FAMILIES["text"].guards, *speculation]}
 
 
 def client_fields(given: Mapping[str, object]) -> dict[str, object]:

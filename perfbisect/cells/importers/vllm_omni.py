@@ -19,20 +19,17 @@ from perfbisect.cells.importers.base import (
     SAMPLING,
     ImportedCell,
     RequiredFile,
-    SkippedWorkload,
     Specification,
     SpecificationFile,
     collecting,
     describe_value,
     file_stem,
     kebab,
-    number_duplicates,
     sampling_fields,
 )
 from perfbisect.cells.loading import LADDERS
 from perfbisect.clients.omni_bench import BACKENDS
 from perfbisect.common.digests import digest
-from perfbisect.errors import LocatedError
 from perfbisect.model.cell import PARALLEL_SIZES, parallel_devices
 from perfbisect.serving.eras import nightly_warmups
 from perfbisect.serving.families import FAMILIES
@@ -84,25 +81,22 @@ _NOT_CLIENT = {
 
 def read_servers(source: SpecificationFile, servers: Sequence[Any]) -> Specification:
     """The cells of a file."""
-    cells: list[ImportedCell] = []
-    off: list[str] = []
-    left_out: list[SkippedWorkload] = []
-    errors: list[LocatedError] = []
+    found = Specification()
     for i, server in enumerate(servers):
-        with collecting(errors):
+        with collecting(found.errors):
             _check_server(source, f"[{i}]", server)
             for j, workload in enumerate(server["benchmark_params"]):
                 place = f"[{i}].benchmark_params[{j}]"
-                with collecting(errors):
+                with collecting(found.errors):
                     source.check_type(place, workload, Mapping, "a mapping")
                     given = {kebab(name): value for name, value in workload.items()}
                     if workload.get("enabled") is False:
-                        off.append(place)
+                        found.off.append(place)
                     elif reason := _unsupported(server, given):
-                        left_out.append(SkippedWorkload(place, reason))
+                        found.skip(place, reason)
                     else:
-                        cells.append(_cell(source, f"[{i}]", place, server, given))
-    return Specification(number_duplicates(cells), tuple(off), tuple(left_out), tuple(errors))
+                        found.cells.append(_cell(source, f"[{i}]", place, server, given))
+    return found
 
 
 def _check_server(source: SpecificationFile, place: str, server: Any) -> None:

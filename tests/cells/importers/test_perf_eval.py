@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import Specification, SpecificationFile, read_file, write_cell
-from perfbisect.cells.loading import load_cells
+from perfbisect.cells.importers.base import Specification, SpecificationFile, read_file
 from perfbisect.errors import LocatedError
-from perfbisect.model.cell import Cell
+from tests.cells.importers.reading import loaded
 
 RECIPE = """\
 # A comment
@@ -77,13 +76,9 @@ def recipe_in(folder: Path, text: str = RECIPE, profiles: str = PROFILES) -> Spe
     return read_specification(read_file(path))
 
 
-def loaded(folder: Path, found: Specification) -> list[Cell]:
-    return [cell for imported in found.cells for cell in load_cells(write_cell(folder, imported))]
-
-
 def test_a_recipe(tmp_path: Path) -> None:
     found = recipe_in(tmp_path)
-    first, second, third = loaded(tmp_path, found)
+    first, second, third = loaded(tmp_path, found.cells)
     assert [cell.name for cell in (first, second, third)] == [
         "talker-h200-8k-in-1k-out@c1-n10",
         "talker-h200-8k-in-1k-out@c128-n512",
@@ -124,13 +119,13 @@ def test_what_is_no_part_of_a_cell_is_named_with_its_line(tmp_path: Path) -> Non
         45: "vllm_bench.configs[1].speed_bench_category",
     }
     assert any("perfbisect run --runs 3" in skipped.why for skipped in found.left_out)
-    assert found.errors == ()
+    assert found.errors == []
 
 
 def test_variables_of_a_gpu_that_are_not_known_are_named(tmp_path: Path) -> None:
     found = recipe_in(tmp_path, profiles="B200: {}\n")
     assert "has no H200" in next(skipped.why for skipped in found.left_out if skipped.place == "gpu")
-    assert "VLLM_DEEP_GEMM_WARMUP" not in loaded(tmp_path, found)[0].env
+    assert "VLLM_DEEP_GEMM_WARMUP" not in loaded(tmp_path, found.cells)[0].env
     alone = read_specification(SpecificationFile(Path("talker.yaml"), RECIPE))
     assert "gpu" in [skipped.place for skipped in alone.left_out]
     with pytest.raises(LocatedError, match="no valid YAML") as caught:
@@ -141,7 +136,7 @@ def test_variables_of_a_gpu_that_are_not_known_are_named(tmp_path: Path) -> None
 def test_one_benchmark_that_is_not_understood_leaves_the_others(tmp_path: Path) -> None:
     text = RECIPE.replace("      repetitions: 3\n", "      repetition: 3\n").replace("8192", "8192 # tokens")
     found = recipe_in(tmp_path, text)
-    assert [cell.name for cell in loaded(tmp_path, found)] == ["talker-h200-1k-in-1k-out"]
+    assert [cell.name for cell in loaded(tmp_path, found.cells)] == ["talker-h200-1k-in-1k-out"]
     (error,) = found.errors
     assert "repetition: unknown key; did you mean repetitions?" in error.message
     assert str(error.where).endswith("talker_h200.yaml:35")
@@ -181,12 +176,12 @@ def test_an_option_that_a_key_sets_is_refused_as_an_argument(tmp_path: Path) -> 
     (error,) = found.errors
     assert str(error.where).endswith(":37")
     rated = recipe_in(tmp_path, RECIPE.replace("num_warmups: 128", "request_rate: 4"))
-    assert {cell.request_rate for cell in loaded(tmp_path, rated)} == {4.0, float("inf")}
+    assert {cell.request_rate for cell in loaded(tmp_path, rated.cells)} == {4.0, float("inf")}
 
 
 def test_a_recipe_of_accuracy_alone_has_no_cells(tmp_path: Path) -> None:
     found = recipe_in(tmp_path, RECIPE.partition("vllm_bench:")[0])
-    assert (found.cells, [skipped.place for skipped in found.left_out]) == ((), ["lm_eval"])
+    assert (found.cells, [skipped.place for skipped in found.left_out]) == ([], ["lm_eval"])
 
 
 def test_yaml_that_is_no_recipe_is_of_no_form(tmp_path: Path) -> None:

@@ -11,16 +11,10 @@ import pytest
 import yaml
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import (
-    RequiredFile,
-    Specification,
-    SpecificationFile,
-    read_file,
-    write_cell,
-)
-from perfbisect.cells.loading import load_cells
+from perfbisect.cells.importers.base import RequiredFile, SpecificationFile, read_file
 from perfbisect.errors import LocatedError
 from perfbisect.model.change import Change
+from tests.cells.importers.reading import loaded, only_error, read, without
 
 SPEECH = {
     "task": "default_voice",
@@ -34,12 +28,6 @@ SPEECH = {
     "percentile-metrics": "ttft,audio_ttfp",
     "baseline": {"median_audio_ttfp_ms": [1.0, 2.0]},
 }
-
-
-def read(tmp_path: Path, document: object) -> Specification:
-    path = tmp_path / "test_x.json"
-    path.write_text(json.dumps(document))
-    return read_specification(read_file(path))
 
 
 def server(*workloads: dict[str, Any], **params: Any) -> dict[str, Any]:
@@ -58,7 +46,7 @@ def test_a_paired_list_is_a_ladder(tmp_path: Path) -> None:
     assert cell.document["dataset_args"] == {"seed-tts-locale": "en"}
     assert cell.document["num_warmups"] == [8, 64]
     assert cell.document["known_baselines"] == {"median_audio_ttfp_ms": [1.0, 2.0]}
-    cells = load_cells(write_cell(tmp_path, cell))
+    cells = loaded(tmp_path, [cell])
     assert [(one.max_concurrency, one.num_prompts, one.num_warmups) for one in cells] == [
         (8, 80, 8),
         (64, 128, 64),
@@ -66,10 +54,10 @@ def test_a_paired_list_is_a_ladder(tmp_path: Path) -> None:
 
 
 def test_a_scalar_serves_every_place_and_a_rate_is_no_concurrency(tmp_path: Path) -> None:
-    workload = {k: v for k, v in SPEECH.items() if k != "max_concurrency"}
+    workload = without(SPEECH, "max_concurrency")
     workload |= {"num_prompts": 100, "request_rate": [1.0, 2.0]}
     (cell,) = read(tmp_path, [server(workload)]).cells
-    cells = load_cells(write_cell(tmp_path, cell))
+    cells = loaded(tmp_path, [cell])
     assert [(one.request_rate, one.num_prompts) for one in cells] == [(1.0, 100), (2.0, 100)]
     assert all(one.max_concurrency is None for one in cells)
 
@@ -79,18 +67,18 @@ def test_sampling_is_the_cells(tmp_path: Path) -> None:
     (cell,) = read(tmp_path, [server(sampled)]).cells
     assert cell.document["sampling"] == {"temperature": 0.4, "top_p": 0.9, "repetition_penalty": 1.05}
     assert cell.document["dataset_args"] == {"seed-tts-locale": "en"}
-    assert load_cells(write_cell(tmp_path, cell))[0].sampling.top_p == 0.9
+    assert loaded(tmp_path, [cell])[0].sampling.top_p == 0.9
 
 
 def test_what_is_switched_off_is_counted(tmp_path: Path) -> None:
     found = read(tmp_path, [server(SPEECH, {**SPEECH, "enabled": False})])
     assert len(found.cells) == 1
-    assert found.off == ("[0].benchmark_params[1]",)
+    assert found.off == ["[0].benchmark_params[1]"]
 
 
 def test_twins_of_one_name_are_told_apart_by_modality(tmp_path: Path) -> None:
     chat = SPEECH | {"backend": "openai-chat-omni", "endpoint": "/v1/chat/completions", "task": ""}
-    audio = {k: v for k, v in chat.items() if k != "extra_body"}
+    audio = without(chat, "extra_body")
     text = chat | {"extra_body": {"modalities": ["text"]}}
     found = read(tmp_path, [server(audio, text, extra_cli_args=["--async-chunk"])]).cells
     assert [cell.stem for cell in found] == ["tts-seed-tts-text", "tts-seed-tts-text-text"]
@@ -156,7 +144,7 @@ def test_inline_data_sets_of_one_name_are_two_files(tmp_path: Path) -> None:
         ([server(SPEECH, stage_override={})], r"server_params\.stage_override: .*mean stage_overrides"),
         ([server(SPEECH | {"request_rate": 1.0})], "has both request_rate and max_concurrency"),
         ([server(SPEECH | {"num_prompts": [1, 2, 3]})], r"benchmark_params\[0\]: has lists that cannot"),
-        ([server({k: v for k, v in SPEECH.items() if k != "num_prompts"})], r"num_prompts: is missing"),
+        ([server(without(SPEECH, "num_prompts"))], r"num_prompts: is missing"),
         (
             [server(SPEECH, serve_args={"deploy-config-inline": {"content": 3}})],
             r"deploy-config-inline: is 3",
@@ -171,14 +159,6 @@ def test_what_is_not_understood_has_its_place(tmp_path: Path, document: object, 
     error = only_error(tmp_path, document)
     assert re.search(told, str(error))
     assert (error.file, error.line) == (str(tmp_path / "test_x.json"), 1)
-
-
-def only_error(tmp_path: Path, document: object) -> LocatedError:
-    try:
-        (error,) = read(tmp_path, document).errors
-    except LocatedError as of_the_file:
-        return of_the_file
-    return error
 
 
 def test_an_error_has_its_line_and_ends_no_other_workload(tmp_path: Path) -> None:
@@ -197,8 +177,8 @@ def test_an_error_has_its_line_and_ends_no_other_workload(tmp_path: Path) -> Non
 def test_the_time_of_a_start_is_the_cells(tmp_path: Path) -> None:
     timeouts = {"stage-init-timeout": 900, "init-timeout": 1200, "use-hsdp": True}
     (cell,) = read(tmp_path, [server(IMAGE, serve_args=timeouts)]).cells
-    (loaded,) = load_cells(write_cell(tmp_path, cell))
-    assert (loaded.ready_timeout, loaded.serve_args) == (1200, {"use-hsdp": True})
+    (made,) = loaded(tmp_path, [cell])
+    assert (made.ready_timeout, made.serve_args) == (1200, {"use-hsdp": True})
 
 
 def test_a_mark_may_be_one_mapping(tmp_path: Path) -> None:
@@ -220,7 +200,7 @@ def test_the_client_loads_a_models_own_code_where_the_harness_lets_it(
 ) -> None:
     (cell,) = read(tmp_path, [server(SPEECH | workload, **params)]).cells
     assert cell.document["client"] == client
-    (served, _) = load_cells(write_cell(tmp_path, cell))
+    (served, _) = loaded(tmp_path, [cell])
     assert served.serve_args.get("trust-remote-code", False) == bool(params)
 
 
@@ -270,9 +250,9 @@ def test_headline_and_guards_suit_what_the_answers_hold(
 ) -> None:
     (cell,) = read(tmp_path, [server(workload, **params)]).cells
     assert (cell.document["headline"], cell.document["guards"]) == (headline, guards)
-    assert not {"headline", "guards"} & set(cell.document.get("dataset_args", {}))  # type: ignore[arg-type]
-    path = write_cell(tmp_path, cell)
-    assert all(one.headline == headline for one in load_cells(path))
+    arguments = cell.document.get("dataset_args", {})
+    assert isinstance(arguments, dict) and not {"headline", "guards"} & set(arguments)
+    assert all(one.headline == headline for one in loaded(tmp_path, [cell]))
 
 
 @pytest.mark.parametrize(
@@ -309,7 +289,7 @@ def test_a_diffusion_workload_is_named_by_the_file_and_warmed_as_its_client_does
 
 def test_what_cannot_be_measured_here_is_told(tmp_path: Path) -> None:
     socket = CHAT | {"backend": "openai-realtime"}
-    lasting = {name: value for name, value in CHAT.items() if name != "num_prompts"} | {"duration_sec": 86400}
+    lasting = without(CHAT, "num_prompts") | {"duration_sec": 86400}
     servers = [server(CHAT, socket, lasting), server(SPEECH) | {"server_type": "sglang-omni"}]
     found = read(tmp_path, [*servers, server(CHAT, stage_config_name="two.yaml", update={"a": 1})])
     assert len(found.cells) == 1

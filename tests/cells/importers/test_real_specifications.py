@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import Specification, read_file, write_cell
-from perfbisect.cells.loading import load_cells
+from perfbisect.cells.importers.base import Specification, read_file
 from perfbisect.cells.match import nearest_cells, parse_report
 from perfbisect.model.cell import Cell
+from tests.cells.importers.reading import loaded
 from tests.shared import data
 
 LISTS = ("num_prompts", "max_concurrency", "request_rate")
@@ -79,7 +79,7 @@ def imports(tmp_path_factory: pytest.TempPathFactory) -> Imports:
     for path in sorted(data("vllm_omni", "perf_specs").glob("*.json")):
         found = read_specification(read_file(path))
         folder = tmp_path_factory.mktemp(path.stem)
-        cells = tuple(cell for one in found.cells for cell in load_cells(write_cell(folder, one)))
+        cells = tuple(loaded(folder, found.cells))
         rows.append((path, tuple(said_by(path)), found, cells))
     return Imports(tuple(rows))
 
@@ -88,7 +88,7 @@ def test_every_file_gives_the_cells_its_lists_say(imports: Imports) -> None:
     assert len(imports.files) >= 18
     for path, said, found, cells in imports.files:
         off = path.read_text().count('"enabled": false')
-        assert (len(cells), len(found.off), found.left_out) == (len(said), off, ()), path.name
+        assert (len(cells), len(found.off), found.left_out) == (len(said), off, []), path.name
     assert sum(len(found.off) for _, _, found, _ in imports.files) > 0
 
 

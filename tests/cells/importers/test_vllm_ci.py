@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
-from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import ImportedCell, Specification, read_file, write_cell
-from perfbisect.cells.loading import load_cells
 from perfbisect.clients import CLIENTS
-from perfbisect.errors import LocatedError
-from perfbisect.model.cell import Cell
 from perfbisect.serving.families import FAMILIES, Endpoint
+from tests.cells.importers.reading import loaded, only_error, read, without
 
 SHAREGPT = "ShareGPT_V3_unfiltered_cleaned_split.json"
 
@@ -39,23 +34,9 @@ def entry(**more: Any) -> dict[str, Any]:
     }
 
 
-def without(mapping: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in mapping.items() if name not in names}
-
-
-def read(tmp_path: Path, document: object, name: str = "anything.json") -> Specification:
-    path = tmp_path / name
-    path.write_text(json.dumps(document))
-    return read_specification(read_file(path))
-
-
-def loaded(tmp_path: Path, cell: ImportedCell) -> tuple[Cell, ...]:
-    return load_cells(write_cell(tmp_path, cell))
-
-
 def test_the_older_form(tmp_path: Path) -> None:
     (found,) = read(tmp_path, [entry()]).cells
-    cells = loaded(tmp_path, found)
+    cells = loaded(tmp_path, [found])
     assert found.stem == "serving_llama8B_tp4_sharegpt"
     assert [(cell.request_rate, cell.max_concurrency, cell.num_prompts) for cell in cells] == [
         (1.0, None, 200),
@@ -68,7 +49,7 @@ def test_the_older_form(tmp_path: Path) -> None:
     assert (first.backend, first.endpoint) == ("vllm", "/v1/completions")
     assert (first.dataset_name, first.dataset_path) == ("sharegpt", SHAREGPT)
     assert (first.headline, first.guards) == ("tpot", ("failed", "output_tokens"))
-    assert first.description == "serving_llama8B_tp4_sharegpt of anything.json"
+    assert first.description == "serving_llama8B_tp4_sharegpt of test_x.json"
 
 
 DEFAULTS = {
@@ -102,7 +83,7 @@ def test_the_newer_form_takes_what_a_test_does_not_say_from_the_defaults(tmp_pat
         },
     ]
     one, two = read(tmp_path, {"defaults": DEFAULTS, "tests": tests}).cells
-    (first, last), crossed = loaded(tmp_path, one), loaded(tmp_path, two)
+    (first, last), crossed = loaded(tmp_path, [one]), loaded(tmp_path, [two])
     assert (first.max_concurrency, last.max_concurrency) == (12, 200)
     assert first.request_rate == last.request_rate == float("inf")
     assert first.dataset_args == {"random-input-len": 128}
@@ -133,7 +114,7 @@ def test_text_is_what_a_shell_makes_of_it(tmp_path: Path) -> None:
     one = entry(server=server)
     one["client_parameters"] = without(one["client_parameters"], "dataset_path") | client
     (found,) = read(tmp_path, [one]).cells
-    cell = loaded(tmp_path, found)[0]
+    cell = loaded(tmp_path, [found])[0]
     assert cell.serve_args["limit-mm-per-prompt"] == {"image": 3}
     assert cell.serve_args["compilation-config.mode"] == 3
     assert cell.dataset_args == {
@@ -151,7 +132,7 @@ def test_text_is_what_a_shell_makes_of_it(tmp_path: Path) -> None:
 def test_speculation_is_watched(tmp_path: Path) -> None:
     draft = {"model": "org/draft", "num_speculative_tokens": 4}
     (found,) = read(tmp_path, [entry(server={"speculative_config": draft}, qps_list=[2])]).cells
-    (cell,) = loaded(tmp_path, found)
+    (cell,) = loaded(tmp_path, [found])
     assert cell.serve_args["speculative-config"] == draft
     assert cell.guards == ("failed", "output_tokens", "spec_decode_acceptance_rate")
     assert cell.request_rate == 2
@@ -175,7 +156,7 @@ def test_devices(tmp_path: Path, more: dict[str, Any], gpus: int) -> None:
 def test_tokenizer_and_revisions_have_keys_of_their_own(tmp_path: Path) -> None:
     server = {"tokenizer": "org/words", "revision": "abc", "tokenizer_revision": "def"}
     (found,) = read(tmp_path, [entry(server=server)]).cells
-    cell = loaded(tmp_path, found)[0]
+    cell = loaded(tmp_path, [found])[0]
     assert (cell.tokenizer, cell.revision.model, cell.revision.tokenizer) == ("org/words", "abc", "def")
 
 
@@ -221,12 +202,9 @@ def test_what_no_family_serves_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_told_where_it_is(tmp_path: Path, document: object, told: str) -> None:
-    try:
-        (error,) = read(tmp_path, document).errors
-    except LocatedError as of_the_file:
-        error = of_the_file
+    error = only_error(tmp_path, document)
     assert re.search(told, str(error))
-    assert error.file == str(tmp_path / "anything.json")
+    assert error.file == str(tmp_path / "test_x.json")
 
 
 def nightly(**more: Any) -> dict[str, Any]:
@@ -244,7 +222,7 @@ def nightly(**more: Any) -> dict[str, Any]:
 
 def test_the_nightly_form_is_read_as_its_script_calls_vllm(tmp_path: Path) -> None:
     found = read(tmp_path, [nightly(sonnet_input_len=512, sonnet_output_len=16), nightly(speed=1)])
-    first, last = loaded(tmp_path, found.cells[0])
+    first, last = loaded(tmp_path, found.cells[:1])
     assert (first.request_rate, last.request_rate) == (4.0, float("inf"))
     assert (first.model, first.gpus, first.ignore_eos, first.backend) == ("org/llama", 4, True, "vllm")
     assert first.serve_args == {"disable-log-stats": True, "dtype": "bfloat16", "tensor-parallel-size": 4}
@@ -268,5 +246,5 @@ def test_what_this_client_does_not_measure_is_left_out(
 ) -> None:
     found = read(tmp_path, [entry])
     (skipped,) = found.left_out
-    assert (found.cells, found.errors, skipped.place) == ((), (), "[0]")
+    assert (found.cells, found.errors, skipped.place) == ([], [], "[0]")
     assert why in skipped.why
