@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from perfbisect.changes.git import Repository
 from perfbisect.changes.hunks import CommitDiff, read_diff
 from perfbisect.model.change import Change
-from tests.fakes.gitwriter import run_git
+from tests.fakes.gitwriter import HistoryWriter, run_git
 
 
 def git(path: Path, *arguments: str) -> str:
@@ -21,6 +22,15 @@ def commit(path: Path, subject: str, **files: str) -> str:
         git(path, "add", name)
     git(path, "commit", "--quiet", "--allow-empty", "-m", subject)
     return git(path, "rev-parse", "HEAD")
+
+
+def write_commits(path: Path, *commits: Mapping[str, bytes | None]) -> tuple[Repository, tuple[str, ...]]:
+    """A repository of commits, each by the files that it changes, in one process; and their names."""
+    writer = HistoryWriter(path)
+    for number, files in enumerate(commits):
+        writer.commit(str(number), files)
+    shas = writer.finish(checkout=False)
+    return Repository.open(path), shas
 
 
 def everything(path: Path) -> dict[str, tuple[int, bytes]]:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from perfbisect.changes.git import Repository
-from perfbisect.environments.base import Builder, Environment
+from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.factory import make_builder
 from perfbisect.model.change import Change
+from tests.changes.repositories import write_commits
 from tests.environments.tiny import TinyHistory, package_files, write_history, write_wheel
-from tests.fakes.gitwriter import HistoryWriter
 
 
 @pytest.fixture(scope="session")
@@ -89,17 +89,18 @@ class World:
         base = base or self.installed.interpreter
         return overlay(self.cache, base, self.repository, revision or self.history.base)
 
+    def builder(self, spec: str, repository: Repository | None = None, day: str | None = None) -> Builder:
+        """The builder of a specification itself, for commits of the history or of another repository."""
+        commits = repository or self.repository
+        return plain_builder(spec, repository=commits, cache=self.cache, exclude_newer=day)
+
     def ensure(self, builder: Builder, change: Change | str) -> Environment:
         change = Change(change) if isinstance(change, str) else change
         return builder.ensure(change, log=self.log, timeout=60)
 
     def of(self, *commits: dict[str, bytes | None]) -> tuple[Repository, tuple[str, ...]]:
         """Another history."""
-        writer = HistoryWriter(self.cache / "other")
-        for number, files in enumerate(commits):
-            writer.commit(str(number), files)
-        shas = writer.finish(checkout=False)
-        return Repository.open(self.cache / "other"), shas
+        return write_commits(self.cache / "other", *commits)
 
 
 @pytest.fixture
@@ -128,6 +129,13 @@ def release(cache: Path, spec: str = "release:tiny-engine", day: str | None = No
 def overlay(cache: Path, base: object, repository: Repository, revision: str) -> Builder:
     spec = f"overlay:{base},package=tiny_engine" + (f",base={revision}" if revision else "")
     return make_builder(spec, repository=repository, cache=cache)
+
+
+def refusal_of(builder: Builder, change: Change | str) -> Refusal:
+    """Why a builder refuses a change, which it must."""
+    refusal = builder.refuses(Change(change) if isinstance(change, str) else change)
+    assert refusal is not None
+    return refusal
 
 
 def plain_builder(

@@ -13,6 +13,7 @@ from perfbisect.environments.packages import engine, package
 from perfbisect.environments.spec import FORMS, absolute_spec, parse_chain, parse_spec
 from perfbisect.errors import UsageError
 from perfbisect.model.change import Change
+from tests.environments.conftest import refusal_of
 
 
 def test_the_parts() -> None:
@@ -92,8 +93,9 @@ def test_invalid_arguments(text: str, problem: str, tmp_path: Path, repository: 
 def test_builders_of_commits(spec: str, repository: Repository, tmp_path: Path) -> None:
     """They refuse releases and need a repository."""
     spec = spec.format(python=sys.executable)
-    refusal = make_builder(spec, repository=repository, cache=tmp_path).refuses(Change("x==1", "release"))
-    assert refusal is not None and refusal.error
+    assert refusal_of(
+        make_builder(spec, repository=repository, cache=tmp_path), Change("x==1", "release")
+    ).error
     with pytest.raises(UsageError, match="needs their repository"):
         make_builder(spec, repository=None, cache=tmp_path)
 

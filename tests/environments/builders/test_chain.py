@@ -16,7 +16,7 @@ from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache
 from perfbisect.environments.factory import ChainBuilder, make_builder
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
-from tests.environments.conftest import World, plain_builder
+from tests.environments.conftest import World
 from tests.environments.cproject import WHY_NOT, CHistory, write_c_history
 from tests.environments.wheel_index import serving, wheel_of
 from tests.fakes.gitwriter import run_git
@@ -162,7 +162,7 @@ def test_the_first_base_that_fits(world: World) -> None:
     shutil.copytree(world.installed.folder / "venv", copy, symlinks=True)
     bases = {world.installed.interpreter: history.base, copy / "bin" / "python": history.kernel}
     spec = ",".join(f"overlay:{base},package=tiny_engine,base={sha}" for base, sha in bases.items())
-    builder = plain_builder(spec, repository=world.repository, cache=world.cache)
+    builder = world.builder(spec)
     assert isinstance(builder, ChainBuilder)
     changes = [Change(sha) for sha in (history.slow, history.kernel, history.back)]
     builder.prepare(changes)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.changes.git import Repository
 from perfbisect.environments import images
-from perfbisect.environments.base import Builder, Environment
+from perfbisect.environments.base import Environment
 from perfbisect.environments.build import BuildRun, interpreter_environment
 from perfbisect.environments.builders.image import REVISION
 from perfbisect.environments.factory import make_builder
@@ -20,7 +19,7 @@ from perfbisect.errors import BuildError, MachineError
 from perfbisect.measure.faults import FaultClassifier
 from perfbisect.model.change import Change
 from perfbisect.setup.doctor import index_checks, run_checks
-from tests.environments.conftest import plain_builder
+from tests.environments.conftest import World
 from tests.environments.tiny import TinyHistory, version_file
 from tests.fakes import container_tool
 
@@ -48,24 +47,18 @@ def add_image(
     (folder / "image.json").write_text(json.dumps(image))
 
 
-def build(spec: str, repository: Repository, folder: Path) -> Builder:
-    return plain_builder(spec, repository=repository, cache=folder)
-
-
-def test_an_environment(
-    store: Path, history: TinyHistory, repository: Repository, tmp_path: Path, log: Path
-) -> None:
-    change = Change(history.slow)
-    add_image(store, history, change.id, label=change.id)
-    builder = build(SPEC, repository, tmp_path)
+def test_an_environment(store: Path, world: World) -> None:
+    change = Change(world.history.slow)
+    add_image(store, world.history, change.id, label=change.id)
+    builder = world.builder(SPEC)
     assert (builder.cached(change), builder.disk([change]), builder.minutes(change)) == (False, 0, None)
-    built = builder.ensure(change, log=log, timeout=60)
+    built = world.ensure(builder, change)
     assert built.interpreter == built.folder / "bin" / "python"
     assert (built.engine_commit, built.facts["identified_by"]) == (change.id, "content")
     assert (built.facts["digest"], built.facts["tool"]) == (f"sha256:{change.id}", "podman")
     assert built.engine_file == str(built.folder / "tiny_engine" / "__init__.py")
     assert ask(built, "import tiny_engine; print(tiny_engine.speed())") == "2"
-    assert builder.cached(change) and builder.ensure(change, log=log, timeout=60).seconds == 0.0
+    assert builder.cached(change) and world.ensure(builder, change).seconds == 0.0
 
 
 def ask(built: Environment, code: str) -> str:
@@ -74,87 +67,76 @@ def ask(built: Environment, code: str) -> str:
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_the_digest_is_the_key(
-    store: Path, history: TinyHistory, repository: Repository, tmp_path: Path
-) -> None:
-    slow, docs = Change(history.slow), Change(history.docs)
-    add_image(store, history, slow.id)
-    add_image(store, history, docs.id)
-    first = build(SPEC, repository, tmp_path)
+def test_the_digest_is_the_key(store: Path, world: World) -> None:
+    slow, docs = Change(world.history.slow), Change(world.history.docs)
+    add_image(store, world.history, slow.id)
+    add_image(store, world.history, docs.id)
+    first = world.builder(SPEC)
     assert first.key(slow) != first.key(docs)
     (store / f"localhost%tiny={docs.id}" / "image.json").write_text(json.dumps({"Id": f"sha256:{slow.id}"}))
     assert first.key(slow) != first.key(docs), "looked up once"
-    again = build(SPEC, repository, tmp_path)
+    again = world.builder(SPEC)
     assert again.key(slow) != again.key(docs), "the image is checked for each commit"
     assert again.key(slow) == first.key(slow) and again.key(docs) != first.key(docs)
-    assert build(f"{SPEC},run=--cap-add SYS_NICE", repository, tmp_path).key(slow) != again.key(slow)
+    assert world.builder(f"{SPEC},run=--cap-add SYS_NICE").key(slow) != again.key(slow)
 
 
 @pytest.mark.parametrize(
     ("label", "commit", "says"),
     [("f" * 40, "", "label of .* says it is commit ffff"), ("", "fffffff", "says it is commit fffffff")],
 )
-def test_another_commit(
-    label: str, commit: str, says: str, store: Path, history: TinyHistory, repository: Repository,
-    tmp_path: Path, log: Path,
-) -> None:  # fmt: skip
-    add_image(store, history, history.slow, label=label, commit=commit)
-    builder = build(SPEC, repository, tmp_path)
+def test_another_commit(label: str, commit: str, says: str, store: Path, world: World) -> None:
+    add_image(store, world.history, world.history.slow, label=label, commit=commit)
+    builder = world.builder(SPEC)
     with pytest.raises(BuildError, match=says):
-        builder.ensure(Change(history.slow), log=log, timeout=60)
-    assert not builder.cached(Change(history.slow))
+        world.ensure(builder, world.history.slow)
+    assert not builder.cached(Change(world.history.slow))
 
 
-def test_missing_tags_go_to_the_next_builder(
-    store: Path, history: TinyHistory, repository: Repository, tmp_path: Path, log: Path
-) -> None:
-    change = Change(history.slow)
-    add_image(store, history, change.id)
+def test_missing_tags_go_to_the_next_builder(store: Path, world: World) -> None:
+    change = Change(world.history.slow)
+    add_image(store, world.history, change.id)
     missing = SPEC.replace("tiny:", "missing:")
     for spec in (missing, missing.replace("localhost", "registry.test")):
-        builder = build(spec, repository, tmp_path)
+        builder = world.builder(spec)
         refusal = builder.refuses(change)
         assert refusal is not None and (refusal.code, refusal.error) == ("image_missing", False)
         with pytest.raises(BuildError) as raised:
-            builder.ensure(change, log=log, timeout=60)
+            world.ensure(builder, change)
         assert FaultClassifier(0).row(raised.value, "build").code == "image_missing"
-    built = build(f"{missing},{SPEC}", repository, tmp_path).ensure(change, log=log, timeout=60)
+    built = world.ensure(world.builder(f"{missing},{SPEC}"), change)
     assert built.facts["handed_on"] == [f"image: no image: podman has no image localhost/missing:{change.id}"]
 
 
-def test_a_silent_registry_is_no_hole(history: TinyHistory, repository: Repository, tmp_path: Path) -> None:
-    builder = build(SPEC.replace("localhost", "registry.test"), repository, tmp_path)
+def test_a_silent_registry_is_no_hole(world: World) -> None:
+    builder = world.builder(SPEC.replace("localhost", "registry.test"))
     with pytest.raises(MachineError, match=r"no registry answers podman: .*connection refused") as raised:
-        builder.prepare([Change(history.slow)])
+        builder.prepare([Change(world.history.slow)])
     assert raised.value.code == "hub_unreachable"
 
 
-def test_packages_are_not_put_over_an_image(
-    store: Path, history: TinyHistory, repository: Repository, tmp_path: Path, log: Path
-) -> None:
-    add_image(store, history, history.slow)
-    builder = make_builder(SPEC, repository=repository, cache=tmp_path)
-    change = Change(history.slow).swapped(["tiny-helper==5.0"])
+def test_packages_are_not_put_over_an_image(store: Path, world: World) -> None:
+    add_image(store, world.history, world.history.slow)
+    builder = make_builder(SPEC, repository=world.repository, cache=world.cache)
+    change = Change(world.history.slow).swapped(["tiny-helper==5.0"])
     with pytest.raises(BuildError, match=r"\+pip: cannot change an image"):
-        builder.ensure(change, log=log, timeout=60)
+        world.ensure(builder, change)
 
 
-def test_doctor_looks_at_tool_and_registry(
-    store: Path, history: TinyHistory, repository: Repository, tmp_path: Path
-) -> None:
-    add_image(store, history, history.slow)
+def test_doctor_looks_at_tool_and_registry(store: Path, world: World) -> None:
+    add_image(store, world.history, world.history.slow)
 
     def check(sha: str) -> tuple[str, str]:
-        builder = build(SPEC, repository, tmp_path)
+        builder = world.builder(SPEC)
         (result,) = run_checks(list(index_checks(lambda: builder, Change(sha))))[1:]
         return result.state, result.found
 
-    state, found = check(history.slow)
+    state, found = check(world.history.slow)
     assert state == "good" and "by pretend --version: has one for" in found
-    state, found = check(history.docs)
+    state, found = check(world.history.docs)
     assert state == "good" and "no image: podman has no image" in found
-    (tmp_path / "bin" / "podman").write_text("#!/bin/sh\necho 'cannot set up namespace' >&2\nexit 125\n")
-    state, found = check(history.slow)
+    (store.parent / "bin" / "podman").write_text("#!/bin/sh\necho 'cannot set up namespace' >&2\nexit 125\n")
+    state, found = check(world.history.slow)
     assert state == "bad" and "podman info: cannot set up namespace" in found
 
 

@@ -14,7 +14,7 @@ from perfbisect.environments.factory import make_builder
 from perfbisect.environments.packages import PACKAGES
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
-from tests.environments.conftest import ask, release
+from tests.environments.conftest import ask, refusal_of, release
 
 
 def version(number: str, name: str = "tiny-engine") -> Change:
@@ -133,8 +133,7 @@ def test_a_full_disk_is_the_machines_fault(tmp_path: Path, log: Path, fake_uv: P
 )
 def test_refusals(change: Change, tmp_path: Path) -> None:
     assert release(tmp_path).refuses(version("1.0")) is None
-    refusal = release(tmp_path).refuses(change)
-    assert refusal is not None and refusal.error
+    assert refusal_of(release(tmp_path), change).error
 
 
 def test_the_client(shared_cache: Path, installed: Environment) -> None:

@@ -14,7 +14,7 @@ from perfbisect.environments.builders.source import SourceBuilder, with_precompi
 from perfbisect.environments.packages import engine
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
-from tests.environments.conftest import ask, plain_builder
+from tests.environments.conftest import ask, plain_builder, refusal_of
 from tests.environments.cproject import WHY_NOT, CHistory, write_c_history
 from tests.fakes.gitwriter import HistoryWriter, run_git
 
@@ -202,9 +202,7 @@ def test_a_project_in_a_folder_and_a_commit_without_it(tmp_path: Path, wheels: P
     builder = plain_builder(
         "source:sub,package=tiny_engine", repository=Repository.open(tmp_path / "repo"), cache=tmp_path
     )
-    refusal = builder.refuses(Change(none))
-    assert refusal is not None
-    assert "has no folder sub/" in refusal.reason
+    assert "has no folder sub/" in refusal_of(builder, Change(none)).reason
     assert builder.refuses(Change(there)) is None
 
 

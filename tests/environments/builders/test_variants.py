@@ -13,7 +13,7 @@ from perfbisect.environments.builders import wheel as wheel_builder
 from perfbisect.environments.builders.wheel import cuda_refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.model.change import Change
-from tests.environments.conftest import World, plain_builder, release
+from tests.environments.conftest import World, plain_builder, refusal_of, release
 from tests.environments.tiny import package_files, write_wheel
 from tests.environments.wheel_index import Index, serving, wheel_of
 
@@ -57,9 +57,7 @@ def test_a_release_for_a_newer_cuda_is_taken_for_the_drivers(index: Index, tmp_p
 
 def test_a_release_that_does_not_run_here_is_refused(index: Index, tmp_path: Path, log: Path) -> None:
     builder = release(tmp_path / "cache")
-    refusal = builder.refuses(NEW)
-    assert refusal is not None
-    assert "built for CUDA 13, and the driver is for CUDA 12.8" in refusal.reason
+    assert "built for CUDA 13, and the driver is for CUDA 12.8" in refusal_of(builder, NEW).reason
     with pytest.raises(BuildError, match="built for CUDA 13"):
         builder.ensure(NEW, log=log, timeout=60)
     assert index.asked
@@ -70,9 +68,7 @@ def test_a_named_variant_is_taken_or_refused(index: Index, tmp_path: Path, log: 
     cache = tmp_path / "cache"
     builder = release(cache, "release:tiny-engine,variant=cu118")
     assert builder.ensure(OLD, log=log, timeout=60).engine_version == "1.0+cu118"
-    refusal = builder.refuses(NEW)
-    assert refusal is not None
-    assert "of the variant cu118" in refusal.reason
+    assert "of the variant cu118" in refusal_of(builder, NEW).reason
     default = release(cache, "release:tiny-engine,variant=default")
     assert default.refuses(NEW) is None
     plain = release(cache)
@@ -89,20 +85,14 @@ def test_a_variant_needs_an_index(tmp_path: Path) -> None:
 def test_overlays_over_a_release_that_does_not_run_are_refused(index: Index, world: World) -> None:
     base = world.history.base
     spec = f"overlay:tiny-engine==1.1,base={base}"
-    builder = plain_builder(spec, repository=world.repository, cache=world.cache)
-    refusal = builder.refuses(Change(base))
-    assert refusal is not None
-    assert "built for CUDA 13" in refusal.reason
+    builder = world.builder(spec)
+    assert "built for CUDA 13" in refusal_of(builder, Change(base)).reason
     serve(index, world.cache, "1.1", "cu129")
-    builder = plain_builder(spec, repository=world.repository, cache=world.cache)
+    builder = world.builder(spec)
     assert world.ensure(builder, base).facts["base"] == "tiny-engine==1.1"
     assert "variant cu129" in builder.notes()[0]
     with pytest.raises(UsageError, match="variant= does not apply to an interpreter"):
-        plain_builder(
-            f"overlay:{world.installed.interpreter},variant=cu129,base=any",
-            repository=world.repository,
-            cache=world.cache,
-        )
+        world.builder(f"overlay:{world.installed.interpreter},variant=cu129,base=any")
 
 
 def test_the_wheel_at_a_commits_own_address_says_its_cuda(index: Index, world: World) -> None:
@@ -133,10 +123,10 @@ def test_packages_beside_the_engine(spec: str, index: Index, world: World) -> No
         spec, change = f"wheel:{index.address}/{{sha}},package=tiny_engine,with=tiny-helper==5.0", Change(sha)
     keys = []
     for text in (spec, spec.replace("5.0", "5.1")):
-        builder = plain_builder(text, repository=world.repository, cache=world.cache)
+        builder = world.builder(text)
         keys.append(builder.key(change))
     assert keys[0] != keys[1]
-    builder = plain_builder(spec, repository=world.repository, cache=world.cache)
+    builder = world.builder(spec)
     assert "tiny-helper==5.0" in world.ensure(builder, change).facts["packages"]
 
 
