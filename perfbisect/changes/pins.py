@@ -63,7 +63,7 @@ def parse_pins(dockerfile: str) -> Pins:
     tag = commit = ""
     packages: dict[str, ReplacedPackage] = {}
     for keyword, rest in _instructions(dockerfile):
-        words = _expanded(rest, known)
+        words = _VARIABLE.sub(lambda name: known.get(name["braced"] or name["plain"], name[0]), rest)
         if keyword in ("ARG", "ENV"):
             for found in _ASSIGNED.finditer(words):
                 known[found["name"]] = found["value"].strip("\"'")
@@ -84,13 +84,6 @@ def _instructions(text: str) -> list[tuple[str, str]]:
     joined = re.sub(r"\\\s*\n", " ", "\n".join(lines))
     parts = [line.strip().split(None, 1) for line in joined.splitlines() if line.strip()]
     return [(part[0].upper(), part[1]) for part in parts if len(part) == 2]
-
-
-def _expanded(text: str, known: dict[str, str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        return known.get(found["braced"] or found["plain"], found[0])
-
-    return _VARIABLE.sub(value, text)
 
 
 def _replaced(words: str) -> list[ReplacedPackage]:

@@ -39,16 +39,9 @@ class DependencyLimits:
 
     def arguments(self, engine: str) -> tuple[str, ...]:
         """uv's arguments. ``engine``: the package under test, whose version is fixed: no day limits it."""
-        pins = ("--constraint", str(self.constraints)) if self.constraints else ()
-        if not self.exclude_newer:
-            return pins
-        return (
-            "--exclude-newer",
-            self.exclude_newer,
-            "--exclude-newer-package",
-            f"{engine}={_ANY_DAY}",
-            *pins,
-        )
+        day = self.exclude_newer
+        limits = ("--exclude-newer", day, "--exclude-newer-package", f"{engine}={_ANY_DAY}") if day else ()
+        return (*limits, "--constraint", str(self.constraints)) if self.constraints else limits
 
     def key_parts(self) -> tuple[str, str]:
         return self.exclude_newer or "", self.constraints.read_text() if self.constraints else ""

@@ -92,16 +92,12 @@ class ContainerRun:
 
 def model_cache(environ: Mapping[str, str], folder: Path) -> str:
     """The hub's folder of downloaded models; in the environment's ``folder`` for a user who has no home."""
-    home = environ.get("HOME") or _account_home() or str(folder / "caches" / "home")
-    caches = environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    home = environ.get("HOME", "")
+    if not home:
+        with suppress(KeyError):
+            home = pwd.getpwuid(os.getuid()).pw_dir
+    caches = environ.get("XDG_CACHE_HOME") or f"{home or folder / 'caches' / 'home'}/.cache"
     return environ.get("HF_HOME") or f"{caches}/huggingface"
-
-
-def _account_home() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return ""
 
 
 def prepare_run(

@@ -171,7 +171,8 @@ class DaemonStore(ImageStore):
             ]
             if not digests:
                 return ImageLookup("hole", problem=f"no image for {wanted} at {reference}")
-            document = self._manifest(f"{_name_of(reference)}@{digests[0]}")
+            untagged = re.sub(r":[^:/]*$", "", reference)
+            document = self._manifest(f"{untagged}@{digests[0]}")
         if isinstance(document, ImageLookup):
             return document
         try:
@@ -245,12 +246,6 @@ class SquashStore(ImageStore):
 
 def _plain(digest: str) -> str:
     return f"sha256:{digest.removeprefix('sha256:')}"
-
-
-def _name_of(reference: str) -> str:
-    """A reference without its tag."""
-    head, slash, last = reference.rpartition("/")
-    return f"{head}{slash}{last.partition(':')[0]}"
 
 
 def _uri(reference: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from perfbisect.system import environ
 
 PLACEHOLDERS = ("sha", "env", "python", "repo", "tree")
 """Names that a template may contain in braces."""
+_NAMED = re.compile(rf"\{{({'|'.join(PLACEHOLDERS)})\}}")
 TRY_AGAIN = 75
 """Exit code (EX_TEMPFAIL of sysexits.h) by which a command reports a failure of the machine."""
 
@@ -84,11 +86,9 @@ class CommandBuilder(CommitBuilder):
             "repo": str(self.repository.path),
             "tree": str(folder / "tree"),
         }
-        argv = [_fill(word, values) for word in self.words]
-        limits = {
-            "UV_EXCLUDE_NEWER": self.limits.exclude_newer or "",
-            "UV_CONSTRAINT": str(self.limits.constraints or ""),
-        }
+        argv = [_NAMED.sub(lambda found: values[found[1]], word) for word in self.words]
+        limits = self.limits.facts()
+        limits = {"UV_EXCLUDE_NEWER": limits["exclude_newer"], "UV_CONSTRAINT": limits["constraints"]}
         given = {name: value for name, value in limits.items() if value}
         output = build.run(argv, env={**registry_environment(), **given, **self.variables}, cwd=folder)
         what, log = f"{change.short}: {shlex.join(argv)}", build.log
@@ -100,9 +100,3 @@ class CommandBuilder(CommitBuilder):
         if output.code != 0:
             last = output.last_line
             raise BuildError(f"{what}: ended with {output.ending}: {last}", where=log, output=last)
-
-
-def _fill(word: str, values: Mapping[str, str]) -> str:
-    for name, value in values.items():
-        word = word.replace(f"{{{name}}}", value)
-    return word

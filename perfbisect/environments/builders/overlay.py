@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from perfbisect.changes.git import TreeEntry
 from perfbisect.common.digests import environment_key, file_blob_id, text_digest
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, Environment, Refusal
@@ -132,10 +131,13 @@ class OverlayBuilder(LayerBuilder, CommitBuilder):
         dropped = 0
         if located.folder is not None:
             blobs = read_blobs(located.folder, change.id)
-            tracked = self._tracked_at_base(change)
-            self._check_base(change, blobs, tracked)
+            commit = self.base_commit(change)
+            tracked = blobs_inside(self.repository, commit.id, self.package.folder) if commit else None
+            if commit and tracked is not None:
+                self._check_base(change, commit, blobs, tracked)
             wanted = files_inside(self.repository, change.id, self.package.folder)
-            same = [path for path, entry in wanted.items() if _is_same(entry, blobs.get(path))]
+            files = {path: entry.blob for path, entry in wanted.items() if entry.mode != "120000"}
+            same = [path for path, blob in files.items() if blob == blobs.get(path)]
             others = [path for path in blobs if path not in wanted]
             carried = sorted(path for path in others if self._is_carried(path, change, tracked))
             dropped = len(others) - len(carried)
@@ -161,10 +163,6 @@ class OverlayBuilder(LayerBuilder, CommitBuilder):
         }
         return found.checked(change.id, base.facts["packages"], facts, folder / LAYER)
 
-    def _tracked_at_base(self, change: Change) -> dict[str, str] | None:
-        commit = self.base_commit(change)
-        return None if commit is None else blobs_inside(self.repository, commit.id, self.package.folder)
-
     def _is_carried(self, path: str, change: Change, tracked: Mapping[str, str] | None) -> bool:
         """True for the base's compiled and generated files: those that git does not have."""
         name = PurePosixPath(path).name
@@ -175,12 +173,9 @@ class OverlayBuilder(LayerBuilder, CommitBuilder):
         return _is_binary(name) or any(fnmatch.fnmatch(name, pattern) for pattern in self.package.generated)
 
     def _check_base(
-        self, change: Change, blobs: Mapping[str, str], tracked: Mapping[str, str] | None
+        self, change: Change, commit: Change, blobs: Mapping[str, str], tracked: Mapping[str, str]
     ) -> None:
         """Raise BuildError if the base is not what its commit says."""
-        commit = self.base_commit(change)
-        if tracked is None or commit is None:
-            return
         shared = [path for path, blob in blobs.items() if blob and path in tracked]
         foreign = sorted(path for path in shared if blobs[path] != tracked[path])
         if len(foreign) > FOREIGN_SHARE * max(len(shared), 1) or (tracked and not shared):
@@ -211,7 +206,7 @@ class FixedBaseOverlay(OverlayBuilder):
         revision = spec.option("base")
         self.any_base = revision == "any"
         self.commit = self.repository.resolve(revision) if revision not in ("", "any") else None
-        self._differing: dict[str, tuple[str, ...]] = {}
+        self._differing: dict[str, list[str]] = {}
 
     def base(self, change: Change) -> tuple[Builder, Change]:
         del change
@@ -230,10 +225,8 @@ class FixedBaseOverlay(OverlayBuilder):
             pairs = [(self.commit.id, sha) for sha in shas]
             changes = self.repository.file_changes(pairs, self.package.pathspecs)
             for sha, changed in zip(shas, changes, strict=True):
-                paths = (change.path for change in changed)
-                self._differing[sha] = tuple(
-                    path for path in paths if self.package.is_used(path, self._platform)
-                )
+                paths = [change.path for change in changed]
+                self._differing[sha] = [path for path in paths if self.package.is_used(path, self._platform)]
 
     def refuses(self, change: Change) -> Refusal | None:
         if change.kind == "commit" and self.commit is None and not self.any_base:
@@ -360,10 +353,6 @@ def read_blobs(folder: Path, like: str) -> dict[str, str]:
 
 def _is_binary(name: str) -> bool:
     return name.endswith(_BINARY) or ".so." in name
-
-
-def _is_same(entry: TreeEntry, blob: str | None) -> bool:
-    return entry.mode != "120000" and entry.blob == blob
 
 
 def link_files(source: Path, target: Path, paths: Collection[str], tag: str) -> None:

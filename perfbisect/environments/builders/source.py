@@ -80,14 +80,13 @@ def relevant_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 def with_precompiled_commit(variables: Mapping[str, str], package: EnginePackage, sha: str) -> dict[str, str]:
     """Add the commit whose compiled files the build downloads, unless the user set one."""
-    if package.precompiled is None:
-        return dict(variables)
-    switch, commit, *alternatives = package.precompiled
-    switches = (value.lower() for name, value in variables.items() if name.startswith(switch))
-    is_on = any(value not in ("", "0", "false", "no") for value in switches)
-    if not is_on or any(name in variables for name in (commit, *alternatives)):
-        return dict(variables)
-    return {**variables, commit: sha}
+    if package.precompiled is not None:
+        switch, commit, *alternatives = package.precompiled
+        switches = (value.lower() for name, value in variables.items() if name.startswith(switch))
+        is_on = any(value not in ("", "0", "false", "no") for value in switches)
+        if is_on and not {commit, *alternatives} & set(variables):
+            return {**variables, commit: sha}
+    return dict(variables)
 
 
 def compiler_versions(variables: Mapping[str, str]) -> tuple[str, ...]:
@@ -187,7 +186,12 @@ class BuildTree:
         self.path.mkdir(parents=True, exist_ok=True)
         self._unfinished.touch()
         synced = sync_tree(
-            self.tree, self.repository, change.id, self.folder, whole=self.whole, keep=_is_kept
+            self.tree,
+            self.repository,
+            change.id,
+            self.folder,
+            whole=self.whole,
+            keep=lambda path: path.partition("/")[0] in _KEPT,
         )
         gone = None if before is None else [path for path in before if path not in synced.paths]
         self._remove_stale(synced, gone)
@@ -239,10 +243,6 @@ class BuildTree:
         return interpreter
 
 
-def _is_kept(path: str) -> bool:
-    return path.partition("/")[0] in _KEPT
-
-
 class SourceBuilder(CommitBuilder):
     """Builds commits of the project in ``folder`` of the repository."""
 
@@ -281,7 +281,8 @@ class SourceBuilder(CommitBuilder):
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         variables = with_precompiled_commit(self.variables, self.package, change.id)
         version = {"SETUPTOOLS_SCM_PRETEND_VERSION": version_at(self.repository, change.id)}
-        given = version | with_ccache(variables, self._ccache, cmake=self._uses_cmake(change))
+        cmake = self.repository.tree_id(change.id, f"{self.folder}/CMakeLists.txt") is not None
+        given = version | with_ccache(variables, self._ccache, cmake=cmake)
         wheel, facts = self.build_tree.build_wheel(build, change, given, out=staging / "wheel")
         requirements = [str(wheel), *self.extra]
         uv.create_venv(build, staging, requirements, self.package, python=self.python)
@@ -313,10 +314,6 @@ class SourceBuilder(CommitBuilder):
         if first is not None and incremental is not None:
             notes.append(f"a first build took {first:.1f} min, later ones {incremental:.1f} min")
         return (f"source: {'; '.join(notes)}",)
-
-    def _uses_cmake(self, change: Change) -> bool:
-        path = f"{self.folder}/CMakeLists.txt".lstrip("/")
-        return self.repository.tree_id(change.id, path) is not None
 
     def _median_minutes(self) -> tuple[float | None, float | None]:
         """Minutes of a first and of an incremental build."""
