@@ -1,13 +1,15 @@
 """`make bench-explain`: what `perfbisect explain` says of commits of twelve kinds, planted in the real vLLM.
 
     python -m scripts.bench_explain [--only "a spin"] [--pairs 20] [--seed 1] [--no-hunks]
+    python -m scripts.bench_explain --only none --pairs 20
 
 Each kind of :mod:`scripts.explain_plants` is bisected from its parent on, profiled and, but for --no-hunks,
-searched for its hunk; --pairs adds pairs that differ in harmless edits alone, which are compared. Leaves in
-build/bench-explain/ the histories, state/, every document, and results.json, from which a later call with the
-same seed goes on, also to hunks that an earlier one left out. Prints a row for each and exits 0 if the bars
-hold, 1 if not, 4 while kinds are missing. On two quiet cores a kind takes about a quarter of an hour, its
-hunk half an hour, a pair ten minutes.
+searched for its hunk. --pairs adds neighbours in a history of harmless edits: two launches of each commit are
+profiled, and each commit is compared with the next as if an A/B had shown it to be slower. Leaves in
+build/bench-explain/ the histories, state/, every document, and results.json, from which a later
+call with the same seed goes on, also to hunks that an earlier one left out. Prints a row for each and exits 0
+if the bars hold, 1 if not, 4 while kinds are missing. On two quiet cores a kind takes about a quarter of an
+hour, its hunk half an hour, a pair three minutes.
 """
 
 from __future__ import annotations
@@ -26,24 +28,28 @@ from typing import Any
 from perfbisect.environments.factory import make_builder
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_OURS, EXIT_OUTSIDE
 from perfbisect.explain.profile_job import ProfilePlan, compare_sides
+from perfbisect.explain.profile_report import ProfileResultDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import require_plan
 from perfbisect.jobs.replay import launches
 from perfbisect.model.change import Change
 from scripts.demo import BUILD, CACHE, CELL, DAY, PACKAGE, ROOT, VERSION, say
-from scripts.explain_plants import KINDS, NOTHING, Planted, make
+from scripts.explain_plants import KINDS, Planted, make, make_equal
 
 FOLDER = BUILD / "bench-explain"
 
 LEAST_FILES, LEAST_HUNKS = 10, 10
 """Of the twelve kinds: right file first, and right hunk among decoys."""
 
-BLOCKS, BUDGET = 1, "45m"
-"""Blocks of a comparison of a pair, and the budget of a bisection: what is planted is far above the noise."""
+BUDGET = "45m"
+"""Of a bisection: what is planted is far above the noise."""
 
 PAIRS = 20
 """That differ in nothing: the bar asks for so many."""
+
+PAIR_BUDGET = "1m"
+"""Of the comparison that a profile follows: its verdict is not used."""
 
 IN_THE_DIFF = ("in the diff", "called from the diff")
 
@@ -52,8 +58,7 @@ IN_THE_DIFF = ("in the diff", "called from the diff")
 class Score:
     """What was said of one commit. ``said``: the conclusion's kind; ``place``, ``hunk``: what is named first.
 
-    ``is_right_hunk`` is None where hunks were not searched. ``unasked``: of a pair, what the profile would
-    have said if the comparison had shown a slower side, which it hardly ever does.
+    ``is_right_hunk`` is None where hunks were not searched.
     """
 
     name: str
@@ -65,7 +70,17 @@ class Score:
     hunk: str = ""
     is_right_hunk: bool | None = None
     sentence: str = ""
-    unasked: str = ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What the profiles of two neighbours that differ in harmless edits say; ``growth``: in ms a step."""
+
+    seed: int
+    number: int
+    said: str
+    growth: float
+    sentence: str
 
 
 def prepare(folder: Path) -> Path:
@@ -112,14 +127,6 @@ def score(planted: Planted, seed: int, measured: Mapping[str, Any], profile: Map
     )
 
 
-def unasked(job: Job) -> str:
-    """The conclusion of a profile without the comparison's word that no side is slower."""
-    events = read(job.journal).events
-    plan = require_plan(job, events, ProfilePlan)
-    asked = plan.model_copy(update={"is_slower": True})
-    return compare_sides(asked, job, launches(events)).kind
-
-
 def named_hunk(planted: Planted, document: Mapping[str, Any]) -> tuple[str, bool]:
     """The label of the group that a search of hunks names, and whether that holds the guilty line."""
     guilty = [group for group in document.get("groups", ()) if group["guilty"]]
@@ -143,23 +150,75 @@ def explain(kind: str, seed: int, site_packages: Path) -> Score:
     folder.mkdir(parents=True)
     planted = make(site_packages, folder / "repo", kind, seed)
     (folder / "planted.json").write_text(json.dumps(asdict(planted), indent=1, default=str) + "\n")
-    say(f"{kind}: {planted.guilty or 'nothing'}, {planted.milliseconds:.1f} ms a step")
-    sides = ("--a", planted.parent, "--b", planted.culprit, "--blocks", str(BLOCKS))
-    if kind != NOTHING:  # an A/B that stands on the search's noise ends sooner
-        sides = ("--good", planted.parent, "--bad", planted.culprit, "--budget", BUDGET)
+    say(f"{kind}: {planted.guilty}, {planted.milliseconds:.1f} ms a step")
+    sides = ("--good", planted.parent, "--bad", planted.culprit)
     measured = call(
         folder,
         "measured",
-        *("compare" if kind == NOTHING else "bisect", CELL, "--repo", str(planted.repository), *sides),
-        *("--env", f"overlay:{PACKAGE}=={VERSION},base={planted.parent}", "--exclude-newer", DAY),
+        "bisect",
+        *workload(planted.repository, planted.parent),
+        *sides,
+        "--budget",
+        BUDGET,
     )
     if "job" not in measured:
         return score(planted, seed, measured, {})
-    profile = call(folder, "profile", "explain", str(measured["job"]), "--profile")
-    result = score(planted, seed, measured, profile)
-    if kind == NOTHING and "job" in profile:
-        result = replace(result, unasked=unasked(Job(FOLDER / "state" / "jobs" / str(profile["job"]))))
-    return result
+    return score(
+        planted, seed, measured, call(folder, "profile", "explain", str(measured["job"]), "--profile")
+    )
+
+
+def workload(repository: Path, base: str) -> tuple[str, ...]:
+    """The cell, the history and how its commits are built."""
+    environment = f"overlay:{PACKAGE}=={VERSION},base={base}"
+    return CELL, "--repo", str(repository), "--env", environment, "--exclude-newer", DAY
+
+
+def compare_equal(count: int, seed: int, site_packages: Path) -> list[Pair]:
+    """Profile the commits of a history of harmless edits two by two, and compare so many neighbours.
+
+    Neighbours are compared within a job and, between two jobs, the later of one with the earlier of the next.
+    """
+    folder = folder_of("equal", seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / "jobs.json"
+    jobs: list[str] = json.loads(kept.read_text()) if kept.exists() else []
+    history = 2 * (count // 2 + 1)
+    shutil.rmtree(folder / "repo", ignore_errors=True)
+    commits = make_equal(site_packages, folder / "repo", history, seed)
+    for number in range(len(jobs), history // 2):
+        a, b = commits[2 * number : 2 * number + 2]
+        sides = ("--a", a, "--b", b, "--blocks", "1", "--budget", PAIR_BUDGET)
+        measured = call(
+            folder, f"measured-{number}", "compare", *workload(folder / "repo", commits[0]), *sides
+        )
+        profile = call(folder, f"profile-{number}", "explain", str(measured["job"]), "--profile")
+        jobs.append(str(profile["job"]))
+        kept.write_text(json.dumps(jobs) + "\n")
+    profiles = [Job(FOLDER / "state" / "jobs" / job) for job in jobs]
+    pairs = []
+    for number in range(count):
+        job, side = profiles[number // 2], number % 2
+        # An even number compares the sides of one job, an odd one B of a job with A of the next.
+        result = compare_launches((job, side), (profiles[number // 2 + 1], 0) if side else (job, 1))
+        pairs.append(Pair(seed, number, result.kind, result.growth_ms, result.sentence))
+    return pairs
+
+
+def compare_launches(a: tuple[Job, int], b: tuple[Job, int]) -> ProfileResultDocument:
+    """Compare a side of one profile with a side of another, as if an A/B had shown B to be slower."""
+    plans, records = [], []
+    for position, (job, side) in enumerate((a, b)):
+        events = read(job.journal).events
+        plans.append(require_plan(job, events, ProfilePlan))
+        records += [
+            replace(launch, position=position, folder=str(job.path / launch.folder))
+            for launch in launches(events)
+            if launch.position == side
+        ]
+    sides = [plan.sides[side] for plan, (_, side) in zip(plans, (a, b), strict=True)]
+    asked = plans[0].model_copy(update={"a": sides[0], "b": sides[1], "is_slower": True})
+    return compare_sides(asked, a[0], records)
 
 
 def search_hunk(result: Score) -> Score:
@@ -182,34 +241,28 @@ def row(result: Score) -> str:
         result.verdict,
         result.said,
         result.place or "-",
-        words[result.is_right_file] if result.name != NOTHING else "-",
+        words[result.is_right_file],
         result.hunk or "-",
         words[result.is_right_hunk],
     )
     return "| " + " | ".join(cells) + " |"
 
 
-def bars(results: Sequence[Score], *, hunks: bool) -> tuple[list[str], int]:
+def bars(results: Sequence[Score], pairs: Sequence[Pair], *, hunks: bool) -> tuple[list[str], int]:
     """The bars as lines, and the exit code."""
-    planted = [x for x in results if x.name != NOTHING]
-    same = [x for x in results if x.name == NOTHING]
-    files, named = sum(x.is_right_file for x in planted), sum(bool(x.is_right_hunk) for x in planted)
-    false, unseen = (
-        sum(word in IN_THE_DIFF for word in words)
-        for words in ([x.said for x in same], [x.unasked for x in same])
-    )
+    files, named = sum(x.is_right_file for x in results), sum(bool(x.is_right_hunk) for x in results)
+    false = sum(pair.said in IN_THE_DIFF for pair in pairs)
     lines = [
-        f"right file first: {files} of {len(planted)}; bar {LEAST_FILES} of {len(KINDS)}",
-        f'"in the diff" where nothing differs: {false} of {len(same)}; bar 0 of {PAIRS}',
-        f"the same, had the comparison shown a slower side: {unseen} of {len(same)}",
+        f"right file first: {files} of {len(results)}; bar {LEAST_FILES} of {len(KINDS)}",
+        f'"in the diff" where nothing differs: {false} of {len(pairs)}; bar 0 of {PAIRS}',
     ]
     is_missed = files < LEAST_FILES or bool(false)
     if hunks:
-        lines.insert(1, f"right hunk: {named} of {len(planted)}; bar {LEAST_HUNKS} of {len(KINDS)}")
+        lines.insert(1, f"right hunk: {named} of {len(results)}; bar {LEAST_HUNKS} of {len(KINDS)}")
         is_missed = is_missed or named < LEAST_HUNKS
     if false:
         return lines, EXIT_OURS
-    if len(planted) < len(KINDS):
+    if len(results) < len(KINDS):
         return lines, EXIT_INCONCLUSIVE
     return lines, EXIT_OURS if is_missed else EXIT_OK
 
@@ -229,21 +282,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     FOLDER.mkdir(parents=True, exist_ok=True)
     kept = FOLDER / "results.json"
     results = [Score(**x) for x in json.loads(kept.read_text())] if kept.exists() else []
-    wanted = [(kind, options.seed) for kind in KINDS if options.only in kind]
-    wanted += [(NOTHING, options.seed + number) for number in range(options.pairs)]
     site_packages = prepare(FOLDER)
-    for kind, seed in wanted:
-        found = next((x for x in results if (x.name, x.seed) == (kind, seed)), None)
-        result = found or explain(kind, seed, site_packages)
+    for kind in (kind for kind in KINDS if options.only in kind):
+        found = next((x for x in results if (x.name, x.seed) == (kind, options.seed)), None)
+        result = found or explain(kind, options.seed, site_packages)
         results = [*(x for x in results if x is not found), result]
         _keep(kept, results)
-        if kind != NOTHING and not options.no_hunks and result.is_right_hunk is None:
+        if not options.no_hunks and result.is_right_hunk is None:
             results[-1] = search_hunk(result)
             _keep(kept, results)
+    pairs = compare_equal(options.pairs, options.seed, site_packages) if options.pairs else []
     print("| planted | verdict | said | first place | file | hunk | right |")
     print("|---|---|---|---|---|---|---|")
     print("\n".join(map(row, results)), end="\n\n")
-    lines, code = bars(results, hunks=not options.no_hunks)
+    for pair in pairs:
+        print(f"pair {pair.number + 1}: {pair.said}, {pair.growth:.2f} ms a step: {pair.sentence}")
+    lines, code = bars(results, pairs, hunks=not options.no_hunks)
     print("\n".join(lines))
     return code
 

@@ -308,9 +308,6 @@ DRAWN = ("a spin", "a needless copy", "a lost cache", "a changed default", "a sl
 DRAWN += ("logging in the hot path", "an import in a function", "a retry that waits")
 """The kinds whose file and function are drawn."""
 
-NOTHING = "nothing"
-"""The kind that plants decoys alone."""
-
 
 def guilty_line(before: Files, plant: Plant) -> str:
     """The first line that the culprit adds to the guilty file; where there is none, that it removes."""
@@ -319,19 +316,27 @@ def guilty_line(before: Files, plant: Plant) -> str:
     return found.strip()
 
 
+def draw_decoys(files: Files, draw: random.Random, first: int = 1) -> dict[str, str]:
+    """Harmless edits of drawn files, as texts by path; ``first``: the number of the first edit."""
+    edited = {}
+    for number, name in enumerate(sorted(draw.sample(TARGETS, draw.randint(*DECOYS))), first):
+        _, edit = draw.choice(EDITS)
+        edited[name] = edit(files[name], number)
+        compile(edited[name], name, "exec")
+    return edited
+
+
 def make(site_packages: Path, path: Path, kind: str, seed: int) -> Planted:
-    """Write the history of a kind of :data:`KINDS`, or of :data:`NOTHING`."""
+    """Write the history of a kind of :data:`KINDS`."""
     draw = random.Random(f"{kind} {seed}")
     raw = package_files(site_packages)
     files = {name: text.decode() for name, text in raw.items() if name.endswith(".py")}
     milliseconds = draw.uniform(*STEP_MS)
-    plant = Plant("", "", {}, {}) if kind == NOTHING else KINDS[kind](files, draw, milliseconds)
+    plant = KINDS[kind](files, draw, milliseconds)
     before = {**files, **plant.before}
     after = dict(plant.after)
-    decoys = tuple(sorted(draw.sample(TARGETS, draw.randint(*DECOYS))))
-    for number, name in enumerate(decoys, 1):
-        _, edit = draw.choice(EDITS)
-        after[name] = edit(after.get(name, before[name]), number)
+    decoys = draw_decoys({**before, **after}, draw)
+    after |= decoys
     for name, text in {**plant.before, **after}.items():
         if name.endswith(".py"):
             compile(text, name, "exec")
@@ -341,8 +346,32 @@ def make(site_packages: Path, path: Path, kind: str, seed: int) -> Planted:
     writer.commit("[Core] Tidy up what a step does", {name: text.encode() for name, text in after.items()})
     parent, culprit = writer.finish()
     return Planted(
-        path, parent, culprit, kind, plant.hot, plant.guilty, guilty_line(before, plant), milliseconds, decoys
+        path,
+        parent,
+        culprit,
+        kind,
+        plant.hot,
+        plant.guilty,
+        guilty_line(before, plant),
+        milliseconds,
+        tuple(decoys),
     )
+
+
+def make_equal(site_packages: Path, path: Path, commits: int, seed: int) -> tuple[str, ...]:
+    """Write a history whose commits after the release edit files harmlessly; returns all commits."""
+    draw = random.Random(f"equal {seed}")
+    raw = package_files(site_packages)
+    files = {name: text.decode() for name, text in raw.items() if name.endswith(".py")}
+    writer = HistoryWriter(path)
+    writer.commit("Import the released package", {**BUILD_FILES, **raw})
+    for number in range(1, commits):
+        edited = draw_decoys(files, draw, 1 + number * DECOYS[1])
+        files |= edited
+        writer.commit(
+            f"[Misc] Tidy up, part {number}", {name: text.encode() for name, text in edited.items()}
+        )
+    return writer.finish()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -350,7 +379,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("site_packages", type=Path)
     parser.add_argument("repo", type=Path)
-    parser.add_argument("--kind", choices=[*KINDS, NOTHING], required=True)
+    parser.add_argument("--kind", choices=[*KINDS], required=True)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
     planted = make(options.site_packages, options.repo, options.kind, options.seed)

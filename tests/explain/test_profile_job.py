@@ -24,6 +24,7 @@ from perfbisect.model.change import Change
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
+from scripts.bench_explain import compare_launches
 from tests.explain.test_attribution import AFTER, BEFORE, PATH
 from tests.jobs.world import Clock, Watch, cell
 from tests.report.test_flames import balanced
@@ -276,3 +277,15 @@ def test_a_brief_document_has_the_marked_hunk_alone(job: Job, changes: tuple[Cha
     (file,) = brief.result.diff.files
     assert [line.number for hunk in file.hunks for line in hunk if line.marked] == [6, 7]
     assert ProfileDocument.model_validate_json(brief.text()) == brief
+
+
+def test_sides_of_profiles_are_compared_as_if_an_ab_had_shown_them_slower(
+    tmp_path: Path, changes: tuple[Change, Change]
+) -> None:
+    made = Jobs(tmp_path / "state").new(Clock()(), "abcd")
+    write_plan(made, plan_of(tmp_path, changes, is_slower=False), Clock())
+    result = profiled(made, recorder(changes)).result
+    assert result is not None and result.kind == "no growth seen"
+    assert compare_launches((made, 0), (made, 1)).kind == "in the diff"
+    assert compare_launches((made, 1), (made, 0)).kind == "no growth seen"
+    assert compare_launches((made, 1), (made, 1)).kind == "no growth seen"

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from scripts.demo_history import TARGETS
 from scripts.explain_plants import (
+    DECOYS,
     DETOKENIZER,
     DRAWN,
     HOT,
     KINDS,
-    NOTHING,
     OUTPUT,
     STEP_MS,
     Place,
     Planted,
     insert,
     make,
+    make_equal,
 )
 
 PLACES = (
@@ -61,13 +63,12 @@ def changed(planted: Planted) -> dict[str, list[str]]:
     return added
 
 
-@pytest.mark.parametrize("kind", [*KINDS, NOTHING])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_is_planted_among_decoys(site: Path, tmp_path: Path, kind: str) -> None:
     planted = make(site, tmp_path / "repo", kind, 3)
     added = changed(planted)
-    assert set(planted.decoys) | {planted.guilty} - {""} == set(added)
+    assert set(planted.decoys) | {planted.guilty} == set(added)
     assert STEP_MS[0] <= planted.milliseconds <= STEP_MS[1]
-    assert (planted.guilty == "") == (kind == NOTHING)
     if kind == "a changed default":
         assert len(added[planted.guilty]) == 1, "only a value: the code was there before"
 
@@ -102,3 +103,15 @@ def test_what_is_planted_runs(site: Path, tmp_path: Path) -> None:
     exec(compile(text, planted.hot, "exec"), space)
     assert text.count("_until = ") == 1
     assert {getattr(space[place.owner](), place.function)() for place in places} == {1}
+
+
+def test_equal_commits_differ_in_harmless_edits_alone(site: Path, tmp_path: Path) -> None:
+    commits = make_equal(site, tmp_path / "repo", 4, 1)
+    assert len(set(commits)) == 4
+    for parent, commit in pairwise(commits):
+        command = ["git", "-C", str(tmp_path / "repo"), "diff", "--name-only", parent, commit]
+        files = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        assert DECOYS[0] <= len(files) <= DECOYS[1]
+        assert set(files) <= set(TARGETS)
+    assert make_equal(site, tmp_path / "again", 4, 1) == commits
+    assert make_equal(site, tmp_path / "other", 4, 2) != commits
