@@ -9,7 +9,6 @@ import functools
 import http.server
 import json
 import shutil
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.dashboard.build import write_site
+from tests import loopback
 from tests.dashboard.site_world import site
 from tests.fixtures.jobs import new_job, plan_for
 from tests.fixtures.reports import rich, told
@@ -122,16 +122,8 @@ def reader(browser: Browser, folder: Path) -> Iterator[Reader]:
 def hosted(browser: Browser, folder: Path) -> Iterator[Reader]:
     """The site on a web host."""
 
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            """The tests' output is not for requests."""
+    class Host(loopback.Handler, http.server.SimpleHTTPRequestHandler):
+        """Files of a folder."""
 
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
-    )
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield from reading(browser, f"http://127.0.0.1:{server.server_address[1]}")
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with loopback.serving(functools.partial(Host, directory=str(folder))) as address:
+        yield from reading(browser, f"http://{address}")

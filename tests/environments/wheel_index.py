@@ -60,33 +60,23 @@ class Index:
         document = {"meta": {"api-version": "1.1"}, "name": name, "files": listed}
         self.files[f"/{name}/"] = json.dumps(document).encode()
 
+    def answer(self, path: str) -> loopback.Answer:
+        path = unquote(path)
+        self.asked.append(path)
+        code, body = (200, self.files[path]) if path in self.files else (404, b"")
+        if first := self.failing.get(path) or self.failing.get("*"):
+            code, body = first[0], b""
+            if len(first) > 1 or path in self.failing:
+                first.pop(0)
+        page = "application/vnd.pypi.simple.v1+json" if body.startswith(b"{") else "text/html"
+        return code, body, {"Content-Type": page if path.endswith("/") else "application/octet-stream"}
+
 
 @contextmanager
 def serving() -> Iterator[Index]:
     """An empty index that answers until the block ends."""
     index = Index()
-
-    class Handler(loopback.Handler):
-        def do_GET(self) -> None:
-            path = unquote(self.path)
-            index.asked.append(path)
-            first = index.failing.get(path) or index.failing.get("*")
-            if first:
-                code = first[0] if len(first) == 1 and path not in index.failing else first.pop(0)
-                self._answer(code, b"")
-            elif path in index.files:
-                self._answer(200, index.files[path])
-            else:
-                self._answer(404, b"")
-
-        do_HEAD = do_GET
-
-        def _answer(self, code: int, body: bytes) -> None:
-            page = "application/vnd.pypi.simple.v1+json" if body.startswith(b"{") else "text/html"
-            kind = page if self.path.endswith("/") else "application/octet-stream"
-            self.answer(code, body, {"Content-Type": kind})
-
-    with loopback.serving(Handler) as address:
+    with loopback.answering(index.answer) as address:
         index.address = f"http://{address}"
         yield index
 

@@ -45,34 +45,27 @@ class Registry:
         self.manifests |= {f"{name}:{tag}": (kind, data), f"{name}@{digest}": (kind, data)}
         return digest
 
+    def answer(self, path: str) -> loopback.Answer:
+        self.asked.append(path)
+        name, _, reference = path.removeprefix("/v2/").rpartition("/manifests/")
+        blob = self.blobs.get(path.rpartition("/blobs/")[2])
+        manifest = f"{name}{'@' if ':' in reference else ':'}{reference}"
+        code, kind, body = 200, "application/json", b"{}"
+        if self.failing:
+            code, kind, body = 500, "text/plain", b""
+        elif blob is not None:
+            kind, body = "application/octet-stream", blob.read_bytes()
+        elif manifest in self.manifests:
+            kind, body = self.manifests[manifest]
+        elif path != "/v2/":
+            error = {"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}
+            code, body = 404, json.dumps({"errors": [error]}).encode()
+        return code, body, {"Content-Type": kind}
+
 
 @contextmanager
 def serving() -> Iterator[Registry]:
     """An empty registry that answers until the block ends."""
     registry = Registry()
-
-    class Handler(loopback.Handler):
-        def do_GET(self) -> None:
-            registry.asked.append(self.path)
-            name, _, reference = self.path.removeprefix("/v2/").rpartition("/manifests/")
-            blob = registry.blobs.get(self.path.rpartition("/blobs/")[2])
-            mark = "@" if ":" in reference else ":"
-            if registry.failing:
-                self._answer(500, "text/plain", b"")
-            elif self.path == "/v2/":
-                self._answer(200, "application/json", b"{}")
-            elif blob is not None:
-                self._answer(200, "application/octet-stream", blob.read_bytes())
-            elif f"{name}{mark}{reference}" in registry.manifests:
-                self._answer(200, *registry.manifests[f"{name}{mark}{reference}"])
-            else:
-                error = {"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}
-                self._answer(404, "application/json", json.dumps({"errors": [error]}).encode())
-
-        do_HEAD = do_GET
-
-        def _answer(self, code: int, kind: str, body: bytes) -> None:
-            self.answer(code, body, {"Content-Type": kind})
-
-    with loopback.serving(Handler) as registry.address:
+    with loopback.answering(registry.answer) as registry.address:
         yield registry

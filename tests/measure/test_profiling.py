@@ -7,9 +7,8 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,6 +28,7 @@ from perfbisect.measure.profiling import (
 from perfbisect.serving.families import Endpoint, ProbeRequest, ServerCommand
 from perfbisect.serving.server import Server
 from perfbisect.system.processes import Process
+from tests import loopback
 from tests.measure.pretend import Watch, attempt
 
 QUICK = ProfileLimits(windows=2, window=1.0, load=2.0, trace=2.0, answer=2.0, least_steps=1)
@@ -63,47 +63,25 @@ class Engine:
     asked: list[str] = field(default_factory=list)
     steps: int = 0
 
-    def answer(self, path: str) -> tuple[int, str]:
+    def answer(self, path: str) -> loopback.Answer:
         if path != "/metrics":
             self.asked.append(path)
-            return (200 if self.profiler else 404), ""
+            return (200 if self.profiler else 404), b"", {}
         self.steps += 10
-        if not self.counts:
-            return 200, "vllm:other 1.0\n"
-        return 200, "".join(
-            f'vllm:iteration_tokens_total_count{{engine="{i}"}} {self.steps / 2}\n' for i in range(2)
-        )
+        name = "vllm:iteration_tokens_total_count" if self.counts else "vllm:other"
+        return 200, "".join(f'{name}{{engine="{i}"}} {self.steps / 2}\n' for i in range(2)).encode(), {}
 
 
 @pytest.fixture
 def serve() -> Iterator[Any]:
-    servers: list[ThreadingHTTPServer] = []
+    with ExitStack() as servers:
 
-    def start(engine: Engine) -> Server:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, text = engine.answer(self.path)
-                with suppress(OSError):  # who gave up reads no answer
-                    self.send_response(status)
-                    self.send_header("Content-Length", str(len(text)))
-                    self.end_headers()
-                    self.wfile.write(text.encode())
+        def start(engine: Engine) -> Server:
+            address = servers.enter_context(loopback.answering(engine.answer))
+            owned = cast(Any, SimpleNamespace(pid=os.getpid(), living=tuple))
+            return Server(owned, Endpoint(int(address.rpartition(":")[2]), "m"), COMMAND)
 
-            do_POST = do_GET
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        owned = cast(Any, SimpleNamespace(pid=os.getpid(), living=tuple))
-        return Server(owned, Endpoint(server.server_address[1], "m"), COMMAND)
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 def capture(server: Server, folder: Path, spy: Path | None, limits: ProfileLimits = QUICK) -> ProfileCapture:

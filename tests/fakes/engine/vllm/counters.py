@@ -16,6 +16,11 @@ COUNTERS = {
 }
 
 
+def counter_lines(name, text, label, value):
+    """A counter on the Prometheus page."""
+    return [f"# HELP {name}_total {text}", f"# TYPE {name}_total counter", f"{name}_total{label} {value!r}"]
+
+
 class Counters:
     """Sums since the start. Safe to call from several threads."""
 
@@ -54,6 +59,5 @@ class Counters:
             lines.append(f"vllm:{name}_count{label} {counts[name]}.0")
             lines.append(f"vllm:{name}_sum{label} {sums[name]!r}")
         for name, text in COUNTERS.items():
-            lines += [f"# HELP vllm:{name}_total {text}", f"# TYPE vllm:{name}_total counter"]
-            lines.append(f"vllm:{name}_total{label} {sums[name]!r}")
+            lines += counter_lines(f"vllm:{name}", text, label, sums[name])
         return lines

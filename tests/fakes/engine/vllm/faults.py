@@ -9,41 +9,16 @@ from pathlib import Path
 FAULT = ""
 """Comma list of faults that this commit has in every process."""
 
-SERVER = (
-    "import_error",
-    "exit0",
-    "exit1",
-    "never_ready",
-    "slow_ready",
-    "wrong_model",
-    "die_at_first",
-    "error_body",
-    "error_stream",
-    "die_in_bench",
-    "orphans",
-    "ignore_term",
-    "nothing_completed",
-    "some_failed",
-    "short_outputs",
-    "stall",
-    "stall_in_bench",
-    "no_reset",
-    "no_metrics",
-    "half_metrics",
-)
-CLIENT = (
-    "client_exit1",
-    "nothing_completed",
-    "nan",
-    "missing_keys",
-    "zero_template",
-    "some_failed",
-    "short_outputs",
-    "hang",
-    "garbage_json",
-    "half_written",
-    "no_file",
-)
+SERVER = """
+import_error exit0 exit1 never_ready slow_ready wrong_model die_at_first error_body error_stream die_in_bench
+orphans ignore_term nothing_completed some_failed short_outputs stall stall_in_bench no_reset no_metrics
+half_metrics
+"""
+CLIENT = """
+client_exit1 nothing_completed nan missing_keys zero_template some_failed short_outputs hang garbage_json
+half_written no_file
+"""
+KNOWN = frozenset(f"{SERVER} {CLIENT}".split())
 
 _launch = 0
 
@@ -72,10 +47,8 @@ def wanted(name):
     for text in (FAULT, os.environ.get("PRETEND_FAULT", "")):
         for word in filter(None, (part.strip() for part in text.split(","))):
             fault, _, launch = word.partition("@")
-            if fault not in SERVER and fault not in CLIENT:
-                raise SystemExit(
-                    f"unknown pretend fault {fault!r}; known: {', '.join(sorted({*SERVER, *CLIENT}))}"
-                )
+            if fault not in KNOWN:
+                raise SystemExit(f"unknown pretend fault {fault!r}; known: {', '.join(sorted(KNOWN))}")
             if fault == name and (not launch or int(launch) == _launch):
                 return True
     return False

@@ -13,18 +13,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import vllm
 
 from . import faults, pace, processes
-from .counters import Counters
+from .counters import Counters, counter_lines
 from .noise import Noise
 from .prefix_cache import PrefixCache
 
 DIE_AT_REQUEST = 5
 """With the fault ``die_in_bench`` the engine dies at this completion."""
 
+CORE_FAILED = "EngineCore encountered an issue."
+
 VANISHED = (
     "(APIServer pid=1) WARNING 11-21 12:59:11 [core_client.py:817] [shutdown] MPClient: engine core exited "
     "unexpectedly; starting cleanup"
 )
 """What the real API server says, and all it says, when its core was killed; it then ends with code 0."""
+
+
+def failure(message, kind="InternalServerError", status=500):
+    """The body of an error."""
+    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
 
 
 class Engine:
@@ -99,26 +106,12 @@ class Engine:
     def metrics(self):
         """The Prometheus page, with the counters of the prefix cache."""
         label = f'{{engine="0",model_name="{self.model}"}}'
-        rows = (
-            (
-                "vllm:prefix_cache_queries",
-                "Prefix cache queries, in terms of number of queried tokens.",
-                self.cache.queries,
-            ),
-            (
-                "vllm:prefix_cache_hits",
-                "Prefix cache hits, in terms of number of cached tokens.",
-                self.cache.hits,
-            ),
-            ("vllm:request_success", "Count of successfully processed requests.", self.completions),
-        )
-        lines = []
-        for name, text, value in rows:
-            lines += [
-                f"# HELP {name}_total {text}",
-                f"# TYPE {name}_total counter",
-                f"{name}_total{label} {value}.0",
-            ]
+        queries, hits = float(self.cache.queries), float(self.cache.hits)
+        lines = [
+            *counter_lines("vllm:prefix_cache_queries", "Queried tokens.", label, queries),
+            *counter_lines("vllm:prefix_cache_hits", "Tokens that were cached.", label, hits),
+            *counter_lines("vllm:request_success", "Finished requests.", label, float(self.completions)),
+        ]
         for state, value in (("running", self.running), ("waiting", 0)):
             lines.append(f"vllm:num_requests_{state}{label} {value}.0")
         lines += self.counters.lines(label)
@@ -148,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _error(self, status, message, kind="BadRequestError"):
-        self._send(status, {"error": {"message": message, "type": kind, "param": None, "code": status}})
+        self._send(status, failure(message, kind, status))
 
     def do_GET(self):
         """Models, health, version, metrics."""
@@ -160,9 +153,8 @@ class Handler(BaseHTTPRequestHandler):
                 "created": int(time.time()),
                 "owned_by": "vllm",
             }
-            self._send(
-                200, {"object": "list", "data": [{**model, "max_model_len": self.engine.max_model_len}]}
-            )
+            model["max_model_len"] = self.engine.max_model_len
+            self._send(200, {"object": "list", "data": [model]})
         elif path == "/health":
             self._send(200, "")
         elif path == "/version":
@@ -204,34 +196,25 @@ class Handler(BaseHTTPRequestHandler):
         elif not stream:
             self._whole(prompt, count)
         elif faults.wanted("nothing_completed") or (faults.wanted("some_failed") and streams % 3 == 0):
-            self._error(
-                500,
-                "EngineCore encountered an issue. See stack trace (above) for the root cause.",
-                "InternalServerError",
-            )
+            self._send(500, failure(f"{CORE_FAILED} See stack trace (above) for the root cause."))
         else:
             self._streamed(prompt, count, (asked.get("stream_options") or {}).get("include_usage"), streams)
 
     def _envelope(self, prompt, text, produced, reason):
         total = len(prompt.split())
+        usage = {"prompt_tokens": total, "completion_tokens": produced, "total_tokens": total + produced}
         return {
             "id": f"cmpl-{os.urandom(8).hex()}",
             "object": "text_completion",
             "created": int(time.time()),
             "model": self.engine.model,
             "choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": reason}],
-            "usage": {
-                "prompt_tokens": total,
-                "completion_tokens": produced,
-                "total_tokens": total + produced,
-            },
+            "usage": usage,
         }
 
     def _whole(self, prompt, count):
         if faults.wanted("error_body"):
-            self._send(
-                200, {"error": {"message": "EngineCore died", "type": "InternalServerError", "code": 500}}
-            )
+            self._send(200, failure("EngineCore died"))
             return
         words = list(self.engine.tokens(prompt, count))
         self._send(200, self._envelope(prompt, "".join(words), len(words), "length"))
@@ -244,20 +227,10 @@ class Handler(BaseHTTPRequestHandler):
         produced = 0
         for word in self.engine.tokens(prompt, count):
             produced += 1
-            self._event(
-                self._envelope(prompt, word, produced, "length" if produced == count else None)
-                | {"usage": None}
-            )
+            reason = "length" if produced == count else None
+            self._event(self._envelope(prompt, word, produced, reason) | {"usage": None})
             if faults.wanted("error_stream"):
-                self._event(
-                    {
-                        "error": {
-                            "message": "EngineCore encountered an issue.",
-                            "type": "InternalServerError",
-                            "code": 500,
-                        }
-                    }
-                )
+                self._event(failure(CORE_FAILED))
                 break
             if faults.wanted("stall") or (faults.wanted("stall_in_bench") and number >= DIE_AT_REQUEST):
                 time.sleep(processes.LIFETIME_SECONDS)
