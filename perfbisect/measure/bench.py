@@ -173,7 +173,7 @@ class BenchRuns:
         facts = {
             "duration": run.seconds,
             "prefix_cache": {"before": cache_before, "after": cache_after, "rate": rate},
-            COUNTERS_FACT: {"before": before.to_json(), "after": after.to_json()},
+            COUNTERS_FACT: {"before": before.stages, "after": after.stages},
             CPU_FACT: cpu_s,
         }
         return replace(

@@ -47,12 +47,9 @@ class EngineCounters:
         values = [counters[name] for counters in self.stages.values() if name in counters]
         return math.fsum(values) if values else None
 
-    def to_json(self) -> dict[str, dict[str, float]]:
-        return {stage: dict(values) for stage, values in self.stages.items()}
-
     @classmethod
     def from_json(cls, document: object) -> EngineCounters:
-        """Read :meth:`to_json`; what is no finite number is left out."""
+        """Read ``stages`` as a journal has them; what is no finite number is left out."""
         stages = document if isinstance(document, Mapping) else {}
         read = {str(stage): _numbers(values) for stage, values in stages.items()}
         return cls({stage: values for stage, values in read.items() if values})

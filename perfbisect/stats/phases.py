@@ -97,13 +97,7 @@ def _first_token_ms(counters: _Counters) -> float:
 
 def _outside_ms(counters: _Counters) -> float:
     core_s = counters["queue_s"] + counters["prefill_s"] + counters["decode_s"]
-    return 1e3 * (counters["request_s"] - core_s) / _positive(counters["requests"])
-
-
-def _positive(count: float) -> float:
-    if count <= 0:
-        raise KeyError("requests")
-    return count
+    return _ratio({**counters, "outside_s": counters["request_s"] - core_s}, "outside_s", "requests", 1e3)
 
 
 _PHASES: Final = (
