@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from perfbisect.commands import options
 from perfbisect.commands.options import Verbs
 from perfbisect.commands.output import CommandResult
+
+if TYPE_CHECKING:
+    from perfbisect.commands.workspace import Workspace
 
 
 @click.group(cls=Verbs, short_help="Launches for a job on another machine.")
@@ -71,9 +75,9 @@ def build(request: Path) -> CommandResult:
     "--workers", type=click.IntRange(1), help="Slots.  [default: as many as devices; 1 without devices]"
 )
 @click.option("--checks", is_flag=True, help="Check it as perfbisect doctor does.")
-@options.machine
+@options.in_workspace(options.machine)
 @options.as_json
-def look(gpus: int, workers: int | None, checks: bool, machine: str | None) -> CommandResult:
+def look(workspace: Workspace, gpus: int, workers: int | None, checks: bool) -> CommandResult:
     """Show the machine class, the devices, the slots and the built environments of this machine.
 
     \b
@@ -84,7 +88,7 @@ def look(gpus: int, workers: int | None, checks: bool, machine: str | None) -> C
     """
     from perfbisect.commands.agent import look as look_here
 
-    return look_here(gpus, workers, machine, checks=checks)
+    return look_here(workspace, gpus, workers, checks=checks)
 
 
 @agent.command(short_help="Install perfbisect on machines that ssh or Ray reaches.")
@@ -95,8 +99,9 @@ def look(gpus: int, workers: int | None, checks: bool, machine: str | None) -> C
     type=click.Path(path_type=Path),
     help="Folder with wheels of all dependencies, for machines without a package index.",
 )
+@options.in_workspace()
 @options.as_json
-def install(hosts: tuple[str, ...], fleet: str, wheels: Path | None) -> CommandResult:
+def install(workspace: Workspace, hosts: tuple[str, ...], fleet: str, wheels: Path | None) -> CommandResult:
     """Install this version of perfbisect into its folder on each HOST, with the uv that is sent along.
 
     \b
@@ -109,4 +114,4 @@ def install(hosts: tuple[str, ...], fleet: str, wheels: Path | None) -> CommandR
     """
     from perfbisect.commands.agent import install_on
 
-    return install_on(hosts, fleet, wheels)
+    return install_on(workspace, hosts, fleet, wheels)

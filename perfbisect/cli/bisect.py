@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import CommandResult
+
+if TYPE_CHECKING:
+    from perfbisect.commands.workspace import Workspace
 
 
 @click.command(short_help="Name the change that made a cell worse.")
@@ -44,7 +46,7 @@ from perfbisect.commands.output import CommandResult
     help="Concurrent launches, each on its own devices and cores.",
 )
 @options.measuring
-def bisect(measuring: MeasureOptions, **typed: Any) -> CommandResult:
+def bisect(workspace: Workspace, **typed: Any) -> CommandResult:
     """Name the change between GOOD and BAD that made CELL worse.
 
     Both ends are measured first, then the changes that are most informative per minute, then an A/B of the
@@ -63,15 +65,9 @@ def bisect(measuring: MeasureOptions, **typed: Any) -> CommandResult:
     Exit code: 3 a change is named, 0 not reproduced, 4 too small, gradual or out of budget.
     """
     from perfbisect.bisect.job import BISECT
-    from perfbisect.commands import wiring
     from perfbisect.commands.bisect_request import BisectRequest, build_plan
-    from perfbisect.commands.session import job_result, measure
-    from perfbisect.commands.workspace import workspace_of
-    from perfbisect.report.sections import command_lines
+    from perfbisect.commands.session import run_planned
 
-    request = BisectRequest(measuring=measuring, **typed)
-    workspace = workspace_of(measuring)
+    request = BisectRequest(**typed)
     planned = build_plan(workspace, request)
-    if request.dry_run:
-        return planned.show(*command_lines(planned.shown.commands))
-    return job_result(BISECT, measure(workspace, wiring.new_job(workspace), BISECT, planned, measuring))
+    return run_planned(workspace, BISECT, planned, request.measuring, dry_run=request.dry_run)

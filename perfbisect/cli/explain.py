@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult
+
+if TYPE_CHECKING:
+    from perfbisect.commands.workspace import Workspace
 
 
 @click.command(short_help="Why a change is slower: its phase, functions, hunk.")
@@ -33,7 +35,7 @@ from perfbisect.commands.output import CommandResult
     help="Format of the phases; html is a page that opens from disk.",
 )
 @options.working
-def explain(job_id: str | None, working: JobOptions, **typed: Any) -> CommandResult:
+def explain(workspace: Workspace, job_id: str | None, **typed: Any) -> CommandResult:
     """Say which phase of a request takes longer, from the launches of a bisection or comparison.
 
     Compares culprit and parent, or A and B: time in the queue, in prefill, a decode step and outside the
@@ -52,7 +54,5 @@ def explain(job_id: str | None, working: JobOptions, **typed: Any) -> CommandRes
       perfbisect explain 20260102-030405-ab12 --hunks --budget 3h
     """
     from perfbisect.commands.explain import ExplainRequest, explain_job
-    from perfbisect.commands.workspace import open_workspace
 
-    workspace = open_workspace(repo=working.repo, state=working.state)
-    return explain_job(workspace, job_id, ExplainRequest(working=working, **typed))
+    return explain_job(workspace, job_id, ExplainRequest(**typed))

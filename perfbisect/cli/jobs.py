@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from perfbisect.commands import options
 from perfbisect.commands.options import MINUTES, JobOptions
 from perfbisect.commands.output import CommandResult
+
+if TYPE_CHECKING:
+    from perfbisect.commands.workspace import Workspace
 
 
 @click.command(short_help="Continue a job after an interruption.")
@@ -21,6 +24,7 @@ from perfbisect.commands.output import CommandResult
 )
 @options.working
 def resume(
+    workspace: Workspace,
     job_id: str | None,
     budget: float | None,
     metric: str | None,
@@ -40,24 +44,24 @@ def resume(
     """
     from perfbisect.commands import wiring
     from perfbisect.commands.kinds import kind_of
-    from perfbisect.commands.session import job_result, open_session, resumed_slots, run_job
-    from perfbisect.commands.workspace import open_workspace
+    from perfbisect.commands.session import job_result, open_session, run_job
+    from perfbisect.commands.slots import find_slots, require_same_machine
     from perfbisect.errors import UsageError
     from perfbisect.jobs.journal import read
     from perfbisect.jobs.plans import plan_cell, require_plan, resolve_metric
     from perfbisect.jobs.replay import launches
     from perfbisect.report.kind import Amendment
 
-    workspace = open_workspace(repo=working.repo, state=working.state)
-    job = workspace.jobs.find(job_id) if job_id else workspace.jobs.the_unfinished("resume")
+    job = workspace.jobs.chosen(job_id, "resume")
     events = read(job.journal).events
     kind = kind_of(events)
     plan = require_plan(job, events, kind.plan)
     cell = plan_cell(plan)
-    slots = resumed_slots(workspace, job, launches(events), plan, workers or kind.workers(plan))
+    found = find_slots(workspace, cell, plan.setting, workers or kind.workers(plan))
+    require_same_machine(job.id, launches(events), found.machine_class)
     builder = wiring.build_builder(workspace, plan.setting)
     builder.prepare(plan.changes)
-    with open_session(job, slots, working) as session:
+    with open_session(job, found.slots, working) as session:
         if budget is not None or metric is not None or confirm_revert:
             if kind.amend is None:
                 raise UsageError(
@@ -74,16 +78,9 @@ def resume(
 @click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--wait", is_flag=True, help="Return once no process works on the job.")
 @options.timeout
-@options.repo
-@options.state
+@options.in_workspace(options.repo, options.state)
 @options.as_json
-def status(
-    job_id: str | None,
-    wait: bool,
-    timeout: float | None,
-    repo: Path | None,
-    state: Path | None,
-) -> CommandResult:
+def status(workspace: Workspace, job_id: str | None, wait: bool, timeout: float | None) -> CommandResult:
     """The progress of a job: running launches, candidates, the next event, the outcome.
 
     Without ID: the only unfinished job, or a list of all jobs. The document has the exit code and the error
@@ -95,13 +92,12 @@ def status(
       perfbisect status 20260102-030405-ab12 --wait --timeout 10m --json
     """
     from perfbisect.commands.status import list_jobs, status_document, status_lines, wait_until_released
-    from perfbisect.commands.workspace import open_workspace
     from perfbisect.system.clock import now
 
-    jobs = open_workspace(repo=repo, state=state).jobs
+    jobs = workspace.jobs
     if job_id is None and not jobs.unfinished():
         return CommandResult(*list_jobs(jobs, now))
-    job = jobs.find(job_id) if job_id else jobs.the_unfinished("status")
+    job = jobs.chosen(job_id, "status")
     if wait:
         wait_until_released(job, timeout)
     document = status_document(job, now())
@@ -112,12 +108,9 @@ def status(
 @click.argument("job_id", metavar="ID")
 @click.option("--wait", is_flag=True, help="Return once all its processes have ended.")
 @options.timeout
-@options.repo
-@options.state
+@options.in_workspace(options.repo, options.state)
 @options.as_json
-def stop(
-    job_id: str, wait: bool, timeout: float | None, repo: Path | None, state: Path | None
-) -> CommandResult:
+def stop(workspace: Workspace, job_id: str, wait: bool, timeout: float | None) -> CommandResult:
     """Ask the process that works on a job to stop. It ends its servers; the job can be resumed.
 
     Where no process works on it any more, what still runs for it on the machines of a fleet is ended.
@@ -128,9 +121,7 @@ def stop(
       perfbisect stop 20260102-030405-ab12 --wait --json
     """
     from perfbisect.commands.status import stop_job
-    from perfbisect.commands.workspace import open_workspace
 
-    workspace = open_workspace(repo=repo, state=state)
     job = workspace.jobs.find(job_id)
     return CommandResult(*stop_job(workspace, job, wait=wait, timeout_min=timeout))
 
@@ -146,17 +137,10 @@ def stop(
     help="Format; html is a page that opens from disk.",
 )
 @click.option("--metric", metavar="M", help="Evaluate the same launches for another metric; starts nothing.")
-@options.repo
-@options.state
+@options.in_workspace(options.repo, options.state)
 @options.full
 @options.as_json
-def report(
-    job_id: str | None,
-    form: str,
-    metric: str | None,
-    repo: Path | None,
-    state: Path | None,
-) -> CommandResult:
+def report(workspace: Workspace, job_id: str | None, form: str, metric: str | None) -> CommandResult:
     """The report of a job, finished or not: Markdown to paste into an issue, JSON or HTML.
 
     With --metric, a bisection's launches are evaluated for another metric; `inconclusive` comes with the
@@ -168,15 +152,13 @@ def report(
       perfbisect report 20260102-030405-ab12 --metric ttft:p99
     """
     from perfbisect.commands.kinds import kind_of
-    from perfbisect.commands.workspace import open_workspace
     from perfbisect.errors import UsageError
     from perfbisect.jobs.journal import read
     from perfbisect.model.metric import parse_metric
     from perfbisect.report.html import report_html
     from perfbisect.report.markdown import report_markdown
 
-    jobs = open_workspace(repo=repo, state=state).jobs
-    job = jobs.find(job_id) if job_id else jobs.the_unfinished("report")
+    job = workspace.jobs.chosen(job_id, "report")
     events = read(job.journal).events
     kind = kind_of(events)
     if metric is None:

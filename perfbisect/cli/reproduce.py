@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from perfbisect.cli.track import FDR, rank_window
 from perfbisect.commands import options
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import CommandResult
+
+if TYPE_CHECKING:
+    from perfbisect.commands.workspace import Workspace
 
 
 @click.command(short_help="Does this machine show an alert's step at all?")
@@ -23,7 +26,7 @@ from perfbisect.commands.output import CommandResult
 @FDR
 @options.measuring
 def reproduce(
-    alert: str, cell: str | None, fdr: float, measuring: MeasureOptions, **typed: Any
+    workspace: Workspace, alert: str, cell: str | None, fdr: float, measuring: MeasureOptions, **typed: Any
 ) -> CommandResult:
     """Compare the ends of ALERT's window on this machine, before anything is bisected.
 
@@ -38,12 +41,10 @@ def reproduce(
     Exit code: 3 it is there (a regression), 0 it is not, 4 inconclusive.
     """
     from perfbisect.commands.comparisons import CompareRequest, run_comparison
-    from perfbisect.commands.workspace import workspace_of
     from perfbisect.common.text import line
     from perfbisect.errors import UsageError
     from perfbisect.series.suspects.job import cell_of_ours
 
-    workspace = workspace_of(measuring)
     found = rank_window(workspace, alert, fdr)
     ours = found.alert
     chosen = cell or cell_of_ours(found.finding) or workspace.setting("cell", None)

@@ -28,7 +28,7 @@ from perfbisect.commands.documents import (
     SchemasDocument,
     SkillInstallDocument,
 )
-from perfbisect.commands.profiles import ProfilePlanDocument
+from perfbisect.commands.explain import ProfilePlanDocument
 from perfbisect.commands.status import JobsDocument, StatusDocument, StopDocument
 from perfbisect.compare.documents import (
     CheckDocument,

@@ -13,6 +13,7 @@ from perfbisect.commands import options
 from perfbisect.commands.output import CommandResult
 
 if TYPE_CHECKING:
+    from perfbisect.commands.workspace import Workspace
     from perfbisect.environments.base import Builder
 
 
@@ -62,18 +63,10 @@ def init(repo: Path | None, force: bool, dry_run: bool) -> CommandResult:
 @click.option("--at", "at", metavar="CHANGE", help="Query the indices of --env for this change.")
 @click.option("--fleet", metavar="SPEC", help="Check the machines of a fleet in place of this one.")
 @options.env
-@options.machine
-@options.repo
-@options.state
+@options.in_workspace(options.machine, options.repo, options.state)
 @options.as_json
 def doctor(
-    online: bool,
-    at: str | None,
-    fleet: str | None,
-    env: str | None,
-    machine: str | None,
-    repo: Path | None,
-    state: Path | None,
+    workspace: Workspace, online: bool, at: str | None, fleet: str | None, env: str | None
 ) -> CommandResult:
     """Check that this machine, or each of a fleet, can measure, with advice where it cannot.
 
@@ -94,7 +87,6 @@ def doctor(
     Exit code: 0 fit to measure (warnings included), 5 not.
     """
     from perfbisect.commands import changes, wiring
-    from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.text import line
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
     from perfbisect.fleet.folders import FolderFleet
@@ -109,7 +101,6 @@ def doctor(
         run_checks,
     )
 
-    workspace = open_workspace(repo=repo, state=state, machine=machine)
     profile = wiring.load_profile(wiring.machine_name(workspace))
     change = changes.resolve_change(workspace, at) if at else None
 

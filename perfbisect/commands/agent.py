@@ -14,7 +14,7 @@ from perfbisect.commands import wiring
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.session import interruptible, open_session
-from perfbisect.commands.workspace import open_workspace
+from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.environments.base import Builder
@@ -147,12 +147,11 @@ def build(request: Path) -> CommandResult:
     return CommandResult(document, lines, EXIT_OUTSIDE if failure else EXIT_OK)
 
 
-def look(gpus: int, workers: int | None, named: str | None, *, checks: bool) -> CommandResult:
+def look(workspace: Workspace, gpus: int, workers: int | None, *, checks: bool) -> CommandResult:
     """What this machine can measure: its slots of so many devices, and the environments that it has.
 
     ``checks``: what ``perfbisect doctor`` checks here, and what fleets need.
     """
-    workspace = open_workspace(machine=named)
     profile = wiring.load_profile(wiring.machine_name(workspace))
     shell = dict(os.environ)
     hardware = machine(shell, profile)
@@ -189,14 +188,14 @@ def look(gpus: int, workers: int | None, named: str | None, *, checks: bool) -> 
     return CommandResult(document, lines)
 
 
-def install_on(names: Sequence[str], spec: str, wheels: Path | None) -> CommandResult:
+def install_on(workspace: Workspace, names: Sequence[str], spec: str, wheels: Path | None) -> CommandResult:
     """Install this version of perfbisect on machines that ssh or Ray reaches.
 
     Raises:
         UsageError: the fleet is of another engine, or has no such machine.
         MachineError: a machine does not answer, or the installation failed there.
     """
-    fleet = make_fleet(spec, open_workspace().state)
+    fleet = make_fleet(spec, workspace.state)
     if any(name == "slurm" for name, _ in split_fleet(spec)):
         raise UsageError(
             f"--fleet {spec}: perfbisect is installed on machines that ssh or Ray reaches only",

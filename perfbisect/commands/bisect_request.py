@@ -15,11 +15,13 @@ from perfbisect.changes.history import Branch, commit_history, list_releases, re
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.options import MeasureOptions
-from perfbisect.commands.session import PlannedJob, build_setup, reason_not_prebuilding
+from perfbisect.commands.session import PlannedJob, build_setup
+from perfbisect.commands.slots import reason_not_prebuilding
 from perfbisect.commands.workspace import Workspace
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise
 from perfbisect.model.change import History
+from perfbisect.report.sections import command_lines
 
 _MODIFIED = re.compile(r"\+(?:patch|revert|pip):")
 
@@ -96,7 +98,8 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
         note = f"the next environment is not built beside a running attempt: {why_not}"
         plan = plan.model_copy(update={"notes": (*plan.notes, note)})
     shown = plan_document(plan, learnt_noise(earlier, setup.metric), setup.builder, setup.machines)
-    return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
+    lines, commands = plan_lines(shown), command_lines(shown.commands)
+    return PlannedJob(plan, setup.builder, setup.slots, shown, lines, commands)
 
 
 def resolve_range(workspace: Workspace, request: BisectRequest) -> tuple[History, Branch | None]:

@@ -10,10 +10,9 @@ from perfbisect.changes.git import Repository
 from perfbisect.changes.hunks import HunkId, read_diff, revert_hunks
 from perfbisect.changes.revert import ConflictError, apply_patch, revert_commit
 from perfbisect.changes.syntax import ChangeText, parse_change_text
-from perfbisect.commands.workspace import Workspace, with_objects
+from perfbisect.commands.workspace import Workspace
 from perfbisect.environments.base import Builder
 from perfbisect.errors import RevisionError, UsageError
-from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.model.change import Change
 
 
@@ -102,21 +101,28 @@ def environment_spec(place: Workspace, spec: str | None, typed: str) -> str:
     return found
 
 
+def reverter(builder: Builder, repository: Repository) -> Callable[[Change, Change], Change | str]:
+    """Return a function that reverts an ancestor in a commit, or says why it cannot."""
+    return lambda head, culprit: _buildable(builder, partial(revert_commit, repository, head, culprit))
+
+
 def hunk_reverter(
-    builder: Builder, setting: MeasurementConfig
-) -> Callable[[Change, Sequence[HunkId]], Change | str] | None:
-    """Return a function that takes hunks of a commit back; None without a repository."""
-    if not setting.repository:
-        return None
-    repository = with_objects(Repository.open(Path(setting.repository)), Path(setting.cache))
+    builder: Builder, repository: Repository
+) -> Callable[[Change, Sequence[HunkId]], Change | str]:
+    """Return a function that takes hunks of a commit back, or says why it cannot."""
     diff_of = cache(partial(read_diff, repository))
 
     def revert(commit: Change, reverted: Sequence[HunkId]) -> Change | str:
-        try:
-            change = revert_hunks(repository, commit, diff_of(commit), reverted)
-        except ConflictError as error:
-            return error.message
-        refusal = builder.refuses(change)
-        return change if refusal is None else f"it cannot be built: {refusal.reason}"
+        return _buildable(builder, lambda: revert_hunks(repository, commit, diff_of(commit), reverted))
 
     return revert
+
+
+def _buildable(builder: Builder, make: Callable[[], Change]) -> Change | str:
+    """A change that perfbisect makes, or why it does not apply or cannot be built."""
+    try:
+        change = make()
+    except ConflictError as error:
+        return error.message
+    refusal = builder.refuses(change)
+    return change if refusal is None else f"it cannot be built: {refusal.reason}"

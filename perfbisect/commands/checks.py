@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from perfbisect.changes.history import bisect_ends, commit_under_test
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.comparisons import (
     CompareRequest,
     build_change_setup,
+    change_plan_fields,
     plan_comparison,
-    plan_fields,
 )
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import CommandResult
@@ -37,7 +36,6 @@ from perfbisect.compare.plan import (
     ComparePlan,
     MeasurementSetup,
     NothingDiffersError,
-    RunPlan,
     SideRefusedError,
     build_check_plan,
     build_run_plan,
@@ -51,15 +49,12 @@ from perfbisect.errors import (
     UntestableError,
     UsageError,
 )
-from perfbisect.jobs.commands import commands_document, git_command
+from perfbisect.jobs.commands import git_command
 from perfbisect.jobs.documents import MinutesDocument, cell_document, change_document, metric_document
-from perfbisect.jobs.estimates import earlier_attempts
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import find_plan, runs_per_launch
 from perfbisect.jobs.replay import launches
-from perfbisect.machine.profile import machine
-from perfbisect.machine.slots import Slot
 from perfbisect.report.terminal import report_lines
 from perfbisect.stats.ab_test import BLOCK_SIZE
 from perfbisect.stats.threshold import LEAST
@@ -166,7 +161,7 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
             )
             comparison = plan_comparison(workspace, compared)
             if request.dry_run:
-                return comparison.show()
+                return replace(comparison, commands=()).show()
             job = wiring.new_job(workspace)
             document = check_of_comparison(measure(workspace, job, COMPARE, comparison, measuring))
         else:
@@ -193,8 +188,7 @@ def _plan_check(
     if len(recorded) > 1 and measuring.exclude_newer is None:  # git's ends, which may be of yesterday
         measuring = replace(measuring, exclude_newer=recorded[0].exclude_newer)
     setup, change = build_change_setup(workspace, request.cell, at, measuring)
-    slots, kind = _check_slots(setup, recorded)
-    setup = replace(setup, slots=slots)
+    setup = _on_recorded_machine(setup, recorded)
     plan = build_check_plan(
         setup,
         change=change,
@@ -203,12 +197,10 @@ def _plan_check(
         max_regression=request.max_regression or 0.0,
         launches=request.launches or MAX_LAUNCHES,
         budget=wiring.budget_minutes(workspace, request.budget),
-        machine_class=kind,
+        machine_class=setup.machine_class,
     )
-    shown = _plan_document(
-        workspace,
-        setup,
-        plan,
+    shown = CheckPlanDocument(
+        **change_plan_fields(workspace, plan, setup),
         how=plan.how,
         limit=plan.max_regression,
         line=Scale.of(plan.ref.metric).value(plan.threshold(plan.ref).at),
@@ -217,15 +209,14 @@ def _plan_check(
     return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
 
 
-def _check_slots(setup: MeasurementSetup, recorded: Sequence[RecordedLevel]) -> tuple[tuple[Slot, ...], str]:
-    """Where a check measures, and the machine class: on a fleet the machine of the recorded launches.
+def _on_recorded_machine(setup: MeasurementSetup, recorded: Sequence[RecordedLevel]) -> MeasurementSetup:
+    """The setup of a check: on a fleet with the machine of the recorded launches.
 
     Raises:
         UsageError: they are of several machines, or of one that is not in the fleet.
     """
     if not setup.machines:
-        profile = wiring.load_profile(setup.setting.machine)
-        return setup.slots, machine({**os.environ, **setup.slots[0].env}, profile).kind
+        return setup
     names = {attempt.slot.partition("/")[0] for level in recorded for attempt in level.attempts}
     slots = tuple(slot for slot in setup.slots if not recorded or {slot.machine} == names)
     if not slots:
@@ -234,7 +225,8 @@ def _check_slots(setup: MeasurementSetup, recorded: Sequence[RecordedLevel]) -> 
             f"the fleet can use {', '.join(machine.name for machine in setup.machines)}: machines differ",
             next_step="record a baseline on one machine of the fleet, or: perfbisect check --against REV",
         )
-    return slots, next(one.machine_class for one in setup.machines if one.name == slots[0].machine)
+    kind = next(machine.machine_class for machine in setup.machines if machine.name == slots[0].machine)
+    return replace(setup, slots=slots, machine_class=kind)
 
 
 def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> CommandResult:
@@ -245,7 +237,7 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
         raise UsageError(f"--launches {count} is too few: a baseline needs at least {LEAST}")
     setup, change = build_change_setup(workspace, request.cell, at, measuring, dry_run=request.dry_run)
     plan = build_run_plan(setup, change=change, launches=count, runs=min(RUNS, runs_per_launch(setup.cell)))
-    shown = _plan_document(workspace, setup, plan, how="save")
+    shown = CheckPlanDocument(**change_plan_fields(workspace, plan, setup), how="save")
     planned = PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
     if request.dry_run:
         return planned.show()
@@ -261,17 +253,6 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
         folder=str(job.path),
     )
     return CommandResult(document, report_lines(baseline_report(document)))
-
-
-def _plan_document(
-    workspace: Workspace, setup: MeasurementSetup, plan: CheckPlan | RunPlan, **level: Any
-) -> CheckPlanDocument:
-    return CheckPlanDocument(
-        **plan_fields(plan, setup, earlier_attempts(workspace.jobs, plan.digest)),
-        **level,
-        change=change_document(plan.change),
-        commands=commands_document(setup.cell, plan.setting, plan.change, None),
-    )
 
 
 def _resolve_levels(

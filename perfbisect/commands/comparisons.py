@@ -19,6 +19,7 @@ from perfbisect.commands.session import (
     measure,
     record_exit,
     recording_error,
+    run_planned,
 )
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.quantities import minutes
@@ -31,6 +32,7 @@ from perfbisect.compare.documents import (
 )
 from perfbisect.compare.job import COMPARE, RUN, exit_code
 from perfbisect.compare.plan import (
+    ChangePlan,
     ComparePlan,
     MeasurementPlan,
     MeasurementSetup,
@@ -64,7 +66,7 @@ def build_change_setup(
 
 
 def plan_fields(plan: MeasurementPlan, setup: MeasurementSetup, earlier: Sequence[Attempt]) -> dict[str, Any]:
-    """The fields of a plan's document; the minutes are learnt from earlier launches of the cell."""
+    """The fields of every plan's document; the minutes are learnt from earlier launches of the cell."""
     costs = learnt_costs(earlier, wiring.costs(plan.setting.environment))
     each = costs.launch + plan.runs * costs.run
     most = plan.max_launches * each
@@ -87,6 +89,15 @@ def plan_fields(plan: MeasurementPlan, setup: MeasurementSetup, earlier: Sequenc
     }
 
 
+def change_plan_fields(workspace: Workspace, plan: ChangePlan, setup: MeasurementSetup) -> dict[str, Any]:
+    """The fields of the document of a plan that launches one change."""
+    return {
+        **plan_fields(plan, setup, earlier_attempts(workspace.jobs, plan.digest)),
+        "change": change_document(plan.change),
+        "commands": commands_document(setup.cell, plan.setting, plan.change, None),
+    }
+
+
 def measure_change(
     workspace: Workspace,
     cell: str | None,
@@ -100,15 +111,10 @@ def measure_change(
     """Measure one change, or show what that takes: ``perfbisect run``."""
     setup, change = build_change_setup(workspace, cell, at, measuring, dry_run=dry_run)
     plan = build_run_plan(setup, change=change, launches=launches, runs=runs)
-    shown = RunPlanDocument(
-        **plan_fields(plan, setup, earlier_attempts(workspace.jobs, plan.digest)),
-        change=change_document(change),
-        commands=commands_document(setup.cell, plan.setting, change, None),
-    )
-    planned = PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
-    if dry_run:
-        return planned.show(*command_lines(shown.commands))
-    return job_result(RUN, measure(workspace, wiring.new_job(workspace), RUN, planned, measuring))
+    shown = RunPlanDocument(**change_plan_fields(workspace, plan, setup))
+    lines, commands = plan_lines(shown), command_lines(shown.commands)
+    planned = PlannedJob(plan, setup.builder, setup.slots, shown, lines, commands)
+    return run_planned(workspace, RUN, planned, measuring, dry_run=dry_run)
 
 
 @dataclass(frozen=True)
@@ -176,7 +182,7 @@ def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedCom
             for served, side in zip(served_cells(plan), plan.sides, strict=True)
         ),
     )
-    return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
+    return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown), plan_commands(shown))
 
 
 def resolve_sides(workspace: Workspace, cell: Cell, request: CompareRequest) -> tuple[SidePlan, SidePlan]:
@@ -229,7 +235,7 @@ def _show_plans(planned: Sequence[PlannedComparison], heading: str = "") -> Comm
     lines = [heading] if heading else []
     for comparison in planned:
         lines += ["", *comparison.lines] if lines else comparison.lines
-        lines += plan_commands(comparison.shown)
+        lines += comparison.commands
     low, high = sum(plan.minutes_low for plan in plans), sum(plan.minutes_high for plan in plans)
     if len(plans) > 1:
         lines += ["", f"All {len(plans)} comparisons: {minutes(low)} to {minutes(high)}"]

@@ -1,27 +1,44 @@
-"""From a job to why one of its sides is slower."""
+"""``perfbisect explain``: from a job to why one of its sides is slower."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from perfbisect.commands.hunks import HunksRequest, search_hunks
+from pydantic import Field
+
+from perfbisect.changes.hunk_groups import group_hunks
+from perfbisect.changes.hunks import hunk_patch, read_diff
+from perfbisect.changes.revert import ConflictError
+from perfbisect.commands import changes, wiring
 from perfbisect.commands.kinds import kind_of
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult
-from perfbisect.commands.profiles import ProfileRequest, profile_sides
-from perfbisect.commands.workspace import Workspace
+from perfbisect.commands.session import PlannedJob, run_planned
+from perfbisect.commands.slots import find_slots
+from perfbisect.commands.workspace import Workspace, repository_of
+from perfbisect.common.quantities import minutes
+from perfbisect.compare.plan import ComparePlan, served_cells
 from perfbisect.errors import UsageError
 from perfbisect.explain.documents import ExplainDocument, explain_bisection, explain_comparison
-from perfbisect.explain.profile_job import MOST_LAUNCHES
+from perfbisect.explain.hunk_forecast import HunksPlanDocument, hunks_plan_document, hunks_plan_lines
+from perfbisect.explain.hunk_job import HUNKS
+from perfbisect.explain.hunk_plan import HunksPlan, make_hunks_plan
+from perfbisect.explain.profile_job import MOST_LAUNCHES, PROFILE, ProfilePlan
 from perfbisect.explain.report import explain_report
+from perfbisect.explain.sides import MeasuredSides, measured_sides
+from perfbisect.jobs.documents import ChangeDocument, Document, cell_document, change_document
+from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import read
-from perfbisect.jobs.plans import plan_data
+from perfbisect.jobs.journal import JournalEvent, read
+from perfbisect.jobs.plans import plan_cell, plan_data
+from perfbisect.measure.profiling import ProfileLimits, find_py_spy, sampling_problem
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
-from perfbisect.report.terminal import report_lines
+from perfbisect.report.sections import workload_section
+from perfbisect.report.terminal import report_lines, section_lines
 
 _EXPLAINED: Final[Mapping[str, Callable[[Any], ExplainDocument]]] = {
     "bisect": explain_bisection,
@@ -31,7 +48,7 @@ _EXPLAINED: Final[Mapping[str, Callable[[Any], ExplainDocument]]] = {
 
 @dataclass(frozen=True)
 class ExplainRequest:
-    """``explain JOB`` as it was typed; ``min_effect`` is a share, ``budget`` in minutes."""
+    """``explain JOB`` as it was typed; ``launches`` of each side, ``min_effect`` as a share."""
 
     working: JobOptions
     profile: bool = False
@@ -43,6 +60,21 @@ class ExplainRequest:
     dry_run: bool = False
     form: Literal["text", "md", "html"] = "text"
 
+    def require_compatible(self) -> None:
+        """:raises UsageError: options that do not go together."""
+        starts = self.profile or self.hunks
+        refused = (
+            (self.profile and self.hunks, "--profile", "without --hunks: each is a job of its own"),
+            (self.launches is not None and not self.profile, "--launches", "with --profile"),
+            (self.min_effect is not None and not self.hunks, "--min-effect", "with --hunks"),
+            (self.budget is not None and not starts, "--budget", "with --profile or --hunks"),
+            (self.dry_run and not starts, "--dry-run", "with --profile or --hunks; nothing else is started"),
+            (self.form != "text" and starts, "--format", "without them; perfbisect report has the formats"),
+        )
+        for is_refused, option, place in refused:
+            if is_refused:
+                raise UsageError(f"{option} goes {place}", next_step="perfbisect explain --help")
+
 
 def explain_job(workspace: Workspace, job_id: str | None, request: ExplainRequest) -> CommandResult:
     """Say what the launches of a job show, or profile its sides, or search its culprit's hunks.
@@ -50,19 +82,15 @@ def explain_job(workspace: Workspace, job_id: str | None, request: ExplainReques
     Raises:
         UsageError: the job has no two sides, or options do not go together.
     """
-    _check(request)
-    job = workspace.jobs.find(job_id) if job_id else workspace.jobs.the_unfinished("explain")
+    request.require_compatible()
+    job, dry_run = workspace.jobs.chosen(job_id, "explain"), request.dry_run
     if request.profile:
-        launches = request.launches or MOST_LAUNCHES
-        return profile_sides(
-            workspace, job, ProfileRequest(request.working, launches, request.budget, request.dry_run)
-        )
+        profile = plan_profile(workspace, job, request)
+        return run_planned(workspace, PROFILE, profile, request.working, dry_run=dry_run)
     if request.hunks:
-        wanted = HunksRequest(
-            request.working, request.min_effect, request.budget, request.seed, request.dry_run
-        )
-        return search_hunks(workspace, job, wanted)
-    document = phases_of(job)
+        hunks = plan_hunks(workspace, job, request)
+        return run_planned(workspace, HUNKS, hunks, request.working, dry_run=dry_run)
+    document = explain_launches(job)
     report = explain_report(document)
     if request.form == "text":
         return CommandResult(document, report_lines(report))
@@ -70,23 +98,7 @@ def explain_job(workspace: Workspace, job_id: str | None, request: ExplainReques
     return CommandResult(document, [render(report).rstrip("\n")])
 
 
-def _check(request: ExplainRequest) -> None:
-    """:raises UsageError: options that do not go together."""
-    starts = request.profile or request.hunks
-    refused = (
-        (request.profile and request.hunks, "--profile", "without --hunks: each is a job of its own"),
-        (request.launches is not None and not request.profile, "--launches", "with --profile"),
-        (request.min_effect is not None and not request.hunks, "--min-effect", "with --hunks"),
-        (request.budget is not None and not starts, "--budget", "with --profile or --hunks"),
-        (request.dry_run and not starts, "--dry-run", "with --profile or --hunks; nothing else is started"),
-        (request.form != "text" and starts, "--format", "without them; perfbisect report has the formats"),
-    )
-    for is_refused, option, place in refused:
-        if is_refused:
-            raise UsageError(f"{option} goes {place}", next_step="perfbisect explain --help")
-
-
-def phases_of(job: Job) -> ExplainDocument:
+def explain_launches(job: Job) -> ExplainDocument:
     """What the launches of a job say, finished or not.
 
     Raises:
@@ -101,3 +113,163 @@ def phases_of(job: Job) -> ExplainDocument:
             next_step="perfbisect compare CELL --a REV --b REV",
         )
     return explained(kind.document(job, events))
+
+
+class ProfilePlanDocument(Document):
+    """The plan of a profile."""
+
+    schema_: Literal["perfbisect.profile-plan/1"] = Field(default="perfbisect.profile-plan/1", alias="schema")
+    source: str
+    a: ChangeDocument
+    b: ChangeDocument
+    launches: int
+    minutes: float
+    notes: tuple[str, ...]
+
+
+def plan_profile(
+    workspace: Workspace, job: Job, request: ExplainRequest
+) -> PlannedJob[ProfilePlan, ProfilePlanDocument]:
+    """Plan profile launches of the sides of a job, with nothing started.
+
+    Raises:
+        UsageError: the job compared no two sides, or measures on a fleet.
+    """
+    sides = measured_sides(job, read(job.journal).events)
+    setting = sides.plan.setting.model_copy(update={"typed": wiring.typed_command()})
+    if setting.fleet:
+        raise UsageError(
+            f"job {job.id} measures on a fleet: recordings of other machines are not brought here",
+            next_step="compare the two changes on this machine, and explain that job",
+        )
+    cell, repository = plan_cell(sides.plan), repository_of(setting)
+    builder = wiring.build_builder(workspace, setting)
+    builder.prepare((sides.a.change, sides.b.change))
+    found = find_slots(workspace, cell, setting, dry_run=request.dry_run)
+    problem = sampling_problem(find_py_spy(), is_root=os.geteuid() == 0)
+    plan = ProfilePlan(
+        cell=sides.plan.cell,
+        digest=sides.plan.digest,
+        setting=setting,
+        metric=sides.plan.metric,
+        min_effect=sides.plan.min_effect,
+        source=job.id,
+        a=sides.a,
+        b=sides.b,
+        is_slower=sides.is_slower,
+        launches=request.launches or MOST_LAUNCHES,
+        budget=wiring.budget_minutes(workspace, request.budget),
+        objects=str(repository.objects or "") if repository else "",
+        notes=(*found.notes, *((f"no stacks: {problem}; see perfbisect doctor",) if problem else ())),
+    )
+    earlier = earlier_attempts(workspace.jobs, cell.digest)
+    costs, limits = learnt_costs(earlier, wiring.costs(setting.environment)), ProfileLimits()
+    each = costs.launch + (limits.windows * limits.window + limits.trace) / 60
+    shown = ProfilePlanDocument(
+        source=job.id,
+        a=change_document(sides.a.change),
+        b=change_document(sides.b.change),
+        launches=2 * plan.launches,
+        minutes=2 * plan.launches * each,
+        notes=plan.notes,
+    )
+    lines = [
+        *section_lines(workload_section(cell_document(cell, plan.ref))),
+        f"A {sides.a.name}, B {sides.b.name} of job {job.id}",
+        f"{shown.launches} profile launches, about {minutes(shown.minutes)}; they are no measurements",
+        *(f"note: {note}" for note in plan.notes),
+    ]
+    return PlannedJob(plan, builder, found.slots, shown, lines)
+
+
+def plan_hunks(
+    workspace: Workspace, job: Job, request: ExplainRequest
+) -> PlannedJob[HunksPlan, HunksPlanDocument]:
+    """Plan a search of the hunks of a job's culprit, with nothing started.
+
+    Raises:
+        UsageError: the job names no commit, or nothing of that can be taken back.
+    """
+    sides = measured_step(job, read(job.journal).events)
+    source, culprit, effect = sides.plan, sides.b.change, sides.effect
+    cell = served_cells(source)[1] if isinstance(source, ComparePlan) else plan_cell(source)
+    setting = source.setting.model_copy(update={"typed": wiring.typed_command()})
+    repository = repository_of(setting)
+    if repository is None:
+        raise UsageError(f"job {job.id} has no repository: there is no diff to split")
+    builder = wiring.build_builder(workspace, setting)
+    builder.prepare((culprit,))
+    try:
+        diff = read_diff(repository, culprit)
+    except ConflictError as error:
+        raise UsageError(error.message) from None
+    groups, left_out = group_hunks(diff)
+    if not groups:
+        raise UsageError(f"{culprit.short} changes nothing but tests, documentation and comments")
+    found = find_slots(workspace, cell, setting, dry_run=request.dry_run)
+    assert effect is not None
+    plan = make_hunks_plan(
+        source=job.id,
+        culprit=culprit,
+        diff=diff,
+        groups=groups,
+        left_out=left_out,
+        cell=cell,
+        setting=setting,
+        metric=source.ref,
+        builder=builder,
+        revert=changes.hunk_reverter(builder, repository),
+        patch_of=lambda commit, change: _patch_text(hunk_patch(repository, commit, change)),
+        min_effect=request.min_effect or source.min_effect,
+        step=effect,
+        slower=effect * source.ref.metric.sign > 0,
+        budget=wiring.budget_minutes(workspace, request.budget),
+        seed=request.seed,
+        notes=found.notes,
+    )
+    earlier = earlier_attempts(workspace.jobs, cell.digest)
+    costs = learnt_costs(earlier, wiring.costs(setting.environment))
+    shown = hunks_plan_document(plan, learnt_noise(earlier, source.ref), costs)
+    return PlannedJob(plan, builder, found.slots, shown, hunks_plan_lines(shown))
+
+
+def _patch_text(patch: bytes) -> str:
+    """The patch; empty if a journal cannot hold it, since it is of another encoding."""
+    try:
+        return patch.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def measured_step(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
+    """The sides of a finished job with an effect: of a culprit, or of a commit compared with its parent.
+
+    Raises:
+        UsageError: there is none.
+    """
+    sides = measured_sides(job, events)
+    culprit = sides.b.change
+    if not sides.finished or sides.effect is None:
+        word, verb = ("shows no difference", "report") if sides.finished else ("is not finished", "resume")
+        raise UsageError(
+            f"job {job.id} {word}: there is no step to search", next_step=f"perfbisect {verb} {job.id}"
+        )
+    if culprit.kind != "commit":
+        raise UsageError(
+            f"the culprit of job {job.id} is the release {culprit.short}: it has no diff here",
+            next_step="bisect the commits between the releases",
+        )
+    if isinstance(sides.plan, ComparePlan):
+        _require_parent(job, sides.plan)
+    return sides
+
+
+def _require_parent(job: Job, plan: ComparePlan) -> None:
+    """:raises UsageError: the sides are no commit and its parent."""
+    culprit, repository = plan.b.change, repository_of(plan.setting)
+    parents = repository.records("-1", culprit.source)[0].parents if repository else ()
+    if plan.a.change.source != next(iter(parents), "") or plan.a.variant != plan.b.variant:
+        raise UsageError(
+            f"job {job.id} compares no commit with its parent: the difference is not the diff of one commit",
+            next_step=f"perfbisect compare ... --a {culprit.short}^ --b {culprit.short}",
+        )

@@ -23,6 +23,7 @@ class JobOptions:
 
     repo: Path | None = None
     state: Path | None = None
+    machine: str | None = None
     wait: float | None = None
     verbose: bool = False
     quiet: bool = False
@@ -42,12 +43,12 @@ class MeasureOptions(JobOptions):
     expect_workload: str | None = None
     constraints: Path | None = None
     exclude_newer: str | None = None
-    machine: str | None = None
     fleet: str | None = None
 
 
 if TYPE_CHECKING:
     from perfbisect.commands.output import CommandResult
+    from perfbisect.commands.workspace import Workspace
 
     _Base = click.ParamType[float]
 else:  # generic only from click 8.2 on
@@ -186,12 +187,12 @@ _MACHINE = (constraints, exclude_newer, machine, fleet, wait, detach, verbose, q
 
 
 def working(function: _Function) -> _Function:
-    """Options of commands that work on a job, passed as ``working``."""
+    """Options of commands that work on a job, passed as ``working``, and the workspace that they name."""
     return _bundled(function, "working", JobOptions, _WORKING)
 
 
 def measuring(function: _Function) -> _Function:
-    """Options of commands that measure, passed as ``measuring``."""
+    """Options of commands that measure, passed as ``measuring``, and the workspace that they name."""
     return _bundled(
         function, "measuring", MeasureOptions, (*_ENVIRONMENT, metric, variant, expect_workload, *_MACHINE)
     )
@@ -212,7 +213,10 @@ def measuring_a_claim(function: _Function) -> _Function:
 def _bundled(
     function: _Function, name: str, kind: type[JobOptions], options: Sequence[Callable[[Any], Any]]
 ) -> _Function:
-    """Pass the options that are fields of ``kind`` as one value; detach, or run and print the result."""
+    """Pass the workspace, and the options that are fields of ``kind`` as one value; print the result.
+
+    With ``--detach`` the command runs in the background instead.
+    """
     own = {field.name for field in fields(kind)}
 
     @functools.wraps(function)
@@ -222,12 +226,36 @@ def _bundled(
             from perfbisect.commands.detach import run_detached
 
             return _print(run_detached(), value.as_json, value.full)
-        return _print(function(**typed, **{name: value}), value.as_json, value.full)
+        workspace = _open_workspace(repo=value.repo, state=value.state, machine=value.machine)
+        return _print(function(workspace=workspace, **typed, **{name: value}), value.as_json, value.full)
 
-    command: Any = call
+    return _decorated(cast(_Function, call), options)
+
+
+def in_workspace(*options: Callable[[Any], Any]) -> Callable[[_Function], _Function]:
+    """Pass the workspace that ``--repo``, ``--state`` and ``--machine`` name, as far as they are options."""
+
+    def decorate(function: _Function) -> _Function:
+        @functools.wraps(function)
+        def call(**typed: Any) -> Any:
+            named = {name: typed.pop(name) for name in ("repo", "state", "machine") if name in typed}
+            return function(workspace=_open_workspace(**named), **typed)
+
+        return _decorated(cast(_Function, call), options)
+
+    return decorate
+
+
+def _open_workspace(**named: Any) -> Workspace:
+    from perfbisect.commands.workspace import open_workspace
+
+    return open_workspace(**named)
+
+
+def _decorated(command: _Function, options: Sequence[Callable[[Any], Any]]) -> _Function:
     for option in reversed(options):
         command = option(command)
-    return cast(_Function, command)
+    return command
 
 
 class Verbs(click.Group):

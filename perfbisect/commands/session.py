@@ -14,13 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from perfbisect.changes.git import Repository
-from perfbisect.changes.revert import ConflictError, revert_commit
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.detach import report_job_begun
 from perfbisect.commands.options import JobOptions, MeasureOptions
 from perfbisect.commands.output import UNDONE, CommandResult, print_progress, progress_printer
-from perfbisect.commands.workspace import Workspace, with_objects
+from perfbisect.commands.slots import find_slots, reason_not_prebuilding, spare_cores
+from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.compare.plan import MeasurementSetup
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.dependency_day import dependency_notes
@@ -33,9 +32,8 @@ from perfbisect.errors import (
     UsageError,
 )
 from perfbisect.fleet.base import Ticket
-from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.fleet.executor import FleetExecutor, end_bundles
-from perfbisect.fleet.specs import FleetSlots, choose_slots, make_fleet
+from perfbisect.fleet.specs import make_fleet
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote, PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job
@@ -43,20 +41,17 @@ from perfbisect.jobs.plans import (
     JobPlan,
     MeasurementConfig,
     PlanT,
-    plan_cell,
     resolve_metric,
     write_plan,
 )
 from perfbisect.jobs.replay import LaunchRecord, launches
-from perfbisect.jobs.runner import BACKOFF, LEAST_CORES, JobContext, SpareCores
+from perfbisect.jobs.runner import BACKOFF, JobContext, SpareCores
 from perfbisect.machine import interference
-from perfbisect.machine.leases import Lease, LeaseHolder, holders, lease, leased_devices, lock_folder
-from perfbisect.machine.profile import machine
-from perfbisect.machine.slots import NoDeviceError, Slot, machine_of, plan_slots
+from perfbisect.machine.leases import Lease, LeaseHolder, lease, lock_folder
+from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import PhaseLimits
 from perfbisect.measure.local import LocalExecutor
-from perfbisect.measure.serving import check_stages
-from perfbisect.model.attempt import Attempt, is_same_class
+from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
@@ -154,6 +149,7 @@ class JobSession:
             log, limit = self.job.path / "client-build.log", PhaseLimits().build
             client = wiring.client_environment(workspace, setting, builder, newest, log, limit)
         remote = self._fleet_executor(workspace, setting, builder, client) if setting.fleet else None
+        repository = repository_of(setting)
         return JobContext(
             executor=remote
             or LocalExecutor(
@@ -171,8 +167,8 @@ class JobSession:
             slots=self.lease.slots,
             check=self.lease.check,
             reclaim=partial(_reclaim, remote, self.sink) if remote is not None else None,
-            revert=_revert(builder, setting),
-            revert_hunks=changes.hunk_reverter(builder, setting),
+            revert=changes.reverter(builder, repository) if repository else None,
+            revert_hunks=changes.hunk_reverter(builder, repository) if repository else None,
             ahead=_ahead(builder, self.lease.slots, self.job),
         )
 
@@ -204,8 +200,10 @@ def _reclaim(
 
 def reclaim_from_fleet(workspace: Workspace, plan: JobPlan) -> Callable[[LaunchRecord, Path], Attempt | None]:
     """Takes back what the machines of a job's fleet have of its open launches; nothing is launched."""
-    builder = wiring.build_builder(workspace, plan.setting)
-    executor = FleetExecutor(make_fleet(plan.setting.fleet, workspace.state), builder, plan.setting)
+    setting = plan.setting
+    executor = FleetExecutor(
+        make_fleet(setting.fleet, workspace.state), wiring.build_builder(workspace, setting), setting
+    )
     return partial(_reclaim, executor, lambda _: None)
 
 
@@ -217,37 +215,8 @@ def end_on_fleet(workspace: Workspace, plan: JobPlan, unresolved: Sequence[Launc
     """
     if not plan.setting.fleet:
         return 0
-    fleet = make_fleet(plan.setting.fleet, workspace.state)
-    return end_bundles(fleet, [launch.token for launch in unresolved], PhaseLimits().stop)
-
-
-def fleet_machines(workspace: Workspace, cell: Cell, spec: str) -> Sequence[MachineDocument]:
-    """A fleet's machines, with their slots for a cell. :raises MachineError: the engine does not answer."""
-    fleet = make_fleet(spec, workspace.state)
-    return fleet.machines(devices=cell.gpus, workers=None if cell.gpus else 1)
-
-
-def fleet_slots(workspace: Workspace, cell: Cell, spec: str, workers: int) -> FleetSlots:
-    """The slots of a fleet's machines for a cell; ``workers``: at most so many, 1: all."""
-    return choose_slots(fleet_machines(workspace, cell, spec), workers if workers > 1 else None)
-
-
-def slots_for(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
-    """Slots of this machine for concurrent launches of a cell, unused ones first.
-
-    ``named``: the machine profile, empty: detected.
-    """
-    shell, profile = dict(os.environ), wiring.load_profile(named)
-    profile.before(cell.gpus, shell)
-    slots = plan_slots(
-        machine(shell, profile),
-        gpus=cell.gpus,
-        workers=workers,
-        avoid=leased_devices(lock_folder(shell)),
-        profile=profile,
-    )
-    check_stages(cell, slots[0], profile.platform)
-    return slots
+    tokens = [launch.token for launch in unresolved]
+    return end_bundles(make_fleet(plan.setting.fleet, workspace.state), tokens, PhaseLimits().stop)
 
 
 def resolve_metrics(
@@ -281,7 +250,7 @@ def build_setup(
         changes=measured,
         needs_repository=any(change.kind == "commit" for change in measured),
     )
-    planned = plan_job_slots(workspace, cell, workers, setting, dry=dry_run)
+    planned = find_slots(workspace, cell, setting, workers, dry_run=dry_run)
     return MeasurementSetup(
         cell=cell,
         metric=metric,
@@ -289,6 +258,7 @@ def build_setup(
         setting=setting,
         builder=wiring.build_builder(workspace, setting),
         slots=planned.slots,
+        machine_class=planned.machine_class,
         machines=planned.machines,
         notes=(
             *wiring.repository_notes(workspace, setting),
@@ -296,90 +266,6 @@ def build_setup(
             *planned.notes,
         ),
     )
-
-
-@dataclass(frozen=True)
-class JobSlots:
-    """The slots of a job, a plan's notes on them, and the machines of a fleet that they are on."""
-
-    slots: tuple[Slot, ...]
-    notes: tuple[str, ...]
-    machines: tuple[MachineDocument, ...] = ()
-
-
-def plan_job_slots(
-    workspace: Workspace, cell: Cell, workers: int, setting: MeasurementConfig, *, dry: bool
-) -> JobSlots:
-    """The slots of :func:`slots_for` or of a fleet; raises what these raise.
-
-    A dry run needs no devices: where there are none it gets no slots and a note.
-    """
-    if setting.fleet:
-        found = fleet_slots(workspace, cell, setting.fleet, workers)
-        return JobSlots(found.slots, found.notes, found.machines)
-    try:
-        slots = slots_for(cell, workers, setting.machine)
-    except NoDeviceError as error:
-        if not dry:
-            raise
-        return JobSlots((), (f"nothing can start on this machine: {error.message}",))
-    return JobSlots(slots, slot_notes(slots))
-
-
-def slot_notes(slots: Sequence[Slot]) -> tuple[str, ...]:
-    """Notes on the devices and cores of the slots, if they are part of the machine."""
-    notes = []
-    if any(slot.env and not slot.devices for slot in slots):
-        notes.append("the cell reserves no device (gpus: 0): its engine sees none of those that are here")
-    for slot in slots:
-        parts = [f"devices {', '.join(slot.devices)}"] if slot.devices else []
-        if slot.cores:
-            server, client = spans(slot.server_cores), spans(slot.client_cores)
-            parts.append(f"cores {server} for the server, {client} for the client")
-        if slot.name:
-            notes.append(f"slot {slot.name}: {'; '.join(parts)}")
-    return tuple(notes)
-
-
-def spans(cores: Sequence[int]) -> str:
-    """Format processors as the kernel does: ``0-3,8``."""
-    parts: list[list[int]] = []
-    for core in sorted(cores):
-        if parts and core == parts[-1][-1] + 1:
-            parts[-1].append(core)
-        else:
-            parts.append([core])
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
-
-
-def resumed_slots(
-    workspace: Workspace, job: Job, seen: Sequence[LaunchRecord], plan: JobPlan, workers: int
-) -> tuple[Slot, ...]:
-    """The slots on which a job goes on, of the machine class that it has measured on.
-
-    Raises:
-        UsageError: they are of another class.
-    """
-    cell, setting = plan_cell(plan), plan.setting
-    if setting.fleet:
-        found = fleet_slots(workspace, cell, setting.fleet, workers)
-        slots, kind = found.slots, found.machine_class
-    else:
-        slots = slots_for(cell, workers, setting.machine)
-        kind = machine_of(slots[0], dict(os.environ), wiring.load_profile(setting.machine)).kind
-    require_same_machine(job.id, seen, kind)
-    return slots
-
-
-def require_same_machine(job: str, seen: Sequence[LaunchRecord], kind: str) -> None:
-    """Require that a job has measured on this machine class, if on any."""
-    before = next((x.attempt for x in seen if x.end == "finished" and x.attempt), None)
-    if before is not None and not is_same_class(before.provenance.machine_class, kind):
-        raise UsageError(
-            f"job {job} has measured on {before.provenance.machine_class}, this would be {kind}: "
-            "launches on them are not comparable",
-            next_step=f"perfbisect resume {job} on that machine, with as many --workers as before",
-        )
 
 
 @contextlib.contextmanager
@@ -433,26 +319,6 @@ def open_session(
                 yield JobSession(job, had, sink, working.wait or 0.0)
 
 
-def spare_cores(slots: tuple[Slot, ...]) -> frozenset[int]:
-    """Processors that no slot of this job and no lease on this host uses."""
-    here = [slot for slot in slots if not slot.machine]
-    if not all(slot.cores for slot in here):
-        return frozenset()
-    taken = {core for slot in here for core in slot.cores}
-    for held in holders(lock_folder(dict(os.environ))):
-        if held.kind == "core" and held.name.isdigit():
-            taken.add(int(held.name))
-    return frozenset(os.sched_getaffinity(0) - taken)
-
-
-def reason_not_prebuilding(slots: tuple[Slot, ...]) -> str:
-    """Why environments are not built ahead; empty if they are."""
-    if not all(slot.cores for slot in slots if not slot.machine):
-        return "the attempt has the whole machine"
-    spare = len(spare_cores(slots))
-    return "" if spare >= LEAST_CORES else f"{spare} processors are on no slot, and it takes {LEAST_CORES}"
-
-
 def _ahead(builder: Builder, slots: tuple[Slot, ...], job: Job) -> SpareCores | None:
     if reason_not_prebuilding(slots):
         return None
@@ -481,23 +347,6 @@ def _interrupted(job: Job) -> Callable[[str], Interrupted]:
         where=job.path,
         next_step=f"perfbisect resume {job.id}",
     )
-
-
-def _revert(builder: Builder, setting: MeasurementConfig) -> Callable[[Change, Change], Change | str] | None:
-    """Return a function that reverts an ancestor in a commit; None without a repository."""
-    if not setting.repository:
-        return None
-    repository = with_objects(Repository.open(Path(setting.repository)), Path(setting.cache))
-
-    def revert(head: Change, culprit: Change) -> Change | str:
-        try:
-            change = revert_commit(repository, head, culprit)
-        except ConflictError as error:
-            return error.message
-        refusal = builder.refuses(change)
-        return change if refusal is None else f"it cannot be built: {refusal.reason}"
-
-    return revert
 
 
 def _waiter(job: Job) -> Callable[[float], None]:
@@ -553,17 +402,21 @@ def run_job(
 
 @dataclass(frozen=True)
 class PlannedJob(Generic[PlanT, ShownT]):
-    """A job with nothing started. ``shown``: its plan as JSON, ``lines``: for people."""
+    """A job with nothing started. ``shown``: its plan as JSON, ``lines``: for people.
+
+    ``commands``: lines that a dry run adds.
+    """
 
     plan: PlanT
     builder: Builder
     slots: tuple[Slot, ...]
     shown: ShownT
     lines: Sequence[str]
+    commands: Sequence[str] = ()
 
-    def show(self: PlannedJob[PlanT, DocumentT], *more: str) -> CommandResult:
+    def show(self: PlannedJob[PlanT, DocumentT]) -> CommandResult:
         """What ``--dry-run`` prints."""
-        return CommandResult(self.shown, [*self.lines, *more, UNDONE])
+        return CommandResult(self.shown, [*self.lines, *self.commands, UNDONE])
 
 
 def measure(
@@ -586,3 +439,17 @@ def measure(
 def job_result(kind: JobKind[PlanT, DocumentT], document: DocumentT) -> CommandResult:
     """What a command prints of a job that has ended, and its exit code."""
     return CommandResult(document, report_lines(kind.report(document)), kind.exit_code(document))
+
+
+def run_planned(
+    workspace: Workspace,
+    kind: JobKind[PlanT, DocumentT],
+    planned: PlannedJob[PlanT, Any],
+    working: JobOptions,
+    *,
+    dry_run: bool,
+) -> CommandResult:
+    """Run a planned job to its result, or show its plan."""
+    if dry_run:
+        return planned.show()
+    return job_result(kind, measure(workspace, wiring.new_job(workspace), kind, planned, working))

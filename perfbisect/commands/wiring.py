@@ -12,9 +12,8 @@ from pathlib import Path
 from perfbisect.cells.loading import load_cell
 from perfbisect.cells.match import differing, parse_report
 from perfbisect.cells.settings import FILE
-from perfbisect.changes.git import Repository
 from perfbisect.commands.output import report_text
-from perfbisect.commands.workspace import Workspace, with_objects
+from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.common.quantities import parse_minutes
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.dependency_day import client_changes, newest_day, require_day
@@ -107,8 +106,13 @@ def build_config(
         constraints=str(pins.absolute()) if pins else "",
         machine=machine_name(place),
         fleet=absolute_fleet(fleet if fleet is not None else place.settings.fleet or "", folder),
-        typed=shlex.join(["perfbisect", *sys.argv[1:]]),
+        typed=typed_command(),
     )
+
+
+def typed_command() -> str:
+    """This command line."""
+    return shlex.join(["perfbisect", *sys.argv[1:]])
 
 
 def machine_name(place: Workspace) -> str:
@@ -133,9 +137,7 @@ def build_builder(place: Workspace, setting: MeasurementConfig, spec: str | None
     On a fleet that has machines with the role ``build``, these build.
     """
     cache = Path(setting.cache) if setting.cache else place.cache
-    repository = place.repository
-    if setting.repository:
-        repository = with_objects(Repository.open(Path(setting.repository)), cache)
+    repository = repository_of(setting, cache) or place.repository
     hosts = build_hosts(setting.fleet)
     return make_builder(
         spec or setting.environment,

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfbisect.commands.options import MeasureOptions
 from perfbisect.errors import PerfbisectError, RevisionError
 
 if TYPE_CHECKING:
     from perfbisect.cells.settings import Settings
     from perfbisect.changes.git import Repository
     from perfbisect.jobs.folders import Jobs
+    from perfbisect.jobs.plans import MeasurementConfig
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,13 @@ def open_workspace(
     )
 
 
-def workspace_of(typed: MeasureOptions) -> Workspace:
-    """The workspace of a command that measures; raises what :func:`place` raises."""
-    return open_workspace(repo=typed.repo, state=typed.state, machine=typed.machine)
+def repository_of(setting: MeasurementConfig, cache: Path | None = None) -> Repository | None:
+    """The repository of a job's configuration; ``cache``: in place of the configuration's."""
+    from perfbisect.changes.git import Repository
+
+    if not setting.repository:
+        return None
+    return with_objects(Repository.open(Path(setting.repository)), cache or Path(setting.cache))
 
 
 def with_objects(repository: Repository, cache: Path) -> Repository:

@@ -400,6 +400,8 @@ class MeasurementSetup:
     slots: tuple[Slot, ...] = ()
     machines: tuple[MachineDocument, ...] = ()
     """Of a fleet, on which the slots are."""
+    machine_class: str = ""
+    """Of the slots; empty: not known."""
     notes: tuple[str, ...] = ()
     further: tuple[MetricRef, ...] = ()
 

@@ -252,8 +252,10 @@ class Jobs:
             next_step="perfbisect status",
         )
 
-    def the_unfinished(self, verb: str) -> Job:
-        """The only unfinished job, for a command without an id; UsageError if there is none, or several."""
+    def chosen(self, identity: str | None, verb: str) -> Job:
+        """The job that is named, or the only unfinished one; UsageError if there is none, or several."""
+        if identity:
+            return self.find(identity)
         jobs = self.unfinished()
         if not jobs:
             raise UsageError("no unfinished job", where=self.folder, next_step="perfbisect status")

@@ -15,21 +15,20 @@ from perfbisect.bisect.job import BISECT
 from perfbisect.changes.git import Repository, fetch_remote
 from perfbisect.commands import wiring
 from perfbisect.commands.bisect_request import BisectRequest, build_plan
+from perfbisect.commands.explain import ExplainRequest, plan_profile
 from perfbisect.commands.kinds import kind_of
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import progress_printer
-from perfbisect.commands.profiles import ProfileRequest, plan_profile
 from perfbisect.commands.session import (
     PlannedJob,
     end_on_fleet,
-    fleet_machines,
     interruptible,
     open_session,
-    plan_job_slots,
     reclaim_from_fleet,
     run_job,
     write_report,
 )
+from perfbisect.commands.slots import find_slots, fleet_machines
 from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.compare.job import RUN, run, run_in_steps
 from perfbisect.compare.plan import MeasurementSetup, RunPlan, build_run_plan
@@ -145,7 +144,7 @@ class CommandMachine:
     def _launch(self, night: NightPlan, jobs: Mapping[str, Job], launch: int) -> dict[str, PerfbisectError]:
         setting, cells = night.setting, [night.cell(name) for name in jobs]
         first, *others = jobs.values()
-        planned = plan_job_slots(self.workspace, cells[0].load(), 1, setting, dry=False)
+        planned = find_slots(self.workspace, cells[0].load(), setting)
         slots = planned.slots[:1]  # a series is of one machine
         builder = wiring.build_builder(self.workspace, setting)
         plans = [_new_plan(night, cell, jobs[cell.name], builder, planned.notes) for cell in cells]
@@ -200,7 +199,7 @@ class CommandMachine:
         return PreparedJob(minutes_low, lambda job: self._continue(job, BISECT, planned))
 
     def prepare_profile(self, source: Job, minutes: float) -> PreparedJob[ProfileDocument]:
-        planned = plan_profile(self.workspace, source, ProfileRequest(self.measuring, budget=minutes))
+        planned = plan_profile(self.workspace, source, ExplainRequest(self.measuring, budget=minutes))
         return PreparedJob(
             planned.shown.minutes,
             lambda job: self._continue(job, PROFILE, planned),

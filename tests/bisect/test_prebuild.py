@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.commands import session
+from perfbisect.commands import slots
 from perfbisect.errors import BuildError
 from perfbisect.jobs.runner import SpareCores
 from perfbisect.machine.slots import Slot
@@ -91,7 +91,7 @@ def test_a_build_has_cores_of_its_own_and_gives_way(tmp_path: Path) -> None:
 def test_nothing_is_built_ahead_without_cores_to_spare() -> None:
     here = sorted(os.sched_getaffinity(0))
     whole = (Slot(""),)
-    assert session.reason_not_prebuilding(whole) == "the attempt has the whole machine"
+    assert slots.reason_not_prebuilding(whole) == "the attempt has the whole machine"
     all_of_them = (Slot("cores", server_cores=tuple(here[1:]), client_cores=(here[0],)),)
-    assert session.spare_cores(all_of_them) == frozenset()
-    assert session.reason_not_prebuilding(all_of_them) == "0 processors are on no slot, and it takes 2"
+    assert slots.spare_cores(all_of_them) == frozenset()
+    assert slots.reason_not_prebuilding(all_of_them) == "0 processors are on no slot, and it takes 2"

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from perfbisect.cli.app import run as cli
 from perfbisect.commands import kinds
-from perfbisect.commands.session import slots_for
+from perfbisect.commands.slots import slots_here
 from perfbisect.commands.wiring import load_profile
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_USAGE, Interrupted
@@ -129,7 +129,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
         monkeypatch.setenv(f"PERFBISECT_{name}", str(tmp_path / name.lower()))
     monkeypatch.chdir(tmp_path)
     measured = cell(gpus=0)
-    slot = slots_for(measured, 1, "cpu")[0]
+    slot = slots_here(measured, 1, "cpu")[0]
     world.machine_class = machine_of(slot, dict(os.environ), load_profile("cpu")).kind
     plan = SoakPlan(
         cell=cell_data(measured),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.app import run
-from perfbisect.commands.session import require_same_machine, slots_for
+from perfbisect.commands.slots import require_same_machine, slots_here
 from perfbisect.commands.wiring import load_profile, machine_name
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import MachineError, UsageError
@@ -48,7 +48,7 @@ def test_nothing_said_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(FILE.format(command="no-such-queue"))
     with pytest.raises(MachineError, match="lease command 'no-such-queue' of machine 'here'"):
-        slots_for(CELL, 1, str(tmp_path / "m.yaml"))
+        slots_here(CELL, 1, str(tmp_path / "m.yaml"))
     with pytest.raises(UsageError, match="no machine 'asend'"):
         machine_name(open_workspace(state=tmp_path, machine="asend"))
 
@@ -95,14 +95,14 @@ def test_stages_beyond_what_a_cell_reserves_are_told_before_anything_starts(
 ) -> None:
     """Where the machine has devices: an engine that is given none would take them for numbers of its own."""
     staged = CELL.model_copy(update={"family": "tts", "stage_overrides": {"1": {"devices": "1"}}})
-    assert slots_for(staged, 1, "cpu") == (Slot(""),)
+    assert slots_here(staged, 1, "cpu") == (Slot(""),)
     fake_smi.install(tmp_path, fake_smi.MACHINES / "eight")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("PERFBISECT_LOCKS", str(tmp_path / "locks"))
     devices.gpus.cache_clear()
     try:
         with pytest.raises(UsageError, match=r"cell x: stage_overrides\.1\.devices: stage 1: devices '1'"):
-            slots_for(staged, 1, "cuda")
-        assert len(slots_for(staged.model_copy(update={"gpus": 2}), 1, "cuda")[0].devices) == 2
+            slots_here(staged, 1, "cuda")
+        assert len(slots_here(staged.model_copy(update={"gpus": 2}), 1, "cuda")[0].devices) == 2
     finally:
         devices.gpus.cache_clear()

@@ -66,28 +66,29 @@ def test_a_brief_document_says_what_it_leaves_out(capsys: pytest.CaptureFixture[
     assert Series().brief().brief() == Series().brief()
 
 
-def test_options_are_handed_over_as_one_value() -> None:
-    seen: list[tuple[str, JobOptions]] = []
+def test_options_are_handed_over_as_one_value(tmp_path: Path) -> None:
+    seen: list[tuple[object, JobOptions]] = []
 
     @click.command()
     @click.option("--own")
     @options.measuring
-    def verb(own: str, measuring: MeasureOptions) -> int:
+    def verb(workspace: Workspace, own: str, measuring: MeasureOptions) -> int:
+        del workspace
         seen.append((own, measuring))
         return 0
 
     @click.command()
     @options.working
-    def other(working: JobOptions) -> int:
-        seen.append(("", working))
+    def other(workspace: Workspace, working: JobOptions) -> int:
+        seen.append((workspace.state, working))
         return 0
 
     typed = ("--own", "x", "--env", "release:y", "--wait", "90m", "-q", "--json", "--metric", "ttft")
     assert CliRunner().invoke(verb, typed, catch_exceptions=False).exit_code == 0
-    assert CliRunner().invoke(other, ["--repo", "r", "-v"], catch_exceptions=False).exit_code == 0
+    assert CliRunner().invoke(other, ["--state", str(tmp_path), "-v"], catch_exceptions=False).exit_code == 0
     assert seen == [
         ("x", MeasureOptions(env="release:y", wait=90.0, quiet=True, as_json=True, metrics=("ttft",))),
-        ("", JobOptions(repo=Path("r"), verbose=True)),
+        (tmp_path, JobOptions(state=tmp_path, verbose=True)),
     ]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.commands import profiles
+from perfbisect.commands import explain
+from perfbisect.commands.explain import ExplainRequest, explain_job, plan_profile
 from perfbisect.commands.options import JobOptions
-from perfbisect.commands.profiles import ProfileRequest, plan_profile, profile_sides
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import UsageError
 from perfbisect.explain.profile_report import ProfileDocument
@@ -75,7 +75,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendHistory:
     made = make_history(tmp_path / "repo", commits=3, slow=2, factor=2.0, pace=CALM)
     isolate(tmp_path, monkeypatch)
     spy = py_spy(tmp_path)
-    for module in (profiling, profiles):
+    for module in (profiling, explain):
         monkeypatch.setattr(module, "find_py_spy", lambda: spy)
     quick = ProfileLimits(windows=1, window=1.0, load=20.0, trace=5.0, answer=5.0, least_steps=1)
     monkeypatch.setattr(profiling, "ProfileLimits", lambda: quick)
@@ -93,12 +93,13 @@ def test_the_sides_of_a_comparison_are_profiled(pretend: PretendHistory, tmp_pat
     )
     assert "regression" in compared.out
     source, workspace = Jobs(tmp_path / "state").all()[-1], open_workspace()
-    dry = profile_sides(workspace, source, ProfileRequest(JobOptions(quiet=True), dry_run=True))
+    quiet = JobOptions(quiet=True)
+    dry = explain_job(workspace, source.id, ExplainRequest(quiet, profile=True, dry_run=True))
     assert "4 profile launches" in "\n".join(dry.lines)
-    planned = plan_profile(workspace, source, ProfileRequest(JobOptions(quiet=True)))
+    planned = plan_profile(workspace, source, ExplainRequest(quiet))
     assert planned.plan.is_slower and planned.plan.source == source.id
     before = read(source.journal).events
-    result = profile_sides(workspace, source, ProfileRequest(JobOptions(quiet=True), launches=1))
+    result = explain_job(workspace, source.id, ExplainRequest(quiet, profile=True, launches=1))
     document = result.document
     assert isinstance(document, ProfileDocument)
     assert [launch.change.id for launch in document.launches] == [pretend.good, pretend.bad]
@@ -111,4 +112,4 @@ def test_the_sides_of_a_comparison_are_profiled(pretend: PretendHistory, tmp_pat
     job = Jobs(tmp_path / "state").find(document.job)
     assert document.result.sentence in type_command(["report", job.id]).out
     with pytest.raises(UsageError, match="has no two sides"):
-        plan_profile(workspace, job, ProfileRequest(JobOptions()))
+        plan_profile(workspace, job, ExplainRequest(quiet))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.commands.hunks import measured_step
+from perfbisect.commands.explain import measured_step
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
@@ -27,9 +27,8 @@ def test_a_bisection_has_the_step_of_its_culprit(plan_for: MakePlan, new_job: Ne
     world = World(history(6).changes, slow=4, factor=1.5)
     job = bisected(plan_for, new_job, world)
     step = measured_step(job, read(job.journal).events)
-    assert step.culprit == world.changes[4]
+    assert step.b.change == world.changes[4]
     assert step.effect == pytest.approx(0.5, abs=0.1)
-    assert step.cell.name == "tiny"
 
 
 def test_a_bisection_without_a_culprit_has_none(plan_for: MakePlan, new_job: NewJob) -> None:

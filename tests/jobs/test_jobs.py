@@ -81,13 +81,13 @@ def test_without_an_id_only_one_unfinished_job_will_do(tmp_path: Path) -> None:
     jobs = Jobs(tmp_path)
     assert jobs.all() == jobs.unfinished() == ()
     with pytest.raises(UsageError, match="no unfinished job"):
-        jobs.the_unfinished("resume")
+        jobs.chosen(None, "resume")
     made(jobs, "done", ("plan", "verdict"))
     one = made(jobs, "open", later=1)
-    assert jobs.the_unfinished("resume") == one
+    assert jobs.chosen(None, "resume") == one
     two = made(jobs, "more", ("plan", "verdict", "plan"), later=2)
     with pytest.raises(UsageError, match=f"several unfinished jobs: {one.id}, {two.id}") as caught:
-        jobs.the_unfinished("status")
+        jobs.chosen(None, "status")
     assert caught.value.next_step == f"perfbisect status {two.id}"
 
 
