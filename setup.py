@@ -24,6 +24,7 @@ setup(
     package_dir=there,
     package_data={
         "perfbisect.report": ["templates/*"],
+        "perfbisect.setup": ["*.template"],
         "perfbisect.series.suspects": ["*.yaml"],
     }
     | {

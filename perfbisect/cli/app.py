@@ -32,12 +32,10 @@ from perfbisect.commands import options
 from perfbisect.commands.options import Verbs
 from perfbisect.commands.output import CommandResult
 from perfbisect.errors import (
-    EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_OURS,
     EXIT_REGRESSION,
     EXIT_UNTESTABLE,
-    EXIT_USAGE,
     Interrupted,
     PerfbisectError,
     UsageError,
@@ -214,7 +212,9 @@ def _run(typed: list[str]) -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.ClickException as error:
-        return _usage(error, as_json)
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "perfbisect"
+        return _print_error(UsageError(error.format_message(), next_step=f"{command} -h"), as_json)
     except UsageError as error:
         if error.next_step is None and error.where is None:
             error.next_step = f"{_command(typed)} -h"
@@ -241,15 +241,7 @@ def _command(typed: Sequence[str]) -> str:
     return " ".join(path)
 
 
-def _usage(error: click.ClickException, as_json: bool) -> int:
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context else "perfbisect"
-    usage_error = PerfbisectError(error.format_message(), next_step=f"{command} -h")
-    usage_error.exit_code = EXIT_USAGE
-    return _print_error(usage_error, as_json, kind="UsageError")
-
-
-def _print_error(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
+def _print_error(error: PerfbisectError, as_json: bool) -> int:
     from perfbisect.commands.output import print_lines
     from perfbisect.jobs.documents import ErrorDocument
     from perfbisect.report.console import error_lines
@@ -257,7 +249,7 @@ def _print_error(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
     if as_json:
         document = ErrorDocument(
             error=error.message,
-            kind=kind or type(error).__name__,
+            kind=type(error).__name__,
             exit_code=error.exit_code,
             where=error.where,
             next=error.next,
@@ -265,7 +257,7 @@ def _print_error(error: PerfbisectError, as_json: bool, kind: str = "") -> int:
         click.echo(document.text())
     else:
         print_lines(error_lines(error.message, error.where, error.next), err=True)
-    return EXIT_INTERRUPTED if isinstance(error, Interrupted) else error.exit_code
+    return error.exit_code
 
 
 def _unexpected(as_json: bool) -> int:
@@ -281,5 +273,4 @@ def _unexpected(as_json: bool) -> int:
         file.write(text)
     last = text.strip().splitlines()[-1]
     error = PerfbisectError(f"internal error: {last}", where=log, next_step="report it with this file")
-    error.exit_code = EXIT_OURS
     return _print_error(error, as_json)

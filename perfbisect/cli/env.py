@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import UnitParam, Verbs
+from perfbisect.commands.options import MeasureOptions, UnitParam, Verbs
 from perfbisect.commands.output import CommandResult
 from perfbisect.common.quantities import parse_age, parse_size
 
@@ -110,8 +109,7 @@ def build(
     workspace: Workspace,
     at: str,
     env: str | None,
-    constraints: Path | None,
-    exclude_newer: str | None,
+    **pinned: Any,
 ) -> CommandResult:
     """Build the environment of one change, or find it built, and check that its engine is that change.
 
@@ -125,15 +123,7 @@ def build(
     from perfbisect.measure.executor import PhaseLimits
 
     environment, change = changes.environment_spec(workspace, env, at), changes.resolve_change(workspace, at)
-    setting = wiring.build_config(
-        workspace,
-        environment=environment,
-        client=None,
-        constraints=constraints,
-        exclude_newer=exclude_newer,
-        changes=(change,),
-        needs_repository=change.kind == "commit",
-    )
+    setting = wiring.build_config(workspace, environment, (change,), MeasureOptions(**pinned))
     builder = wiring.build_builder(workspace, setting)
     refusal = builder.refuses(change)
     if refusal is not None:

@@ -8,39 +8,11 @@ from pydantic import BaseModel
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.forecast import PlanDocument
-from perfbisect.commands.cells import (
-    CellsDiffDocument,
-    CellsDocument,
-    CellShowDocument,
-    CellsImportDocument,
-    CellsLintDocument,
-    CellsMatchDocument,
-    CellsValidateDocument,
-)
+from perfbisect.commands import cells, documents
 from perfbisect.commands.detach import DetachedDocument
-from perfbisect.commands.documents import (
-    ChangesShowDocument,
-    DashboardDocument,
-    DashboardOpenDocument,
-    EnvBuildDocument,
-    EnvGcDocument,
-    EnvListDocument,
-    SchemasDocument,
-    SkillInstallDocument,
-)
 from perfbisect.commands.explain import ProfilePlanDocument
 from perfbisect.commands.status import JobsDocument, StatusDocument, StopDocument
-from perfbisect.compare.documents import (
-    CheckDocument,
-    CheckPlanDocument,
-    CompareDocument,
-    ComparePlanDocument,
-    RunDocument,
-    RunPlanDocument,
-    SavedBaselineDocument,
-    SweepDocument,
-    VerifyDocument,
-)
+from perfbisect.compare import documents as compare
 from perfbisect.explain.documents import ExplainDocument
 from perfbisect.explain.hunk_forecast import HunksPlanDocument
 from perfbisect.explain.hunk_report import HunksDocument
@@ -61,26 +33,21 @@ from perfbisect.series.suspects.job import TrackSuspectsDocument
 from perfbisect.setup.doctor import DoctorDocument
 from perfbisect.setup.templates import InitDocument, NightlyInitDocument
 
+_JOBS = (
+    ReportDocument,
+    compare.RunDocument,
+    compare.CompareDocument,
+    compare.CheckDocument,
+    HunksDocument,
+    ProfileDocument,
+)
+"""The documents of the kinds of jobs."""
+
 VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "init": (InitDocument,),
     "bisect": (ReportDocument, PlanDocument, DetachedDocument),
-    "resume": (
-        ReportDocument,
-        RunDocument,
-        CompareDocument,
-        DetachedDocument,
-        CheckDocument,
-        HunksDocument,
-        ProfileDocument,
-    ),
-    "report": (
-        ReportDocument,
-        RunDocument,
-        CompareDocument,
-        CheckDocument,
-        HunksDocument,
-        ProfileDocument,
-    ),
+    "resume": (*_JOBS, DetachedDocument),
+    "report": _JOBS,
     "explain": (
         ExplainDocument,
         ProfileDocument,
@@ -89,27 +56,38 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
         HunksPlanDocument,
         DetachedDocument,
     ),
-    "check": (CheckDocument, CheckPlanDocument, ComparePlanDocument, SavedBaselineDocument, DetachedDocument),
-    "compare": (CompareDocument, ComparePlanDocument, SweepDocument, DetachedDocument),
-    "verify": (VerifyDocument, ComparePlanDocument, DetachedDocument),
-    "run": (RunDocument, RunPlanDocument, DetachedDocument),
+    "check": (
+        compare.CheckDocument,
+        compare.CheckPlanDocument,
+        compare.ComparePlanDocument,
+        compare.SavedBaselineDocument,
+        DetachedDocument,
+    ),
+    "compare": (
+        compare.CompareDocument,
+        compare.ComparePlanDocument,
+        compare.SweepDocument,
+        DetachedDocument,
+    ),
+    "verify": (compare.VerifyDocument, compare.ComparePlanDocument, DetachedDocument),
+    "run": (compare.RunDocument, compare.RunPlanDocument, DetachedDocument),
     "status": (StatusDocument, JobsDocument),
     "stop": (StopDocument,),
-    "cells list": (CellsDocument,),
-    "cells show": (CellShowDocument,),
-    "cells validate": (CellsValidateDocument,),
-    "cells diff": (CellsDiffDocument,),
-    "cells match": (CellsMatchDocument,),
-    "cells lint": (CellsLintDocument,),
-    "cells import": (CellsImportDocument,),
-    "changes show": (ChangesShowDocument,),
+    "cells list": (cells.CellsDocument,),
+    "cells show": (cells.CellShowDocument,),
+    "cells validate": (cells.CellsValidateDocument,),
+    "cells diff": (cells.CellsDiffDocument,),
+    "cells match": (cells.CellsMatchDocument,),
+    "cells lint": (cells.CellsLintDocument,),
+    "cells import": (cells.CellsImportDocument,),
+    "changes show": (documents.ChangesShowDocument,),
     "agent run": (BundleDocument,),
     "agent build": (BuildDocument,),
     "agent look": (MachineDocument,),
     "agent install": (InstalledDocument,),
-    "env list": (EnvListDocument,),
-    "env build": (EnvBuildDocument,),
-    "env gc": (EnvGcDocument,),
+    "env list": (documents.EnvListDocument,),
+    "env build": (documents.EnvBuildDocument,),
+    "env gc": (documents.EnvGcDocument,),
     "doctor": (DoctorDocument,),
     "nightly": (Night, NightlyInitDocument),
     "track ingest": (TrackIngestDocument,),
@@ -118,16 +96,16 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "track detect": (TrackDetectDocument,),
     "track suspects": (TrackSuspectsDocument,),
     "track report": (TrackReportDocument,),
-    "track reproduce": (CompareDocument, ComparePlanDocument, DetachedDocument),
+    "track reproduce": (compare.CompareDocument, compare.ComparePlanDocument, DetachedDocument),
     "track ack": (TrackStateDocument,),
     "track close": (TrackStateDocument,),
     "track reopen": (TrackStateDocument,),
     "track export": (TrackExportDocument,),
     "track publish": (TrackPublishDocument,),
-    "dashboard build": (DashboardDocument,),
-    "dashboard open": (DashboardOpenDocument,),
-    "skill install": (SkillInstallDocument,),
-    "schema": (SchemasDocument,),
+    "dashboard build": (documents.DashboardDocument,),
+    "dashboard open": (documents.DashboardOpenDocument,),
+    "skill install": (documents.SkillInstallDocument,),
+    "schema": (documents.SchemasDocument,),
     "error": (ErrorDocument,),
 }
 """A verb -> what its ``--json`` prints."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.commands import options
+from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import CommandResult
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def doctor(
 
     Exit code: 0 fit to measure (warnings included), 5 not.
     """
-    from perfbisect.commands import changes, wiring
+    from perfbisect.commands import wiring
+    from perfbisect.commands.changes import resolve_change
     from perfbisect.common.text import line
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
     from perfbisect.fleet.folders import FolderFleet
@@ -102,18 +104,11 @@ def doctor(
     )
 
     profile = wiring.load_profile(wiring.machine_name(workspace))
-    change = changes.resolve_change(workspace, at) if at else None
+    change = resolve_change(workspace, at) if at else None
 
     def make_builder() -> Builder:
-        setting = wiring.build_config(
-            workspace,
-            environment=env or "",
-            client=None,
-            constraints=None,
-            exclude_newer=None,
-            changes=(change,) if change else (),
-            needs_repository=False,
-        )
+        changes = (change,) if change else ()
+        setting = wiring.build_config(workspace, env or "", changes, MeasureOptions())
         return wiring.build_builder(workspace, setting)
 
     root = workspace.root if workspace.repository else None

@@ -61,30 +61,30 @@ class CellsDocument(Document):
 def list_known() -> CommandResult:
     """List every cell file in ./cells and among the shipped ones."""
     document = CellsDocument(cells=tuple(map(_describe, list_cells())))
-    rows = [
-        (name, file.error or file.description)
-        for file in document.cells
-        for name in file.cells or (file.name,)
-    ]
+    files = document.cells
+    rows = [(name, file.error or file.description) for file in files for name in file.cells or (file.name,)]
     width = max((len(name) for name, _ in rows), default=0)
     return CommandResult(document, [f"{name:<{width}}  {line(text)}" for name, text in rows])
 
 
 def _describe(file: CellFile) -> CellFileDocument:
-    cells: tuple[Cell, ...] = ()
-    message = ""
-    try:
-        cells = load_cells(file.path)
-    except UsageError as error:
-        message = f"{error.where or file.path}: {error.message}"
+    cells, error = _try_loading(file.path)
     return CellFileDocument(
         name=file.name,
         path=str(file.path),
         shipped=file.shipped,
         cells=tuple(cell.name for cell in cells),
         description=cells[0].description if cells else "",
-        error=message,
+        error=f"{error.where or file.path}: {error.message}" if error else "",
     )
+
+
+def _try_loading(file: str | Path) -> tuple[tuple[Cell, ...], UsageError | None]:
+    """The cells of a file, or why they cannot be loaded."""
+    try:
+        return load_cells(file), None
+    except UsageError as error:
+        return (), error
 
 
 class CellShowDocument(Document):
@@ -137,14 +137,11 @@ def validate_files(files: Sequence[str]) -> CommandResult:
     checks: list[FileCheckDocument] = []
     lines: list[str] = []
     for file in files:
-        try:
-            names = tuple(cell.name for cell in load_cells(file))
-        except UsageError as error:
-            checks.append(FileCheckDocument(file=file, cells=(), error=error.message, where=error.where))
-            lines += error_lines(error.message, error.where or file, None)
-        else:
-            checks.append(FileCheckDocument(file=file, cells=names, error=None, where=None))
-            lines.append(f"{file}: {', '.join(names)}")
+        cells, error = _try_loading(file)
+        names = tuple(cell.name for cell in cells)
+        message, where = (error.message, error.where) if error else (None, None)
+        checks.append(FileCheckDocument(file=file, cells=names, error=message, where=where))
+        lines += error_lines(message, where or file, None) if message else [f"{file}: {', '.join(names)}"]
     valid = all(check.error is None for check in checks)
     document = CellsValidateDocument(valid=valid, files=tuple(checks))
     return CommandResult(document, lines, EXIT_OK if valid else EXIT_USAGE)
@@ -206,9 +203,7 @@ def match_cells(text: str, among: Sequence[Path]) -> CommandResult:
     ``among``: cell files or folders to search besides the known ones.
     """
     reported = parse_report(text)
-    files: list[Path] = []
-    for path in among:
-        files += sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+    files = [file for path in among for file in (sorted(path.glob("*.yaml")) if path.is_dir() else [path])]
     known, warnings = known_cells(files)
     others = [cell for path in dict.fromkeys(files) for cell in load_cells(path)]
     matches = nearest_cells(reported, [*known, *others])

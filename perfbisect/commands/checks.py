@@ -152,7 +152,7 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
         wiring.require_workload(wiring.resolve_cell(workspace, request.cell, None), measuring.expect_workload)
     if how == "save":
         return _save_baseline(workspace, request, at)
-    recorded, values = _resolve_levels(workspace, request, how)
+    recorded = _recorded_levels(workspace, request, how)
     job: Job | None = None
     try:
         if how == "rev":
@@ -165,7 +165,7 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
             job = wiring.new_job(workspace)
             document = check_of_comparison(measure(workspace, job, COMPARE, comparison, measuring))
         else:
-            planned = _plan_check(workspace, request, at, recorded, values)
+            planned = _plan_check(workspace, request, at, recorded)
             if request.dry_run:
                 return planned.show()
             job = wiring.new_job(workspace)
@@ -178,13 +178,9 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
 
 
 def _plan_check(
-    workspace: Workspace,
-    request: CheckRequest,
-    at: str,
-    recorded: tuple[RecordedLevel, ...],
-    values: tuple[float, float] | None,
+    workspace: Workspace, request: CheckRequest, at: str, recorded: tuple[RecordedLevel, ...]
 ) -> PlannedJob[CheckPlan, CheckPlanDocument]:
-    measuring = request.measuring
+    measuring, good, bad = request.measuring, request.good_value, request.bad_value
     if len(recorded) > 1 and measuring.exclude_newer is None:  # git's ends, which may be of yesterday
         measuring = replace(measuring, exclude_newer=recorded[0].exclude_newer)
     setup, change = build_change_setup(workspace, request.cell, at, measuring)
@@ -193,7 +189,7 @@ def _plan_check(
         setup,
         change=change,
         recorded=recorded,
-        values=values,
+        values=(good, bad) if good is not None and bad is not None else None,
         max_regression=request.max_regression or 0.0,
         launches=request.launches or MAX_LAUNCHES,
         budget=wiring.budget_minutes(workspace, request.budget),
@@ -255,21 +251,16 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
     return CommandResult(document, report_lines(baseline_report(document)))
 
 
-def _resolve_levels(
-    workspace: Workspace, request: CheckRequest, how: How
-) -> tuple[tuple[RecordedLevel, ...], tuple[float, float] | None]:
-    """The recorded levels or the values to check against."""
-    if how == "rev":
-        return (), None
-    if how == "values":
-        assert request.good_value is not None and request.bad_value is not None
-        return (), (request.good_value, request.bad_value)
+def _recorded_levels(workspace: Workspace, request: CheckRequest, how: How) -> tuple[RecordedLevel, ...]:
+    """The recorded levels to check against; those of git's two ends may be measured now."""
     if how == "ends":
-        return measure_ends(workspace, request), None
+        return measure_ends(workspace, request)
+    if how != "baseline":
+        return ()
     name = str(request.baseline)
     path = Path(name).expanduser()
     is_file = path.is_file() or path.suffix == ".json"
-    return (read_baseline(path) if is_file else level_of_job(workspace.jobs.find(name)),), None
+    return (read_baseline(path) if is_file else level_of_job(workspace.jobs.find(name)),)
 
 
 def measure_ends(workspace: Workspace, request: CheckRequest) -> tuple[RecordedLevel, ...]:

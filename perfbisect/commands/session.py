@@ -240,16 +240,8 @@ def build_setup(
 ) -> MeasurementSetup:
     """What changes of a cell are measured with; ``newest``: the newest of them as it was typed."""
     metric, *further = resolve_metrics(workspace, cell, measuring, claimed=claimed)
-    setting = wiring.build_config(
-        workspace,
-        environment=changes.environment_spec(workspace, measuring.env, newest),
-        client=measuring.client,
-        constraints=measuring.constraints,
-        exclude_newer=measuring.exclude_newer,
-        fleet=measuring.fleet,
-        changes=measured,
-        needs_repository=any(change.kind == "commit" for change in measured),
-    )
+    environment = changes.environment_spec(workspace, measuring.env, newest)
+    setting = wiring.build_config(workspace, environment, measured, measuring)
     planned = find_slots(workspace, cell, setting, workers, dry_run=dry_run)
     return MeasurementSetup(
         cell=cell,

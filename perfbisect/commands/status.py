@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final, Literal
 
-from pydantic import Field
+from pydantic import AliasPath, Field
 
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.quantities import minutes, probability, spent_text, with_unit
@@ -30,6 +30,9 @@ from perfbisect.report.terminal import block_lines
 _SHOWN_LAUNCHES: Final = 8
 _POLL_S = 0.5
 
+_SHORT: Final = Field(validation_alias=AliasPath("change", "short"))
+"""The change of a launch, where a document has its short name alone."""
+
 State = Literal["running", "unfinished", "finished"]
 
 
@@ -37,7 +40,7 @@ class EndedLaunchDocument(Document):
     """A launch that has ended; ``reason``: why it has no ``value``."""
 
     number: int
-    change: str
+    change: str = _SHORT
     purpose: str
     outcome: Literal["measured", "failed", "abandoned"]
     value: float | None
@@ -52,15 +55,15 @@ class RunningLaunchDocument(Document):
     """
 
     number: int
-    change: str
-    subject: str
+    change: str = _SHORT
+    subject: str = Field(validation_alias=AliasPath("change", "subject"))
     purpose: str
     why: str
     slot: str
-    since: str
-    doing: str
-    doing_since: str
-    log: str | None
+    since: str = Field(validation_alias="started_at")
+    doing: str = ""
+    doing_since: str = ""
+    log: str | None = None
 
 
 class IdleSlotDocument(Document):
@@ -233,7 +236,10 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
         budget=document.minutes.budget,
         lost=document.minutes.lost,
         launched=len(launches),
-        last=_ended(launches)[-_SHOWN_LAUNCHES:],
+        last=tuple(
+            EndedLaunchDocument.model_validate(launch, from_attributes=True)
+            for launch in [launch for launch in launches if launch.outcome != "running"][-_SHOWN_LAUNCHES:]
+        ),
         running=tuple(_running(job, launch) for launch in running),
         idle=idle_slots(launches) if holder else (),
         expected=_expected(launches, running) if holder else None,
@@ -255,22 +261,6 @@ def _error(ending: ExitRecord | None) -> ErrorDocument | None:
         exit_code=ending.exit_code,
         where=ending.where,
         next=ending.next_step,
-    )
-
-
-def _ended(launches: Sequence[LaunchDocument]) -> tuple[EndedLaunchDocument, ...]:
-    return tuple(
-        EndedLaunchDocument(
-            number=launch.number,
-            change=launch.change.short,
-            purpose=launch.purpose,
-            outcome=launch.outcome,
-            value=launch.value,
-            minutes=launch.minutes,
-            reason=launch.reason,
-        )
-        for launch in launches
-        if launch.outcome != "running"
     )
 
 
@@ -302,19 +292,10 @@ def _doing(folder: Path) -> tuple[str, str]:
 def _running(job: Job, launch: LaunchDocument) -> RunningLaunchDocument:
     folder = job.path / launch.folder
     logs = [(path.stat().st_mtime, str(path)) for path in folder.glob("*.log")]
-    now, since = _doing(folder)
-    return RunningLaunchDocument(
-        number=launch.number,
-        change=launch.change.short,
-        subject=launch.change.subject,
-        purpose=launch.purpose,
-        why=launch.why,
-        slot=launch.slot,
-        since=launch.started_at,
-        doing=now,
-        doing_since=since,
-        log=max(logs)[1] if logs else None,
-    )
+    doing, since = _doing(folder)
+    document = RunningLaunchDocument.model_validate(launch, from_attributes=True)
+    seen = {"doing": doing, "doing_since": since, "log": max(logs)[1] if logs else None}
+    return document.model_copy(update=seen)
 
 
 def _expected(launches: Sequence[LaunchDocument], running: Sequence[LaunchDocument]) -> ExpectedEventDocument:

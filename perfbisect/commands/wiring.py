@@ -12,6 +12,7 @@ from pathlib import Path
 from perfbisect.cells.loading import load_cell
 from perfbisect.cells.match import differing, parse_report
 from perfbisect.cells.settings import FILE
+from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import report_text
 from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.common.quantities import parse_minutes
@@ -70,24 +71,16 @@ def require_workload(cell: Cell, report: str | None) -> None:
 
 
 def build_config(
-    place: Workspace,
-    *,
-    environment: str,
-    client: str | None,
-    constraints: Path | None,
-    exclude_newer: str | None,
-    fleet: str | None = None,
-    changes: Sequence[Change],
-    needs_repository: bool = True,
+    place: Workspace, environment: str, changes: Sequence[Change], options: MeasureOptions
 ) -> MeasurementConfig:
     """Build the measurement configuration of a job that measures ``changes``.
 
     Dependencies are resolved as of one day (``exclude_newer``, by default that of the newest change) unless a
     constraints file pins them: all changes get the same, and the same again later.
     """
-    pins = place.path("constraints", constraints)
-    client = place.setting("client", client) or ""
-    day = place.setting("exclude_newer", exclude_newer) or ""
+    pins = place.path("constraints", options.constraints)
+    client = place.setting("client", options.client) or ""
+    day = place.setting("exclude_newer", options.exclude_newer) or ""
     if day:
         require_day(day)
     elif not pins:
@@ -96,16 +89,17 @@ def build_config(
             newest_day((*changes, *client_changes(pinned, place.repository)), place.repository)
             or now().date().isoformat()
         )
-    folder = None if fleet is not None else place.root
+    of_commits = any(change.kind == "commit" for change in changes)
+    folder = None if options.fleet is not None else place.root
     return MeasurementConfig(
-        repository=str(place.needed_repository().path) if needs_repository else "",
+        repository=str(place.needed_repository().path) if of_commits else "",
         cache=str(place.cache),
         environment=absolute_spec(environment),
         client=absolute_spec(client),
         exclude_newer=day,
         constraints=str(pins.absolute()) if pins else "",
         machine=machine_name(place),
-        fleet=absolute_fleet(fleet if fleet is not None else place.settings.fleet or "", folder),
+        fleet=absolute_fleet(place.setting("fleet", options.fleet) or "", folder),
         typed=typed_command(),
     )
 

@@ -289,15 +289,13 @@ def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False)
         return repository.read(sha, path).decode("utf-8")
 
     commit = repository.resolve(rules.branch)
-    setting = wiring.build_config(
-        workspace,
-        environment=_environment(workspace, file),
+    chosen = MeasureOptions(
         client=_resolve_spec(file, rules.client),
         constraints=file.path(rules.constraints),
         exclude_newer=rules.exclude_newer,
         fleet=absolute_fleet(rules.fleet, file.folder) if rules.fleet else None,
-        changes=(commit,),
     )
+    setting = wiring.build_config(workspace, _environment(workspace, file), (commit,), chosen)
     if rules.every_machine and not setting.fleet:
         raise file.wrong(("every_machine",), "there is no fleet", "fleet: ssh:hosts.yaml")
     say, costs = progress_printer(working), wiring.costs(setting.environment)

@@ -128,27 +128,21 @@ def _check_of_fleet(
     machine: MachineDocument, usable: Sequence[MachineDocument], spec: str, builds: bool
 ) -> Finding:
     if not machine.slots:
-        install = f"perfbisect agent install {machine.name} --fleet {spec}"
-        advice = (
-            f"where perfbisect or its version is missing: {install}"
-            if spec.startswith(("ssh", "ray"))
-            else ""
-        )
-        return Finding("bad", machine.problem or "no slot", advice or "ask the cluster for its state")
+        advice = "ask the cluster for its state"
+        if spec.startswith(("ssh", "ray")):
+            install = f"perfbisect agent install {machine.name} --fleet {spec}"
+            advice = f"where perfbisect or its version is missing: {install}"
+        return Finding("bad", machine.problem or "no slot", advice)
     count = len(machine.slots)
     work = "builds" if builds else f"{count} slot{'s' if count > 1 else ''}"
-    found = f"{machine.machine_class}, {work}"
-    found += f", {len(machine.environments)} environments"
+    found = f"{machine.machine_class}, {work}, {len(machine.environments)} environments"
     if machine.leased:
         found += f", {len(machine.leased)} locks held by others"
-    if builds:
-        return Finding("good", found)
-    classes = Counter(other.machine_class for other in usable)
-    common = max(classes, key=lambda name: classes[name])
-    if not is_same_class(machine.machine_class, common):
-        return Finding(
-            "warning", found, f"another class than most ({common}): a job uses machines of one class"
-        )
+    if not builds:
+        ((common, _),) = Counter(other.machine_class for other in usable).most_common(1)
+        if not is_same_class(machine.machine_class, common):
+            advice = f"another class than most ({common}): a job uses machines of one class"
+            return Finding("warning", found, advice)
     return Finding("good", found)
 
 

