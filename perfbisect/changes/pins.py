@@ -27,7 +27,7 @@ class ReplacedPackage:
     """A package that the image replaces; ``version`` is empty if it is removed."""
 
     name: str
-    version: str = ""
+    version: str
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _replaced(words: str) -> list[ReplacedPackage]:
     if not re.search(r"\bpip\b", words):
         return []
     removed = [
-        ReplacedPackage(word.lower())
+        ReplacedPackage(word.lower(), "")
         for found in _REMOVED.finditer(words)
         for word in found["words"].split()
         if not word.startswith("-")

@@ -152,7 +152,7 @@ def show(cell: str, variant: str | None, repo: Path | None) -> CommandResult:
     from perfbisect.commands.cells import show_cell
     from perfbisect.commands.workspace import open_workspace
 
-    return show_cell(cell, variant, open_workspace(repo=repo).repository if repo else None)
+    return show_cell(cell, variant, open_workspace(repo=repo).read_at if repo else None)
 
 
 @cells.command(short_help="Check cell files.")

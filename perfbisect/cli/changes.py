@@ -40,7 +40,7 @@ def show(workspace: Workspace, revision: str) -> CommandResult:
     """
     from perfbisect.changes.pins import DOCKERFILE, parse_pins
     from perfbisect.commands.changes import resolve_change
-    from perfbisect.commands.documents import ChangesShowDocument, PackageDocument
+    from perfbisect.commands.documents import ChangesShowDocument
     from perfbisect.common.text import line
     from perfbisect.jobs.documents import change_document
 
@@ -57,7 +57,7 @@ def show(workspace: Workspace, revision: str) -> CommandResult:
         tag=pins.tag if pins else "",
         release=pins.release if pins else "",
         commit=pins.commit if pins else "",
-        packages=tuple(PackageDocument(name=p.name, version=p.version) for p in packages),
+        packages=packages,
     )
     lines = [f"{change.short} {line(change.subject)}".rstrip()]
     if change.date:

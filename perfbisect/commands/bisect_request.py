@@ -79,7 +79,7 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
         setting=setup.setting,
         costs=learnt_costs(earlier, wiring.costs(setup.setting.environment)),
         notes=setup.notes,
-        deploy=wiring.deploy_blob_reader(workspace),
+        deploy=workspace.repository.tree_id if workspace.repository else None,
         weigh=position_weigher(workspace, request.weights)
         if request.weights and not request.releases
         else None,

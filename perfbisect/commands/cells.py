@@ -22,7 +22,7 @@ from perfbisect.cells.importers.base import (
     write_cell,
 )
 from perfbisect.cells.lint import Checkout, LintFinding, lint
-from perfbisect.cells.loading import CellFile, known_cells, list_cells, load_cell, load_cells
+from perfbisect.cells.loading import CellFile, ReadAt, known_cells, list_cells, load_cell, load_cells
 from perfbisect.cells.match import fields_apart, nearest_cells, parse_report
 from perfbisect.changes.git import Repository
 from perfbisect.commands.output import CommandResult
@@ -95,14 +95,9 @@ class CellShowDocument(Document):
     workloads: tuple[dict[str, Any], ...]
 
 
-def show_cell(name: str, variant: str | None, repository: Repository | None) -> CommandResult:
+def show_cell(name: str, variant: str | None, read_at: ReadAt | None) -> CommandResult:
     """Describe the cells of a file as they are shown before a measurement."""
-
-    def read_at(sha: str, path: str) -> str:
-        assert repository is not None
-        return repository.read(sha, path).decode("utf-8")
-
-    cells = load_cells(name, read_at=read_at if repository else None)
+    cells = load_cells(name, read_at=read_at)
     if variant:
         cells = tuple(apply_variant(cell, variant) for cell in cells)
     document = CellShowDocument(

@@ -159,7 +159,7 @@ def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedCom
         setup,
         a=a,
         b=b,
-        deploy=wiring.deploy_blob_reader(workspace),
+        deploy=workspace.repository.tree_id if workspace.repository else None,
         blocks=request.blocks,
         budget=wiring.budget_minutes(workspace, request.budget),
         seed=request.seed,

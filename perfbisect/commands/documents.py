@@ -6,14 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from perfbisect.changes.pins import ReplacedPackage
 from perfbisect.jobs.documents import ChangeDocument, Document
-
-
-class PackageDocument(Document):
-    """A package that an image replaces; ``version`` empty: only removed."""
-
-    name: str
-    version: str
 
 
 class ChangesShowDocument(Document):
@@ -26,7 +20,7 @@ class ChangesShowDocument(Document):
     tag: str
     release: str
     commit: str
-    packages: tuple[PackageDocument, ...]
+    packages: tuple[ReplacedPackage, ...]
 
 
 class EnvironmentDocument(Document):

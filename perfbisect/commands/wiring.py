@@ -6,7 +6,7 @@ import secrets
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from perfbisect.cells.loading import load_cell
@@ -46,12 +46,7 @@ def resolve_cell(place: Workspace, typed: str | None, variant: str | None) -> Ce
         raise UsageError("no cell was named", next_step="perfbisect cells list")
     if typed is None and (place.root / name).is_file():
         name = str(place.root / name)
-    repository = place.repository
-
-    def read_at(sha: str, path: str) -> str:
-        return place.needed_repository().read(sha, path).decode("utf-8")
-
-    cell = load_cell(name, read_at=read_at if repository else None)
+    cell = load_cell(name, read_at=place.read_at)
     chosen = place.setting("variant", variant)
     return apply_variant(cell, chosen) if chosen else cell
 
@@ -179,17 +174,6 @@ def costs(environment: str) -> Costs:
     """Default costs, with the build time of the kind of environment."""
     build = {"overlay": 0.1, "existing": 0.0, "release": 1.5}.get(environment.partition(":")[0], 4.0)
     return Costs(build=build)
-
-
-def deploy_blob_reader(place: Workspace) -> Callable[[str, str], str | None]:
-    """Return a function that gives the blob id of a path at a commit."""
-
-    def blob(sha: str, path: str) -> str | None:
-        if place.repository is None:
-            return None
-        return place.repository.tree_id(sha, path)
-
-    return blob
 
 
 def repository_notes(place: Workspace, setting: MeasurementConfig) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from perfbisect.errors import PerfbisectError, RevisionError
 
 if TYPE_CHECKING:
+    from perfbisect.cells.loading import ReadAt
     from perfbisect.cells.settings import Settings
     from perfbisect.changes.git import Repository
     from perfbisect.jobs.folders import Jobs
@@ -40,6 +41,12 @@ class Workspace:
         if self.repository is None:
             raise RevisionError(f"{Path.cwd()} is not in a git repository", next_step="add --repo PATH")
         return self.repository
+
+    @property
+    def read_at(self) -> ReadAt | None:
+        """Reads a text of the repository at a commit, such as the deploy YAML of a cell."""
+        repository = self.repository
+        return None if repository is None else lambda sha, path: repository.read(sha, path).decode("utf-8")
 
     def setting(self, name: str, typed: str | None) -> str | None:
         """An option's value, by default that of ``perfbisect.yaml``."""

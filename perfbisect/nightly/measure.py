@@ -284,10 +284,6 @@ def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False)
     workspace = open_workspace(repo=measuring.repo, state=measuring.state, machine=measuring.machine)
     repository = workspace.needed_repository()
     fetch_step = fetch_branch(file, workspace) if fetch else None
-
-    def read_at(sha: str, path: str) -> str:
-        return repository.read(sha, path).decode("utf-8")
-
     commit = repository.resolve(rules.branch)
     chosen = MeasureOptions(
         client=_resolve_spec(file, rules.client),
@@ -305,7 +301,7 @@ def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False)
         state=workspace.state,
         repository=repository,
         commit=commit,
-        cells=find_cells(file, read_at=read_at),
+        cells=find_cells(file, read_at=workspace.read_at),
         setting=setting,
         table=load_suspect_table(),
         machine=CommandMachine(workspace, measuring, setting.fleet),

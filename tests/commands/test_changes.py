@@ -13,7 +13,6 @@ from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands.bisect_request import BisectRequest, position_weigher, resolve_range
 from perfbisect.commands.changes import resolve_change
 from perfbisect.commands.options import MeasureOptions
-from perfbisect.commands.wiring import deploy_blob_reader
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.model.change import Change
@@ -80,7 +79,7 @@ def test_an_end_may_be_a_pull_request_or_a_name_with_a_plus_sign(
 
 
 def test_a_deploy_yaml_that_a_commit_changes_is_seen(history: TinyHistory, tmp_path: Path) -> None:
-    blob = deploy_blob_reader(open_workspace(repo=history.path, state=tmp_path))
+    blob = open_workspace(repo=history.path, state=tmp_path).needed_repository().tree_id
     assert blob(history.base, "docs/a") == blob(history.slow, "docs/a") != blob(history.docs, "docs/a")
     assert blob(history.base, "docs/none") is None
 
