@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import sys
@@ -51,6 +52,15 @@ def type_command(words: Sequence[str]) -> Outcome:
         patch.setattr(sys, "argv", ["perfbisect", *words])
         code = run(words)
     return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def type_json(*words: str, code: int = 0) -> dict[str, Any]:
+    """The document that a command prints, which ends with this exit code."""
+    outcome = type_command([*words, "--json"])
+    assert outcome.code == code, outcome
+    document = json.loads(outcome.out)
+    assert isinstance(document, dict)
+    return document
 
 
 def fill(value: Any, names: Mapping[str, str]) -> Any:

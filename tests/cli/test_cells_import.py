@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from perfbisect.cells.loading import load_cells
-from perfbisect.cli.app import run
 from tests.changes.repositories import git
+from tests.command_line import type_command, type_json
 
 FOLDER = "tests/dfx/perf/tests"
 SPEECH = {
@@ -43,40 +41,28 @@ def servers(*workloads: dict[str, Any], name: str = "test_talk", **params: Any) 
     )
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def told(capsys: pytest.CaptureFixture[str], *typed: str, code: int = 0) -> str:
-    assert run(list(typed)) == code
-    shown = capsys.readouterr()
+def told(*typed: str, code: int = 0) -> str:
+    shown = type_command(typed)
+    assert shown.code == code, shown
     return shown.err if code else shown.out
 
 
-def test_what_must_be_brought_is_told_until_it_is_there(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_must_be_brought_is_told_until_it_is_there(home: Path) -> None:
     (home / "spec.json").write_text(servers(SPEECH))
-    first = told(capsys, "cells", "import", "spec.json", "-o", "out")
+    first = told("cells", "import", "spec.json", "-o", "out")
     assert "to bring: out/benchmarks/build_dataset/smoke: a folder of vLLM-Omni's repository" in first
     (home / "out" / SPEECH["dataset_path"]).mkdir(parents=True)  # type: ignore[operator]
     (home / "out" / SPEECH["dataset_path"] / "meta.lst").write_text("a|b\n")  # type: ignore[operator]
-    second = told(capsys, "cells", "import", "spec.json", "-o", "out")
+    second = told("cells", "import", "spec.json", "-o", "out")
     assert "to bring" not in second
     cell, _ = load_cells(home / "out" / "talk-seed-tts-text.yaml")
     assert cell.revision.dataset is not None
 
 
-def test_a_workload_that_is_left_out_is_told_and_counted_in_the_document(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_workload_that_is_left_out_is_told_and_counted_in_the_document(home: Path) -> None:
     socket = CHAT | {"backend": "openai-realtime"}
     (home / "spec.json").write_text(servers(CHAT, socket, CHAT | {"enabled": False}))
-    document = json.loads(told(capsys, "cells", "import", "spec.json", "-o", "out", "--json"))
+    document = type_json("cells", "import", "spec.json", "-o", "out")
     (file,) = document["files"]
     assert (file["cells"], file["switched_off"]) == (3, 1)
     assert file["left_out"] == [
@@ -84,38 +70,31 @@ def test_a_workload_that_is_left_out_is_told_and_counted_in_the_document(
     ]
 
 
-def test_cells_of_one_name_have_that_of_their_file_in_front(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cells_of_one_name_have_that_of_their_file_in_front(home: Path) -> None:
     for name in ("a.json", "b.json"):
         (home / name).write_text(servers(CHAT, *([SPEECH] if name == "a.json" else [])))
-    told(capsys, "cells", "import", "a.json", "b.json", "-o", "out")
+    told("cells", "import", "a.json", "b.json", "-o", "out")
     names = ["a-talk-random.yaml", "b-talk-random.yaml", "talk-seed-tts-text.yaml"]
     assert sorted(path.name for path in (home / "out").iterdir()) == names
 
 
-def test_two_files_of_one_name_that_make_one_cell_are_refused_before_anything_is_written(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_files_of_one_name_that_make_one_cell_are_refused_before_anything_is_written(home: Path) -> None:
     for name in ("a", "b"):
         (home / name).mkdir()
         (home / name / "x.json").write_text(servers(CHAT))
-    error = told(capsys, "cells", "import", "a/x.json", "b/x.json", "-o", "out", code=2)
+    error = told("cells", "import", "a/x.json", "b/x.json", "-o", "out", code=2)
     assert "a/x.json and b/x.json both make x-talk-random.yaml" in error
     assert not (home / "out").exists()
 
 
-def test_what_can_be_imported_is_and_no_broken_file_is_left(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_can_be_imported_is_and_no_broken_file_is_left(home: Path) -> None:
     bad = CHAT | {"dataset_name": "random-mm", "port": 1}  # an option that belongs to the attempt
     (home / "spec.json").write_text(servers(CHAT, bad))
     (home / "other.json").write_text('{"a": 1}')
     (home / "out").mkdir()
     kept = home / "out" / "talk-random-mm.yaml"
     kept.write_text("of before")
-    assert run(["cells", "import", "spec.json", "other.json", "-o", "out", "--json"]) == 2
-    spec, other = json.loads(capsys.readouterr().out)["files"]
+    spec, other = type_json("cells", "import", "spec.json", "other.json", "-o", "out", code=2)["files"]
     assert spec["cells"] == 3
     (error,) = spec["errors"]
     assert error.startswith("spec.json:1: [0].benchmark_params[1]: makes no cell: ")
@@ -125,7 +104,7 @@ def test_what_can_be_imported_is_and_no_broken_file_is_left(
     assert sorted(path.name for path in (home / "out").iterdir()) == [kept.name, "talk-random.yaml"]
 
 
-def test_a_specification_as_it_was_at_a_commit(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_specification_as_it_was_at_a_commit(home: Path) -> None:
     repo = home / "omni"
     spec = repo / FOLDER / "test_talk.json"
     spec.parent.mkdir(parents=True)
@@ -137,17 +116,16 @@ def test_a_specification_as_it_was_at_a_commit(home: Path, capsys: pytest.Captur
     spec.write_text(servers(CHAT, name="test_else", model=None))
     git(repo, "commit", "--quiet", "-a", "-m", "spoilt")
     asked = ("cells", "import", f"{FOLDER}/test_talk.json", "--repo", str(repo), "-o", "out")
-    assert "1 files" in told(capsys, *asked, "--at", then)
+    assert "1 files" in told(*asked, "--at", then)
     cells = load_cells(home / "out" / "talk-random.yaml")
     assert [cell.num_prompts for cell in cells] == [10, 40, 100]
     assert cells[0].description == f"test_talk of test_talk.json at {then[:12]}"
-    assert run([*asked, "--at", "HEAD"]) == 2
-    error = capsys.readouterr().out
+    error = type_command([*asked, "--at", "HEAD"]).out
     assert "server_params.model: is missing" in error
     assert f"{FOLDER}/test_talk.json at " in error
     git(repo, "rm", "--quiet", "-r", "tests")
     git(repo, "commit", "--quiet", "-m", "gone")
-    assert "has no file" in told(capsys, *asked, "--at", "HEAD", code=2)
+    assert "has no file" in told(*asked, "--at", "HEAD", code=2)
 
 
 RECIPE = """\
@@ -160,9 +138,7 @@ vllm_bench:
 """
 
 
-def test_a_recipe_at_a_commit_has_the_variables_of_its_gpu(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recipe_at_a_commit_has_the_variables_of_its_gpu(home: Path) -> None:
     repo = home / "perf-eval"
     for name, text in (("workloads/talker.yaml", RECIPE), ("lib/gpu_profiles.yaml", "H200: {env: {A: b}}")):
         (repo / name).parent.mkdir(parents=True)
@@ -174,8 +150,8 @@ def test_a_recipe_at_a_commit_has_the_variables_of_its_gpu(
     git(repo, "rm", "--quiet", "lib/gpu_profiles.yaml")
     git(repo, "commit", "--quiet", "-m", "gone")
     asked = ("cells", "import", str(repo / "workloads/talker.yaml"), "--repo", str(repo), "-o", "out")
-    assert "left out" not in told(capsys, *asked, "--at", first)
+    assert "left out" not in told(*asked, "--at", first)
     (cell,) = load_cells(home / "out" / "talker-h200-short.yaml")
     assert cell.env["A"] == "b"
     assert "talker.yaml at " in cell.description
-    assert ":2: gpu: lib/gpu_profiles.yaml" in told(capsys, *asked, "--at", "HEAD")
+    assert ":2: gpu: lib/gpu_profiles.yaml" in told(*asked, "--at", "HEAD")

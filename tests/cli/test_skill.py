@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import run
 from perfbisect.commands.documents import SkillInstallDocument
 from perfbisect.resources import skill_folder
+from tests.command_line import type_command, type_json
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -20,31 +19,24 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_it_is_copied_whole_and_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    target = tmp_path / ".claude" / "skills" / "perf-bisect"
-    assert run(["skill", "install", "--json"]) == 0
-    told = SkillInstallDocument.model_validate(json.loads(capsys.readouterr().out))
+def test_it_is_copied_whole_and_once(home: Path) -> None:
+    target = home / ".claude" / "skills" / "perf-bisect"
+    told = SkillInstallDocument.model_validate(type_json("skill", "install"))
     assert told.copied and told.folder == str(target)
     assert content(target) == content(skill_folder()) and "SKILL.md" in told.files
     assert [path.name for path in target.parent.iterdir()] == ["perf-bisect"]
-    assert run(["skill", "install"]) == 0
-    assert "is there already, the same" in capsys.readouterr().out
+    assert "is there already, the same" in type_command(["skill", "install"]).out
 
 
 @pytest.mark.parametrize("there", ["changed", "more", "file"])
-def test_what_is_there_is_never_touched(
-    there: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_there_is_never_touched(there: str, tmp_path: Path) -> None:
     target = tmp_path / "perf-bisect"
     if there == "file":
         target.write_text("mine")
     else:
-        assert run(["skill", "install", str(tmp_path)]) == 0
+        type_json("skill", "install", str(tmp_path))
         (target / ("SKILL.md" if there == "changed" else "mine.md")).write_text("mine")
     before = content(tmp_path)
-    assert run(["skill", "install", str(tmp_path)]) == 2
-    assert "is not the skill of this version" in capsys.readouterr().err
+    error = type_json("skill", "install", str(tmp_path), code=2)["error"]
+    assert "is not the skill of this version" in error
     assert content(tmp_path) == before

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perfbisect.cli.app import run
 from perfbisect.compare.job import run as measure
 from perfbisect.jobs.folders import Jobs
 from tests.bisect.test_bisect import NewJob
+from tests.command_line import type_command, type_json
 from tests.compare.factory import CHANGES, job_of, measured, run_plan
 from tests.fixtures.jobs import MakePlan, new_job, plan_for
 from tests.jobs.world import Clock, Watch, World, history, verdict
@@ -20,41 +19,37 @@ from tests.jobs.world import Clock, Watch, World, history, verdict
 __all__ = ["new_job", "plan_for"]
 
 
-def listed(state: Path, capsys: pytest.CaptureFixture[str]) -> tuple[list[dict[str, object]], list[str]]:
+def listed(state: Path) -> tuple[list[dict[str, object]], list[str]]:
     """The list as a program and as a person reads it."""
-    assert run(["status", "--state", str(state), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert run(["status", "--state", str(state)]) == 0
-    return document["jobs"], capsys.readouterr().out.splitlines()[1:]
+    words = ["status", "--state", str(state)]
+    return type_json(*words)["jobs"], type_command(words).out.splitlines()[1:]
 
 
-def test_a_bisection_names_its_culprit(
-    plan_for: MakePlan, new_job: NewJob, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bisection_names_its_culprit(plan_for: MakePlan, new_job: NewJob) -> None:
     world, watch = World(history(8).changes, slow=5), Watch()
     job = new_job(plan_for(world), watch, world)
     verdict(job, watch, world)
-    (told,), (line,) = listed(job.path.parents[1], capsys)
+    (told,), (line,) = listed(job.path.parents[1])
     assert (told["outcome"], told["exit_code"]) == ("found", 3)
     assert re.fullmatch(r"050505050505 Change 5, tpot \+[45]\d\.\d %", str(told["verdict"]))
     assert line.endswith(f"  found: {told['verdict']}")
-    assert run(["status", job.id, "--state", str(job.path.parents[1])]) == 0
-    assert capsys.readouterr().out.startswith(f"{job.id}: finished, found: 050505050505 Change 5")
+    shown = type_command(["status", job.id, "--state", str(job.path.parents[1])]).out
+    assert shown.startswith(f"{job.id}: finished, found: 050505050505 Change 5")
 
 
-def test_a_comparison_tells_its_effect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_tells_its_effect(tmp_path: Path) -> None:
     measured(Jobs(tmp_path).new(Clock()(), "abcd"), World(CHANGES, None, tau=0.005))
-    (told,), (line,) = listed(tmp_path, capsys)
+    (told,), (line,) = listed(tmp_path)
     assert (told["outcome"], told["exit_code"]) == ("same", 0)
     assert re.search(r"  same: tpot [+-]0\.\d %$", line)
 
 
-def test_a_run_tells_its_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_tells_its_value(tmp_path: Path) -> None:
     world, watch = World(CHANGES, None, sigma=0.001, tau=0.001), Watch()
     job = job_of(tmp_path, run_plan(world, 1), watch, world)
     with job.held():
         measure(job, watch.tools(world))
-    (told,), (line,) = listed(tmp_path, capsys)
+    (told,), (line,) = listed(tmp_path)
     assert told["exit_code"] == 0
     assert re.search(r" 1  measured: tpot 1[34]\.\d\d ms$", line)
 
@@ -69,16 +64,16 @@ def test_a_run_tells_its_value(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ],
 )
 def test_a_claim_or_a_limit_tells_what_became_of_it(
-    asked: dict[str, Any], factor: float, outcome: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: dict[str, Any], factor: float, outcome: str, tmp_path: Path
 ) -> None:
     measured(Jobs(tmp_path).new(Clock()(), "abcd"), World(CHANGES, 1, factor=factor, tau=0.005), **asked)
-    (told,), (line,) = listed(tmp_path, capsys)
+    (told,), (line,) = listed(tmp_path)
     assert (told["outcome"], told["exit_code"]) == (outcome, 3 if outcome in ("refuted", "failed") else 0)
     assert re.search(rf"  {outcome}: tpot [+-]\d+\.\d %$", line)
 
 
-def test_a_guard_that_decided_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_guard_that_decided_is_told(tmp_path: Path) -> None:
     world = World(CHANGES, 1, factor=0.6, tau=0.005, tokens=lambda position: 32.0 - 12 * position)
     measured(Jobs(tmp_path).new(Clock()(), "abcd"), world, expect="<= -20 %")
-    _, (line,) = listed(tmp_path, capsys)
+    _, (line,) = listed(tmp_path)
     assert re.search(r"  refuted: by a guard, tpot -\d+\.\d %$", line)

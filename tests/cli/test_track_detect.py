@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from perfbisect.cli.app import run
 from perfbisect.cli.schema import VERBS
 from perfbisect.series.suspects import table
 from perfbisect.series.suspects.job import TrackSuspectsDocument
 from perfbisect.series.suspects.table import PhaseCode, load_suspect_table
+from tests.command_line import type_command, type_json
 from tests.fakes.gitwriter import HistoryWriter
 from tests.nightlies import AT, EACH, HARM, NIGHTS, Nightlies, make_nightlies
 
@@ -22,55 +21,51 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Nightlies:
     return make_nightlies(tmp_path_factory.mktemp("nightlies"))
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
+pytestmark = pytest.mark.usefixtures("home")
 
 
-def typed(*words: str) -> int:
-    return run(list(words))
+def told(*words: str) -> str:
+    outcome = type_command(words)
+    assert outcome.code == 0, outcome
+    return outcome.out
 
 
-def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+def refusal(*words: str) -> str:
+    outcome = type_command(words)
+    assert outcome.code == 2, outcome
+    return outcome.err
+
+
+def document(*words: str) -> dict[str, Any]:
     """What a verb says as JSON, which must be its document."""
-    capsys.readouterr()
-    assert typed(*words, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    name = " ".join(words[:2])
-    (model,) = VERBS[name]
+    found = type_json(*words)
+    (model,) = VERBS[" ".join(words[:2])]
     model.model_validate(found)
-    assert isinstance(found, dict)
     return found
 
 
 def ingest(path: Path) -> None:
-    assert typed("track", "ingest", str(path), "--zone", "UTC") == 0
+    told("track", "ingest", str(path), "--zone", "UTC")
 
 
-def test_from_results_to_the_commit(made: Nightlies, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_results_to_the_commit(made: Nightlies) -> None:
     ingest(made.all)
-    alerts = document(capsys, "track", "detect")["alerts"]
-    assert isinstance(alerts, list)
+    alerts = document("track", "detect")["alerts"]
     assert {a["cell"].partition("/")[0] for a in alerts} == {"omni_chunk"}
     assert {(a["shape"], a["cause"], a["first"][:10]) for a in alerts} == {("step", "product", "2026-01-15")}
-    ranked = document(capsys, "track", "suspects", "20260115-product", "--repo", str(made.repo))
+    ranked = document("track", "suspects", "20260115-product", "--repo", str(made.repo))
     suspects = ranked["suspects"]
-    assert isinstance(suspects, list)
     assert suspects[0]["sha"] == made.culprit
     assert len(suspects) == EACH
     assert f"--good {made.good} --bad {made.bad}" in str(ranked["bisect"])
     weights = Path(str(ranked["bisect"]).rpartition("--weights ")[2])
     assert made.culprit in weights.read_text()
-    capsys.readouterr()
-    assert typed("track", "suspects", "20260115-product", "--repo", str(made.repo), "--md") == 0
-    assert f"`{HARM}" in capsys.readouterr().out, "in a code span, where nothing acts"
+    shown = told("track", "suspects", "20260115-product", "--repo", str(made.repo), "--md")
+    assert f"`{HARM}" in shown, "in a code span, where nothing acts"
 
 
 def test_the_phase_that_moved_is_a_reason_where_it_is_said(
-    made: Nightlies, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    made: Nightlies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = PhaseCode(phases=("decode",), paths=("vllm_omni/engine/**",))
     known = load_suspect_table().model_copy(update={"phases": (row,)})
@@ -78,80 +73,65 @@ def test_the_phase_that_moved_is_a_reason_where_it_is_said(
     ingest(made.all)
     words = ("track", "suspects", "20260115-product", "--repo", str(made.repo))
     silent, said = (
-        TrackSuspectsDocument.model_validate(document(capsys, *words, *more))
-        for more in ((), ("--phase", "decode"))
+        TrackSuspectsDocument.model_validate(document(*words, *more)) for more in ((), ("--phase", "decode"))
     )
     assert (silent.phase, said.phase) == ("", "decode")
     names = [{factor.name for factor in one.suspects[0].evidence} for one in (silent, said)]
     assert names[1] - names[0] == {"phase"}
     assert said.suspects[0].p > silent.suspects[0].p
-    capsys.readouterr()
-    assert typed(*words, "--phase", "decode") == 0
-    rows = capsys.readouterr().out.splitlines()
+    rows = told(*words, "--phase", "decode").splitlines()
     assert any("×1.5" in row and "decode moved, and vllm_omni/engine/orchestrator" in row for row in rows)
-    assert typed(*words, "--phase", "warm-up") == 2
+    refusal(*words, "--phase", "warm-up")
 
 
-def test_nothing_is_told_twice(made: Nightlies, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_told_twice(made: Nightlies) -> None:
     ingest(made.early)
-    capsys.readouterr()
-    assert typed("track", "detect") == 0
-    first = capsys.readouterr().out
-    assert "\n2026-01-15  product, step: " in first
-    assert typed("track", "detect") == 0
-    again = capsys.readouterr().out
+    assert "\n2026-01-15  product, step: " in told("track", "detect")
+    again = told("track", "detect")
     assert again.startswith("Series up to 2026-01-20: no new alerts\n\nKnown before\n  - 20260115-product: ")
-    assert typed("track", "ack", "20260115-product", "--reason", "issue 7") == 0
+    told("track", "ack", "20260115-product", "--reason", "issue 7")
     ingest(made.all)
-    later = document(capsys, "track", "detect")["alerts"]
-    assert isinstance(later, list)
+    later = document("track", "detect")["alerts"]
     known = [a for a in later if a["state"] == "acknowledged"]
     assert known and all(a["why"] == "issue 7" and not a["new"] for a in known)
     name = known[0]["id"]
-    assert document(capsys, "track", "close", name, "--reason", "fixed")["before"] == "acknowledged"
-    assert document(capsys, "track", "reopen", name, "--reason", "not fixed")["before"] == "closed"
+    assert document("track", "close", name, "--reason", "fixed")["before"] == "acknowledged"
+    assert document("track", "reopen", name, "--reason", "not fixed")["before"] == "closed"
 
 
-def test_what_is_older_is_not_told_and_new_later(made: Nightlies, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_older_is_not_told_and_new_later(made: Nightlies) -> None:
     ingest(made.early)
-    before = document(capsys, "track", "detect", "--since", "2026-02-01")
+    before = document("track", "detect", "--since", "2026-02-01")
     assert before["alerts"] == [] and before["since"] == "2026-02-01"
-    after = document(capsys, "track", "detect")
+    after = document("track", "detect")
     assert after["alerts"], "what was not told is new"
-    assert all(a["new"] for a in after["alerts"])  # type: ignore[attr-defined]
+    assert all(a["new"] for a in after["alerts"])
 
 
-def test_the_report_and_the_site(made: Nightlies, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_and_the_site(made: Nightlies, home: Path) -> None:
     ingest(made.all)
-    typed("track", "detect")
-    found = document(capsys, "track", "report")
+    told("track", "detect")
+    found = document("track", "report")
     rows = found["rows"]
-    assert isinstance(rows, list)
     assert {row["status"] for row in rows} == {"regressed: an issue"}
     assert {row["days"] for row in rows} == {NIGHTS - AT}
-    assert typed("track", "report") == 0
-    assert "| Source | Model | Hardware | Type | Config | Test | Metric |" in capsys.readouterr().out
-    levels = document(capsys, "track", "report", "--metric", "ttft:p99")["levels"]
-    assert isinstance(levels, list)
+    assert "| Source | Model | Hardware | Type | Config | Test | Metric |" in told("track", "report")
+    levels = document("track", "report", "--metric", "ttft:p99")["levels"]
     assert len(levels) == 3
-    assert typed("track", "report", "--metric", "tput_per_gpu") == 2
-    assert "no series of tput_per_gpu" in capsys.readouterr().err
-    assert typed("track", "report", "--format", "html") == 0
-    page = capsys.readouterr().out
+    assert "no series of tput_per_gpu" in refusal("track", "report", "--metric", "tput_per_gpu")
+    page = told("track", "report", "--format", "html")
     assert page.startswith("<!doctype html>") and "<script" not in page
-    made_site = document(capsys, "dashboard", "build", "-o", "site", "--repo", str(made.repo))
+    made_site = document("dashboard", "build", "-o", "site", "--repo", str(made.repo))
     assert (made_site["cells"], made_site["bisections"]) == (3, 0)
     assert (home / "site" / "index.html").is_file()
     data = "".join(path.read_text() for path in (home / "site" / "data").glob("*.js"))
     assert "omni_chunk/random" in data and "<script>alert" not in data
 
 
-def test_the_ends_are_compared_here(made: Nightlies, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ends_are_compared_here(made: Nightlies) -> None:
     ingest(made.all)
-    capsys.readouterr()
-    repo = str(made.repo)
-    assert typed("track", "reproduce", "20260115-product", "--repo", repo, "--dry-run") == 2
-    assert "no cell of ours is known to be omni_chunk/random@c4-n40" in capsys.readouterr().err
+    error = refusal("track", "reproduce", "20260115-product", "--repo", str(made.repo), "--dry-run")
+    assert "no cell of ours is known to be omni_chunk/random@c4-n40" in error
 
 
 @pytest.mark.parametrize(
@@ -170,26 +150,18 @@ def test_the_ends_are_compared_here(made: Nightlies, capsys: pytest.CaptureFixtu
         (("dashboard", "open", "."), "contains no site"),
     ],
 )
-def test_bad_input(
-    made: Nightlies, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
-) -> None:
+def test_bad_input(made: Nightlies, words: tuple[str, ...], message: str) -> None:
     if "suspects" in words or "2" in words:
         ingest(made.early)
         words = (*words, "--repo", str(made.repo)) if "suspects" in words else words
-    capsys.readouterr()
-    assert typed(*words) == 2
-    assert message in capsys.readouterr().err
+    assert message in refusal(*words)
 
 
-def test_a_history_that_lacks_the_commits(
-    made: Nightlies, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_history_that_lacks_the_commits(made: Nightlies, home: Path) -> None:
     writer = HistoryWriter(home / "other")
     writer.commit("Another history", {"a": b"a"})
     writer.finish(checkout=False)
     ingest(made.all)
-    typed("track", "detect")
-    capsys.readouterr()
-    assert typed("track", "suspects", "20260115-product", "--repo", "other") == 2
-    told = capsys.readouterr().err
-    assert "which the history does not have" in told and "git fetch --unshallow" in told
+    told("track", "detect")
+    error = refusal("track", "suspects", "20260115-product", "--repo", "other")
+    assert "which the history does not have" in error and "git fetch --unshallow" in error

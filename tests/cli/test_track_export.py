@@ -9,36 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.app import run
+from tests.command_line import type_command, type_json
 from tests.series.made import nights
 
 CELL = "omni/random@c4-n40"
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
-    nights(tmp_path / "kanban", [600.0, 660.0, 594.0])
-    assert run(["track", "ingest", "kanban"]) == 0
-    return tmp_path
+def results(home: Path) -> None:
+    nights(home / "kanban", [600.0, 660.0, 594.0])
+    assert type_command(["track", "ingest", "kanban"]).code == 0
 
 
-def test_a_table_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert run(["track", "export", "omni", "--metric", "audio_ttfp", "--since", "2026-04-02"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+def test_a_table_on_standard_output() -> None:
+    words = ["track", "export", "omni", "--metric", "audio_ttfp", "--since", "2026-04-02"]
+    rows = list(csv.DictReader(io.StringIO(type_command(words).out)))
     assert [(row["night"], row["cell"], float(row["value"])) for row in rows] == [
         ("2026-04-02", CELL, 660.0),
         ("2026-04-03", CELL, 594.0),
     ]
 
 
-def test_files_for_the_action(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    asked = ["track", "export", "--format", "github-action-benchmark", "-o", "out/bench.json", "--json"]
-    assert run(asked) == 0
-    told = json.loads(capsys.readouterr().out)
+def test_files_for_the_action(home: Path) -> None:
+    told = type_json("track", "export", "--format", "github-action-benchmark", "-o", "out/bench.json")
     assert told["schema"] == "perfbisect.track-export/1"
     assert told["files"] == {"smaller": "out/bench-smaller.json", "bigger": "out/bench-bigger.json"}
     assert (told["points"], told["cells"]) == (3, 1)
@@ -49,10 +42,9 @@ def test_files_for_the_action(home: Path, capsys: pytest.CaptureFixture[str]) ->
     assert not {"failed", "output_tokens"} & {entry["name"].split()[1] for entry in smaller}
 
 
-def test_a_file_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert run(["track", "export", "-o", "series.csv"]) == 0
-    assert capsys.readouterr().out == ("Export: 1 file\n  series.csv: csv\n  3 points of 1 cell were read\n")
+def test_a_file_is_told(home: Path) -> None:
+    told = type_command(["track", "export", "-o", "series.csv"])
+    assert told.out == "Export: 1 file\n  series.csv: csv\n  3 points of 1 cell were read\n"
     assert (home / "series.csv").read_text().startswith("night,began,cell,")
 
 
@@ -70,7 +62,7 @@ def test_a_file_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (("publish", "out", "20260101"), "no job '20260101'"),
     ],
 )
-def test_bad_input(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str) -> None:
-    assert run(["track", *words]) == 2
-    told = capsys.readouterr()
+def test_bad_input(words: tuple[str, ...], message: str) -> None:
+    told = type_command(["track", *words])
+    assert told.code == 2
     assert message in told.out + told.err

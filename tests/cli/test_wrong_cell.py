@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from perfbisect.cli.app import run
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.resources import cells_folder
 from perfbisect.serving.server import Server
+from tests.command_line import type_command, type_json
 from tests.fakes.history import PretendHistory, make_history
 from tests.skill.worlds import omni
 
@@ -42,17 +41,14 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> PretendHistory:
 
 
 @pytest.fixture
-def benched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def benched(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cell file that differs from the report's in four fields, and a machine on which nothing may start."""
     text = REPORTED.read_text()
     for there, here in INSTEAD.values():
         assert there in text
         text = text.replace(f" {there}\n", f" {here}\n")
-    path = tmp_path / "benched.yaml"
+    path = home / "benched.yaml"
     path.write_text(text.replace("./data", str(cells_folder() / "data")))
-    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     for kind in (Server, LocalExecutor):
         monkeypatch.setattr(kind, "__init__", Mock(side_effect=AssertionError("something was started")))
     return path
@@ -70,10 +66,9 @@ def typed(verb: str, cell: Path, history: PretendHistory) -> list[str]:
 
 @pytest.mark.parametrize("verb", ["run", "bisect", "compare"])
 def test_the_wrong_cell_is_refused_before_a_server_starts(
-    verb: str, benched: Path, history: PretendHistory, capsys: pytest.CaptureFixture[str]
+    verb: str, benched: Path, history: PretendHistory
 ) -> None:
-    assert run([*typed(verb, benched, history), "--expect-workload", REPORT]) == 2
-    error = capsys.readouterr().err
+    error = type_json(*typed(verb, benched, history), "--expect-workload", REPORT, code=2)["error"]
     assert "benched is not the one that the report speaks of, 4 fields differ" in error
     for field, (there, here) in INSTEAD.items():
         assert f"{field}: {there} there, {here} here" in error
@@ -93,48 +88,38 @@ expect: {{metric: audio_ttfp, change: ">= 5 %", guards: [failed]}}
 
 
 @pytest.fixture
-def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in {"STATE": "state", "CACHE": "cache", "LOCKS": "locks"}.items():
-        monkeypatch.setenv(f"PERFBISECT_{name}", str(tmp_path / value))
-    return omni(tmp_path)["REPO"]
+def repo(home: Path) -> str:
+    return omni(home)["REPO"]
 
 
 @pytest.mark.parametrize(
     "asked", ["bisect {cell} --good v0.21.0rc1 --bad main", "compare {cell} --a v0.21.0rc1 --b main"]
 )
-def test_a_dry_run_needs_no_devices(
-    asked: str, repo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_needs_no_devices(asked: str, repo: str, tmp_path: Path) -> None:
     words = [*shlex.split(asked.format(cell=CELL)), "--repo", repo, "--machine", "cpu"]
-    assert run([*words, "--dry-run", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    (told,) = [
-        text for text in plan.get("notes", plan.get("told")) if "nothing can start on this machine" in text
-    ]
+    plan = type_json(*words, "--dry-run")
+    (told,) = [text for text in plan["notes"] if "nothing can start on this machine" in text]
     assert "need 2 devices of one kind; there is none visible" in told
-    assert run(words) == 2
-    assert "--dry-run needs none" in capsys.readouterr().err
+    assert "--dry-run needs none" in type_json(*words, code=2)["next"]
     assert not list((tmp_path / "state").glob("jobs/*"))
 
 
 def test_a_dry_run_of_a_claim_has_the_commands_of_each_cell_and_what_all_of_them_take(
-    repo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    repo: str, tmp_path: Path
 ) -> None:
     (tmp_path / "claim.yaml").write_text(CLAIM)
     words = ["verify", str(tmp_path / "claim.yaml"), "--repo", repo, "--machine", "cpu", "--budget", "2h"]
-    assert run([*words, "--dry-run"]) == 0
-    shown = capsys.readouterr().out
+    shown = type_command([*words, "--dry-run"]).out
     for command in (
         "-m vllm_omni.entrypoints.cli.main serve",
         "-m vllm_omni.entrypoints.cli.main bench serve",
     ):
         assert shown.count(command) == 5, "once a cell, since both sides are served alike"
     assert "All 5 comparisons: " in shown
-    assert run([*words, "--dry-run", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
+    plan = type_json(*words, "--dry-run")
     all_of_them = [plan, *plan["others"]]
     assert plan["all_minutes"] == [
         sum(one["minutes_low"] for one in all_of_them),
         sum(one["minutes_high"] for one in all_of_them),
     ]
-    assert run(words) == 5, "this machine cannot run it"
+    type_json(*words, code=5)  # this machine cannot run it

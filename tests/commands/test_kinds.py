@@ -8,12 +8,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pytest
 from pydantic import Field
 
-from perfbisect.cli.app import run as cli
 from perfbisect.commands import kinds
 from perfbisect.commands.slots import slots_here
 from perfbisect.commands.wiring import load_profile
@@ -39,6 +38,7 @@ from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.change import Change
 from perfbisect.report.document import Report, Verdict
 from perfbisect.report.kind import JobKind, JobStatus
+from tests.command_line import isolate, type_command, type_json
 from tests.jobs.world import Clock, World, cell, history
 
 
@@ -125,9 +125,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A soak that has its plan; its second launch is interrupted once."""
     world = World(history(2).changes, slow=0, factor=2.0, fault=interrupt_second)
     monkeypatch.setattr(kinds, "KINDS", {**kinds.KINDS, "soak": soak_in(world)})
-    for name in ("STATE", "CACHE", "LOCKS"):
-        monkeypatch.setenv(f"PERFBISECT_{name}", str(tmp_path / name.lower()))
-    monkeypatch.chdir(tmp_path)
+    isolate(tmp_path, monkeypatch)
     measured = cell(gpus=0)
     slot = slots_here(measured, 1, "cpu")[0]
     world.machine_class = machine_of(slot, dict(os.environ), load_profile("cpu")).kind
@@ -145,21 +143,11 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     return job
 
 
-def document(capsys: pytest.CaptureFixture[str], *typed: str, code: int = EXIT_OK) -> dict[str, Any]:
-    """The document that a command prints."""
-    assert cli([*typed, "--json"]) == code
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
-
-
-def test_a_kind_from_outside_is_resumed_to_its_exit_code(
-    job: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
-    document(capsys, "resume", job.id, code=EXIT_INTERRUPTED)
-    status = document(capsys, "status", job.id)
+def test_a_kind_from_outside_is_resumed_to_its_exit_code(job: Job) -> None:
+    type_json("resume", job.id, code=EXIT_INTERRUPTED)
+    status = type_json("status", job.id)
     assert (status["verb"], status["state"], status["outcome"]) == ("soak", "unfinished", "unfinished")
-    ended = document(capsys, "resume", job.id, code=EXIT_REGRESSION)
+    ended = type_json("resume", job.id, code=EXIT_REGRESSION)
     assert ended["schema"] == "toy.soak/1"
     assert [launch["outcome"] for launch in ended["launches"]].count("measured") == 3
     assert ended["slow"] == 3
@@ -167,26 +155,22 @@ def test_a_kind_from_outside_is_resumed_to_its_exit_code(
     assert "<bdi>Soak</bdi>" in job.page.read_text()
 
 
-def test_a_resumed_job_builds_as_it_was_planned(
-    job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_job_builds_as_it_was_planned(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared: list[Change] = []
     monkeypatch.setattr(OverrideBuilder, "prepare", lambda _, changes: prepared.extend(changes))
-    document(capsys, "resume", job.id, code=EXIT_INTERRUPTED)
+    type_json("resume", job.id, code=EXIT_INTERRUPTED)
     assert prepared == [history(2).changes[0]]
 
 
-def test_a_kind_from_outside_is_reported_and_listed(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
-    document(capsys, "resume", job.id, code=EXIT_INTERRUPTED)
-    document(capsys, "resume", job.id, code=EXIT_REGRESSION)
-    assert cli(["report", job.id]) == EXIT_OK
-    assert capsys.readouterr().out == job.report.read_text() == "# Soak: 3 slow\n"
-    assert document(capsys, "report", job.id)["slow"] == 3
-    (listed,) = document(capsys, "status")["jobs"]
+def test_a_kind_from_outside_is_reported_and_listed(job: Job) -> None:
+    type_json("resume", job.id, code=EXIT_INTERRUPTED)
+    type_json("resume", job.id, code=EXIT_REGRESSION)
+    assert type_command(["report", job.id]).out == job.report.read_text() == "# Soak: 3 slow\n"
+    assert type_json("report", job.id)["slow"] == 3
+    (listed,) = type_json("status")["jobs"]
     assert (listed["verb"], listed["outcome"], listed["verdict"]) == ("soak", "soaked", "3 slow")
     assert (listed["launches"], listed["exit_code"]) == (4, EXIT_REGRESSION)
-    assert cli(["status"]) == EXIT_OK
-    assert "soaked: 3 slow" in capsys.readouterr().out
+    assert "soaked: 3 slow" in type_command(["status"]).out
 
 
 @pytest.mark.parametrize(
@@ -196,19 +180,15 @@ def test_a_kind_from_outside_is_reported_and_listed(job: Job, capsys: pytest.Cap
         (("report", "--metric", "ttft"), "is a soak: its report has every metric"),
     ],
 )
-def test_what_a_kind_does_not_offer_is_refused(
-    job: Job, typed: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_kind_does_not_offer_is_refused(job: Job, typed: tuple[str, ...], says: str) -> None:
     command, *more = typed
-    error = document(capsys, command, job.id, *more, code=EXIT_USAGE)
+    error = type_json(command, job.id, *more, code=EXIT_USAGE)
     assert says in error["error"]
 
 
-def test_a_job_of_an_unknown_kind_is_refused(
-    job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_of_an_unknown_kind_is_refused(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "KINDS", {"run": kinds.KINDS["run"]})
-    error = document(capsys, "resume", job.id, code=EXIT_USAGE)
+    error = type_json("resume", job.id, code=EXIT_USAGE)
     assert "no kind of job is called 'soak'" in error["error"]
-    error = document(capsys, "status", code=EXIT_USAGE)
+    error = type_json("status", code=EXIT_USAGE)
     assert "no kind of job" in error["error"]
