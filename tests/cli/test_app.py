@@ -21,8 +21,7 @@ from perfbisect.commands.workspace import open_workspace
 from perfbisect.common.quantities import parse_minutes
 from perfbisect.errors import Interrupted, MachineError, UsageError
 from scripts.schema_digests import TARGET
-from tests.bisect.test_bisect import NewJob
-from tests.fixtures.jobs import MakePlan, new_job, plan_for
+from tests.fixtures.jobs import MakePlan, NewJob, new_job, plan_for
 from tests.jobs.world import Watch, World, history, verdict
 
 __all__ = ["new_job", "plan_for"]

@@ -10,10 +10,9 @@ import pytest
 
 from perfbisect.compare.job import run as measure
 from perfbisect.jobs.folders import Jobs
-from tests.bisect.test_bisect import NewJob
 from tests.command_line import type_command, type_json
 from tests.compare.factory import CHANGES, job_of, measured, run_plan
-from tests.fixtures.jobs import MakePlan, new_job, plan_for
+from tests.fixtures.jobs import MakePlan, NewJob, new_job, plan_for
 from tests.jobs.world import Clock, Watch, World, history, verdict
 
 __all__ = ["new_job", "plan_for"]

@@ -11,8 +11,7 @@ from perfbisect.bisect.forecast import PlanDocument, plan_document
 from perfbisect.commands.status import status_document
 from perfbisect.jobs.estimates import learnt_noise
 from perfbisect.jobs.folders import Job
-from tests.bisect.test_bisect import NewJob
-from tests.fixtures.jobs import MakePlan, new_job, plan_for
+from tests.fixtures.jobs import MakePlan, NewJob, new_job, plan_for
 from tests.jobs.world import Watch, World, history, verdict
 
 __all__ = ["new_job", "plan_for"]
