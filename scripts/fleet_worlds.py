@@ -123,7 +123,7 @@ class FleetSimulation:
         drawn = self.rng.normal(0, world.sd, world.machines)
         drawn[-1] += math.log(world.outlier)
         self.speeds = tuple(float(speed) for speed in drawn)
-        self.plan = Plan(n=world.n, costs=Costs(), seed=0)
+        self.plan = Plan(n=world.n, costs=Costs())
 
     @property
     def machines(self) -> list[str]:

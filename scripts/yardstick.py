@@ -95,9 +95,10 @@ class Strategy:
         seed: int = 0,
         budget: float = 900.0,
     ) -> None:
+        del seed  # a decision draws nothing
         price = Costs(**costs) if costs else Costs()
         weights = None if prior is None else tuple(float(w) for w in prior)
-        self.plan = Plan(n=n, costs=price, prior=weights, seed=seed, budget=budget)
+        self.plan = Plan(n=n, costs=price, prior=weights, budget=budget)
         self.events: list[Event] = []
         self.slowest = 0.0
         self._values: list[float] = []

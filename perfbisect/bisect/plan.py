@@ -111,7 +111,6 @@ class BisectPlan(BudgetedPlan):
             cached=frozenset(i for i, position in enumerate(self.positions) if position.cached),
             budget=self.budget,
             max_runs=self.max_runs,
-            seed=self.seed,
             prior=self.prior,
             all_steps=self.all_steps,
         )

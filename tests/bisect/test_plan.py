@@ -26,8 +26,13 @@ from tests.jobs.world import FakeBuilder, World, cell, history
 
 
 def plan(
-    world: World, plan_for: MakePlan, merged: tuple[int, ...] = (), refused: dict[int, Refusal] | None = None
-):  # type: ignore[no-untyped-def]
+    plan_for: MakePlan,
+    count: int = 5,
+    merged: tuple[int, ...] = (),
+    refused: dict[int, Refusal] | None = None,
+) -> BisectPlan:
+    """A plan over so many changes, some of them merged with their neighbour or refused."""
+    world = World(history(count).changes, slow=None)
     ids = [change.id for change in world.changes]
     builder = FakeBuilder(
         merged=frozenset(ids[i] for i in merged),
@@ -37,8 +42,7 @@ def plan(
 
 
 def test_neighbours_with_one_environment_are_one_position(plan_for: MakePlan) -> None:
-    world = World(history(6).changes, slow=None)
-    made = plan(world, plan_for, merged=(1, 3, 4))
+    made = plan(plan_for, 6, merged=(1, 3, 4))
     assert [[c.subject for c in p.changes] for p in made.positions] == [
         ["Change 0", "Change 1"],
         ["Change 2", "Change 3", "Change 4"],
@@ -48,38 +52,33 @@ def test_neighbours_with_one_environment_are_one_position(plan_for: MakePlan) ->
 
 
 def test_what_cannot_be_built_is_skipped_with_its_reason(plan_for: MakePlan) -> None:
-    world = World(history(5).changes, slow=None)
-    made = plan(world, plan_for, refused={2: Refusal("csrc differs")})
+    made = plan(plan_for, refused={2: Refusal("csrc differs")})
     assert made.positions[2].skip == "csrc differs"
     assert made.search.skips == frozenset({2})
 
 
 def test_a_change_after_a_skip_is_not_merged_over_it(plan_for: MakePlan) -> None:
-    world = World(history(5).changes, slow=None)
-    made = plan(world, plan_for, merged=(3,), refused={2: Refusal("csrc differs")})
+    made = plan(plan_for, merged=(3,), refused={2: Refusal("csrc differs")})
     assert [len(p.changes) for p in made.positions] == [1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("position", "end"), [(0, "good"), (4, "bad")])
 def test_an_end_that_cannot_be_built_is_an_error(plan_for: MakePlan, position: int, end: str) -> None:
-    world = World(history(5).changes, slow=None)
     with pytest.raises(
-        BuildError, match=f"the {end} end {world.changes[position].short} .*: csrc differs"
+        BuildError, match=f"the {end} end {history(5).changes[position].short} .*: csrc differs"
     ) as caught:
-        plan(world, plan_for, refused={position: Refusal("csrc differs")})
+        plan(plan_for, refused={position: Refusal("csrc differs")})
     assert caught.value.next_step == f"choose another --{end}, or another --env"
 
 
 def test_a_wrong_specification_is_an_error_about_the_request(plan_for: MakePlan) -> None:
-    world = World(history(5).changes, slow=None)
     with pytest.raises(UsageError, match="the base is unknown"):
-        plan(world, plan_for, refused={2: Refusal("the base is unknown", error=True)})
+        plan(plan_for, refused={2: Refusal("the base is unknown", error=True)})
 
 
 def test_a_range_in_which_nothing_changes_is_an_error(plan_for: MakePlan) -> None:
-    world = World(history(4).changes, slow=None)
     with pytest.raises(UsageError, match="all 4 changes have one and the same environment"):
-        plan(world, plan_for, merged=(1, 2, 3))
+        plan(plan_for, 4, merged=(1, 2, 3))
 
 
 def test_a_deploy_yaml_that_differs_is_not_merged_away() -> None:
@@ -106,8 +105,7 @@ def test_without_a_reset_of_caches_a_launch_has_one_run() -> None:
 
 
 def test_a_plan_survives_the_journal(plan_for: MakePlan) -> None:
-    world = World(history(5).changes, slow=None)
-    made = plan(world, plan_for, merged=(1,), refused={3: Refusal("no")})
+    made = plan(plan_for, merged=(1,), refused={3: Refusal("no")})
     event = JournalEvent(0, "2026-01-01T00:00:00+00:00", "plan", made.model_dump(mode="json"))
     again = find_plan((event,), BisectPlan)
     assert again is not None and again == made
@@ -115,7 +113,7 @@ def test_a_plan_survives_the_journal(plan_for: MakePlan) -> None:
 
 
 def test_a_cell_that_reads_differently_now_is_refused(plan_for: MakePlan) -> None:
-    made = plan(World(history(5).changes, slow=None), plan_for)
+    made = plan(plan_for)
     changed = made.model_copy(update={"cell": cell_data(cell(num_prompts=11))})
     with pytest.raises(UsageError, match=r"had .* when the job began"):
         plan_cell(changed)
@@ -134,7 +132,7 @@ def test_costs_and_seed_reach_the_core() -> None:
         setting=SETTING, budget=90.0, seed=7,
     )  # fmt: skip
     question = made.search
-    assert (question.budget, question.seed, question.sign, question.min_effect) == (90.0, 7, -1, 0.03)
+    assert (question.budget, made.seed, question.sign, question.min_effect) == (90.0, 7, -1, 0.03)
     own = made.model_copy(update={"min_effect": 0.01})
     shown = plan_document(own, learnt_noise((), own.ref))
     assert own.search.min_effect == shown.metric.smallest_effect == 0.01

@@ -29,7 +29,6 @@ class Plan:
     cached: frozenset[int] = frozenset()
     budget: float = 900.0
     max_runs: int = 6
-    seed: int = 0
     all_steps: bool = False
 
 
