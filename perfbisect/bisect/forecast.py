@@ -70,6 +70,11 @@ class ExpectedDocument(Document):
     noise: str
     """Which noise is assumed, in words."""
 
+    @property
+    def bounds(self) -> tuple[tuple[int, float], tuple[int, float]]:
+        """Launches and minutes: the least, and the most."""
+        return (self.launches_low, self.minutes_low), (self.launches_high, self.minutes_high)
+
 
 class PlanDocument(LongDocument):
     """What will be done: ``perfbisect bisect --dry-run``."""
@@ -172,13 +177,8 @@ def _machine_forecasts(
     plan: BisectPlan, expected: ExpectedDocument, builder: Builder | None, machines: Sequence[MachineDocument]
 ) -> tuple[MachineForecastDocument, ...]:
     needed = {builder.key(p.change) for p in plan.positions if not p.skip} if builder and machines else set()
-    low, high = (
-        spent - min(_unbuilt(plan), launches) * plan.costs.build
-        for spent, launches in (
-            (expected.minutes_low, expected.launches_low),
-            (expected.minutes_high, expected.launches_high),
-        )
-    )
+    unbuilt, build = _unbuilt(plan), plan.costs.build
+    low, high = (spent - min(unbuilt, launches) * build for launches, spent in expected.bounds)
     slots, gpus = sum(len(machine.slots) for machine in machines), plan_cell(plan).gpus
     shares = [(machine, len(machine.slots) / slots) for machine in machines]
     return tuple(
@@ -190,10 +190,7 @@ def _machine_forecasts(
 def _wall_minutes(plan: BisectPlan, expected: ExpectedDocument) -> tuple[float, float]:
     """The A/B is made on one slot; everything else is shared by as many as a search can use."""
     pairs = _AB_LAUNCHES * _launch_minutes(plan)
-    at_once = min(plan.workers, WORKERS)
-    low, high = (
-        pairs + max(0.0, spent - pairs) / at_once for spent in (expected.minutes_low, expected.minutes_high)
-    )
+    low, high = (pairs + max(0.0, spent - pairs) / min(plan.workers, WORKERS) for _, spent in expected.bounds)
     return low, high
 
 
@@ -209,8 +206,7 @@ def _disk_notes(plan: BisectPlan, expected: ExpectedDocument, builder: Builder) 
     missing = [p.change for p in plan.positions if not (p.skip or p.cached)]
     # The search spreads its launches, so that their bases are apart, too.
     low, high = (
-        builder.disk(missing[:: max(1, len(missing) // count)][:count])
-        for count in (expected.launches_low, expected.launches_high)
+        builder.disk(missing[:: max(1, len(missing) // count)][:count]) for count, _ in expected.bounds
     )
     if not low or not high:
         return ()
