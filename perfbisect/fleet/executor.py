@@ -23,7 +23,7 @@ from perfbisect.measure import faults
 from perfbisect.measure.attempt import FILE, read_attempt, write_attempt
 from perfbisect.measure.executor import AttemptRequest, PhaseLimits, Shared, Sink, Started, Turn
 from perfbisect.measure.record import AttemptRecord
-from perfbisect.model.attempt import Attempt, Provenance, Purpose
+from perfbisect.model.attempt import Attempt, Purpose
 from perfbisect.model.change import Change
 from perfbisect.system.processes import StopRequested, never
 
@@ -104,7 +104,10 @@ class FleetExecutor:
                 self.lost.add(ticket)
                 with suppress(MachineError):
                     self._end_lost(slot.machine)
-            return self._failed(record, slot)
+            attempt = record.to_attempt(None, slot)
+            with suppress(OSError):
+                write_attempt(request.folder, attempt)
+            return attempt
 
     def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
         """Each turn as an attempt of its own: cells share no server on a fleet."""
@@ -238,28 +241,6 @@ class FleetExecutor:
                 if time.monotonic() - silent_since > seconds or self.stop_requested():
                     raise
                 self.pause(MOST_POLL_S)
-
-    def _failed(self, record: AttemptRecord, slot: Slot) -> Attempt:
-        request, environment = record.request, record.environment
-        attempt = Attempt(
-            id=request.id,
-            change_id=request.change.id,
-            purpose=request.purpose,
-            provenance=Provenance(
-                cell_digest=request.cell.digest,
-                machine_class="",
-                client_digest="",
-                environment_key=environment.key if environment else "",
-            ),
-            failure=record.failure,
-            seconds=dict(record.seconds),
-            folder=str(request.folder),
-            started_at=record.started_at,
-            slot=slot.name,
-        )
-        with suppress(OSError):
-            write_attempt(request.folder, attempt)
-        return attempt
 
 
 def end_bundles(fleet: Fleet, tokens: Sequence[str], grace: float) -> int:

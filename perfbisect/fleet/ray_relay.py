@@ -2,7 +2,8 @@
 
 Ray ends a process that loses its cluster and takes over its signals, so it has one of its own. It ends with
 its standard input, and with it the actors that run commands; agents, which have sessions of their own, live
-on. perfbisect need not be on the nodes: the actor's class is sent, and it needs only Python's own modules.
+on. perfbisect need not be on the nodes: the actor's class is sent by value, since it is of the main module,
+and it needs only Python's own modules.
 
 A caller connects to the socket, and sends ``("nodes",)`` or ``("run", node, argv, timeout)`` and then the
 command's standard input in pieces, up to an empty one. The answer is ``("nodes", rows)``,
@@ -11,13 +12,17 @@ command's standard input in pieces, up to an empty one. The answer is ``("nodes"
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -32,103 +37,82 @@ _AT_ONCE = 64
 """Commands on a node."""
 
 
-def _commands() -> type:
-    """The actor's class, which is sent to the nodes by value."""
+class PerfbisectCommands:
+    """Runs commands in the user's home folder; the actor on a node."""
 
-    class PerfbisectCommands:
-        """Runs commands in the user's home folder."""
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[Any, Any, Any]] = {}
+        # Ray sets variables of its workers, such as CUDA_VISIBLE_DEVICES: those of its daemon are the
+        # machine's, but for its allocator. And a server that uses Ray must not join this cluster.
+        source, parent = dict(os.environ), Path(f"/proc/{os.getppid()}")
+        try:
+            if b"raylet" in (parent / "cmdline").read_bytes().split(b"\0")[0]:
+                rows = os.fsdecode((parent / "environ").read_bytes()).split("\0")
+                source = dict(row.split("=", 1) for row in rows if "=" in row)
+        except OSError:
+            pass
+        preloaded = source.pop("LD_PRELOAD", "").replace(":", " ").split()
+        if own := [path for path in preloaded if "/ray/core/" not in path]:
+            source["LD_PRELOAD"] = " ".join(own)
+        self._environment = {name: source[name] for name in source if not name.startswith("RAY_")}
 
-        def __init__(self) -> None:
-            import os
-            from pathlib import Path
+    def ready(self) -> None:
+        """Answer: the actor lives."""
 
-            self._running: dict[str, tuple[Any, Any, Any]] = {}
-            # Ray sets variables of its workers, such as CUDA_VISIBLE_DEVICES: those of its daemon are the
-            # machine's, but for its allocator. And a server that uses Ray must not join this cluster.
-            source, parent = dict(os.environ), Path(f"/proc/{os.getppid()}")
-            try:
-                if b"raylet" in (parent / "cmdline").read_bytes().split(b"\0")[0]:
-                    rows = os.fsdecode((parent / "environ").read_bytes()).split("\0")
-                    source = dict(row.split("=", 1) for row in rows if "=" in row)
-            except OSError:
-                pass
-            preloaded = source.pop("LD_PRELOAD", "").replace(":", " ").split()
-            if own := [path for path in preloaded if "/ray/core/" not in path]:
-                source["LD_PRELOAD"] = " ".join(own)
-            self._environment = {name: source[name] for name in source if not name.startswith("RAY_")}
+    def start(self, key: str, argv: list[str]) -> str:
+        """Start a command; returns why it cannot be started."""
+        pipe = subprocess.PIPE
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                cwd=Path.home(),
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"{argv[0]}: {error.strerror or error}"
+        assert process.stdout is not None and process.stderr is not None
+        pool = ThreadPoolExecutor(2)
+        self._running[key] = (process, pool.submit(process.stdout.read), pool.submit(process.stderr.read))
+        pool.shutdown(wait=False)
+        return ""
 
-        def ready(self) -> None:
-            """Answer: the actor lives."""
+    def write(self, key: str, data: bytes) -> None:
+        """Give a command more of its standard input; one that has ended takes no more."""
+        process = self._running[key][0]
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(data)
+            process.stdin.flush()
 
-        def start(self, key: str, argv: list[str]) -> str:
-            """Start a command; returns why it cannot be started."""
-            import subprocess
-            from concurrent.futures import ThreadPoolExecutor
-            from pathlib import Path
+    def end(self, key: str, timeout: float) -> tuple[int, bytes, bytes] | None:
+        """Wait for a command's end; None if it was killed after ``timeout`` seconds."""
+        process, output, errors = self._running[key]
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill(key)
+            return None
+        del self._running[key]
+        return code, output.result(), errors.result()[-4000:]
 
-            pipe = subprocess.PIPE
-            try:
-                process = subprocess.Popen(
-                    argv,
-                    stdin=pipe,
-                    stdout=pipe,
-                    stderr=pipe,
-                    cwd=Path.home(),
-                    env=self._environment,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                return f"{argv[0]}: {error.strerror or error}"
-            assert process.stdout is not None and process.stderr is not None
-            pool = ThreadPoolExecutor(2)
-            self._running[key] = (process, pool.submit(process.stdout.read), pool.submit(process.stderr.read))
-            pool.shutdown(wait=False)
-            return ""
-
-        def write(self, key: str, data: bytes) -> None:
-            """Give a command more of its standard input; one that has ended takes no more."""
-            import contextlib
-
-            process = self._running[key][0]
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(data)
-                process.stdin.flush()
-
-        def end(self, key: str, timeout: float) -> tuple[int, bytes, bytes] | None:
-            """Wait for a command's end; None if it was killed after ``timeout`` seconds."""
-            import contextlib
-            import subprocess
-
-            process, output, errors = self._running[key]
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-            try:
-                code = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                self.kill(key)
-                return None
-            del self._running[key]
-            return code, output.result(), errors.result()[-4000:]
-
-        def kill(self, key: str) -> None:
-            """Kill a command and the processes of its session."""
-            import contextlib
-            import os
-            import signal
-
-            process = self._running.pop(key)[0]
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-    return PerfbisectCommands
+    def kill(self, key: str) -> None:
+        """Kill a command and the processes of its session."""
+        process = self._running.pop(key)[0]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 class _Relay:
     """Answers the requests of a driver; an actor on each node that is asked for runs the commands."""
 
     def __init__(self) -> None:
-        self._class = ray.remote(_commands())
+        self._class = ray.remote(PerfbisectCommands)
         self._actors: dict[str, Any] = {}
         self._starting: dict[str, threading.Lock] = defaultdict(threading.Lock)
 

@@ -125,10 +125,11 @@ class AttemptRecord:
         reason = f"the shared server failed with cell {cell}: {failure.reason}"
         self.failure = replace(failure, phase=self.phase, reason=reason)
 
-    def to_attempt(self, machine: Machine, slot: Slot, *, pinned: bool) -> Attempt:
-        """Convert to an attempt. ``pinned``: one client for all changes."""
+    def to_attempt(self, machine: Machine | None, slot: Slot, *, pinned: bool = False) -> Attempt:
+        """Convert to an attempt. ``machine`` None: it reached none; ``pinned``: one client for all."""
         request, environment, client = self.request, self.environment, self.client
-        self.facts["machine"] = machine.facts()
+        if machine is not None:
+            self.facts["machine"] = machine.facts()
         if environment is not None:
             self.facts["engine"] = {
                 "version": environment.engine_version,
@@ -148,7 +149,7 @@ class AttemptRecord:
             purpose=request.purpose,
             provenance=Provenance(
                 cell_digest=request.cell.digest,
-                machine_class=machine.kind,
+                machine_class=machine.kind if machine else "",
                 client_digest=client.digest if client else "",
                 client_era=client.era if client else "",
                 engine_version=environment.engine_version if environment else "",

@@ -176,17 +176,15 @@ class World:
 
 def record(number: int, change: Change = A, **changed: Any) -> LaunchRecord:
     """A launch in the journal, by default as a killed driver leaves it."""
-    fields: dict[str, Any] = {"slot": "fast", "machine": "fast"} | changed
     began, folder = "2026-01-01T00:00:00+00:00", f"attempts/{number:03d}"
-    return LaunchRecord(
-        number, f"job-{number}", 0, change.id, "confirm", 1, "", folder, token(number), began, **fields
-    )
+    fields: dict[str, Any] = {"token": token(number), "slot": "fast", "machine": "fast"} | changed
+    return LaunchRecord(number, f"job-{number}", 0, change.id, "confirm", 1, "", folder, began, **fields)
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """``SUBMITTED_WITHIN_S`` and ``LOST_AFTER_S`` pass with each pause."""
-    times = iter(range(0, 1_000_000, 300))
+    times = iter(range(300, 1_000_000, 300))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(times)))
     return World(tmp_path)
 
