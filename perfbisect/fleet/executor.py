@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -328,13 +328,6 @@ def _is_lost(brought: Path, launch: BundleLaunchDocument) -> bool:
 
 
 def _limit(limits: PhaseLimits, ready: float) -> float:
-    """Minutes in which a launch ends or is ended, at its phases' own limits."""
-    phases = (
-        limits.fetch,
-        limits.ready or ready,
-        limits.first_request,
-        limits.bench,
-        limits.stop,
-        limits.memory,
-    )
-    return sum(phases) / 60
+    """Minutes in which a launch ends or is ended, at the limits of its phases but the build."""
+    minutes: float = sum(astuple(replace(limits, build=0.0, ready=limits.ready or ready))) / 60
+    return minutes

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
@@ -19,6 +19,8 @@ from perfbisect.fleet.ray_cluster import RayCluster, RayOptions
 from perfbisect.fleet.slurm import SlurmOptions, slurm_hosts
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import is_same_class
+
+_Options = TypeVar("_Options", SlurmOptions, RayOptions)
 
 _JOINT = "+"
 _ADVICE = "--fleet ssh:hosts.yaml, slurm:partition=NAME or ray:ADDRESS, or two of them joined by +"
@@ -33,10 +35,9 @@ def _ssh(argument: str, folder: Path) -> Hosts:
 
 
 def _slurm(argument: str, folder: Path) -> Hosts:
-    given = _options("slurm", argument, [field.name for field in fields(SlurmOptions)])
+    options = _options("slurm", argument, SlurmOptions)
     here = (sys.executable, "-c", "from perfbisect.cli import main; main()")
-    command = (given["command"],) if "command" in given else here
-    return cache(partial(slurm_hosts, SlurmOptions(**given), str(folder), command))
+    return cache(partial(slurm_hosts, options, str(folder), (options.command,) if options.command else here))
 
 
 def _ray(argument: str, folder: Path) -> Hosts:
@@ -47,12 +48,12 @@ def _ray(argument: str, folder: Path) -> Hosts:
             next_step="pip install 'perfbisect[ray]' 'ray==VERSION', in the version of the cluster",
         )
     address, _, options = argument.partition(",")
-    given = _options("ray", options, [field.name for field in fields(RayOptions)])
-    return RayCluster(address or "auto", RayOptions(**given)).hosts
+    return RayCluster(address or "auto", _options("ray", options, RayOptions)).hosts
 
 
-def _options(engine: str, text: str, known: Sequence[str]) -> dict[str, str]:
+def _options(engine: str, text: str, options: type[_Options]) -> _Options:
     """The options ``NAME=VALUE`` of an engine, which commas separate."""
+    known = [field.name for field in fields(options)]
     given: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
@@ -62,7 +63,7 @@ def _options(engine: str, text: str, known: Sequence[str]) -> dict[str, str]:
                 next_step=f"one of {', '.join(f'{name}=' for name in known)}",
             )
         given[name] = value
-    return given
+    return options(**given)
 
 
 ENGINES: Final[Mapping[str, Callable[[str, Path], Hosts]]] = {

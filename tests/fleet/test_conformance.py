@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import perfbisect
 from perfbisect.cells.loading import load_cell
 from perfbisect.errors import MachineError
 from perfbisect.fleet.agent import HEARTBEAT, MANIFEST, read_manifest
-from perfbisect.fleet.base import BundleState, Fleet, Ticket
+from perfbisect.fleet.base import BundleState, Fleet, Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, BundledLaunch
 from perfbisect.fleet.specs import choose_slots
 from perfbisect.jobs.plans import MeasurementConfig, cell_data
@@ -70,6 +71,21 @@ def fetched(fleet: Fleet, ticket: Ticket, into: Path) -> list[str]:
     manifest = read_manifest(into)
     assert manifest is not None
     return [launch.outcome for launch in manifest.launches]
+
+
+def is_unreachable(fleet: Fleet, ticket: Ticket, into: Path) -> bool:
+    """Whether every function says that a machine does not answer, and none that it has nothing."""
+    calls: list[Callable[[], object]] = [
+        lambda: fleet.state(ticket),
+        lambda: fleet.find(ticket.token),
+        lambda: fleet.fetch(ticket, into),
+        lambda: fleet.cancel(ticket, 1.0),
+        lambda: fleet.submit(ticket, bundle(ticket.token)),
+    ]
+    for call in calls:
+        with pytest.raises(UnreachableError, match="does not answer"):
+            call()
+    return True
 
 
 @every_site

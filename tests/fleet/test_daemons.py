@@ -10,7 +10,7 @@ from perfbisect.errors import MachineError
 from perfbisect.fleet.base import Fleet, Ticket, UnreachableError
 from perfbisect.fleet.slurm import SlurmOptions, slurm_hosts
 from tests.fleet.sites import SlurmSite, SshSite, await_that
-from tests.fleet.test_conformance import bundle, fetched, state_of, submit_and_serve
+from tests.fleet.test_conformance import bundle, fetched, is_unreachable, state_of, submit_and_serve
 
 pytestmark = pytest.mark.fleet
 
@@ -52,15 +52,7 @@ def test_a_machine_whose_sshd_is_gone_is_unreachable_until_it_is_back(
     ticket = submit_and_serve(site, fleet, token)
     site.stop()
     try:
-        for call in (
-            lambda: fleet.state(ticket),
-            lambda: fleet.find(token),
-            lambda: fleet.fetch(ticket, tmp_path),
-            lambda: fleet.cancel(ticket, 1.0),
-            lambda: fleet.submit(ticket, bundle(token)),
-        ):
-            with pytest.raises(UnreachableError, match="does not answer"):
-                call()
+        assert is_unreachable(fleet, ticket, tmp_path)
         listed = fleet.machines()
         assert [machine.slots for machine in listed] == [(), ()]
         assert all("does not answer" in machine.problem for machine in listed)

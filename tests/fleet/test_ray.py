@@ -13,7 +13,7 @@ from perfbisect.fleet.folders import FolderFleet
 from perfbisect.fleet.ray_cluster import RayCluster, RayOptions, node_names
 from perfbisect.fleet.specs import make_fleet
 from tests.fleet.sites import RaySite, await_that
-from tests.fleet.test_conformance import bundle, fetched, state_of, submit_and_serve
+from tests.fleet.test_conformance import bundle, fetched, is_unreachable, state_of, submit_and_serve
 
 ray = pytest.mark.parametrize(
     "site", [pytest.param("ray", marks=[pytest.mark.fleet, pytest.mark.ray])], indirect=True
@@ -101,15 +101,7 @@ def test_a_node_that_is_removed_is_unreachable_until_it_is_back(
     await_that(lambda: bool(site.servers(token)), "no server was started")
     site.kill_node("slow")
     try:
-        for call in (
-            lambda: fleet.state(ticket),
-            lambda: fleet.fetch(ticket, tmp_path),
-            lambda: fleet.cancel(ticket, 1.0),
-            lambda: fleet.submit(ticket, bundle(token)),
-            lambda: fleet.find(token),
-        ):
-            with pytest.raises(UnreachableError, match="does not answer"):
-                call()
+        assert is_unreachable(fleet, ticket, tmp_path)
         listed = {machine.name: machine for machine in fleet.machines()}
         assert listed["slow"].slots == () and "not in the Ray cluster" in listed["slow"].problem
         assert listed["fast"].problem == ""
