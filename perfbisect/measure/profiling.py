@@ -36,9 +36,10 @@ FACT: Final = "profile"
 TRACED_STEPS: Final = 20
 
 _OPTION: Final = "profiler-config"
-_STEPS = re.compile(r"^vllm:iteration_tokens_total_count(?:\{.*\})?[ \t]+(\S+)", re.MULTILINE)
 _PYTHON = re.compile(r"python|vllm", re.IGNORECASE)
 _TICK = 0.2
+_COUNTED_WITHIN_S = 10.0
+"""For counters of an engine that py-spy has just stopped again and again."""
 _SEED_OFFSET = 2_000_003
 """Gives the runs of a profile prompts that no measured run has."""
 
@@ -135,14 +136,9 @@ def with_torch_profiler(command: ServerCommand, package: Path, folder: Path) -> 
     return replace(command, env={**command.env, **variables})
 
 
-def engine_steps(server: Server, timeout_s: float = 10.0) -> float | None:
+def engine_steps(server: Server) -> float | None:
     """Steps of the engine since its start; None if it does not count them."""
-    try:
-        answer = http.ask_server("GET", f"{server.endpoint.base_url}/metrics", timeout_s)
-    except NoAnswerError:
-        return None
-    found = [float(value) for value in _STEPS.findall(answer.text)] if answer.status == 200 else []
-    return sum(found) if found else None
+    return server.counters(_COUNTED_WITHIN_S).total("iterations")
 
 
 def engine_root(owned: ProcessTree) -> int:

@@ -225,19 +225,19 @@ class Server:
                 time.sleep(_TICK if is_held else 0.0)
         return ""
 
-    def counters(self) -> EngineCounters:
-        """The engine's counters; none if it does not serve them."""
-        return read_counters(self._metrics())
+    def counters(self, limit_s: float = _METRICS_LIMIT) -> EngineCounters:
+        """The engine's counters; none if it does not serve them in time."""
+        return read_counters(self._metrics(limit_s))
 
     def in_flight(self) -> int:
         """Number of unfinished requests; 0 if not reported."""
-        return requests_in_flight(self._metrics())
+        return requests_in_flight(self._metrics(_METRICS_LIMIT))
 
-    def _metrics(self) -> str:
+    def _metrics(self, limit_s: float) -> str:
         """The page, or nothing; one that never ends is not waited for."""
         url = self.endpoint.base_url + "/metrics"
-        call = http.ask_in_background(lambda: http.ask_server("GET", url, _METRICS_LIMIT))
-        if not wait([call], _METRICS_LIMIT).done or call.exception() is not None:
+        call = http.ask_in_background(lambda: http.ask_server("GET", url, limit_s))
+        if not wait([call], limit_s).done or call.exception() is not None:
             return ""
         answer = call.result()
         return answer.text if answer.status == 200 else ""
