@@ -110,6 +110,11 @@ class SlurmHost(FleetHost):
         return bool(_jobs(token))
 
     def end(self, token: str, grace: float) -> None:
+        folder = self.bundle(token)
+
+        def signals_none(number: int = 0) -> bool:
+            return self.ask(["sh", "-c", _SIGNAL, "sh", folder, str(number)]).code == 0
+
         def cancel(number: int) -> None:
             force = ["--signal=KILL", "--full"] if number == signal.SIGKILL else []
             for job in _jobs(token):
@@ -117,12 +122,7 @@ class SlurmHost(FleetHost):
 
         if not escalate(cancel, lambda: not _jobs(token), grace + _KILL_WAIT_S, _KILL_WAIT_S):
             raise MachineError(f"Slurm does not end the job of bundle {token} on {self.name}")
-        folder = self.bundle(token)
         if self.connection.run_script(_HAS_NOT_ENDED, folder).code == 0:  # the controller forgot its job
-
-            def signals_none(number: int = 0) -> bool:
-                return self.ask(["sh", "-c", _SIGNAL, "sh", folder, str(number)]).code == 0
-
             self.end_agent(token, signals_none, signals_none, grace)
 
 

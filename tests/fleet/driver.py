@@ -18,9 +18,9 @@ from perfbisect.cells.loading import load_cell
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.fleet import executor as executor_module
 from perfbisect.fleet import folders as folders_module
-from perfbisect.fleet.base import BundleState, Fleet, Ticket
-from perfbisect.fleet.bundle import Bundle
+from perfbisect.fleet.base import BundleState, Ticket
 from perfbisect.fleet.executor import FleetExecutor
+from perfbisect.fleet.folders import FolderFleet
 from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
@@ -29,7 +29,6 @@ from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
-from perfbisect.measure.attempt import write_attempt
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
 from perfbisect.system.clock import now
@@ -56,8 +55,8 @@ class OneEnvironment(Builder):
 
     name = spec = "one"
 
-    def __init__(self, folder: Path, killer: Killer) -> None:
-        self._folder, self._killer = folder, killer
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def refuses(self, change: Change) -> Refusal | None:
         del change
@@ -71,93 +70,63 @@ class OneEnvironment(Builder):
         del change, log, timeout
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "file").write_text("of the environment")
-        self._killer.reach("building")
         return Environment(self._folder.name, Path(sys.executable), self._folder, {}, "1", "a" * 40, "", "")
 
 
 class Killer:
     """Kills this process at a point, as a power cut would."""
 
-    def __init__(self, point: str) -> None:
+    def __init__(self, point: str = "") -> None:
         self._point = point
 
     def reach(self, point: str) -> None:
-        if point == self._point:
+        if point and point == self._point:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def watch(self, owner: Any, name: str, *, before: str = "", after: str = "") -> None:
+        """Reach points whenever a function of a class or a module is called."""
+        function = getattr(owner, name)
 
-class WatchedFleet:
-    """Implements :class:`perfbisect.fleet.base.Fleet` by another, and reaches points."""
+        def watched(*given: Any, **named: Any) -> Any:
+            self.reach(before)
+            answer = function(*given, **named)
+            self.reach(after)
+            return answer
 
-    def __init__(self, fleet: Fleet, killer: Killer) -> None:
-        self._fleet, self._killer = fleet, killer
+        patch.object(owner, name, watched).start()
 
-    def place(self, machine: str, environments: Sequence[Environment]) -> None:
-        self._fleet.place(machine, environments)
-        self._killer.reach("placed")
+    def watch_all(self) -> None:
+        """Reach the points inside the fleet and the executor."""
+        self.watch(FleetExecutor, "run", before="started")
+        self.watch(OneEnvironment, "ensure", after="building")
+        self.watch(FolderFleet, "place", after="placed")
+        self.watch(FolderFleet, "submit", before="before submit", after="submitted")
+        self.watch(FleetHost, "put_request", after="half submitted")
+        self.watch(executor_module, "write_attempt", before="before attempt.json")
+        state, unpack = FolderFleet.state, folders_module._unpack
 
-    def submit(self, ticket: Ticket, bundle: Bundle) -> None:
-        self._killer.reach("before submit")
-        self._fleet.submit(ticket, bundle)
-        self._killer.reach("submitted")
+        def state_with_phase(fleet: FolderFleet, ticket: Ticket) -> BundleState:
+            found = state(fleet, ticket)
+            self.reach(found.kind if found.phase else "")
+            return found
 
-    def state(self, ticket: Ticket) -> BundleState:
-        state = self._fleet.state(ticket)
-        if state.phase:
-            self._killer.reach(state.kind)
-        return state
+        def unpack_half(packed: bytes, into: Path, names: set[str]) -> None:
+            unpack(packed, into, set(sorted(names)[::2]))
+            self.reach("half fetched")
+            unpack(packed, into, names)
 
-    def fetch(self, ticket: Ticket, into: Path) -> bool:
-        return self._fleet.fetch(ticket, into)
-
-    def cancel(self, ticket: Ticket, grace: float) -> None:
-        self._fleet.cancel(ticket, grace)
-
-    def find(self, token: str) -> Ticket | None:
-        return self._fleet.find(token)
-
-
-class WatchedExecutor(FleetExecutor):
-    """Reaches a point as soon as a launch is in the journal."""
-
-    killer: Killer
-
-    def run(self, request: Any, **calls: Any) -> Attempt:
-        self.killer.reach("started")
-        return super().run(request, **calls)
+        patch.object(FolderFleet, "state", state_with_phase).start()
+        patch.object(folders_module, "_unpack", unpack_half).start()
 
 
-def _watch_modules(killer: Killer) -> None:
-    """Reach the points inside the fleet and the executor."""
-    put_request, unpack = FleetHost.put_request, folders_module._unpack
-
-    def put_and_reach(*given: Any) -> None:
-        put_request(*given)
-        killer.reach("half submitted")
-
-    def unpack_half(packed: bytes, into: Path, names: set[str]) -> None:
-        unpack(packed, into, set(sorted(names)[::2]))
-        killer.reach("half fetched")
-        unpack(packed, into, names)
-
-    def write_result(folder: Path, attempt: Attempt) -> Path:
-        killer.reach("before attempt.json")
-        return write_attempt(folder, attempt)
-
-    patch.object(FleetHost, "put_request", put_and_reach).start()
-    patch.object(folders_module, "_unpack", unpack_half).start()
-    patch.object(executor_module, "write_attempt", write_result).start()
-
-
-def drive(fleet: Fleet, job: Job, killer: Killer, changes: Sequence[str] = ONE) -> tuple[LaunchRecord, ...]:
+def drive(
+    fleet: FolderFleet, job: Job, changes: Sequence[str] = ONE, killer: Killer | None = None
+) -> tuple[LaunchRecord, ...]:
     """Run or resume the job until its launch, or the two of a pair, have results; returns its launches."""
-    cell = load_cell(str(CELL))
-    builder = OneEnvironment(job.path / "cache" / "environment", killer)
+    cell, killer = load_cell(str(CELL)), killer or Killer()
+    builder = OneEnvironment(job.path / "cache" / "environment")
     setting = MeasurementConfig(environment="existing:nowhere")
-    executor = WatchedExecutor(
-        WatchedFleet(fleet, killer), builder, setting, pause=lambda seconds: time.sleep(min(seconds, 0.1))
-    )
-    executor.killer = killer
+    executor = FleetExecutor(fleet, builder, setting, pause=lambda seconds: time.sleep(min(seconds, 0.1)))
 
     def reclaim(launch: LaunchRecord, folder: Path) -> Attempt | None:
         return executor.reclaim(launch, folder, lambda *_: None)
@@ -185,10 +154,10 @@ def drive(fleet: Fleet, job: Job, killer: Killer, changes: Sequence[str] = ONE) 
 
 
 def main(site: str, folder: str, job: str, point: str, *changes: str) -> None:
-    fleet, killer = SITES[site](Path(folder)).fleet(), Killer(point)
-    _watch_modules(killer)
+    killer = Killer(point)
+    killer.watch_all()
     Path(job).mkdir(parents=True)
-    drive(fleet, Job(Path(job)), killer, changes or ONE)
+    drive(SITES[site](Path(folder)).fleet(), Job(Path(job)), changes or ONE, killer)
 
 
 if __name__ == "__main__":

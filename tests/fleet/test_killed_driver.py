@@ -14,7 +14,7 @@ from perfbisect.fleet.executor import end_bundles
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.replay import launches
 from perfbisect.measure.attempt import read_attempt
-from tests.fleet.driver import NOT_SUBMITTED, PAIR, PAIR_POINTS, POINTS, SUBMITTED, Killer, drive
+from tests.fleet.driver import NOT_SUBMITTED, PAIR, PAIR_POINTS, POINTS, SUBMITTED, drive
 from tests.fleet.sites import Site, await_that
 
 
@@ -62,7 +62,7 @@ def test_a_driver_that_is_killed_is_resumed(site: Site, job: Job, point: str) ->
     site.release()
     before = launches(job.events())
     assert [launch.end for launch in before] == ([] if point == "before the start" else [None])
-    after = drive(site.fleet(), job, Killer(""))
+    after = drive(site.fleet(), job)
     made = [launch for launch in after if launch.end == "finished"]
     assert len(made) == 1
     attempt = read_attempt(job.path / made[0].folder)
@@ -106,7 +106,7 @@ def test_a_stop_after_the_driver_was_killed_leaves_nothing_alive(site: Site, job
 def test_a_pair_whose_driver_is_killed_is_measured_once(site: Site, job: Job, point: str) -> None:
     _run_killed_driver(site, job, point, *PAIR)
     site.release()
-    after = drive(site.fleet(), job, Killer(""), PAIR)
+    after = drive(site.fleet(), job, PAIR)
     assert [(launch.change_id, launch.end) for launch in after] == [(sha, "finished") for sha in PAIR]
     assert len(site.measured()) == 2
     for launch in after:

@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +15,9 @@ from perfbisect.machine.devices import Smi
 from perfbisect.machine.interference import UNJUDGED, InterferenceLimits, interference_reason
 from perfbisect.machine.sampler import Sampler, _DeviceSampler
 from perfbisect.machine.slots import Slot
-from perfbisect.system import processes
 from perfbisect.system.processes import OwnedProcess, Process, process
 from tests.machine import fake_smi
-from tests.system.stand_ins import IDLE, start, told, until
+from tests.system.stand_ins import IDLE, running, told, until
 
 HOG = "while True: pass"
 DEVICES = replace(UNJUDGED, device_memory=64.0, slowed=0.05)
@@ -51,15 +48,6 @@ def one_core() -> int:
 def on_one_core(script: str) -> str:
     """The script, on one core: what it can use there is nobody else's to take away altogether."""
     return f"import os; os.sched_setaffinity(0, {{{one_core()}}})\n{script}"
-
-
-@contextmanager
-def running(folder: Path, script: str, name: str = "out") -> Iterator[OwnedProcess]:
-    owned = start(folder, script, name=name)
-    try:
-        yield owned
-    finally:
-        processes.stop(owned, 0.0)
 
 
 def used(owned: OwnedProcess) -> float:
@@ -94,7 +82,7 @@ def test_hog_of_ours_is_not_a_tenant(tmp_path: Path) -> None:
 
 
 def test_hog_of_others_voids_the_run(tmp_path: Path) -> None:
-    with running(tmp_path, IDLE, "ours") as ours, running(tmp_path, on_one_core(HOG)) as hog:
+    with running(tmp_path, IDLE, name="ours") as ours, running(tmp_path, on_one_core(HOG)) as hog:
         before = used(hog)
         with Sampler(ours.living, slot=core(), every=0.25) as sampler:
             until(lambda: used(hog) > before + 0.6, 60.0)

@@ -6,7 +6,8 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from perfbisect.system import processes
@@ -64,6 +65,18 @@ def start(
     return processes.spawn(
         argv, env=ENV, cwd=folder, log=folder / f"{name}.log", token=token or secrets.token_hex(16)
     )
+
+
+@contextmanager
+def running(
+    folder: Path, script: str, *arguments: str, token: str | None = None, name: str = "out"
+) -> Iterator[OwnedProcess]:
+    """As :func:`start`, until the block ends."""
+    owned = start(folder, script, *arguments, token=token, name=name)
+    try:
+        yield owned
+    finally:
+        processes.stop(owned, 0.0)
 
 
 def until(true: Callable[[], object], seconds: float = 15.0) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect.errors import MachineError
 from perfbisect.system import ports, processes
-from tests.system.stand_ins import listen, start, until
+from tests.system.stand_ins import listen, running, until
 
 
 def test_free_port_is_free_and_not_the_kernels() -> None:
@@ -72,13 +72,10 @@ s.listen()
 os.fork()
 time.sleep(60)
 """
-    owned = start(tmp_path, script)
-    try:
+    with running(tmp_path, script) as owned:
         until(lambda: sum(len(listener.holders) for listener in ports.listeners(port)) == 2)
         assert ports.check_ours(port, owned.living, "now")
         assert ports.foreign(ports.listeners(port), [row for row in owned.living() if row.pid == owned.pid])
-    finally:
-        processes.stop(owned, 0.0)
 
 
 def test_taken_ports_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

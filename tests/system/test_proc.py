@@ -25,6 +25,7 @@ from tests.system.stand_ins import (
     ended_child,
     family_script,
     gone,
+    running,
     start,
     told,
     until,
@@ -155,26 +156,19 @@ def test_leftover_leader_is_asked_first(tmp_path: Path) -> None:
 
 
 def test_a_marked_descendant_of_another_token_belongs_to_its_prefix_only(tmp_path: Path) -> None:
-    one = start(tmp_path, IDLE, token="aa.client-1")
-    two = start(tmp_path, IDLE, token="aab", name="two")
-    try:
-        assert {row.pid for row in tree("aa", 0, 0.0)} == {one.pid}
-        assert {row.pid for row in tree("aa.client-1", 0, 0.0)} == {one.pid}
+    one = running(tmp_path, IDLE, token="aa.client-1")
+    with one as marked, running(tmp_path, IDLE, token="aab", name="two"):
+        assert {row.pid for row in tree("aa", 0, 0.0)} == {marked.pid}
+        assert {row.pid for row in tree("aa.client-1", 0, 0.0)} == {marked.pid}
         assert tree("a", 0, 0.0) == ()
-    finally:
-        processes.stop(one, 0.0)
-        processes.stop(two, 0.0)
 
 
 def test_process_id_that_was_used_again_is_left_alone(tmp_path: Path) -> None:
     """The journal names an id that is somebody else's by now: other start time, no token."""
-    stranger = start(tmp_path, IDLE)
-    try:
+    with running(tmp_path, IDLE) as stranger:
         assert processes.stop_leftovers("ours", stranger.pid, stranger.created - 100.0) == ()
         assert processes.stop_leftovers("ours", stranger.pid, stranger.created + 100.0) == ()
         assert stranger.exited() is None
-    finally:
-        processes.stop(stranger, 0.0)
 
 
 def test_session_of_a_dead_stranger_is_left_alone(tmp_path: Path) -> None:
@@ -184,15 +178,12 @@ import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 print("child", child.pid, flush=True)
 """
-    stranger = start(tmp_path, script, token="theirs")
-    child = child_of(tmp_path / "out.log")
-    stranger.popen.wait(10)
-    row = process(child[0])
-    assert row is not None and row.session == stranger.pid
-    try:
+    with running(tmp_path, script, token="theirs") as stranger:
+        child = child_of(tmp_path / "out.log")
+        stranger.popen.wait(10)
+        row = process(child[0])
+        assert row is not None and row.session == stranger.pid
         assert tree("ours", stranger.pid, stranger.created - 100.0) == ()
-    finally:
-        processes.stop(stranger, 0.0)
 
 
 def test_overwritten_environment_in_the_owners_session(tmp_path: Path) -> None:
@@ -355,14 +346,11 @@ ctypes.CDLL(None).prctl(15, b") R 1 (x y", 0, 0, 0)
 print("up", flush=True)
 time.sleep(60)
 """
-    owned = start(tmp_path, script)
-    told(tmp_path / "out.log", "up")
-    row = process(owned.pid)
-    try:
+    with running(tmp_path, script) as owned:
+        told(tmp_path / "out.log", "up")
+        row = process(owned.pid)
         assert row is not None
         assert (row.name, row.parent, row.session) == (") R 1 (x y", os.getpid(), owned.pid)
-    finally:
-        processes.stop(owned, 0.0)
 
 
 def test_waiting_to_be_reaped_is_not_living(tmp_path: Path) -> None:
