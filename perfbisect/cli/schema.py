@@ -13,10 +13,10 @@ from perfbisect.commands.detach import DetachedDocument
 from perfbisect.commands.explain import ProfilePlanDocument
 from perfbisect.commands.status import JobsDocument, StatusDocument, StopDocument
 from perfbisect.compare import documents as compare
-from perfbisect.explain.documents import ExplainDocument
 from perfbisect.explain.hunk_forecast import HunksPlanDocument
 from perfbisect.explain.hunk_report import HunksDocument
 from perfbisect.explain.profile_report import ProfileDocument
+from perfbisect.explain.report import ExplainDocument
 from perfbisect.fleet.building import BuildDocument
 from perfbisect.fleet.bundle import BundleDocument, MachineDocument
 from perfbisect.fleet.install import InstalledDocument

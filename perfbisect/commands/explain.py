@@ -22,12 +22,11 @@ from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.common.quantities import minutes
 from perfbisect.compare.plan import ComparePlan, served_cells
 from perfbisect.errors import UsageError
-from perfbisect.explain.documents import ExplainDocument, explain_bisection, explain_comparison
 from perfbisect.explain.hunk_forecast import HunksPlanDocument, hunks_plan_document, hunks_plan_lines
 from perfbisect.explain.hunk_job import HUNKS
 from perfbisect.explain.hunk_plan import HunksPlan, make_hunks_plan
 from perfbisect.explain.profile_job import MOST_LAUNCHES, PROFILE, ProfilePlan
-from perfbisect.explain.report import explain_report
+from perfbisect.explain.report import ExplainDocument, explain_bisection, explain_comparison, explain_report
 from perfbisect.explain.sides import MeasuredSides, measured_sides
 from perfbisect.jobs.documents import ChangeDocument, Document, cell_document, change_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise

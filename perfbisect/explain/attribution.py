@@ -35,7 +35,9 @@ from perfbisect.explain.trace import (
     TraceProfile,
     common_steps,
     count_differences,
+    kernel_family,
 )
+from perfbisect.jobs.documents import Document
 
 ConclusionKind = Literal[
     "in the diff", "called from the diff", "not in the diff", "no growth seen", "no diff", "no stacks"
@@ -67,12 +69,18 @@ class GrowthLocation:
     is_added: bool = False
 
 
-@dataclass(frozen=True)
-class OperationGrowth:
-    """An operator or kernel whose own time a step differs."""
+class OperationGrowth(Document):
+    """An operator, kernel or copy with its own ms in a step on both sides."""
 
-    time: TimeDifference[OperationKey]
-    is_significant: bool
+    kind: str
+    name: str
+    family: str
+    before: float
+    after: float
+    difference: float
+    low: float
+    high: float
+    significant: bool
 
 
 @dataclass(frozen=True)
@@ -100,13 +108,12 @@ class ProfileConclusion:
 
 @dataclass(frozen=True)
 class ProfileExplanation:
-    """Two sides of profile launches compared. ``places``: where functions that grew stand.
+    """Two sides of profile launches compared.
 
     ``step``: the step whose operations are compared, empty without a trace.
     """
 
     functions: FunctionComparison
-    places: Mapping[FunctionKey, DiffPlace]
     conclusion: ProfileConclusion
     step: str = ""
     counts: tuple[CountDifference, ...] = ()
@@ -141,7 +148,6 @@ def explain_profiles(
     operations = compare_operations(*traces, step) if step else ()
     is_slower = functions.total.low > 0 if is_slower is None else is_slower
     grown = functions.grown if is_slower and functions.total.difference > 0 else ()
-    places: dict[FunctionKey, DiffPlace] = {}
     files = diff.configuration if diff is not None else ()
     if not grown:
         kind: ConclusionKind = "no growth seen" if a and b else "no stacks"
@@ -155,7 +161,8 @@ def explain_profiles(
     else:
         conclusion, places = _attribute(a, b, diff, functions, grown, tuple(settings))
         conclusion = _with_symbols(conclusion, diff, operations, counts)
-    return ProfileExplanation(functions, places, conclusion, step, counts, operations)
+        functions = functions.with_places(places)
+    return ProfileExplanation(functions, conclusion, step, counts, operations)
 
 
 def compare_operations(
@@ -171,10 +178,16 @@ def compare_operations(
     rates = [float(q) for q in false_discovery_control([row.p for row in rows])] if rows else []
     total = sum(row.before for row in rows)
     found = (
-        OperationGrowth(row, q <= FALSE_DISCOVERY_RATE and abs(row.difference) > RELEVANT_SHARE * total)
+        OperationGrowth(
+            kind=row.key[0],
+            name=row.key[1],
+            family=kernel_family(row.key[1]),
+            **row.fields,
+            significant=q <= FALSE_DISCOVERY_RATE and abs(row.difference) > RELEVANT_SHARE * total,
+        )
         for row, q in zip(rows, rates, strict=True)
     )
-    return tuple(sorted(found, key=lambda row: (-row.time.difference, row.time.key)))
+    return tuple(sorted(found, key=lambda row: (-row.difference, row.kind, row.name)))
 
 
 def _operation_readings(profile: TraceProfile, step: str) -> dict[OperationKey, LaunchReading]:
@@ -205,7 +218,7 @@ def _attribute(
     lines: defaultdict[DiffPlace, defaultdict[StackFrame, float]] = defaultdict(lambda: defaultdict(float))
     places: dict[FunctionKey, DiffPlace] = {}
     for row in grown:
-        own = {site: ms for site, ms in sites.items() if site[0] == row.time.key}
+        own = {site: ms for site, ms in sites.items() if site[0] == row.key}
         by_place: defaultdict[DiffPlace, float] = defaultdict(float)
         for (_, place, _), ms in own.items():
             by_place[place] += ms
@@ -217,7 +230,7 @@ def _attribute(
             frames = {site[2]: ms for site, ms in own.items() if site[1] == place and ms > 0}
             for frame, part in frames.items():
                 lines[place][frame] += share * part / sum(frames.values())
-        places[row.time.key] = max(gained, key=lambda place: gained[place]) if gained else "elsewhere"
+        places[row.key] = max(gained, key=lambda place: gained[place]) if gained else "elsewhere"
     # What surely grew in all and in no function that was named stands nowhere.
     total = max(sum(growth.values()), functions.total.low)
     growth["elsewhere"] += total - sum(growth.values())
@@ -295,8 +308,8 @@ def _with_symbols(
     counts: Sequence[CountDifference],
 ) -> ProfileConclusion:
     """Compiled code has no Python line: what grew in a trace is looked for in the diff of sources by name."""
-    grown = {row.time.key[1]: row.time.difference for row in operations if _is_growth(row)}
-    more = [count.name for count in counts if count.is_exact and count.after > count.before]
+    grown = {row.name: row.difference for row in operations if row.significant and row.difference > 0}
+    more = [count.name for count in counts if count.exact and count.after > count.before]
     symbols = match_symbols((*grown, *more), diff)
     if conclusion.kind not in ("not in the diff", "no growth seen", "no stacks") or not symbols:
         return replace(conclusion, symbols=symbols)
@@ -307,7 +320,3 @@ def _with_symbols(
     first = max(symbols, key=lambda match: grown.get(match.operation, 0.0))
     location = GrowthLocation(first.path, first.line, first.symbol, share)
     return replace(conclusion, kind="in the diff", location=location, basis="operations", symbols=symbols)
-
-
-def _is_growth(row: OperationGrowth) -> bool:
-    return row.is_significant and row.time.difference > 0

@@ -42,7 +42,6 @@ _NOT_A_SYMBOL: Final = frozenset(_KEYWORDS.split())
 class LineHunk:
     """A hunk without context. Ranges are (first line, number of lines); ``heading``: git's function."""
 
-    path: str
     old: tuple[int, int]
     new: tuple[int, int]
     added: tuple[str, ...]
@@ -97,7 +96,7 @@ def parse_diff(text: str) -> tuple[FileDiff, ...]:
         paths = _paths(head)
         if paths is None:
             continue
-        hunks = tuple(hunk for part in rest if (hunk := _hunk(paths[1], part)) is not None)
+        hunks = tuple(map(_hunk, rest))
         is_binary = re.search(r"^Binary files ", head, re.MULTILINE) is not None
         files.append(FileDiff(paths[1], paths[0], hunks, _state(head), is_binary))
     return tuple(files)
@@ -127,25 +126,15 @@ def _paths(head: str) -> tuple[str, str] | None:
     return (named[1], named[1]) if named else None
 
 
-def _hunk(path: str, text: str) -> LineHunk | None:
+def _hunk(text: str) -> LineHunk:
     # Lines of git end with a line feed alone.
-    lines = text.split("\n")
-    found = _HUNK.match(lines[0])
-    if found is None:
-        return None
-    old, new = ((int(found[i]), int(found[i + 1] or 1)) for i in (1, 3))
-    if found[2] is not None:
-        old = (old[0], int(found[2]))
-    if found[4] is not None:
-        new = (new[0], int(found[4]))
-    return LineHunk(
-        path,
-        old,
-        new,
-        tuple(line[1:] for line in lines[1:] if line.startswith("+")),
-        tuple(line[1:] for line in lines[1:] if line.startswith("-")),
-        found[5],
-    )
+    head, *lines = text.split("\n")
+    found = _HUNK.match(head)
+    assert found is not None, head
+    *ranges, heading = found.groups()
+    old_first, old_count, new_first, new_count = (1 if number is None else int(number) for number in ranges)
+    added, removed = (tuple(line[1:] for line in lines if line.startswith(sign)) for sign in "+-")
+    return LineHunk((old_first, old_count), (new_first, new_count), added, removed, heading)
 
 
 def function_spans(source: str) -> tuple[FunctionSpan, ...]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from perfbisect.explain.diff import StackDiff
-from perfbisect.explain.functions import SampledLaunch, mean_times, working
-from perfbisect.explain.stacks import FunctionKey, StackSample, process_role
+from perfbisect.explain.functions import SampledLaunch, mean_times
+from perfbisect.explain.stacks import FunctionKey, StackSample, process_role, working
 from perfbisect.report.flames import FlameDocument
 
 LEAST_SHARE: Final = 0.005

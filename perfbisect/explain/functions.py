@@ -13,18 +13,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, variance
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 import numpy as np
 from scipy.stats import false_discovery_control, t
 
+from perfbisect.explain.diff import DiffPlace
 from perfbisect.explain.stacks import (
     MAIN_THREAD,
     FunctionKey,
     StackSample,
     process_role,
-    split_waiting,
+    working,
 )
+from perfbisect.jobs.documents import Document
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -86,10 +88,7 @@ class LaunchReading:
 
 @dataclass(frozen=True)
 class TimeDifference(Generic[KeyT]):
-    """A time on both sides in ms a step, with the 95 % interval of the difference.
-
-    ``p``: of no difference; ``q``: the false discovery rate at which it counts.
-    """
+    """A time on both sides in ms a step, with the 95 % interval of the difference; ``p``: of none."""
 
     key: KeyT
     before: float
@@ -97,28 +96,44 @@ class TimeDifference(Generic[KeyT]):
     low: float
     high: float
     p: float
-    q: float = 1.0
 
     @property
     def difference(self) -> float:
         return self.after - self.before
 
+    @property
+    def fields(self) -> dict[str, float]:
+        """Those of a document, which has no ``p``."""
+        names = ("before", "after", "difference", "low", "high")
+        return {name: getattr(self, name) for name in names}
 
-@dataclass(frozen=True)
-class FunctionGrowth:
-    """A function whose own time differs. ``moved``: ms that came from ``moved_from``, below one caller."""
 
-    time: TimeDifference[FunctionKey]
-    is_significant: bool
-    is_new: bool
-    moved: float = 0.0
-    moved_from: tuple[FunctionKey, ...] = ()
+class FunctionGrowth(Document):
+    """A function with its own ms a step on both sides.
+
+    ``growth``: the difference without what came from ``moved_from``, others below one caller. ``q``: the
+    false discovery rate at which it counts. ``place``: where it meets the diff, empty for one that did not
+    grow beyond chance.
+    """
+
+    path: str
+    function: str
+    before: float
+    after: float
+    difference: float
+    low: float
+    high: float
+    q: float
+    growth: float
+    significant: bool
+    new: bool
+    moved_from: tuple[str, ...] = ()
     processes: tuple[str, ...] = ()
+    place: DiffPlace | Literal[""] = ""
 
     @property
-    def growth(self) -> float:
-        """What it costs more, in ms a step, without what moved to it."""
-        return self.time.difference - self.moved
+    def key(self) -> FunctionKey:
+        return self.path, self.function
 
 
 @dataclass(frozen=True)
@@ -136,17 +151,17 @@ class FunctionComparison:
     def grown(self) -> tuple[FunctionGrowth, ...]:
         """Functions that grew beyond chance and by a share that counts, the largest growth first."""
         least = RELEVANT_SHARE * self.total.before
-        found = [f for f in self.functions if f.is_significant and f.growth > least]
-        return tuple(sorted(found, key=lambda f: (-f.growth, f.time.key)))
+        found = [f for f in self.functions if f.significant and f.growth > least]
+        return tuple(sorted(found, key=lambda f: (-f.growth, f.key)))
+
+    def with_places(self, places: Mapping[FunctionKey, DiffPlace]) -> FunctionComparison:
+        """With where functions that grew meet the diff."""
+        rows = (row.model_copy(update={"place": places.get(row.key, "")}) for row in self.functions)
+        return replace(self, functions=tuple(rows))
 
 
 Reduce = Callable[[Sequence[StackSample]], Iterable[StackSample]]
 """Which samples are work, and which line they count for."""
-
-
-def working(samples: Sequence[StackSample]) -> tuple[StackSample, ...]:
-    """Samples that do not wait."""
-    return split_waiting(sample for sample in samples if sample.frames)[0]
 
 
 def compare_functions(
@@ -174,17 +189,20 @@ def compare_functions(
     ]
     rates = [float(q) for q in false_discovery_control([d.p for d in tested])] if tested else []
     processes = _processes(work)
-    rows = tuple(
+    rows = [
         FunctionGrowth(
-            replace(difference, q=q),
-            is_significant=q <= FALSE_DISCOVERY_RATE,
-            is_new=seen[0].get(difference.key, 0.0) == 0.0,
-            processes=processes.get(difference.key, ()),
+            path=time.key[0],
+            function=time.key[1],
+            **time.fields,
+            q=q,
+            growth=time.difference,
+            significant=q <= FALSE_DISCOVERY_RATE,
+            new=seen[0].get(time.key, 0.0) == 0.0,
+            processes=processes.get(time.key, ()),
         )
-        for difference, q in zip(tested, rates, strict=True)
-    )
-    rows = _with_moves(rows, *work)
-    ranked = tuple(sorted(rows, key=lambda row: (-row.growth, row.time.key)))
+        for time, q in zip(tested, rates, strict=True)
+    ]
+    ranked = tuple(sorted(_with_moves(rows, *work), key=lambda row: (-row.growth, row.key)))
     return FunctionComparison(ranked, total, (len(a), len(b)))
 
 
@@ -324,16 +342,14 @@ def _with_moves(
     rows: Sequence[FunctionGrowth], a: Sequence[Sequence[_Work]], b: Sequence[Sequence[_Work]]
 ) -> tuple[FunctionGrowth, ...]:
     """Growth of a function that others below the same caller lost is moved, not new."""
-    left = {
-        row.time.key: -row.time.difference for row in rows if row.is_significant and row.time.difference < 0
-    }
+    left = {row.key: -row.difference for row in rows if row.significant and row.difference < 0}
     if not left:
         return tuple(rows)
     before, after = _below(a), _below(b)
     moved: dict[FunctionKey, FunctionGrowth] = {}
-    for row in sorted(rows, key=lambda row: -row.time.difference):
-        key = row.time.key
-        if not row.is_significant or row.time.difference <= 0:
+    for row in sorted(rows, key=lambda row: -row.difference):
+        key = row.key
+        if not row.significant or row.difference <= 0:
             continue
         for caller in sorted((c for c in after if key in after[c]), key=lambda c: -after[c][key]):
             lost = {
@@ -342,16 +358,21 @@ def _with_moves(
                 if other in before.get(caller, {})
             }
             lost = {other: ms for other, ms in lost.items() if ms > 0}
-            amount = min(row.time.difference, sum(lost.values()))
+            amount = min(row.difference, sum(lost.values()))
             if amount <= 0:
                 continue
             part = amount / sum(lost.values())
             for other, ms in lost.items():
                 left[other] -= ms * part
-            sources = tuple(sorted(lost, key=lambda other: (-lost[other], other)))
-            moved[key] = replace(row, moved=amount, moved_from=sources)
+            sources = sorted(lost, key=lambda other: (-lost[other], other))
+            moved[key] = row.model_copy(
+                update={
+                    "growth": row.difference - amount,
+                    "moved_from": tuple(f"{path} {name}" for path, name in sources),
+                }
+            )
             break
-    return tuple(moved.get(row.time.key, row) for row in rows)
+    return tuple(moved.get(row.key, row) for row in rows)
 
 
 def _below(side: Sequence[Sequence[_Work]]) -> dict[FunctionKey, dict[FunctionKey, float]]:

@@ -121,42 +121,33 @@ def profile(job: Job, tools: JobContext) -> ProfileDocument:
 
 def compare_sides(plan: ProfilePlan, job: Job, records: Sequence[LaunchRecord]) -> ProfileResultDocument:
     """Compare what was recorded of both sides."""
-    attempts = [
-        [x.attempt for x in records if x.end == "finished" and x.attempt is not None and x.position == side]
-        for side in range(2)
-    ]
-    folders = [
-        [
-            job.path / x.folder / FOLDER
-            for x in records
-            if x.end == "finished" and x.attempt and x.position == side
-        ]
-        for side in range(2)
-    ]
+    attempts: tuple[list[Attempt], list[Attempt]] = ([], [])
+    sampled: tuple[list[SampledLaunch], list[SampledLaunch]] = ([], [])
+    traces: tuple[list[TraceProfile], list[TraceProfile]] = ([], [])
     problems: list[str] = []
-    sampled: list[list[SampledLaunch]] = [[], []]
-    traces: list[list[TraceProfile]] = [[], []]
-    for side in range(2):
-        for attempt, folder in zip(attempts[side], folders[side], strict=True):
-            files = recorded_files(attempt)
-            problems += files.problems
-            if (launch := read_launch(files, folder, engine_root(attempt))).windows:
-                sampled[side].append(launch)
-            traces[side] += _read_traces(files, folder, problems)
+    for record in sorted(records, key=lambda record: record.position):
+        side, attempt, folder = record.position, record.attempt, job.path / record.folder / FOLDER
+        if record.end != "finished" or attempt is None:
+            continue
+        files = recorded_files(attempt)
+        attempts[side].append(attempt)
+        problems += files.problems
+        if (launch := read_launch(files, folder, engine_root(attempt))).windows:
+            sampled[side].append(launch)
+        traces[side].extend(_read_traces(files, folder, problems))
     diff, reason = _diff(plan)
     problems += [reason] if reason else []
     explanation: ProfileExplanation | None = None
     flames: FlameDocument | None = None
     try:
         explanation = explain_profiles(
-            sampled[0],
-            sampled[1],
+            *sampled,
             diff,
             is_slower=plan.is_slower,
-            traces=(traces[0], traces[1]),
-            settings=setting_differences(attempts[0], attempts[1]),
+            traces=traces,
+            settings=setting_differences(*attempts),
         )
-        flames = build_flames(sampled[0], sampled[1], diff)
+        flames = build_flames(*sampled, diff)
     except ValueError as error:
         problems.append(f"the sides are not compared: {error}")
     shown = excerpt_diff(diff, explanation.conclusion) if diff is not None and explanation else None
@@ -229,23 +220,16 @@ def setting_differences(a: Sequence[Attempt], b: Sequence[Attempt]) -> tuple[Set
     for side in (a, b):
         facts = [attempt.provenance.facts for attempt in side]
         logs.append(combine_launches([fact.get("engine_log", {}) for fact in facts]))
-        installed = [dict(_packages(fact.get("engine", {}).get("packages", ()))) for fact in facts]
-        packages.append(installed[-1] if installed else {})
-    names = sorted(name for name in packages[0].keys() & packages[1].keys() - _engines())
+        rows = facts[-1].get("engine", {}).get("packages", ()) if facts else ()
+        pinned = (str(row).partition("==") for row in rows)
+        packages.append({name: version for name, _, version in pinned})
+    # Versions of the distributions under test differ between any two changes.
+    names = sorted(packages[0].keys() & packages[1].keys() - set(PACKAGES))
     changed = [(name, packages[0][name], packages[1][name]) for name in names]
     return (
         *fact_differences(logs[0], logs[1]),
         *((name, before, after) for name, before, after in changed if before != after),
     )
-
-
-def _packages(rows: Sequence[str]) -> list[tuple[str, str]]:
-    return [(name, version) for name, _, version in (str(row).partition("==") for row in rows)]
-
-
-def _engines() -> set[str]:
-    """Distributions under test: their versions differ between any two changes."""
-    return set(PACKAGES)
 
 
 def profile_document(job: Job, events: Sequence[JournalEvent]) -> ProfileDocument:

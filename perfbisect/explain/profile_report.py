@@ -7,11 +7,16 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
-from perfbisect.explain.attribution import ConclusionKind, OperationGrowth, ProfileExplanation
-from perfbisect.explain.diff import DiffPlace
+from perfbisect.explain.attribution import (
+    IN_DIFF,
+    ConclusionKind,
+    GrowthLocation,
+    OperationGrowth,
+    ProfileConclusion,
+    ProfileExplanation,
+)
 from perfbisect.explain.functions import FunctionGrowth
-from perfbisect.explain.summary import profile_sentence
-from perfbisect.explain.trace import CountDifference, kernel_family
+from perfbisect.explain.trace import CountDifference
 from perfbisect.jobs.documents import ChangeDocument, Document, MeasuredDocument, MetricDocument
 from perfbisect.report.diffs import MARK, DiffDocument, marked_part
 from perfbisect.report.document import (
@@ -41,54 +46,10 @@ from perfbisect.report.sections import (
 
 MOST_ROWS: Final = 40
 _TOP: Final = 12
+_NAMED: Final = 3
+_LITTLE: Final = 0.05
 _HUNK_LINES: Final = 20
 """Of the marked hunk that stands beside the conclusion."""
-
-
-class FunctionRowDocument(Document):
-    """A function with its own ms a step on both sides. ``growth``: without what ``moved_from`` others.
-
-    ``place``: where it meets the diff, empty for one that did not grow beyond chance.
-    """
-
-    path: str
-    function: str
-    before: float
-    after: float
-    difference: float
-    low: float
-    high: float
-    q: float
-    growth: float
-    significant: bool
-    new: bool
-    moved_from: tuple[str, ...]
-    processes: tuple[str, ...]
-    place: DiffPlace | Literal[""]
-
-
-class OperationRowDocument(Document):
-    """An operator, kernel or copy with its own ms in a step."""
-
-    kind: str
-    name: str
-    family: str
-    before: float
-    after: float
-    difference: float
-    low: float
-    high: float
-    significant: bool
-
-
-class CountRowDocument(Document):
-    """How often a step calls something: least and most. ``exact``: every step of a side the same."""
-
-    kind: str
-    name: str
-    before: tuple[int, int]
-    after: tuple[int, int]
-    exact: bool
 
 
 RecordingFormat = Literal["collapsed stacks", "Chrome trace"]
@@ -121,9 +82,9 @@ class ProfileResultDocument(Document):
     total_after: float = 0.0
     launches: tuple[int, int] = (0, 0)
     step: str = ""
-    functions: tuple[FunctionRowDocument, ...] = ()
-    operations: tuple[OperationRowDocument, ...] = ()
-    counts: tuple[CountRowDocument, ...] = ()
+    functions: tuple[FunctionGrowth, ...] = ()
+    operations: tuple[OperationGrowth, ...] = ()
+    counts: tuple[CountDifference, ...] = ()
     settings: tuple[tuple[str, str, str], ...] = ()
     problems: tuple[str, ...] = ()
     flames: FlameDocument | None = None
@@ -186,9 +147,9 @@ def result_document(
         total_after=functions.total.after,
         launches=functions.launches,
         step=explanation.step,
-        functions=tuple(_function(row, explanation) for row in _notable(functions.functions)),
-        operations=tuple(map(_operation, explanation.operations[:MOST_ROWS])),
-        counts=tuple(map(_count, explanation.counts)),
+        functions=_notable(functions.functions),
+        operations=explanation.operations[:MOST_ROWS],
+        counts=explanation.counts,
         settings=conclusion.settings,
         problems=problems,
         flames=flames,
@@ -196,51 +157,88 @@ def result_document(
     )
 
 
+def profile_sentence(explanation: ProfileExplanation) -> str:
+    """Where the growth is; says how much of it where it is not all in one place."""
+    conclusion = explanation.conclusion
+    place = conclusion.location
+    if conclusion.kind == "no stacks":
+        return "No stacks were sampled on both sides." + _settings(conclusion)
+    if conclusion.kind == "no growth seen":
+        if grown := explanation.functions.grown:
+            return f"The sides do not differ beyond noise; {_most(grown[0])}." + _settings(conclusion)
+        a, b = explanation.functions.launches
+        return f"No function grew beyond the noise of {_launches(a)} before and {b} after." + _settings(
+            conclusion
+        )
+    if conclusion.kind == "no diff":
+        return f"No diff between the sides is known; {_most(explanation.functions.grown[0])}."
+    if conclusion.kind == "in the diff" and place is not None:
+        changed = f"in {_at(place)}, which this commit {_verb(place)}"
+        if conclusion.basis == "operations":
+            return (
+                f"{_percent(place.share)} of the growth of kernels and operators beyond noise is {changed}."
+            )
+        more = [
+            f"{_percent(share)} {words}"
+            for share, words in (
+                (conclusion.share(*IN_DIFF) - place.share, "in other lines of the diff"),
+                (conclusion.share("called from the diff"), "in what the diff calls"),
+            )
+            if share > _LITTLE
+        ]
+        rest = f"; {' and '.join(more)}" if more else ""
+        return f"{_percent(place.share)} of the growth beyond noise is {changed}{rest}."
+    if conclusion.kind == "called from the diff" and place is not None:
+        share = conclusion.share(*IN_DIFF, "called from the diff")
+        where = f"{_at(place)}, which this commit {_verb(place)}"
+        return f"{_percent(share)} of the growth beyond noise is called from {where}."
+    share = conclusion.share(*IN_DIFF, "called from the diff")
+    start = "None" if share < _LITTLE else f"Only {_percent(share)}"
+    most = f"; most is in {_at(place)}" if place is not None else ""
+    link = conclusion.link
+    if link is not None:
+        where = f"{link.path}:{link.line}" if link.line else link.path
+        most += f", which uses the {link.kind} {link.name} that this commit changed at {where}"
+        return f"{start} of the growth beyond noise stands in the diff{most}."
+    return f"{start} of the growth beyond noise stands in the diff{most}." + _settings(conclusion)
+
+
+def _settings(conclusion: ProfileConclusion) -> str:
+    """What differs beside code: values that the engine reports, else the files that may set them."""
+    if conclusion.settings:
+        shown = [f"{name} {before} -> {after}" for name, before, after in conclusion.settings[:_NAMED]]
+        more = len(conclusion.settings) - _NAMED
+        return f" The sides differ in {', '.join(shown)}{f' and {more} more' if more > 0 else ''}."
+    if conclusion.configuration:
+        return f" The diff changes {', '.join(conclusion.configuration[:_NAMED])}."
+    return ""
+
+
+def _most(row: FunctionGrowth) -> str:
+    return f"{row.path} {row.function} grew most, by {row.growth:.2f} ms a step"
+
+
+def _at(place: GrowthLocation) -> str:
+    line = f":{place.line}" if place.line else ""
+    return f"{place.path}{line} {place.function}"
+
+
+def _verb(place: GrowthLocation) -> str:
+    return "added" if place.is_added else "changed"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _launches(count: int) -> str:
+    return f"{count} profile launch" + ("es" if count != 1 else "")
+
+
 def _notable(rows: Sequence[FunctionGrowth]) -> tuple[FunctionGrowth, ...]:
     """Those that differ beyond chance, then the largest differences."""
-    ranked = sorted(rows, key=lambda row: (not row.is_significant, -abs(row.time.difference), row.time.key))
-    return tuple(sorted(ranked[:MOST_ROWS], key=lambda row: (-row.growth, row.time.key)))
-
-
-def _function(row: FunctionGrowth, explanation: ProfileExplanation) -> FunctionRowDocument:
-    time = row.time
-    return FunctionRowDocument(
-        path=time.key[0],
-        function=time.key[1],
-        before=time.before,
-        after=time.after,
-        difference=time.difference,
-        low=time.low,
-        high=time.high,
-        q=time.q,
-        growth=row.growth,
-        significant=row.is_significant,
-        new=row.is_new,
-        moved_from=tuple(f"{path} {name}" for path, name in row.moved_from),
-        processes=row.processes,
-        place=explanation.places.get(time.key, ""),
-    )
-
-
-def _operation(row: OperationGrowth) -> OperationRowDocument:
-    kind, name = row.time.key
-    return OperationRowDocument(
-        kind=kind,
-        name=name,
-        family=kernel_family(name),
-        before=row.time.before,
-        after=row.time.after,
-        difference=row.time.difference,
-        low=row.time.low,
-        high=row.time.high,
-        significant=row.is_significant,
-    )
-
-
-def _count(row: CountDifference) -> CountRowDocument:
-    return CountRowDocument(
-        kind=row.kind, name=row.name, before=row.before, after=row.after, exact=row.is_exact
-    )
+    ranked = sorted(rows, key=lambda row: (not row.significant, -abs(row.difference), row.key))
+    return tuple(sorted(ranked[:MOST_ROWS], key=lambda row: (-row.growth, row.key)))
 
 
 _TONES: Final[dict[str, Tone]] = {
@@ -288,7 +286,7 @@ def _blocks(result: ProfileResultDocument) -> list[Block]:
         blocks.append(
             Paragraph(
                 "Own time in ms a step without waiting; that of a library is its caller's. Sampling slows "
-                f"the engine down: compare the sides, not with a benchmark. {_launches(result)}",
+                f"the engine down: compare the sides, not with a benchmark. {_interval_note(result)}",
                 quiet=True,
             )
         )
@@ -303,19 +301,19 @@ def _blocks(result: ProfileResultDocument) -> list[Block]:
     return blocks
 
 
-def _launches(result: ProfileResultDocument) -> str:
+def _interval_note(result: ProfileResultDocument) -> str:
     a, b = result.launches
     if min(a, b) > 1:
         return f"Intervals (95 %) are over {a} and {b} launches, whose noise is shared by all functions."
     return "One launch of a side shows nothing of its own noise: intervals (95 %) rest on a usual one."
 
 
-def _function_table(rows: Sequence[FunctionRowDocument]) -> Block:
+def _function_table(rows: Sequence[FunctionGrowth]) -> Block:
     titles = ("function", "before*", "after*", "difference*", "in the diff?")
     return make_table(titles, [_function_cells(row) for row in rows])
 
 
-def _function_cells(row: FunctionRowDocument) -> tuple[Inline, ...]:
+def _function_cells(row: FunctionGrowth) -> tuple[Inline, ...]:
     interval = f"{row.difference:+.2f} ({row.low:+.2f} to {row.high:+.2f})"
     place: str = row.place or "-"
     if row.moved_from and row.growth < 0.5 * row.difference:
@@ -326,7 +324,7 @@ def _function_cells(row: FunctionRowDocument) -> tuple[Inline, ...]:
     return code(name), f"{row.before:.2f}", f"{row.after:.2f}", interval, place
 
 
-def _count_table(rows: Sequence[CountRowDocument]) -> Block:
+def _count_table(rows: Sequence[CountDifference]) -> Block:
     cells: list[tuple[Inline, ...]] = [
         (row.kind, code(row.name[:120]), _range(row.before), _range(row.after)) for row in rows
     ]

@@ -1,11 +1,16 @@
-"""The report of ``perfbisect explain``: one description for terminal, Markdown and HTML."""
+"""The document and the report of ``perfbisect explain``: what is known of why one side is slower."""
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
+from pydantic import Field
+
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.common.quantities import percent
-from perfbisect.explain.documents import ExplainDocument
+from perfbisect.compare.documents import CompareDocument
+from perfbisect.jobs.documents import CellDocument, ChangeDocument, Document, MetricDocument
 from perfbisect.report.document import (
-    Block,
     Command,
     Inline,
     KeyValues,
@@ -17,8 +22,102 @@ from perfbisect.report.document import (
     make_table,
     parts_of,
 )
-from perfbisect.report.phases import phases_section
+from perfbisect.report.phases import PhasesDocument, phase_sentences, phases_section
 from perfbisect.report.sections import cell_section, change_text
+
+_ENDS = "No culprit is named: these are the two ends of the range."
+_NO_COUNTERS = (
+    "No phases: the launches were recorded without counters, or the engine serves none that are known."
+)
+_OPEN = "The job has not ended: these are the launches so far."
+
+
+class ExplainDocument(Document):
+    """Why B differs from A: of a bisection parent and culprit, of a comparison its sides.
+
+    ``effect``: B / A - 1 of ``metric`` (of shares B - A) with its interval; None before one is known.
+    """
+
+    schema_: Literal["perfbisect.explain/1"] = Field(default="perfbisect.explain/1", alias="schema")
+    job: str
+    verb: Literal["bisect", "compare"]
+    verdict: str
+    cell: CellDocument
+    metric: MetricDocument
+    a: ChangeDocument
+    b: ChangeDocument
+    a_name: str
+    b_name: str
+    effect: float | None
+    low: float | None
+    high: float | None
+    summary: tuple[str, ...]
+    notes: tuple[str, ...]
+    """What the explanation lacks, and why."""
+    phases: PhasesDocument | None
+    log_differences: tuple[tuple[str, str, str], ...]
+    """What the engines' logs say differently: fact, A, B."""
+    folder: str
+    next: str
+
+
+def explain_bisection(document: ReportDocument) -> ExplainDocument:
+    """Culprit against parent, or bad against good where no culprit is named."""
+    found = document.outcome == "found"
+    effect = document.confirmed or document.whole
+    left, right = (effect.left, effect.right) if effect else (document.good, document.bad)
+    is_open = document.outcome == "unfinished"
+    return _explain(
+        document,
+        () if found else (_OPEN, _ENDS) if is_open else (_ENDS,),
+        differs=found,
+        verb="bisect",
+        verdict=document.outcome,
+        a=left,
+        b=right,
+        a_name="parent" if found else "good",
+        b_name="culprit" if found else "bad",
+        effect=effect.effect if effect else None,
+        low=effect.low if effect else None,
+        high=effect.high if effect else None,
+    )
+
+
+def explain_comparison(document: CompareDocument) -> ExplainDocument:
+    """B against A."""
+    return _explain(
+        document,
+        () if document.finished else (_OPEN,),
+        differs=document.verdict in ("regression", "improvement"),
+        verb="compare",
+        verdict=document.verdict,
+        a=document.a.change,
+        b=document.b.change,
+        a_name=document.a.name,
+        b_name=document.b.name,
+        effect=document.effect,
+        low=document.low,
+        high=document.high,
+    )
+
+
+def _explain(
+    document: ReportDocument | CompareDocument, notes: tuple[str, ...], *, differs: bool, **sides: Any
+) -> ExplainDocument:
+    """The next command is the price of a profile where the sides differ, otherwise the report."""
+    job, phases = document.job, document.phases
+    return ExplainDocument(
+        job=job,
+        cell=document.cell,
+        metric=document.metric,
+        summary=phase_sentences(phases) if phases else (),
+        notes=notes if phases else (*notes, _NO_COUNTERS),
+        phases=phases,
+        log_differences=document.log_differences,
+        folder=document.folder,
+        next=f"perfbisect explain {job} --profile --dry-run" if differs else f"perfbisect report {job}",
+        **sides,
+    )
 
 
 def explain_report(document: ExplainDocument) -> Report:
@@ -31,7 +130,11 @@ def explain_report(document: ExplainDocument) -> Report:
     return Report(
         title=f"Why {document.b_name} differs from {document.a_name} on {document.cell.name}",
         verdict=Verdict(document.verdict),
-        blocks=(KeyValues(tuple(_sides(document))), *_summary(document), Command(document.next)),
+        blocks=(
+            KeyValues(tuple(_sides(document))),
+            *(Paragraph(parts_of(text)) for text in (*document.summary, *document.notes)),
+            Command(document.next),
+        ),
         sections=tuple(section for section in sections if section.blocks),
         footer=f"Job {document.job}. This page loads nothing from the network.",
     )
@@ -46,10 +149,6 @@ def _sides(document: ExplainDocument) -> list[tuple[str, Inline]]:
         interval = f"{percent(document.low)} to {percent(document.high)}"
         rows.append((document.metric.name, f"{percent(document.effect)} ({interval})"))
     return rows
-
-
-def _summary(document: ExplainDocument) -> list[Block]:
-    return [Paragraph(tuple(parts_of(text))) for text in (*document.summary, *document.notes)]
 
 
 def _log_section(document: ExplainDocument) -> Section:

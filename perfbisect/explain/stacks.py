@@ -223,18 +223,14 @@ def _frame(piece: str, roots: Sequence[str], packages: Sequence[str]) -> StackFr
     )
 
 
-def split_waiting(
-    samples: Iterable[StackSample],
-) -> tuple[tuple[StackSample, ...], tuple[StackSample, ...]]:
-    """Samples that work, and samples that wait."""
-    known = tuple(samples)
-    asleep = sleepers(known)
-    working: list[StackSample] = []
-    waiting: list[StackSample] = []
-    for sample in known:
-        is_idle = is_waiting(sample) or is_asleep(sample, asleep)
-        (waiting if is_idle else working).append(sample)
-    return tuple(working), tuple(waiting)
+def working(samples: Sequence[StackSample]) -> tuple[StackSample, ...]:
+    """Samples that do not wait."""
+    asleep = sleepers(samples)
+    return tuple(
+        sample
+        for sample in samples
+        if sample.frames and not is_waiting(sample) and not is_asleep(sample, asleep)
+    )
 
 
 def is_asleep(sample: StackSample, asleep: frozenset[tuple[str, str, FunctionKey]]) -> bool:

@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import IO, Any, Final, Literal
 
+from perfbisect.jobs.documents import Document
+
 OperationKind = Literal["operator", "kernel", "copy", "launch", "synchronization"]
 
 OperationKey = tuple[OperationKind, str]
@@ -90,20 +92,17 @@ class TraceProfile:
         return tuple(step for step in self.steps if step.name == name)
 
 
-@dataclass(frozen=True)
-class CountDifference:
-    """How often a step calls something on both sides: least and most over steps of equal requests."""
+class CountDifference(Document):
+    """How often a step calls something on both sides: least and most over steps of equal requests.
 
-    step: str
-    kind: OperationKind
+    ``exact``: every step of a side has the same count.
+    """
+
+    kind: str
     name: str
     before: tuple[int, int]
     after: tuple[int, int]
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every step of a side has the same count."""
-        return self.before[0] == self.before[1] and self.after[0] == self.after[1]
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +277,11 @@ def count_differences(
     for key in sorted(before.keys() | after.keys()):
         left, right = before.get(key, (0, 0)), after.get(key, (0, 0))
         if left[1] < right[0] or right[1] < left[0]:
-            differences.append(CountDifference(step, *key, left, right))
+            is_exact = left[0] == left[1] and right[0] == right[1]
+            kind, name = key
+            differences.append(
+                CountDifference(kind=kind, name=name, before=left, after=right, exact=is_exact)
+            )
     return tuple(differences)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OUTSIDE, Interrupted, PerfbisectError, UsageError
-from perfbisect.explain.documents import explain_bisection
+from perfbisect.explain.report import explain_bisection
 from perfbisect.jobs.documents import change_document
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import BisectRules

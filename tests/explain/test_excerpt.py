@@ -181,7 +181,7 @@ def hunks_of(before: list[str], after: list[str]) -> tuple[LineHunk, ...]:
     for tag, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag != "equal":
             old, new = (i + (j > i), j - i), (k + (m > k), m - k)
-            found.append(LineHunk("x.txt", old, new, tuple(after[k:m]), tuple(before[i:j])))
+            found.append(LineHunk(old, new, tuple(after[k:m]), tuple(before[i:j])))
     return tuple(found)
 
 
@@ -214,7 +214,7 @@ def test_the_lines_are_those_of_the_files(texts: tuple[list[str], list[str]]) ->
 
 def added(path: str, first: int, count: int) -> FileDiff:
     lines = tuple(f"line {number}" for number in range(first, first + count))
-    return FileDiff(path, path, (LineHunk(path, (first - 1, 0), (first, count), lines, ()),))
+    return FileDiff(path, path, (LineHunk((first - 1, 0), (first, count), lines, ()),))
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=60), st.data())
@@ -239,7 +239,7 @@ def test_a_long_hunk_keeps_its_marked_lines() -> None:
         "".join(f"x{number} = 0\n" for number in range(900)) + "def f():\n    return 1\n" + "y = 1\n" * 50
     )
     lines = source.splitlines()
-    file = FileDiff(PATH, PATH, (LineHunk(PATH, (0, 0), (1, len(lines)), tuple(lines), ()),), "added")
+    file = FileDiff(PATH, PATH, (LineHunk((0, 0), (1, len(lines)), tuple(lines), ()),), "added")
     diff = build_diff((file,), lambda _: None, lambda _: source, ("vllm",))
     document = excerpt_diff(diff, at(PATH, 902))
     assert marked(document) == [(PATH, "+", 901), (PATH, "+", 902)]
@@ -251,7 +251,7 @@ def test_a_long_hunk_keeps_its_marked_lines() -> None:
 
 
 def test_a_long_line_is_cut() -> None:
-    hunk = LineHunk("a.js", (0, 0), (1, 1), ("x" * 100_000,), ())
+    hunk = LineHunk((0, 0), (1, 1), ("x" * 100_000,), ())
     document = excerpt_diff(plain_diff(FileDiff("a.js", "a.js", (hunk,))), NOTHING)
     (line,) = document.files[0].hunks[0]
     assert len(line.content) == LONGEST_LINE and line.content.endswith("…")

@@ -12,7 +12,7 @@ from perfbisect.explain.stacks import (
     process_role,
     read_folded,
     repository_path,
-    split_waiting,
+    working,
 )
 
 # Lines of real recordings: py-spy record -f raw --idle, with --subprocesses --threads --full-filenames.
@@ -48,9 +48,9 @@ def test_reads_processes_threads_and_frames() -> None:
 
 
 def test_waits_are_set_aside() -> None:
-    working, waiting = split_waiting(read_folded(FOLDED))
-    assert sum(sample.count for sample in waiting) == 213
-    assert {sample.frames[-1].path for sample in working} == {
+    samples = working(read_folded(FOLDED))
+    assert sum(sample.count for sample in samples) == 222 - 213
+    assert {sample.frames[-1].path for sample in samples} == {
         "vllm/v1/core/sched/scheduler.py",
         "vllm/v1/a.py",
     }
@@ -82,9 +82,13 @@ def test_a_thread_that_sleeps_is_set_aside() -> None:
     text += 'process 1:"x";thread (2): beat;beat (v/a.py:3);check (v/a.py:9) 5\n'
     text += 'process 1:"x";thread (1): MainThread;beat (v/a.py:3) 100\n'
     text += 'process 1:"x";thread (3): busy;f (v/a.py:3) 60\nprocess 1:"x";thread (3): busy;g (v/a.py:4) 40\n'
-    working, waiting = split_waiting(read_folded(text))
-    assert [(sample.thread, sample.count) for sample in waiting] == [("beat", 95)]
-    assert sum(sample.count for sample in working) == 205
+    samples = working(read_folded(text))
+    assert [(sample.thread, sample.count) for sample in samples] == [
+        ("beat", 5),
+        ("MainThread", 100),
+        ("busy", 60),
+        ("busy", 40),
+    ]
 
 
 def test_native_frames_and_names_without_a_file() -> None:

@@ -110,8 +110,9 @@ def test_counts_are_compared_exactly() -> None:
     b = [summarize_trace([e for i in range(5) for e in step(100.0 * i, copies=2)]) for _ in range(2)]
     assert common_steps(a, b) == (DECODE,)
     (difference,) = count_differences(a, b, DECODE)
-    assert difference == CountDifference(DECODE, "operator", "aten::copy_", (1, 1), (2, 2))
-    assert difference.is_exact
+    assert difference == CountDifference(
+        kind="operator", name="aten::copy_", before=(1, 1), after=(2, 2), exact=True
+    )
     assert count_differences(a, a[:1], DECODE) == ()
 
 
@@ -121,7 +122,7 @@ def test_counts_that_vary_within_a_side_are_no_difference_if_they_overlap() -> N
     four = [summarize_trace([e for i in range(5) for e in step(100.0 * i, 4)])]
     assert count_differences(mixed, two, DECODE) == ()
     (difference,) = count_differences(mixed, four, DECODE)
-    assert (difference.before, difference.after, difference.is_exact) == ((1, 3), (4, 4), False)
+    assert (difference.before, difference.after, difference.exact) == ((1, 3), (4, 4), False)
 
 
 def test_steps_of_other_requests_are_not_compared() -> None:
