@@ -88,6 +88,7 @@ def test_killed_with_9_it_goes_on_and_a_second_one_is_told_who_works(tmp_path: P
     scene = Scene(tmp_path)
     process = scene.start()
     until(process, lambda: sum(scene.measured().values()) >= 1)
+    process.send_signal(signal.SIGSTOP)  # it does not end before the second one asks
     second = scene.start()
     output, _ = second.communicate(timeout=60)
     assert second.returncode == 5
