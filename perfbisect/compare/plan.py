@@ -520,9 +520,8 @@ def forecast_blocks(plan: ComparePlan, earlier: Sequence[Attempt]) -> tuple[int 
         blocks.append(ab_test.forecast_blocks(plan.question(metric, len(plan.refs)), noise))
     bounds = " (a claim's own bounds may take more)" if plan.expect else ""
     known = [count for count in blocks if count is not None]
-    return max(known) if len(known) == len(
-        blocks
-    ) else None, f"if nothing changed{bounds}; noise: {learnt.source}"
+    enough = max(known) if len(known) == len(blocks) else None
+    return enough, f"if nothing changed{bounds}; noise: {learnt.source}"
 
 
 def forecast_machines(
