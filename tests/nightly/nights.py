@@ -30,7 +30,7 @@ from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile, load_nightly
-from perfbisect.nightly.model import Night
+from perfbisect.nightly.model import Night, NightBisection
 from perfbisect.nightly.night import (
     BisectionWindow,
     NightlyContext,
@@ -49,6 +49,9 @@ from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
 DAYS = 18
 EACH = 2
 """Commits of a day."""
+
+SLOW = 8
+"""The first night that is slow: of so large a step the first that shows it."""
 
 SETTING = MeasurementConfig(environment="fake:it", exclude_newer="2026-01-01")
 CONFIG = """\
@@ -294,3 +297,23 @@ def make_place(
     cells = tuple(cell(name=name, max_concurrency=i) for i, name in enumerate(names, 1))
     world = Nightworld(_changes(repository, commits), None, sigma=0.004, tau=0.004)
     return kind(folder, commits, Repository.open(repository), world, cells, **changed)
+
+
+def slow(place: Place, factor: float = 1.4, until: int = 99) -> None:
+    """Cell a is slower from the first commit of the night on that is :data:`SLOW`, until another night."""
+
+    def of(name: str, position: int) -> float:
+        return factor if name == "a" and SLOW * EACH <= position < until * EACH else 1.0
+
+    place.world.of = of
+
+
+def only_bisection(night: Night, state: str = "measured") -> NightBisection:
+    """The one that ended in this state."""
+    (found,) = [bisection for bisection in night.bisections if bisection.state == state]
+    return found
+
+
+def is_slow_commit(place: Place, bisection: NightBisection) -> bool:
+    """True if the first slow commit is the culprit."""
+    return bisection.culprit is not None and bisection.culprit.id == place.commits[SLOW * EACH]

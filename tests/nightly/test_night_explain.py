@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from perfbisect.jobs.journal import EventKind, Journal, JournalEvent, read
 from perfbisect.model.attempt import Failure
 from perfbisect.nightly.bisect import phases_of
 from perfbisect.nightly.delivery import message
-from perfbisect.nightly.model import Night, NightBisection, NightProfile
+from perfbisect.nightly.model import Night, NightProfile
 from perfbisect.nightly.report import night_report
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
@@ -24,55 +23,14 @@ from perfbisect.report.terminal import report_lines
 from tests.fixtures.jobs import Play, new_job, plan_for, play
 from tests.jobs.world import PowerCut, World, history
 from tests.nightly.night_factory import HOSTILE, make_night, search
-from tests.nightly.nights import CONFIG, EACH, FleetPlace, Place, make_place
+from tests.nightly.nights import CONFIG, EACH, SLOW, FleetPlace, Place, is_slow_commit, only_bisection
 
 __all__ = ["new_job", "plan_for", "play"]
 
-SLOW = 8
-"""The first night that is slow, on which the alert opens."""
-
-
-def slowed(name: str, position: int) -> float:
-    return 1.4 if name == "a" and position >= SLOW * EACH else 1.0
-
-
-@pytest.fixture(scope="module")
-def quiet(
-    tmp_path_factory: pytest.TempPathFactory, repository: tuple[Path, tuple[str, ...]]
-) -> Mapping[type[Place], Path]:
-    """By kind of place, a folder whose nights before the slow one are over."""
-    folders = {}
-    for kind in (Place, FleetPlace):
-        path, commits = repository
-        folder = tmp_path_factory.mktemp(kind.__name__)
-        place = make_place(folder, commits, path, kind, cell_names=("a", "b"))
-        for day in range(SLOW):
-            place.night(day)
-        folders[kind] = folder
-    return folders
-
 
 @pytest.fixture
-def kind() -> type[Place]:
-    return Place
-
-
-@pytest.fixture
-def place(
-    tmp_path: Path, quiet: Mapping[type[Place], Path], repository: tuple[Path, tuple[str, ...]],
-    kind: type[Place],
-) -> Place:  # fmt: skip
-    """A place on the eve of the slow night."""
-    path, commits = repository
-    shutil.copytree(quiet[kind], tmp_path / "place")
-    made = make_place(tmp_path / "place", commits, path, kind, cell_names=("a", "b"))
-    made.world.of = slowed
-    return made
-
-
-def bisected(night: Night) -> NightBisection:
-    (found,) = [one for one in night.bisections if one.state == "measured"]
-    return found
+def place(eve: Place) -> Place:
+    return eve
 
 
 def profile_launches(place: Place) -> list[str]:
@@ -82,7 +40,7 @@ def profile_launches(place: Place) -> list[str]:
 def test_a_culprit_is_profiled_once(place: Place) -> None:
     culprit, parent = place.commits[SLOW * EACH], place.commits[SLOW * EACH - 1]
     night = place.night(SLOW)
-    found = bisected(night)
+    found = only_bisection(night)
     assert found.culprit is not None and found.culprit.id == culprit
     assert profile_launches(place) == [parent, culprit, culprit, parent]
     profile = found.profile
@@ -123,8 +81,8 @@ def test_what_cannot_be_profiled_is_noted_and_costs_the_night_nothing(
     for name, value in changed.items():
         setattr(place, name, value)
     night = place.night(SLOW)
-    found = bisected(night)
-    assert found.culprit is not None and found.culprit.id == place.commits[SLOW * EACH]
+    found = only_bisection(night)
+    assert is_slow_commit(place, found)
     assert (found.exit_code, night.exit_code) == (3, 3)
     assert all(step.state == "done" for step in night.steps)
     assert found.phases, "these need no launch"
@@ -145,7 +103,7 @@ def test_a_profile_whose_launches_fail_costs_the_night_nothing(place: Place) -> 
         Failure("launch", "change", "no memory", "/log") if request.purpose == "profile" else None
     )
     night = place.night(SLOW)
-    found = bisected(night)
+    found = only_bisection(night)
     assert found.culprit is not None and night.exit_code == 3
     profile = found.profile
     assert profile is not None and "no memory" in profile.why
@@ -154,7 +112,7 @@ def test_a_profile_whose_launches_fail_costs_the_night_nothing(place: Place) -> 
 
 @pytest.mark.parametrize("kind", [FleetPlace])
 def test_on_a_fleet_the_command_is_one_that_a_fleet_can_do(place: Place) -> None:
-    found = bisected(place.night(SLOW))
+    found = only_bisection(place.night(SLOW))
     profile = found.profile
     assert profile is not None and "a profile is made on one machine" in profile.why
     assert profile.next == f"perfbisect explain {found.job} --hunks --dry-run"
@@ -174,7 +132,7 @@ def test_a_night_that_is_killed_in_a_profile_goes_on_with_it(place: Place, cut: 
         place.night(SLOW)
     place.world.fault = lambda *_: None
     night = place.night(SLOW)
-    profile = bisected(night).profile
+    profile = only_bisection(night).profile
     assert profile is not None and profile.sentence
     assert len(profile_launches(place)) == 4
     assert len(_profile_jobs(place)) == 1
@@ -201,7 +159,7 @@ def test_a_night_that_is_killed_beside_a_profile_makes_one(
         place.night(SLOW)
     monkeypatch.setattr(Journal, "append", append)
     night = place.night(SLOW)
-    profile = bisected(night).profile
+    profile = only_bisection(night).profile
     assert profile is not None and profile.sentence
     assert len(profile_launches(place)) == 4
     assert [job.id for job in _profile_jobs(place)] == [profile.job]
