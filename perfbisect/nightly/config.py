@@ -15,7 +15,7 @@ from perfbisect.cells.loading import ReadAt, list_cells, load_cells
 from perfbisect.common.quantities import parse_minutes, parse_share
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import Located, load, validate
-from perfbisect.errors import LocatedError, UsageError
+from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, Words
 
 Cause = Literal["product", "instrument", "workload", "night", "unknown"]
@@ -56,10 +56,6 @@ def _refuse_secret(value: object) -> object:
     return value
 
 
-def _to_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
 Minutes = Annotated[float, _parsed(parse_minutes)]
 """Written as ``3h`` or ``90m``."""
 Share = Annotated[float, _parsed(parse_share)]
@@ -92,9 +88,7 @@ class AlertRules(BaseModel):
 
     fdr: float = Field(default=0.05, gt=0, lt=1)
     smallest: Share = 0.0
-    causes: Annotated[tuple[Cause, ...], BeforeValidator(_to_tuple)] = Field(
-        default=("product", "unknown"), min_length=1
-    )
+    causes: tuple[Cause, ...] = Field(default=("product", "unknown"), min_length=1, strict=False)
     improvements: bool = False
     since: Day = ""
 
@@ -211,13 +205,6 @@ class NightlyFile:
         """Resolve a path relative to the file."""
         return None if value is None else (self.file.parent / Path(value).expanduser()).resolve()
 
-    def wrong(self, place: tuple[str | int, ...], message: str, allowed: str = "") -> LocatedError:
-        """Build an error located in the file."""
-        field = ".".join(str(part) for part in place)
-        return LocatedError(
-            message, file=self.file, line=self.document.line(place), field=field, allowed=allowed or None
-        )
-
 
 def load_nightly(path: Path) -> NightlyFile:
     if not path.is_file():
@@ -244,7 +231,7 @@ def find_cells(file: NightlyFile, *, read_at: ReadAt | None = None) -> tuple[Fou
     for index, entry in enumerate(file.nightly.cells):
         sources = list(_matching_sources(file.folder, entry, known))
         if not sources:
-            raise file.wrong(
+            raise file.document.error(
                 ("cells", index),
                 f"no cell {entry!r}{hint(entry.strip('*'), known, cutoff=0.4)}",
                 "a name, a pattern of names (text_*), a file",
@@ -256,10 +243,10 @@ def find_cells(file: NightlyFile, *, read_at: ReadAt | None = None) -> tuple[Fou
                 cell_source = f"{source}@{rung}" if rung else source
                 previous = found.setdefault(cell.name, FoundCell(cell, cell_source))
                 if previous.cell.digest != cell.digest:
-                    raise file.wrong(("cells", index), f"two cells have the name {cell.name}")
+                    raise file.document.error(("cells", index), f"two cells have the name {cell.name}")
     for glob in file.nightly.launches_of:
         if not any(fnmatchcase(name, glob) for name in found):
-            raise file.wrong(("launches_of", glob), "matches no cell", ", ".join(found))
+            raise file.document.error(("launches_of", glob), "matches no cell", ", ".join(found))
     return tuple(found.values())
 
 

@@ -31,7 +31,7 @@ from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import MetricRef
 from perfbisect.nightly.model import NightBisection, NightFindings, NightProfile, NightStep
-from perfbisect.nightly.plan import NightPlan
+from perfbisect.nightly.plan import NightPlan, setting_key
 
 _DIGITS = 10
 
@@ -221,7 +221,7 @@ class NightRecord:
         return NightVerdict(
             verdict=verdict,
             exit_code=exit_code,
-            setting=self.plan.setting_key,
+            setting=setting_key(self.plan.setting),
             measured={cell.history_key: counts[cell.name] for cell in wanted},
             launch_minutes={cell.digest: minutes[cell.name] for cell in wanted if cell.name in minutes},
         )

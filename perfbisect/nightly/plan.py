@@ -92,12 +92,9 @@ class CellPlan(PlanPart):
         """What later nights know its measurements by."""
         return self.digest if self.name == self.cell["name"] else f"{self.digest} on {self.machine}"
 
-    def on(self, machine: str, slot: Slot | None) -> CellPlan:
-        return self.model_copy(update={"machine": machine, "slot": slot})
-
-    def one_of_several(self, machine: str, slot: Slot) -> CellPlan:
-        """The same on one of several machines that measure it."""
-        return self.on(machine, slot).model_copy(update={"name": f"{self.name} on {machine}"})
+    def on(self, machine: str, slot: Slot, name: str = "") -> CellPlan:
+        """The same on a machine; ``name``: where it is one of several that measure it."""
+        return self.model_copy(update={"machine": machine, "slot": slot, "name": name or self.name})
 
     def load(self) -> Cell:
         """Parse the cell; raises what :func:`read_cell` raises."""
@@ -136,10 +133,6 @@ class NightPlan(PlanPart):
     def machines(self) -> tuple[str, ...]:
         """The machines of a fleet that measure; one without a name: this one."""
         return tuple(dict.fromkeys(cell.machine for cell in self.wanted))
-
-    @property
-    def setting_key(self) -> str:
-        return setting_key(self.setting)
 
     def groups_on(
         self, machine: str, launch_minutes: Mapping[str, float] | None = None
