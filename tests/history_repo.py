@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from perfbisect.changes.pins import DOCKERFILE
-from tests.fakes.gitwriter import AUTHOR, run_git
+from tests.fakes.gitwriter import HistoryWriter
 from tests.shared import data
 
 TRAILER = "Original-sha"
@@ -33,47 +33,23 @@ class HistoryRepository:
         return found
 
 
-def history_repository(path: Path, *, newest: str = "", blank: bool = False) -> HistoryRepository:
-    """Write the history up to a day (``2026-04-15``, not with it), or all of it. Skips where it is not there.
-
-    ``blank``: subjects say nothing but the number of their pull request.
-    """
+def history_repository(path: Path, *, newest: str = "") -> HistoryRepository:
+    """Write the history up to a day (``2026-04-15``, not with it), or all; skips where there is none."""
     rows = [json.loads(line) for line in data("vllm_omni", "history.jsonl").read_text().splitlines()]
     rows = [row for row in reversed(rows) if not newest or row["date"] < newest]
     pins = _pins()
-    stream: list[bytes] = []
-    pin = ""
-    for mark, row in enumerate(rows, 1):
+    writer, pin = HistoryWriter(path), ""
+    for row in rows:
         pin = pins.get(row["sha"][:8], pin)
-        stream.append(_commit(mark, row, pin, blank))
-    path.mkdir(parents=True)
-    run_git(path, "init", "--quiet", "--bare", "--initial-branch=main")
-    marks = path / "marks"
-    run_git(path, "fast-import", "--quiet", f"--export-marks={marks}", data=b"".join(stream))
-    made = dict(line.split() for line in marks.read_text().splitlines())
-    return HistoryRepository(path, {row["sha"]: made[f":{mark}"] for mark, row in enumerate(rows, 1)})
-
-
-def _commit(mark: int, row: Mapping[str, object], pin: str, blank: bool) -> bytes:
-    when = datetime.fromisoformat(str(row["date"]))
-    zone = when.strftime("%z")
-    subject = str(row["subject"])
-    if blank:
-        number = subject.rpartition("(#")[2]
-        subject = f"x (#{number}" if number.endswith(")") else "x"
-    message = f"{subject}\n\n{TRAILER}: {row['sha']}\n".encode()
-    parts = [
-        f"commit refs/heads/main\nmark :{mark}\ncommitter {AUTHOR} {int(when.timestamp())} {zone}\n".encode(),
-        b"data %d\n%s\n" % (len(message), message),
-        f"from :{mark - 1}\n".encode() if mark > 1 else b"",
-    ]
-    files = row["files"]
-    assert isinstance(files, list)
-    for name in dict.fromkeys(files):
-        content = f"{pin}# {row['sha']}\n".encode() if name == DOCKERFILE else f"{row['sha']}\n".encode()
-        quoted = json.dumps(name, ensure_ascii=False).encode()
-        parts.append(b"M 100644 inline %s\ndata %d\n%s\n" % (quoted, len(content), content))
-    return b"".join(parts)
+        when = datetime.fromisoformat(row["date"])
+        content = f"{row['sha']}\n".encode()
+        files = dict.fromkeys(row["files"], content)
+        if DOCKERFILE in files:
+            files[DOCKERFILE] = f"{pin}# ".encode() + content
+        date = f"{int(when.timestamp())} {when:%z}"
+        writer.commit(f"{row['subject']}\n\n{TRAILER}: {row['sha']}\n", files, date=date)
+    commits = writer.finish(checkout=False)
+    return HistoryRepository(path, {row["sha"]: sha for row, sha in zip(rows, commits, strict=True)})
 
 
 def _pins() -> dict[str, str]:

@@ -65,10 +65,12 @@ def env(site: Path, **more: str) -> dict[str, str]:
 
 
 @contextmanager
-def host(site: Path, *modules: str, **more: str) -> Iterator[Runner]:
-    made = Runner(Path(sys.executable), env(site, **more), site / "cwd", TOKEN, modules)
+def host(site: Path, *modules: str, limit: float = 20.0) -> Iterator[Runner]:
+    """A host that has imported ``pkg.before`` and further modules, or could not within the limit."""
+    made = Runner(Path(sys.executable), env(site), site / "cwd", TOKEN, ("pkg.before", *modules))
     made.begin()
     try:
+        made.ready(limit, never)
         yield made
     finally:
         made.end()
@@ -81,6 +83,10 @@ def run(made: Runner, log: Path, *arguments: str, timeout: float = 20.0, **optio
     return made.run(argv, log=log, token=TOKEN + ".client-1", timeout=timeout, **options)
 
 
+def has_started(log: Path) -> bool:
+    return log.exists() and "starts" in log.read_text()
+
+
 def told(log: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(
         next(line for line in log.read_text().splitlines() if line.startswith("{"))
@@ -89,8 +95,7 @@ def told(log: Path) -> dict[str, Any]:
 
 
 def test_a_run_is_what_the_plain_command_is(site: Path) -> None:
-    with host(site, "pkg.before", "pkg.tool_that_is_not_there") as made:
-        made.ready(20.0, never)
+    with host(site, "pkg.tool_that_is_not_there") as made:
         hosted = run(made, site / "hosted.log", "bench", "--seed", "1")
     plain = processes.run(
         (sys.executable, "-m", "pkg.tool", "bench", "--seed", "1"),
@@ -112,8 +117,7 @@ def test_a_run_is_what_the_plain_command_is(site: Path) -> None:
 
 
 def test_each_run_is_a_process_of_its_own(site: Path) -> None:
-    with host(site, "pkg.before") as made:
-        made.ready(20.0, never)
+    with host(site) as made:
         ends = [run(made, site / f"{word}.log", word).code for word in ("raise", "exit", "")]
     assert ends == [1, 7, 0]
     assert "RuntimeError: as asked" in (site / "raise.log").read_text()
@@ -121,8 +125,7 @@ def test_each_run_is_a_process_of_its_own(site: Path) -> None:
 
 def test_a_run_at_its_limit_is_ended(site: Path) -> None:
     called: list[int] = []
-    with host(site, "pkg.before") as made:
-        made.ready(20.0, never)
+    with host(site) as made:
         ended = run(made, site / "hang.log", "hang", timeout=0.5, at_limit=lambda: called.append(1))
         again = run(made, site / "again.log")
     assert ended.timed_out and ended.seconds < 20 and called == [1]
@@ -131,10 +134,9 @@ def test_a_run_at_its_limit_is_ended(site: Path) -> None:
 
 def test_a_run_is_ended_when_a_stop_is_asked_for(site: Path) -> None:
     log = site / "hang.log"
-    with host(site, "pkg.before") as made:
-        made.ready(20.0, never)
+    with host(site) as made:
         with pytest.raises(Interrupted):
-            run(made, log, "hang", stop_requested=lambda: log.exists() and "starts" in log.read_text())
+            run(made, log, "hang", stop_requested=lambda: has_started(log))
         pid = int(log.read_text().split()[1])
         row = processes.process(pid)
         assert row is None or not row.living
@@ -142,8 +144,7 @@ def test_a_run_is_ended_when_a_stop_is_asked_for(site: Path) -> None:
 
 def test_a_run_is_ended_when_a_stop_is_asked_for_before_it_starts(site: Path) -> None:
     log = site / "hang.log"
-    with host(site, "pkg.before") as made:
-        made.ready(20.0, never)
+    with host(site) as made:
         with pytest.raises(Interrupted):
             run(made, log, "hang", stop_requested=lambda: True)
         assert made.host is not None
@@ -154,12 +155,11 @@ def test_signal_of_a_run_is_told(site: Path) -> None:
     log = site / "hang.log"
 
     def kill() -> bool:
-        if log.exists() and "starts" in log.read_text():
+        if has_started(log):
             os.kill(int(log.read_text().split()[1]), signal.SIGSEGV)
         return False
 
-    with host(site, "pkg.before") as made:
-        made.ready(20.0, never)
+    with host(site) as made:
         assert run(made, log, "hang", stop_requested=kill).code == -signal.SIGSEGV
 
 
@@ -177,8 +177,7 @@ def test_signal_of_a_run_is_told(site: Path) -> None:
 )
 def test_what_cannot_be_imported_beforehand_is_said(site: Path, module: str, said: str) -> None:
     (site / "site" / "pkg" / "before.py").write_text(module)
-    with host(site, "pkg.before") as made:
-        made.ready(1.0 if module[-9:] == "sleep(60)" else 20.0, never)
+    with host(site, limit=1.0 if module[-9:] == "sleep(60)" else 20.0) as made:
         assert said in made.plain
         assert run(made, site / "run.log").code == 0, "as a plain command"
 
@@ -199,20 +198,18 @@ def test_idle_threads_that_end_before_a_fork_are_no_obstacle(site: Path) -> None
             """
         )
     )
-    with host(site, "pkg.before") as made:
-        made.ready(20.0, never)
+    with host(site) as made:
         assert run(made, site / "run.log").code == 0
 
 
 def test_host_that_is_ended_from_outside_is_the_machines(site: Path) -> None:
     log = site / "hang.log"
-    with host(site, "pkg.before") as made:
-        made.ready(20.0, never)
+    with host(site) as made:
         owned = made.host
         assert owned is not None
 
         def kill() -> bool:
-            if log.exists() and "starts" in log.read_text() and owned.exited() is None:
+            if has_started(log) and owned.exited() is None:
                 os.kill(owned.pid, signal.SIGKILL)
             return False
 
@@ -224,8 +221,8 @@ def test_host_that_is_ended_from_outside_is_the_machines(site: Path) -> None:
 
 def test_host_that_ends_by_itself_is_the_clients(site: Path) -> None:
     (site / "site" / "pkg" / "before.py").write_text("import os; os._exit(3)")
-    with host(site, "pkg.before") as made, pytest.raises(ClientError, match="exit code 3"):
-        made.ready(20.0, never)
+    with pytest.raises(ClientError, match="exit code 3"), host(site):
+        pass
 
 
 def test_host_goes_when_nobody_asks_any_more(site: Path) -> None:
@@ -233,21 +230,19 @@ def test_host_goes_when_nobody_asks_any_more(site: Path) -> None:
     script = textwrap.dedent(
         f"""
         from pathlib import Path
-        from perfbisect.system.processes import never
         from tests.clients import test_overlap
         from tests.clients.test_overlap import host, run
 
         test_overlap.TOKEN = {TOKEN!r}
         site = Path({str(site)!r})
-        with host(site, "pkg.before") as made:
-            made.ready(20.0, never)
+        with host(site) as made:
             run(made, site / "hang.log", "hang")
         """
     )
     caller = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
     log = site / "hang.log"
     try:
-        until(lambda: log.exists() and "starts" in log.read_text(), 60.0)
+        until(lambda: has_started(log), 60.0)
         assert len(processes.tree(TOKEN, 0, 0.0)) == 2
     finally:
         caller.kill()

@@ -24,14 +24,14 @@ class HistoryWriter:
         self._stream: list[bytes] = []
         self._count = 0
 
-    def commit(self, message: str, changes: Mapping[str, bytes | None]) -> int:
-        """Add a commit on top; returns its position, from 0."""
-        stamp = self.first + 3600 * self._count
+    def commit(self, message: str, changes: Mapping[str, bytes | None], *, date: str = "") -> int:
+        """Add a commit on top; returns its position, from 0. ``date``: seconds and zone, as git has them."""
+        stamp = date or f"{self.first + 3600 * self._count} +0000"
         text = message.encode(errors="surrogateescape")
         self._count += 1
         self._stream.append(
-            b"commit refs/heads/main\nmark :%d\ncommitter %s %d +0000\ndata %d\n%s\n"
-            % (self._count, AUTHOR.encode(), stamp, len(text), text)
+            b"commit refs/heads/main\nmark :%d\ncommitter %s %s\ndata %d\n%s\n"
+            % (self._count, AUTHOR.encode(), stamp.encode(), len(text), text)
         )
         if self._count > 1:
             self._stream.append(b"from :%d\n" % (self._count - 1))
