@@ -20,9 +20,6 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
 
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from perfbisect.cells.lint import ENGINES, Checkout, lint
 from perfbisect.cells.loading import known_cells
 from perfbisect.changes.git import CommitRecord, Repository

@@ -242,26 +242,15 @@ def launch(proof: Proof) -> Outcome:
     status = proof.job("launch", "run", "./latency.yaml", "--at", proof.planted["good"])
     document = job_document(status)
     values = [row["value"] for row in document.get("launches", ())]
-    return status["exit_code"] == 0, {
-        **ending(status),
-        "values": values,
-        "versions": document.get("versions"),
-    }
+    facts = {"values": values, "versions": document.get("versions")}
+    return status["exit_code"] == 0, {**ending(status), **facts}
 
 
 def bisect(proof: Proof) -> Outcome:
     """The planted commit, and no other, is named."""
     planted = proof.planted
-    command = (
-        "bisect",
-        "./latency.yaml",
-        "--good",
-        planted["good"],
-        "--bad",
-        planted["bad"],
-        "--budget",
-        "20m",
-    )
+    ends = ("--good", planted["good"], "--bad", planted["bad"])
+    command = ("bisect", "./latency.yaml", *ends, "--budget", "20m")
     if proof.dry_run:
         return proof.plan(*command)
     status = proof.job("bisect", *command)
