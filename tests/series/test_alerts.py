@@ -82,24 +82,16 @@ def test_one_known_alert_is_recognised_once() -> None:
     assert one.id == first.id and two.id != first.id and two.new
 
 
-def test_the_way_back() -> None:
-    there = found(at=30, factor=2.0, until=32)
-    assert recovery(there) == 32
-    assert recovery(found(at=20, factor=1.3)) is None
-    half = found(at=30, factor=4.0, until=32)
-    values = [v * 1.9 if i >= 32 else v for i, v in enumerate(half.series.values)]
-    assert recovery(replace(half, series=replace(half.series, values=tuple(values)))) is None
-
-
-def test_what_is_known_of_it_now() -> None:
+def test_the_way_back_and_what_is_known_of_it_now() -> None:
     def now(finding: SeriesChange, until: int = FIRST + 39) -> str:
         (alert,) = match_alerts([finding], [PRODUCT], until=until)
+        assert (recovery(finding) is None) == (alert.now != "recovered")
         return alert.now
 
-    there = found(at=20, factor=1.3)
+    there, passed = found(at=20, factor=1.3), found(at=30, factor=2.0, until=32)
     assert now(there) == "still there"
     assert now(there, FIRST + 40) == "not measured since"
-    assert now(found(at=30, factor=2.0, until=32)) == "recovered"
+    assert (now(passed), recovery(passed)) == ("recovered", 32)
     half = found(at=30, factor=4.0, until=32)
     values = [v * 1.9 if i >= 32 else v for i, v in enumerate(half.series.values)]
     assert now(replace(half, series=replace(half.series, values=tuple(values)))) == "at another level since"

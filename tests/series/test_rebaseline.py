@@ -52,11 +52,8 @@ def test_nights_that_are_no_level_make_no_baseline(values: tuple[float, ...]) ->
     assert (none.new, none.status) == (None, "skipped"), "there is nothing to keep"
 
 
-def test_the_mean_is_plain() -> None:
+def test_the_mean_is_plain_and_too_few_nights_and_open_alerts_change_nothing() -> None:
     assert row(None, 9.0, 9.5, 10.5, 11.0).new == 10.0
-
-
-def test_too_few_nights_and_open_alerts_change_nothing() -> None:
     few, skipped = row(12.0, *WEEK[:3]), row(12.0, *WEEK, skip="alert a1 is open")
     assert (few.new, few.status, few.why) == (12.0, "too few", "3 of 7 nights, 4 needed")
     assert row(12.0, *WEEK[:4]).status == "better"

@@ -15,6 +15,7 @@ from perfbisect.model.commit_details import (
     LaterCommit,
     MeasuredCell,
     OnsetNight,
+    Phase,
     RequestPhase,
     SuspectQuestion,
 )
@@ -57,24 +58,19 @@ def test_the_place_weighs_against_the_likeliest_night() -> None:
     found = ranked(commit("a"), commit("b"), commit("c"), places=places)
     assert [weight_of(found, letter, "place") for letter in "abc"] == pytest.approx([0.25, 1.0, 0.02])
     assert [s.sha[0] for s in found.suspects] == ["b", "a", "c"]
-
-
-def test_a_commit_that_two_nights_may_have_run_first_counts_with_the_mean() -> None:
+    # A commit that two nights may have run first counts with the mean of theirs.
     both = frozenset({sha("b")})
     places = (OnsetNight("04-11", 0.2, both | {sha("a")}), OnsetNight("04-12", 0.8, both | {sha("c")}))
     found = ranked(commit("a"), commit("b"), commit("c"), places=places)
     assert [weight_of(found, letter, "place") for letter in "abc"] == pytest.approx([0.25, 0.625, 1.0])
 
 
-def test_lines_of_code_count_and_those_of_documents_do_not() -> None:
+def test_lines_and_files_of_code_count_and_those_of_documents_do_not() -> None:
     small = commit("a", files=(ChangedFile("src/x.py", 3, 2), ChangedFile("docs/x.md", 500, 0)))
     large = commit("b", files=(ChangedFile("src/y.py", 400, 10),))
     unknown = commit("c", files=(ChangedFile("src/z.py", 3, 2), ChangedFile("src/w.so")))
     found = ranked(small, large, unknown)
     assert [weight_of(found, letter, "size") for letter in "abc"] == [0.5, 2.0, 1.0]
-
-
-def test_files_of_code_count() -> None:
     wide = commit("a", files=tuple(ChangedFile(f"src/{n}.py", 10, 10) for n in range(3)))
     narrow = commit("b", files=(ChangedFile("src/x.py", 30, 30), ChangedFile("docs/x.md", 1, 1)))
     found = ranked(wide, narrow)
@@ -197,13 +193,10 @@ class TestLater:
         assert weight_of(found, "a", "mended") == 20
         assert found.attributed is None
 
-    def test_a_revert_that_did_not_help_speaks_against_it(self) -> None:
-        found = ranked(commit("a", number=7), commit("b"), later=(later("slow", body="Reverts #7"),))
-        assert p_of(found, "a") == pytest.approx(0.05 / 1.55)
-
-    def test_a_revert_that_no_night_has_run(self) -> None:
-        found = ranked(commit("a", number=7), commit("b"), later=(later("after", body="Reverts #7"),))
-        assert p_of(found, "a") == pytest.approx(5 / 6.5)
+    @pytest.mark.parametrize(("phase", "p"), [("slow", 0.05 / 1.55), ("after", 5 / 6.5)])
+    def test_a_revert_that_did_not_help_and_one_that_no_night_has_run(self, phase: Phase, p: float) -> None:
+        found = ranked(commit("a", number=7), commit("b"), later=(later(phase, body="Reverts #7"),))
+        assert p_of(found, "a") == pytest.approx(p)
 
     def test_a_commit_of_both_windows_answers_those_before_it_alone(self) -> None:
         """Not itself, not those after it; and it is not sure that the window had it."""
@@ -378,60 +371,38 @@ def answer(subject: str = "", body: str = "", *files: ChangedFile) -> str:
     return "" if found is None else f"{found[0]}: {found[1]}"
 
 
-@pytest.mark.parametrize(
-    ("subject", "body"),
-    [
-        (f'Revert "{TITLE} (#2551)" (#2716)', ""),
-        ("[Revert] take it out (#2716)", "This reverts #2551, which was slow."),
-        ("Back out the counters", "See org/repo/pull/2551"),
-        ("rolled back PR#2551 (#9)", ""),
-    ],
-)
-def test_a_revert_by_number(subject: str, body: str) -> None:
-    assert answer(subject, body) == "revert: names it by its number #2551"
-
-
-@pytest.mark.parametrize("digits", [7, 12, 40])
-def test_a_revert_by_hash(digits: int) -> None:
-    said = answer("x (#2716)", f"This reverts commit {'a' * digits}.")
-    assert said == f"revert: names it by its hash {'a' * 12}"
+NUMBER, QUOTED = "revert: names it by its number #2551", "revert: quotes its title"
 
 
 @pytest.mark.parametrize(
-    "subject",
+    ("subject", "body", "said"),
     [
-        f'Revert "{TITLE}"',
-        f'[Revert] Revert "{TITLE[:40]}… (#2716)',
-        f'Revert "{TITLE[:40]}..."',
-        f"Revert “{TITLE.upper()}” (#2716)",
-        f'[CI] Revert "{TITLE}" (#2716)',
+        (f'Revert "{TITLE} (#2551)" (#2716)', "", NUMBER),
+        ("[Revert] take it out (#2716)", "This reverts #2551, which was slow.", NUMBER),
+        ("Back out the counters", "See org/repo/pull/2551", NUMBER),
+        ("rolled back PR#2551 (#9)", "", NUMBER),
+        *(("x (#9)", f"This reverts commit {'a' * n}.", f"revert: names it by its hash {'a' * 12}")
+          for n in (7, 12, 40)),
+        (f'Revert "{TITLE}"', "", QUOTED),
+        (f'[Revert] Revert "{TITLE[:40]}… (#2716)', "", QUOTED),
+        (f'Revert "{TITLE[:40]}..."', "", QUOTED),
+        (f"Revert “{TITLE.upper()}” (#2716)", "", QUOTED),
+        (f'[CI] Revert "{TITLE}" (#2716)', "", QUOTED),
+        ("Speed up what #2551 made slow", "", "fix: names it by its number #2551"),
+        (f'Revert "{TITLE} for images"', "", ""),
+        ('Revert "[Log]…"', "", ""),
+        ('Revert "Something else altogether"', "", ""),
+        ("Revert (#2551)", "", ""),
+        ("Revert #25511", "", ""),
+        ("Revert #255", "", ""),
+        ("", "See aaaaaa for more", ""),
+        (TITLE, "", ""),
+        ("Faster again", "", ""),
     ],
-)
-def test_a_revert_by_quoted_title_also_where_a_forge_cut_it_off(subject: str) -> None:
-    assert answer(subject) == "revert: quotes its title"
-
-
-@pytest.mark.parametrize(
-    ("subject", "body"),
-    [
-        (f'Revert "{TITLE} for images"', ""),
-        ('Revert "[Log]…"', ""),
-        ('Revert "Something else altogether"', ""),
-        ("Revert (#2551)", ""),
-        ("Revert #25511", ""),
-        ("Revert #255", ""),
-        ("", "See aaaaaa for more"),
-        (TITLE, ""),
-        ("Faster again", ""),
-    ],
-)
-def test_what_names_nothing(subject: str, body: str) -> None:
-    """A longer title, a quotation too short, its own number, other numbers, too few digits, words alone."""
-    assert answer(subject, body) == ""
-
-
-def test_a_fix_names_it_and_takes_nothing_out() -> None:
-    assert answer("Speed up what #2551 made slow") == "fix: names it by its number #2551"
+)  # fmt: skip
+def test_how_a_commit_names_an_earlier_one(subject: str, body: str, said: str) -> None:
+    """Not by a longer title, a quotation too short, its own or other numbers, too few digits, words alone."""
+    assert answer(subject, body) == said
 
 
 def test_the_lines_the_other_way_round_are_a_revert_whatever_it_says() -> None:

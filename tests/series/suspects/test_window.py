@@ -45,15 +45,21 @@ def build(name: str = "1", **known: str) -> Build:
     return Build("kanban", "p", name, **known)
 
 
-def test_a_commit_that_is_said_is_the_place() -> None:
-    commits = line(0, 10, 20)
-    assert locate_build(commits, build(commit=commits.commits[1].id), at(99)) == LinePosition(1, 1)
-    assert locate_build(commits, build(commit=commits.commits[1].id[:9]), at(99)) == LinePosition(1, 1)
+SECOND = line(0, 10, 20).commits[1].id
 
 
-def test_when_the_build_was_made_says_the_commit() -> None:
-    found = locate_build(line(0, 10, 20), build(fixed=stamp(at(15))), at(19))
-    assert found == LinePosition(1, 1)
+@pytest.mark.parametrize(
+    ("known", "began"),
+    [
+        ({"commit": SECOND}, 99),
+        ({"commit": SECOND[:9]}, 99),
+        ({"fixed": stamp(at(15))}, 19),
+        ({"commit": "f" * 40, "branch": "fix"}, 17.5),
+    ],
+    ids=["its commit", "an abbreviated one", "when it was made", "of a branch, by time"],
+)
+def test_the_place_of_a_build(known: dict[str, str], began: float) -> None:
+    assert locate_build(line(0, 10, 20), build(**known), at(began)) == LinePosition(1, 1)
 
 
 def test_a_window_goes_from_the_earliest_to_the_latest() -> None:
@@ -105,10 +111,6 @@ def test_the_guilty_commit_is_in_the_window(
     found = commit_window(commits, (build("1"), at(left)), (build("2"), at(right)))
     guilty = {c.id for c in commits.commits[has + 1 : gets + 1]}
     assert guilty <= {c.id for c in found.commits}
-
-
-def test_a_branch_of_its_own_is_placed_by_time() -> None:
-    assert locate_build(line(0, 10), build(commit="f" * 40, branch="fix"), at(20)) == LinePosition(1, 1)
 
 
 def test_the_line_is_of_first_parents_by_the_day_of_the_merge(tmp_path: Path) -> None:
