@@ -28,15 +28,6 @@ from perfbisect.series.causes import (
 from perfbisect.series.findings import SeriesChange, select_alerts
 from perfbisect.series.series import CellSeries
 from tests.series.made_series import cell, noise, step
-from tests.unreadable import make_unreadable
-
-
-@pytest.fixture(autouse=True, params=["sentences", "gibberish"])
-def rendering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Causes are the same whatever the sentences about their evidence say."""
-    if request.param == "gibberish":
-        make_unreadable(monkeypatch)
-
 
 CHUNK, PLAIN, IMAGE = frozenset({"omni", "chunk"}), frozenset({"omni"}), frozenset({"image"})
 
@@ -425,11 +416,8 @@ def test_a_cell_that_was_not_measured_on_both_sides_has_no_vote() -> None:
         ),
     ],
 )
-def test_the_values_are_in_the_sentence(
-    kind: str, values: dict[str, Any], sentence: str, request: pytest.FixtureRequest
-) -> None:
-    if "gibberish" not in request.node.name:
-        assert cause_text.evidence_sentence(Evidence(kind, values)) == sentence
+def test_the_values_are_in_the_sentence(kind: str, values: dict[str, Any], sentence: str) -> None:
+    assert cause_text.evidence_sentence(Evidence(kind, values)) == sentence
 
 
 def test_every_kind_of_evidence_has_a_sentence_and_no_other() -> None:
@@ -468,4 +456,3 @@ def test_a_change_that_other_machines_do_not_show_is_none_of_the_product(
     assert cause.word == word
     kinds = {evidence.kind for evidence in cause.evidence} & {"other machines spared", "other machines moved"}
     assert kinds == ({kind} if kind else set())
-    assert all(map(cause_text.evidence_sentence, cause.evidence))
