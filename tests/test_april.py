@@ -24,11 +24,11 @@ from perfbisect.series.detect import (
     analyze_series,
     detect,
     detect_document,
+    detect_report,
 )
 from perfbisect.series.ingest import ingest
 from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.rebaseline import rebaseline
-from perfbisect.series.report import detect_report
 from perfbisect.series.series import CellSeries
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.sources.folders import RAW

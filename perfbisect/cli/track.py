@@ -393,7 +393,7 @@ def detect(since: str, fdr: float, everything: bool, state: Path | None) -> Comm
     """
     from perfbisect.common.quantities import stamp
     from perfbisect.series.detect import detect as detect_changes
-    from perfbisect.series.report import detect_report
+    from perfbisect.series.detect import detect_report
     from perfbisect.series.suspects.table import load_suspect_table
     from perfbisect.system.clock import now
 
@@ -415,8 +415,7 @@ def _state_command(
     @options.state
     @options.as_json
     def command(alert: str, reason: str, state: Path | None) -> CommandResult:
-        from perfbisect.series.detect import set_state
-        from perfbisect.series.report import state_report
+        from perfbisect.series.detect import set_state, state_report
 
         with _open_store(state) as store:
             document = set_state(store, alert, state_set, reason)

@@ -30,8 +30,8 @@ from perfbisect.report.document import (
     code,
     make_table,
 )
+from perfbisect.series.detect import size_text
 from perfbisect.series.nightly_report import RULE, issue_table
-from perfbisect.series.report import size_text
 
 _MAX_EVIDENCE = 3
 _CHANGE_ORDER: tuple[AlertChange, ...] = ("opened", "reopened", "closed", "updated")

@@ -27,10 +27,12 @@ from perfbisect.report.document import (
     make_table,
 )
 from perfbisect.series.alerts import Alert, beside_worse, leading_alert
-from perfbisect.series.detect import SeriesAnalysis, TrackDetectDocument, detect_document
-from perfbisect.series.report import (
+from perfbisect.series.detect import (
+    SeriesAnalysis,
+    TrackDetectDocument,
     change_text,
     coverage_lines,
+    detect_document,
     group_by_event,
     size_text,
     summarize_event,

@@ -10,12 +10,11 @@ from perfbisect.errors import UsageError
 from perfbisect.report.document import Items, Report
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
-from perfbisect.series.detect import analyze_series, detect, series_of_main, set_state
+from perfbisect.series.detect import analyze_series, detect, detect_report, series_of_main, set_state
 from perfbisect.series.night_table import show_nights
 from perfbisect.series.nightly_report import build_nightly_report, nightly_report
 from perfbisect.series.points import Point
 from perfbisect.series.rebaseline import rebaseline
-from perfbisect.series.report import detect_report
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.series.made_series import cell, noise, step
