@@ -111,8 +111,8 @@ def _read_new(build: SourceBuild, versions: dict[str, str]) -> _NewFiles:
     for file in build.files:
         version = f"{file.version} {build.zone}"
         if versions.get(file.place) != version:
-            text, beside = file.read()
-            yield RawFile(file.name, file.place, text, beside, build.zone, file.facts), version
+            texts = file.read(), file.commands()
+            yield RawFile(file.name, file.place, *texts, build.zone, file.facts), version
 
 
 def _store_build(store: SeriesStore, build: SourceBuild, new_files: _NewFiles) -> Counter[FileState]:

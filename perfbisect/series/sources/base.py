@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -28,14 +29,15 @@ _GZIP = b"\x1f\x8b"
 class SourceFile:
     """A file that was listed and not yet read; see :class:`RawFile`.
 
-    ``version`` changes with the content. ``read`` gives its text and that of the commands beside it.
+    ``version`` changes with the content. ``read`` gives its text, ``commands`` those beside it.
     """
 
     name: str
     place: str
     version: str
-    read: Callable[[], tuple[str, str]]
+    read: Callable[[], str]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    commands: Callable[[], str] = str
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,13 @@ def local_file(path: Path, root: Path) -> SourceFile:
     commands = path.with_suffix(COMMANDS)
     states = [path.stat(), *([commands.stat()] if commands.is_file() else [])]
     version = f"{sum(state.st_size for state in states)} {max(state.st_mtime_ns for state in states)}"
-
-    def read() -> tuple[str, str]:
-        return read_text(path), read_text(commands) if len(states) > 1 else ""
-
-    return SourceFile(_name(path.relative_to(root)), _name(path), version, read)
+    return SourceFile(
+        _name(path.relative_to(root)),
+        _name(path),
+        version,
+        partial(read_text, path),
+        commands=partial(read_text, commands) if len(states) > 1 else str,
+    )
 
 
 def _name(path: Path) -> str:

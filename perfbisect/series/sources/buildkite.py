@@ -158,12 +158,12 @@ def _file(rest: RestClient, artifact: Mapping[str, Any], job: Mapping[str, Any])
     agent = job.get("agent") or {}
     host = str(agent.get("hostname") or agent.get("name") or "")
 
-    def read() -> tuple[str, str]:
+    def read() -> str:
         try:
-            return rest.text(address), ""
+            return rest.text(address)
         except MissingResourceError:
             rest.say(f"Buildkite: {path} was removed, and is left out")
-            return "", ""
+            return ""
 
     return SourceFile(
         name=path,

@@ -349,11 +349,7 @@ def _add(files: dict[str, SourceFile], name: str, path: str, label: str, text: s
         own = f"{name}#{label}" if number == 1 else f"{name}#{label} ({number})"
         if own not in files or files[own].version == version:
             break
-    files[own] = SourceFile(own, f"{path} {own.partition('#')[2]}", version, partial(_alone, text))
-
-
-def _alone(text: str) -> tuple[str, str]:
-    return text, ""
+    files[own] = SourceFile(own, f"{path} {own.partition('#')[2]}", version, lambda: text)
 
 
 def _stored_results(text: str, day: str) -> Iterator[tuple[Build, str, str]]:

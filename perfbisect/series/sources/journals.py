@@ -61,17 +61,13 @@ class Journals:
                 continue
             is_empty = False
             version = f"{state.st_size} {state.st_mtime_ns}"
-            file = SourceFile(JOURNAL, str(path), version, partial(_texts, recorded.document))
+            file = SourceFile(JOURNAL, str(path), version, partial(json.dumps, recorded.document))
             yield SourceBuild(recorded.build, (file,))
         if is_empty:
             raise UsageError(
                 f"no job of `perfbisect run` in {place}: others measure old commits and are no nights",
                 next_step="perfbisect run CELL",
             )
-
-
-def _texts(document: Mapping[str, Any]) -> tuple[str, str]:
-    return json.dumps(document), ""
 
 
 def _journals(root: Path) -> list[Path]:

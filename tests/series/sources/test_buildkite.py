@@ -67,7 +67,7 @@ def test_a_build_comes_with_commit_branch_and_job(service: Service) -> None:
     (file,) = build.files
     assert file.name == f"{RESULTS}/{name_of()}"
     assert file.facts == {"job": "Omni Perf Test", "host": "node-6411"}
-    assert '"num_prompts": 40' in file.read()[0]
+    assert '"num_prompts": 40' in file.read()
     assert service.seen_by_storage == [None], "the token stays with the API"
 
 

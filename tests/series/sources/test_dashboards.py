@@ -58,7 +58,7 @@ def results(place: Path, **asked: Any) -> list[Point | RejectedResult]:
     assert source.name == "dashboard"
     found: list[Point | RejectedResult] = []
     for batch in source.builds(location, IngestOptions(**asked)):
-        texts = ((file, file.read()[0]) for file in batch.files)
+        texts = ((file, file.read()) for file in batch.files)
         raw = [RawFile(file.name, file.place, text, zone=batch.zone) for file, text in texts]
         points, rejected = admit_build(batch.build, raw)
         found += [*points, *rejected]

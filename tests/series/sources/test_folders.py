@@ -98,14 +98,14 @@ def test_commands_beside_a_result_are_part_of_it(tmp_path: Path) -> None:
     alone = batches(tmp_path)[0].files[0]
     path.with_suffix(".commands").write_text('{"gpu_type": "H100"}')
     both = batches(tmp_path)[0].files[0]
-    assert both.read() == (path.read_text(), '{"gpu_type": "H100"}')
+    assert (both.read(), both.commands()) == (path.read_text(), '{"gpu_type": "H100"}')
     assert both.version != alone.version
 
 
 def test_a_byte_order_mark_is_no_part_of_a_result(tmp_path: Path) -> None:
     path = tmp_path / name_of()
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(served()).encode())
-    assert json.loads(batches(tmp_path)[0].files[0].read()[0]) == served()
+    assert json.loads(batches(tmp_path)[0].files[0].read()) == served()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_our_own_runs_are_points(tmp_path: Path) -> None:
     job_of(tmp_path, "b", of, verb="bisect")
     (batch,) = batches(tmp_path)
     assert (batch.build.name, batch.build.commit, batch.build.source) == ("a", COMMIT, "journal")
-    document = json.loads(batch.files[0].read()[0])
+    document = json.loads(batch.files[0].read())
     point, *rejected = recorded_results(batch.build, document, "raw")
     assert isinstance(point, Point)
     assert (point.cell, point.workload.digest) == (of.name, of.digest)
