@@ -24,7 +24,6 @@ class Service:
     artifacts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
     moods: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    headers: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     seen_by_storage: list[str | None] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
@@ -125,9 +124,7 @@ class _Handler(loopback.Handler):
 
     def _answer(self, status: int, document: object, headers: dict[str, str] | None = None) -> None:
         kind = {"Content-Type": "application/json"}
-        self.answer(
-            status, json.dumps(document).encode(), {**self.service.headers, **(headers or {}), **kind}
-        )
+        self.answer(status, json.dumps(document).encode(), {**(headers or {}), **kind})
 
 
 class _Storage(loopback.Handler):

@@ -217,22 +217,24 @@ def test_an_unknown_branch_is_not_known_to_be_main(branch: str, of_main: bool | 
     assert Build("kanban", "p", "1", branch=branch).of_main is of_main
 
 
-def points_on(*kinds: str) -> list[Point]:
-    (series,) = cell({"e2el:median": noise(7, len(kinds))})
+def points_at(*places: tuple[str, str, str]) -> list[Point]:
+    """Points of kinds of machine, of machines of a fleet, and of hosts."""
+    (series,) = cell({"e2el:median": noise(7, len(places))})
     return [
-        replace(point, covariates={**point.covariates, "hardware": kind} if kind else {})
-        for point, kind in zip(series.points, kinds, strict=True)
+        replace(point, covariates={"hardware": kind, "machine": machine, "host": host})
+        for point, (kind, machine, host) in zip(series.points, places, strict=True)
     ]
 
 
-def test_one_kind_of_machine_is_one_series_with_points_of_unknown_machines() -> None:
-    points = points_on("", "H100", "", "H100")
-    assert list(machine_series(points)) == [(points[0].cell, tuple(points))]
-    assert [name for name, _ in machine_series(points_on("", ""))] == [points[0].cell]
-    assert list(machine_series([])) == []
+def points_on(*kinds: str) -> list[Point]:
+    return points_at(*((kind, "", "") for kind in kinds))
 
 
 def test_the_first_kind_keeps_the_name_and_points_of_unknown_machines() -> None:
+    for kinds in (("", "H100", "", "H100"), ("", "")):
+        points = points_on(*kinds)
+        assert list(machine_series(points)) == [(points[0].cell, tuple(points))]
+    assert list(machine_series([])) == []
     points = points_on("", "H100", "A100", "H100", "A100")
     series = dict(machine_series(points[::-1]))
     name = points[0].cell
@@ -275,15 +277,6 @@ def test_one_kind_of_machine_starts_nothing() -> None:
     assert list(machine_series_starts(points_on("", "H100", "", "H100"))) == []
     (other,) = (replace(p, workload=replace(p.workload, test="another")) for p in points_on("A100"))
     assert list(machine_series_starts([*points_on("H100"), other])) == [], "each cell has its own machine"
-
-
-def points_at(*places: tuple[str, str, str]) -> list[Point]:
-    """Points of kinds of machine, of machines of a fleet, and of hosts."""
-    (series,) = cell({"e2el:median": noise(7, len(places))})
-    return [
-        replace(point, covariates={"hardware": kind, "machine": machine, "host": host})
-        for point, (kind, machine, host) in zip(series.points, places, strict=True)
-    ]
 
 
 BOX1, BOX2, HERE = ("H200", "box1", "h1"), ("H200", "box2", "h2"), ("H200", "", "h1")

@@ -132,14 +132,6 @@ def test_of_most_files_of_the_engine_something_is_known() -> None:
     assert of_omni - reached == set(), "rows that later ones hide"
 
 
-def written(tmp_path: Path, change: str, replaced: str) -> Path:
-    text = SHIPPED.read_text()
-    assert change in text
-    path = tmp_path / "suspects.yaml"
-    path.write_text(text.replace(change, replaced))
-    return path
-
-
 @pytest.mark.parametrize(
     ("change", "replaced", "said"),
     [
@@ -158,7 +150,9 @@ def written(tmp_path: Path, change: str, replaced: str) -> Path:
     ],
 )
 def test_a_wrong_table_says_where(tmp_path: Path, change: str, replaced: str, said: str) -> None:
-    path = written(tmp_path, change, replaced)
+    text, path = SHIPPED.read_text(), tmp_path / "suspects.yaml"
+    assert change in text
+    path.write_text(text.replace(change, replaced))
     with pytest.raises(LocatedError) as raised:
         load_suspect_table(path)
     assert said in str(raised.value)
