@@ -104,6 +104,8 @@ class Site(ABC):
     """``folder``: of everything; its path is short, for the paths of sockets."""
 
     name: str
+    is_shared = False
+    """Whether its machines share the folder of the bundles."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.homes = folder, folder / "homes"
@@ -137,7 +139,8 @@ class Site(ABC):
         """End the daemons and all that they started."""
 
     def bundle(self, machine: str, token: str) -> Path:
-        return self.homes / machine / "perfbisect" / "bundles" / token
+        folder = self.folder / "shared" if self.is_shared else self.homes / machine / "perfbisect"
+        return folder / "bundles" / token
 
     def run_folder(self, token: str) -> Path:
         """The agent's own folder of a bundle, on whichever machine."""
@@ -341,6 +344,7 @@ class SlurmSite(Site):
     """A cluster of two nodes with its own munge; the nodes share the folder of the bundles."""
 
     name = "slurm"
+    is_shared = True
 
     def make(self) -> None:
         super().make()
@@ -369,10 +373,6 @@ class SlurmSite(Site):
             slurm_hosts, SlurmOptions(), str(self.folder / "shared"), (str(self.folder / "agent"),)
         )
         return FolderFleet("slurm", cache(nodes))
-
-    def bundle(self, machine: str, token: str) -> Path:
-        del machine
-        return self.folder / "shared" / "bundles" / token
 
     def start(self) -> None:
         self._conf.start()
@@ -459,6 +459,7 @@ class RaySite(Site):
     """A cluster of two nodes on the loopback; they share the folder of the bundles."""
 
     name = "ray"
+    is_shared = True
 
     def make(self) -> None:
         super().make()
@@ -479,10 +480,6 @@ class RaySite(Site):
         options = RayOptions(str(self.folder / "shared"), str(self.folder / "agent"), "cpu")
         self.cluster = RayCluster((self.folder / "address").read_text(), options)
         return FolderFleet("ray", self.cluster.hosts)
-
-    def bundle(self, machine: str, token: str) -> Path:
-        del machine
-        return self.folder / "shared" / "bundles" / token
 
     def start(self) -> None:
         self._variables.start()
