@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,8 @@ from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
 from tests.changes.repositories import commit, everything, git
 from tests.cli.test_interrupts import START, Bench
-from tests.fakes.history import ENGINE, PretendHistory, make_history
+from tests.fakes.history import CALM, MEASURED_WITH, PretendHistory, make_history
 from tests.jobs.test_kill9 import CELL, marked
-
-PACE = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
 
 DIES_BEFORE_THE_RECORD = (
     "import os; from perfbisect.jobs.journal import Journal; real = Journal.append\n"
@@ -31,7 +28,7 @@ DIES_BEFORE_THE_RECORD = (
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> PretendHistory:
     """Four commits on main, of which the third is slow, and a release beside them."""
-    made = make_history(tmp_path_factory.mktemp("h") / "repo", commits=4, slow=2, factor=2.5, pace=PACE)
+    made = make_history(tmp_path_factory.mktemp("h") / "repo", commits=4, slow=2, factor=2.5, pace=CALM)
     git(made.path, "checkout", "--quiet", "-b", "release", made.commits[0])
     init = (made.path / "vllm" / "__init__.py").read_text()
     commit(made.path, "Release", **{"vllm/__init__.py": init + "\n# Released.\n"})
@@ -92,12 +89,7 @@ def test_a_second_user_can_wait_for_the_first(tmp_path: Path, history: PretendHi
     job = bench.wait_for("launched", first)
     second = bench.start(
         *("run", str(CELL), "--at", history.good, "--repo", str(history.path), "--wait", "10m", "--json"),
-        *(
-            "--env",
-            f"overlay:{sys.executable},base=any",
-            "--client",
-            f"existing:{sys.executable},path={ENGINE}",
-        ),
+        *MEASURED_WITH,
     )
     assert second.stderr is not None
     while "waits: " not in (line := second.stderr.readline()):

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfbisect.cli.app import git_exit_code, run
+from perfbisect.cli.app import git_exit_code
 from perfbisect.commands import checks
-from tests.fakes.history import ENGINE, PretendHistory, make_history
+from tests.command_line import type_command
+from tests.fakes.history import CALM, ENVIRONMENT, MEASURED_WITH, PretendHistory, make_history
 from tests.jobs.test_kill9 import CELL
 
 STEP = ["check", "cell", "--git-bisect"]
-PACE = {"STEP_MS": 2.0, "LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
+PACE = {"STEP_MS": 2.0, **CALM}
 
 
 @pytest.mark.parametrize(
@@ -41,27 +42,19 @@ def test_nothing_but_a_verdict_is_good_or_bad(code: int, told: int) -> None:
         ([], "no git bisect is under way"),
     ],
 )
-def test_git_stops_where_there_is_no_answer(
-    more: list[str],
-    why: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    history = make_history(tmp_path / "repo", commits=2, slow=None)
-    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
-    here = ["--repo", str(history.path), "--env", f"overlay:{sys.executable},base=any"]
-    assert run(["check", str(CELL), "--git-bisect", *here, *more]) == 128
-    assert why in capsys.readouterr().err
+def test_git_stops_where_there_is_no_answer(more: list[str], why: str, home: Path) -> None:
+    history = make_history(home / "repo", commits=2, slow=None)
+    here = ["--repo", str(history.path), "--env", ENVIRONMENT]
+    outcome = type_command(["check", str(CELL), "--git-bisect", *here, *more])
+    assert outcome.code == 128
+    assert why in outcome.err
 
 
-def test_who_wants_to_leave_leaves_git_behind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_wants_to_leave_leaves_git_behind() -> None:
     """The first step measures two jobs, the ends and the commit: none of them is left alone."""
-    assert run([*STEP, "--detach"]) == 128
-    assert "nohup git bisect run" in capsys.readouterr().err
-    assert run([*STEP, "--dry-run"]) == 128
-    assert "without --dry-run" in capsys.readouterr().err
+    for option, advice in (("--detach", "nohup git bisect run"), ("--dry-run", "without --dry-run")):
+        outcome = type_command([*STEP, option])
+        assert outcome.code == 128 and advice in outcome.err
 
 
 def git(
@@ -87,8 +80,7 @@ def step(*more: str) -> tuple[str, ...]:
     """What git runs for every commit."""
     return (
         *(sys.executable, "-c", "from perfbisect.cli import main; main()"),
-        *("check", str(CELL), "--git-bisect", "--env", f"overlay:{sys.executable},base=any"),
-        *("--client", f"existing:{sys.executable},path={ENGINE}", "--quiet", *more),
+        *("check", str(CELL), "--git-bisect", *MEASURED_WITH, "--quiet", *more),
     )
 
 
@@ -118,17 +110,12 @@ def test_git_finds_the_commit_and_skips_the_broken_one(tmp_path: Path) -> None:
     [("same", "not worse than its good end"), ("inconclusive", "good and bad end is inconclusive")],
 )
 def test_ends_that_do_not_differ_stop_git(
-    word: str,
-    why: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    word: str, why: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    history = make_history(tmp_path / "repo", commits=4, slow=None)
+    history = make_history(home / "repo", commits=4, slow=None)
     git(history, "bisect", "start", history.bad, history.good)
-    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
     told = SimpleNamespace(headline=word, summary=("they are what they are.",))
     monkeypatch.setattr(checks, "measure", lambda *_: told)
-    assert run([*step()[3:], "--repo", str(history.path)]) == 128
-    assert why in capsys.readouterr().err
+    outcome = type_command([*step()[3:], "--repo", str(history.path)])
+    assert outcome.code == 128
+    assert why in outcome.err

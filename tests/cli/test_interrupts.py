@@ -14,7 +14,7 @@ import pytest
 
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
-from tests.fakes.history import ENGINE, PretendHistory, make_history
+from tests.fakes.history import CALM, MEASURED_WITH, PretendHistory, make_history
 from tests.jobs.test_kill9 import CELL, marked
 
 START = "from perfbisect.cli import main; main()"
@@ -49,8 +49,7 @@ class Bench:
         return self.start(
             *("bisect", str(CELL), "--repo", str(self.history.path)),
             *("--good", self.history.good, "--bad", self.history.bad),  # a later option of the same name wins
-            *("--env", f"overlay:{sys.executable},base=any"),
-            *("--client", f"existing:{sys.executable},path={ENGINE}", *more),
+            *(*MEASURED_WITH, *more),
             code=code,
         )
 
@@ -66,8 +65,7 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> PretendHistory:
-    pace = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
-    return make_history(tmp_path_factory.mktemp("h") / "repo", commits=3, slow=2, factor=2.5, pace=pace)
+    return make_history(tmp_path_factory.mktemp("h") / "repo", commits=3, slow=2, factor=2.5, pace=CALM)
 
 
 @pytest.fixture

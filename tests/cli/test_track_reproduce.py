@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from tests.command_line import type_command, type_json
-from tests.fakes.history import ENGINE, make_history
+from tests.fakes.history import CALM, MEASURED_WITH, make_history
 from tests.jobs.test_kill9 import CELL
 from tests.series.made import name_of, served, write
 from tests.series.made_series import noise, step
 
 NIGHTS, AT = 20, 12
-PACE = {"STEP_MS": 2.0, "LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
+PACE = {"STEP_MS": 2.0, **CALM}
 
 
 def test_the_step_of_the_nights_is_measured_here(home: Path) -> None:
@@ -28,8 +27,7 @@ def test_the_step_of_the_nights_is_measured_here(home: Path) -> None:
     assert type_command(["track", "ingest", str(home / "nights"), "--zone", "UTC"]).code == 0
     assert type_command(["track", "detect"]).code == 0
     words = ["track", "reproduce", "20260113-product", "--repo", str(history.path), "--cell", str(CELL)]
-    words += ["--json", "--metric", "tpot", "--env", f"overlay:{sys.executable},base=any"]
-    words += ["--client", f"existing:{sys.executable},path={ENGINE}", "--blocks", "1"]
+    words += ["--json", "--metric", "tpot", *MEASURED_WITH, "--blocks", "1"]
     told = type_command(words)
     assert told.code == 3, told
     document = json.loads(told.out)

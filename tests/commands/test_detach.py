@@ -6,17 +6,16 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from perfbisect.cli.app import run as cli
 from perfbisect.jobs.folders import Job, Jobs
 from tests.cli.test_interrupts import Bench
-from tests.fakes.history import ENGINE, PretendHistory, make_history
+from tests.command_line import type_json
+from tests.fakes.history import ENVIRONMENT, MEASURED_WITH, PretendHistory, make_history
 from tests.jobs.test_kill9 import CELL, marked
 from tests.system.stand_ins import until
 
@@ -47,34 +46,23 @@ def said(bench: Bench, *typed: str, code: int = 0) -> dict[str, Any]:
     return document
 
 
-def asked(capsys: pytest.CaptureFixture[str], *typed: str) -> dict[str, Any]:
-    """The same of a verb that starts nothing, in this process."""
-    assert cli([*typed, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert isinstance(document, dict)
-    return document
-
-
 def run(bench: Bench, *more: str, code: int = 0) -> dict[str, Any]:
     return said(
         bench,
         *("run", str(CELL), "--at", bench.history.good, "--repo", str(bench.history.path)),
-        *("--env", f"overlay:{sys.executable},base=any"),
-        *("--client", f"existing:{sys.executable},path={ENGINE}", *more),
+        *(*MEASURED_WITH, *more),
         code=code,
     )
 
 
-def test_a_job_goes_on_without_the_shell_that_began_it(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_goes_on_without_the_shell_that_began_it(bench: Bench) -> None:
     left = run(bench, "--detach")
     assert left["schema"] == "perfbisect.detached/1"
     with contextlib.suppress(ProcessLookupError):  # it has ended already
         assert os.getsid(left["pid"]) == left["pid"], "a hangup of our terminal must not reach it"
     program, *poll = left["poll"].split()
     assert (program, poll[:2]) == ("perfbisect", ["status", left["job"]])
-    status = asked(capsys, *poll[:-1])
+    status = type_json(*poll[:-1])
     assert (status["state"], status["exit_code"], status["error"]) == ("finished", 0, None)
     assert [launch["outcome"] for launch in status["last"]] == ["measured"]
     assert json.loads(Path(status["result"]).read_text())["job"] == left["job"]
@@ -98,9 +86,9 @@ def over(pid: int) -> bool:
         return True
 
 
-def test_a_detached_job_is_watched_and_stopped(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_detached_job_is_watched_and_stopped(bench: Bench) -> None:
     left = run(bench, *LONG, "--detach")
-    status = asked(capsys, "status", "--wait", "--timeout", "0.01m")
+    status = type_json("status", "--wait", "--timeout", "0.01m")
     assert (status["job"], status["state"], status["pid"]) == (left["job"], "running", left["pid"])
     assert (status["exit_code"], status["log"]) == (None, left["log"])
     assert status["next"] == f"perfbisect status {left['job']} --wait"
@@ -108,28 +96,26 @@ def test_a_detached_job_is_watched_and_stopped(bench: Bench, capsys: pytest.Capt
 
     def says() -> bool:
         """What the launch does now: for a moment none runs."""
-        doing[:] = [launch["doing"] for launch in asked(capsys, "status", left["job"])["running"]]
+        doing[:] = [launch["doing"] for launch in type_json("status", left["job"])["running"]]
         return any(doing)
 
     until(says)
     assert doing[0] in ("starting", "discarded run", "run 1", "stopping", "stopped")
-    stopped = asked(capsys, "stop", left["job"], "--wait")
+    stopped = type_json("stop", left["job"], "--wait")
     assert (stopped["asked"], stopped["pid"], stopped["ended"]) == (True, left["pid"], True)
     until(lambda: over(left["pid"]))
     assert marked(bench.state) == []
-    status = asked(capsys, "status", left["job"])
+    status = type_json("status", left["job"])
     assert (status["state"], status["exit_code"]) == ("unfinished", 130)
     assert (status["error"]["kind"], status["error"]["exit_code"]) == ("Interrupted", 130)
     assert status["next"] == stopped["next"] == f"perfbisect resume {left['job']}"
-    assert asked(capsys, "stop", left["job"])["asked"] is False
+    assert type_json("stop", left["job"])["asked"] is False
 
 
-def test_a_killed_one_is_unfinished_and_is_resumed_once(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_one_is_unfinished_and_is_resumed_once(bench: Bench) -> None:
     left = run(bench, *LONG, "--detach")
     os.kill(left["pid"], signal.SIGKILL)
-    status = asked(capsys, "status", left["job"], "--wait")
+    status = type_json("status", left["job"], "--wait")
     assert (status["state"], status["pid"]) == ("unfinished", None)
     assert (status["exit_code"], status["error"]) == (None, None), "it could not say how it ended"
     assert status["next"] == f"perfbisect resume {left['job']}"
@@ -138,29 +124,27 @@ def test_a_killed_one_is_unfinished_and_is_resumed_once(
     refused = said(bench, "resume", left["job"], "--detach", code=5)
     assert refused["kind"] == "MachineError"
     assert f"process {again['pid']}" in refused["error"]
-    assert asked(capsys, "status", left["job"])["pid"] == again["pid"], "the refusal left it alone"
-    assert asked(capsys, "stop", left["job"], "--wait")["ended"]
+    assert type_json("status", left["job"])["pid"] == again["pid"], "the refusal left it alone"
+    assert type_json("stop", left["job"], "--wait")["ended"]
     assert marked(bench.state) == []
 
 
-def test_a_job_that_waits_for_the_machine_is_seen_and_stopped(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_that_waits_for_the_machine_is_seen_and_stopped(bench: Bench) -> None:
     first = run(bench, *LONG, "--detach")
     second = run(bench, "--detach", "--wait", "10m")
     assert second["job"] != first["job"]
-    status = asked(capsys, "status", second["job"])
+    status = type_json("status", second["job"])
     assert (status["state"], status["launched"], status["running"]) == ("running", 0, [])
     assert status["expected"]["at"] is None
     for job in (second, first):
-        assert asked(capsys, "stop", job["job"], "--wait")["ended"]
+        assert type_json("stop", job["job"], "--wait")["ended"]
     assert "waits: " in Path(second["log"]).read_text()
     assert Job(Path(second["folder"])).finished is False
 
 
 def test_a_dry_run_is_left_to_nobody(bench: Bench) -> None:
     ends = ("--good", bench.history.good, "--bad", bench.history.bad, "--repo", str(bench.history.path))
-    plan = said(bench, "bisect", str(CELL), *ends, "--env", f"overlay:{sys.executable},base=any", "--dry-run",
+    plan = said(bench, "bisect", str(CELL), *ends, "--env", ENVIRONMENT, "--dry-run",
                 "--detach")  # fmt: skip
     assert plan["schema"] == "perfbisect.plan/2"
     assert Jobs(bench.state).all() == ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ from typing import Any
 import pytest
 
 from perfbisect.serving.server import Server
-from tests.command_line import isolate, type_command
-from tests.fakes.history import ENGINE, PretendHistory, make_history
+from tests.command_line import isolate, type_command, type_json
+from tests.fakes.history import CALM, MEASURED_WITH, PretendHistory, make_history
 
 CELL = str(Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml")
-CALM = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
 
 pytestmark = pytest.mark.slow
 
@@ -28,16 +26,13 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendHistory:
 
 
 def types(*words: str) -> Mapping[str, Any]:
-    outcome = type_command([*words, "--json"])
-    document: Mapping[str, Any] = json.loads(outcome.out)
-    assert "error" not in document, outcome
+    document: Mapping[str, Any] = json.loads(type_command([*words, "--json"]).out)
+    assert "error" not in document, document
     return document
 
 
 def measured(history: PretendHistory, verb: str, *words: str) -> Mapping[str, Any]:
-    client = ("--client", f"existing:{sys.executable},path={ENGINE}")
-    where = ("--repo", str(history.path), "--env", f"overlay:{sys.executable},base=any", *client)
-    return types(verb, CELL, *where, *words)
+    return types(verb, CELL, "--repo", str(history.path), *MEASURED_WITH, *words)
 
 
 def moved(document: Mapping[str, Any], kind: str = "time") -> Sequence[str]:
@@ -86,9 +81,8 @@ def test_without_counters_there_is_no_section(
     explained = types("explain", compared["job"])
     assert (explained["phases"], explained["summary"]) == (None, [])
     assert any("without counters" in note for note in explained["notes"])
-    refused = type_command(["explain", compared["job"], "--hunks", "--dry-run", "--json"])
-    assert (refused.code, json.loads(refused.out)["kind"]) == (2, "UsageError")
-    assert "compares no commit with its parent" in json.loads(refused.out)["error"]
+    refused = type_json("explain", compared["job"], "--hunks", "--dry-run", code=2)
+    assert "compares no commit with its parent" in refused["error"]
 
 
 def test_a_dry_run_has_the_price_of_a_profile_and_of_a_search(history: PretendHistory) -> None:
@@ -119,15 +113,10 @@ def test_options_that_do_not_go_together_start_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Sequence[str], option: str
 ) -> None:
     isolate(tmp_path, monkeypatch)
-    outcome = type_command(["explain", *words, "--json"])
-    document = json.loads(outcome.out)
-    assert (outcome.code, document["kind"]) == (2, "UsageError")
+    document = type_json("explain", *words, code=2)
     assert document["error"].startswith(f"{option} goes ")
 
 
 def test_a_run_has_no_two_sides(history: PretendHistory) -> None:
     run = measured(history, "run", "--at", history.good, "--launches", "1")
-    outcome = type_command(["explain", run["job"], "--json"])
-    document = json.loads(outcome.out)
-    assert (outcome.code, document["kind"]) == (2, "UsageError")
-    assert "no two sides" in document["error"]
+    assert "no two sides" in type_json("explain", run["job"], code=2)["error"]

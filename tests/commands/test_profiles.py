@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,56 +13,48 @@ from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import UsageError
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.explain.sides import measured_sides
-from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.measure import profiling
 from perfbisect.measure.profiling import ProfileLimits
 from tests.command_line import isolate, type_command
-from tests.fakes.history import ENGINE, PretendHistory, make_history
-from tests.fixtures.jobs import SETTING, MakePlan, NewJob, new_job, plan_for
-from tests.jobs.world import Watch, World, history, verdict
+from tests.fakes.history import CALM, MEASURED_WITH, PretendHistory, make_history
+from tests.fixtures.jobs import SETTING, MakePlan, Start
+from tests.jobs.world import World, history
 from tests.measure.test_profiling import py_spy
 
-__all__ = ["new_job", "plan_for"]
-
 CELL = str(Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml")
-CALM = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
 
 
-def bisected(plan_for: MakePlan, new_job: NewJob, world: World) -> Job:
-    watch = Watch()
-    job = new_job(plan_for(world), watch, world)
-    verdict(job, watch, world)
-    return job
-
-
-def test_a_bisection_has_its_culprit_and_the_change_before_it(plan_for: MakePlan, new_job: NewJob) -> None:
+def test_a_bisection_has_its_culprit_and_the_change_before_it(start: Start) -> None:
     world = World(history(6).changes, slow=4, factor=1.5)
-    job = bisected(plan_for, new_job, world)
-    sides = measured_sides(job, read(job.journal).events)
+    begun = start(world)
+    begun.run()
+    sides = measured_sides(begun.job, begun.events)
     assert (sides.a.change, sides.b.change) == (world.changes[3], world.changes[4])
     assert sides.is_slower
 
 
-def test_a_bisection_without_a_culprit_has_none(plan_for: MakePlan, new_job: NewJob) -> None:
-    job = bisected(plan_for, new_job, World(history(6).changes, slow=None))
+def test_a_bisection_without_a_culprit_has_none(start: Start) -> None:
+    begun = start(World(history(6).changes, slow=None))
+    begun.run()
     with pytest.raises(UsageError, match="names no single culprit") as caught:
-        measured_sides(job, read(job.journal).events)
-    assert caught.value.next_step == f"perfbisect report {job.id}"
+        measured_sides(begun.job, begun.events)
+    assert caught.value.next_step == f"perfbisect report {begun.job.id}"
 
 
 def test_a_job_that_a_fleet_measured_is_refused(
-    plan_for: MakePlan, new_job: NewJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan_for: MakePlan, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, watch = World(history(6).changes, slow=4, factor=1.5), Watch()
+    world = World(history(6).changes, slow=4, factor=1.5)
     setting = SETTING.model_copy(update={"fleet": "ssh:hosts.yaml"})
-    job = new_job(plan_for(world).model_copy(update={"setting": setting}), watch, world)
-    assert verdict(job, watch, world).culprit is not None
+    begun = start(world, plan=plan_for(world).model_copy(update={"setting": setting}))
+    assert begun.run().culprit is not None
     isolate(tmp_path, monkeypatch)
     (tmp_path / "state").mkdir(exist_ok=True)
     (tmp_path / "jobs").rename(tmp_path / "state" / "jobs")
     for words in (("--profile",), ("--profile", "--dry-run")):
-        outcome = type_command(["explain", job.id, *words])
+        outcome = type_command(["explain", begun.job.id, *words])
         assert outcome.code == 2 and outcome.out == ""
         assert "measures on a fleet" in outcome.err
         assert "next:  compare the two changes on this machine, and explain that job" in outcome.err
@@ -87,8 +78,7 @@ def test_the_sides_of_a_comparison_are_profiled(pretend: PretendHistory, tmp_pat
     compared = type_command(
         [
             *("compare", CELL, "--repo", str(pretend.path), "--a", pretend.good, "--b", pretend.bad),
-            *("--blocks", "2", "--env", f"overlay:{sys.executable},base=any"),
-            *("--client", f"existing:{sys.executable},path={ENGINE}", "--quiet"),
+            *("--blocks", "2", *MEASURED_WITH, "--quiet"),
         ]
     )
     assert "regression" in compared.out

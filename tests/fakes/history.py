@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,14 @@ from tests.fakes.gitwriter import HistoryWriter
 
 ENGINE = Path(__file__).parent / "engine"
 """Put this on PYTHONPATH, and ``vllm`` is the pretend engine."""
+
+ENVIRONMENT = f"overlay:{sys.executable},base=any"
+CLIENT = f"existing:{sys.executable},path={ENGINE}"
+MEASURED_WITH = ("--env", ENVIRONMENT, "--client", CLIENT)
+"""What a command measures the pretend engine with."""
+
+CALM = {"LAUNCH_SD": 0.005, "RUN_SD": 0.005, "OUTLIER_PROBABILITY": 0.0}
+"""Noise in which no search goes wrong by chance."""
 
 HOSTILE_SUBJECT = (
     "Tidy \x1b[31mlogs\x1b[0m\x1b]0;owned\x07 \x9b2J\r| `code` <b>bold</b> [link](x) \u202egnp.exe"
