@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import Verbs
+from perfbisect.commands.options import PATH, Verbs
 from perfbisect.commands.output import CommandResult
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ def agent() -> None:
 
 
 @agent.command(short_help="Make the launches of a bundle.")
-@click.argument("request", type=click.Path(path_type=Path))
+@click.argument("request", type=PATH)
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     help="Folder of this bundle: journal, attempts, heartbeat, manifest.",
 )
@@ -50,7 +50,7 @@ def run(request: Path, folder: Path) -> CommandResult:
 
 
 @agent.command(short_help="Build the environment of a change.")
-@click.argument("request", type=click.Path(path_type=Path))
+@click.argument("request", type=PATH)
 @options.as_json
 def build(request: Path) -> CommandResult:
     """Build the environment that REQUEST asks for, as JSON, into the cache of this machine.
@@ -96,7 +96,7 @@ def look(workspace: Workspace, gpus: int, workers: int | None, checks: bool) -> 
 @click.option("--fleet", metavar="SPEC", required=True, help="The machines: ssh:hosts.yaml or ray:ADDRESS.")
 @click.option(
     "--wheels",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder with wheels of all dependencies, for machines without a package index.",
 )
 @options.in_workspace()

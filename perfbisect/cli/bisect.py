@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfbisect.commands import options
+from perfbisect.commands.options import PATH
 from perfbisect.commands.output import CommandResult
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--all-steps", is_flag=True, help="Name every step of the range.")
 @click.option(
-    "--weights",
-    type=click.Path(path_type=Path),
-    help="File of path globs with factors: where the change is likelier to be.",
+    "--weights", type=PATH, help="File of path globs with factors: where the change is likelier to be."
 )
 @click.option("--confirm-revert", is_flag=True, help="Then measure BAD against BAD without the culprit.")
 @options.min_effect

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import Verbs
+from perfbisect.commands.options import PATH, Verbs
 from perfbisect.commands.output import CommandResult
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ def cells() -> None:
 
 @cells.command(short_help="Which cell a bench command or a result file is of.")
 @click.argument("text")
-@click.option(
-    "--among", type=click.Path(path_type=Path), multiple=True, help="Cell files or folders besides."
-)
+@click.option("--among", type=PATH, multiple=True, help="Cell files or folders besides.")
 @options.as_json
 def match(text: str, among: tuple[Path, ...]) -> CommandResult:
     """Find the cell that TEXT describes: the name of a result file, or the commands of a report or a pull
@@ -92,8 +90,8 @@ def lint(
 
 
 @cells.command("import", short_help="Make cell files of nightly performance specifications.")
-@click.argument("specs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="SPEC...")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder for the cells.")
+@click.argument("specs", nargs=-1, required=True, type=PATH, metavar="SPEC...")
+@click.option("-o", "--output", required=True, type=PATH, help="Folder for the cells.")
 @click.option(
     "--at", "at", metavar="REV", help="Read the SPECs as they are at this commit of the repository."
 )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import MINUTES, PERCENT
+from perfbisect.commands.options import MINUTES, PATH, PERCENT
 from perfbisect.commands.output import CommandResult
 
 if TYPE_CHECKING:
@@ -104,9 +103,7 @@ def compare(workspace: Workspace, sweep: bool, **typed: Any) -> CommandResult:
 @click.option("--against", metavar="REV|baseline", help="A revision, measured in turn, or --baseline.")
 @click.option("--max-regression", type=PERCENT, metavar="PERCENT", help="By how much it may be worse: 5%.")
 @click.option("--baseline", metavar="FILE|JOB", help="Launches of before: of --save-baseline, run or check.")
-@click.option(
-    "--save-baseline", type=click.Path(path_type=Path), help="Measure the commit and write a baseline."
-)
+@click.option("--save-baseline", type=PATH, help="Measure the commit and write a baseline.")
 @click.option("--good-value", type=float, metavar="V", help="Level of a good commit, in the metric's unit.")
 @click.option("--bad-value", type=float, metavar="V", help="Level of a bad one: the line is in the middle.")
 @click.option("--git-bisect", is_flag=True, help="Answer git bisect run: 0 good, 1 bad, 125 skip, 128 stop.")

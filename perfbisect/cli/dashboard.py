@@ -8,7 +8,7 @@ import click
 
 from perfbisect.cli.track import FDR
 from perfbisect.commands import options
-from perfbisect.commands.options import Verbs
+from perfbisect.commands.options import PATH, Verbs
 from perfbisect.commands.output import CommandResult
 
 
@@ -35,12 +35,7 @@ def dashboard() -> None:
 @options.state
 @options.as_json
 def build(
-    out: Path,
-    title: str,
-    commit_url: str,
-    repo: Path | None,
-    fdr: float,
-    state: Path | None,
+    out: Path, title: str, commit_url: str, repo: Path | None, fdr: float, state: Path | None
 ) -> CommandResult:
     """Write the site of the stored series, their alerts, and the bisections in the state folder.
 
@@ -94,7 +89,7 @@ def build(
 
 
 @dashboard.command("open", short_help="Open a site in the browser.")
-@click.argument("folder", type=click.Path(path_type=Path), default="site")
+@click.argument("folder", type=PATH, default="site")
 @options.as_json
 def open_site(folder: Path) -> CommandResult:
     """Open the site in FOLDER in the browser.  [default: site]

@@ -105,12 +105,7 @@ def list_verb(workspace: Workspace) -> CommandResult:
 @options.constraints
 @options.exclude_newer
 @options.as_json
-def build(
-    workspace: Workspace,
-    at: str,
-    env: str | None,
-    **pinned: Any,
-) -> CommandResult:
+def build(workspace: Workspace, at: str, env: str | None, **pinned: Any) -> CommandResult:
     """Build the environment of one change, or find it built, and check that its engine is that change.
 
     \b

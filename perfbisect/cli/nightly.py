@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from perfbisect.commands import options
+from perfbisect.commands.options import PATH, MeasureOptions
 from perfbisect.commands.output import CommandResult, print_output
 
 
 @click.command(short_help="Measure every night, report changes, find the commit.")
-@click.argument("config", type=click.Path(path_type=Path), required=False)
+@click.argument("config", type=PATH, required=False)
 @click.option("--init", is_flag=True, help="Write CONFIG (nightly.yaml) for this repository, with comments.")
-@click.option(
-    "--repo", type=click.Path(path_type=Path), help="With --init: the repository.  [default: the current one]"
-)
+@click.option("--repo", type=PATH, help="With --init: the repository.  [default: the current one]")
 @click.option("--dry-run", is_flag=True, help="Show what would be measured, in which order; start nothing.")
 @options.state
 @options.verbose
 @options.quiet
 @options.full
 @options.json_flag
-def nightly(
-    config: Path | None,
-    init: bool,
-    repo: Path | None,
-    dry_run: bool,
-    state: Path | None,
-    verbose: bool,
-    quiet: bool,
-    full: bool,
-    as_json: bool,
-) -> int:
+def nightly(config: Path | None, init: bool, repo: Path | None, dry_run: bool, **working: Any) -> int:
     """Measure the cells of CONFIG at the head of its branch and report changes since earlier nights.
 
     Cells already measured at this commit are skipped; the shortest that fit the budget run, in a random order
@@ -48,25 +38,24 @@ def nightly(
     Exit code: of the worst finding: 130 interrupted, 2 wrong cell or setting, 3 new regression, 5 a cell or a
     step failed, 1 internal error, 4 a bisection is unsettled, 0 nothing new.
     """
-    from perfbisect.commands.options import MeasureOptions
     from perfbisect.errors import UsageError
     from perfbisect.nightly.measure import build_context, run_nightly
     from perfbisect.nightly.report import night_report
     from perfbisect.report.terminal import report_lines
 
+    typed = MeasureOptions(**working)
     if init:
         from perfbisect.setup.templates import write_nightly
 
         written = write_nightly(config, repo or Path.cwd())
         lines = [f"wrote {written.file}: review it before the first night", f"next: {written.next}"]
-        return print_output(CommandResult(written, lines), as_json=as_json)
+        return print_output(CommandResult(written, lines), as_json=typed.as_json)
     if repo is not None:
         raise UsageError(
             "--repo requires --init: CONFIG names its repository", next_step="perfbisect nightly -h"
         )
     if config is None:
         raise UsageError("CONFIG is missing", next_step="perfbisect nightly --init writes nightly.yaml")
-    working = MeasureOptions(state=state, verbose=verbose, quiet=quiet, full=full, as_json=as_json)
-    night = run_nightly(build_context(config, working, fetch=not dry_run), dry_run=dry_run)
+    night = run_nightly(build_context(config, typed, fetch=not dry_run), dry_run=dry_run)
     output = CommandResult(night, report_lines(night_report(night, paths=True)), night.exit_code)
-    return print_output(output, as_json=as_json, full=full)
+    return print_output(output, as_json=typed.as_json, full=typed.full)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import MeasureOptions
+from perfbisect.commands.options import PATH, MeasureOptions
 from perfbisect.commands.output import CommandResult
 
 if TYPE_CHECKING:
@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Write perfbisect.yaml for a checkout.")
-@click.option(
-    "--repo",
-    type=click.Path(path_type=Path),
-    help="Checkout of vLLM or vLLM-Omni.  [default: the current one]",
-)
+@click.option("--repo", type=PATH, help="Checkout of vLLM or vLLM-Omni.  [default: the current one]")
 @click.option("--force", is_flag=True, help="Overwrite a different perfbisect.yaml.")
 @click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
 @options.as_json

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from perfbisect.commands import options
-from perfbisect.commands.options import Verbs
+from perfbisect.commands.options import PATH, Verbs
 from perfbisect.commands.output import CommandResult
 
 
@@ -22,7 +22,7 @@ def skill_group() -> None:
 
 
 @skill_group.command(short_help="Copy the skill into a folder of skills.")
-@click.argument("folder", metavar="[DIR]", default=".claude/skills", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[DIR]", default=".claude/skills", type=PATH)
 @options.as_json
 def install(folder: Path) -> CommandResult:
     """Copy the skill of this version into DIR/perf-bisect; without DIR into .claude/skills here.

@@ -16,7 +16,7 @@ from perfbisect.errors import RevisionError, UsageError
 from perfbisect.model.change import Change
 
 
-def resolve_change(place: Workspace, typed: str) -> Change:
+def resolve_change(workspace: Workspace, typed: str) -> Change:
     """Resolve a commit or release with its reverts and patches; UsageError if one does not apply."""
     text = parse_change_text(typed)
     if text.variant:
@@ -24,14 +24,14 @@ def resolve_change(place: Workspace, typed: str) -> Change:
             f"the change {typed!r} names a variant; use --variant here",
             next_step=f"--variant {text.variant}",
         )
-    return resolve_change_text(place, text)
+    return resolve_change_text(workspace, text)
 
 
-def resolve_change_text(place: Workspace, text: ChangeText) -> Change:
+def resolve_change_text(workspace: Workspace, text: ChangeText) -> Change:
     """Resolve a parsed change, ignoring its variant."""
     if text.release is not None:
         return Change(text.base, "release").swapped(text.pips)
-    repository = place.needed_repository()
+    repository = workspace.needed_repository()
     change = repository.resolve(text.base) if text.pull is None else resolve_pull(repository, text.pull)
     for sha in text.reverts:
         try:
@@ -89,10 +89,10 @@ def base_of_pull(repository: Repository, number: int) -> Change:
     )
 
 
-def environment_spec(place: Workspace, spec: str | None, typed: str) -> str:
+def environment_spec(workspace: Workspace, spec: str | None, typed: str) -> str:
     """The environment specification for a change, by default ``release:`` for a release."""
     release = parse_change_text(typed).release
-    found = place.setting("env", spec) if spec or release is None else f"release:{release[0]}"
+    found = workspace.setting("env", spec) if spec or release is None else f"release:{release[0]}"
     if found is None:
         raise UsageError(
             "--env is missing and not set in perfbisect.yaml of the repository",

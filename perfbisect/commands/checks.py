@@ -341,15 +341,10 @@ def _nothing_differs(
 def _untestable(
     error: PerfbisectError, request: CheckRequest, job: Job | None, *, position: int
 ) -> PerfbisectError:
-    """The error, or a skip for git where the checked commit, at ``position`` of its job, is at fault."""
+    """The error, or a skip for git where the checked commit, at ``position`` of its job, alone failed."""
     refused = isinstance(error, SideRefusedError) and error.side == "b"
-    if request.git_bisect and (refused or (job and _at_fault(job, position))):
+    last = max(launches(job.events()) if job else (), key=lambda launch: launch.ended, default=None)
+    failed = last is not None and last.refused and last.position == position
+    if request.git_bisect and (refused or failed):
         return UntestableError(error.message, where=error.where, next_step="git bisect skips it")
     return error
-
-
-def _at_fault(job: Job, position: int) -> bool:
-    """True if the job ended with a failure of the commit at this position, and of no other."""
-    seen = launches(job.events())
-    last = max(seen, key=lambda launch: launch.ended, default=None)
-    return last is not None and last.refused and last.position == position

@@ -71,6 +71,7 @@ class UnitParam(_Base):
             self.fail(str(error), param, ctx)
 
 
+PATH = click.Path(path_type=Path)
 MINUTES = UnitParam("duration", parse_minutes)
 PERCENT = UnitParam("percent", parse_share)
 """A percentage, as a share."""
@@ -106,12 +107,10 @@ def _print(output: CommandResult | int, as_json: bool, full: bool) -> int:
 
 state = click.option(
     "--state",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of jobs.  [default: $PERFBISECT_STATE or the user's state folder]",
 )
-repo = click.option(
-    "--repo", type=click.Path(path_type=Path), help="Git repository under test.  [default: the current one]"
-)
+repo = click.option("--repo", type=PATH, help="Git repository under test.  [default: the current one]")
 cell = click.argument("cell", required=False)
 env = click.option(
     "--env", "env", metavar="SPEC", help="How to build a change's environment, e.g. overlay:NAME==V,base=REV."
@@ -136,9 +135,7 @@ metrics = click.option(
     help="Metric to judge, e.g. ttft:p99; may be repeated.  [default: the cell's headline]",
 )
 variant = click.option("--variant", metavar="NAME", help="Variant of the cell, on all sides.")
-constraints = click.option(
-    "--constraints", type=click.Path(path_type=Path), help="File that pins versions of dependencies."
-)
+constraints = click.option("--constraints", type=PATH, help="File that pins versions of dependencies.")
 exclude_newer = click.option(
     "--exclude-newer",
     metavar="DAY",

@@ -34,20 +34,20 @@ from perfbisect.system.clock import now
 _DEFAULT_BUDGET = 900.0
 
 
-def new_job(place: Workspace) -> Job:
+def new_job(workspace: Workspace) -> Job:
     """Create a job folder."""
-    return place.jobs.new(now(), secrets.token_hex(2))
+    return workspace.jobs.new(now(), secrets.token_hex(2))
 
 
-def resolve_cell(place: Workspace, typed: str | None, variant: str | None) -> Cell:
+def resolve_cell(workspace: Workspace, typed: str | None, variant: str | None) -> Cell:
     """Load the named or the configured cell, with its variant."""
-    name = place.setting("cell", typed)
+    name = workspace.setting("cell", typed)
     if name is None:
         raise UsageError("no cell was named", next_step="perfbisect cells list")
-    if typed is None and (place.root / name).is_file():
-        name = str(place.root / name)
-    cell = load_cell(name, read_at=place.read_at)
-    chosen = place.setting("variant", variant)
+    if typed is None and (workspace.root / name).is_file():
+        name = str(workspace.root / name)
+    cell = load_cell(name, read_at=workspace.read_at)
+    chosen = workspace.setting("variant", variant)
     return apply_variant(cell, chosen) if chosen else cell
 
 
@@ -66,35 +66,35 @@ def require_workload(cell: Cell, report: str | None) -> None:
 
 
 def build_config(
-    place: Workspace, environment: str, changes: Sequence[Change], options: MeasureOptions
+    workspace: Workspace, environment: str, changes: Sequence[Change], options: MeasureOptions
 ) -> MeasurementConfig:
     """Build the measurement configuration of a job that measures ``changes``.
 
     Dependencies are resolved as of one day (``exclude_newer``, by default that of the newest change) unless a
     constraints file pins them: all changes get the same, and the same again later.
     """
-    pins = place.path("constraints", options.constraints)
-    client = place.setting("client", options.client) or ""
-    day = place.setting("exclude_newer", options.exclude_newer) or ""
+    pins = workspace.path("constraints", options.constraints)
+    client = workspace.setting("client", options.client) or ""
+    day = workspace.setting("exclude_newer", options.exclude_newer) or ""
     if day:
         require_day(day)
     elif not pins:
         pinned = pinned_client(environment, client)
         day = (
-            newest_day((*changes, *client_changes(pinned, place.repository)), place.repository)
+            newest_day((*changes, *client_changes(pinned, workspace.repository)), workspace.repository)
             or now().date().isoformat()
         )
     of_commits = any(change.kind == "commit" for change in changes)
-    folder = None if options.fleet is not None else place.root
+    folder = None if options.fleet is not None else workspace.root
     return MeasurementConfig(
-        repository=str(place.needed_repository().path) if of_commits else "",
-        cache=str(place.cache),
+        repository=str(workspace.needed_repository().path) if of_commits else "",
+        cache=str(workspace.cache),
         environment=absolute_spec(environment),
         client=absolute_spec(client),
         exclude_newer=day,
         constraints=str(pins.absolute()) if pins else "",
-        machine=machine_name(place),
-        fleet=absolute_fleet(place.setting("fleet", options.fleet) or "", folder),
+        machine=machine_name(workspace),
+        fleet=absolute_fleet(workspace.setting("fleet", options.fleet) or "", folder),
         typed=typed_command(),
     )
 
@@ -104,11 +104,11 @@ def typed_command() -> str:
     return shlex.join(["perfbisect", *sys.argv[1:]])
 
 
-def machine_name(place: Workspace) -> str:
+def machine_name(workspace: Workspace) -> str:
     """The machine profile of --machine or ``perfbisect.yaml`` by name or full path; empty: detect it."""
-    named = place.setting("machine", place.machine) or ""
-    if place.machine is None and (place.root / named).is_file():
-        named = str(place.root / named)
+    named = workspace.setting("machine", workspace.machine) or ""
+    if workspace.machine is None and (workspace.root / named).is_file():
+        named = str(workspace.root / named)
     if named and named not in machine_names():
         return str(machine_path(named))
     return named
@@ -120,13 +120,13 @@ def load_profile(name: str) -> Profile:
     return load_machine(name or next((kind for kind, tool in tools.items() if shutil.which(tool)), "cpu"))
 
 
-def build_builder(place: Workspace, setting: MeasurementConfig, spec: str | None = None) -> Builder:
+def build_builder(workspace: Workspace, setting: MeasurementConfig, spec: str | None = None) -> Builder:
     """The builder of a configuration, or of another specification with the same configuration.
 
     On a fleet that has machines with the role ``build``, these build.
     """
-    cache = Path(setting.cache) if setting.cache else place.cache
-    repository = repository_of(setting, cache) or place.repository
+    cache = Path(setting.cache) if setting.cache else workspace.cache
+    repository = repository_of(setting, cache) or workspace.repository
     hosts = build_hosts(setting.fleet)
     return make_builder(
         spec or setting.environment,
@@ -139,7 +139,12 @@ def build_builder(place: Workspace, setting: MeasurementConfig, spec: str | None
 
 
 def client_environment(
-    place: Workspace, setting: MeasurementConfig, builder: Builder, newest: Change, log: Path, timeout: float
+    workspace: Workspace,
+    setting: MeasurementConfig,
+    builder: Builder,
+    newest: Change,
+    log: Path,
+    timeout: float,
 ) -> Environment | None:
     """The client's environment for all sides; None if each change uses its own client.
 
@@ -148,7 +153,7 @@ def client_environment(
     if setting.client == CLIENT_OF_CHANGE:
         return None
     if setting.client:
-        found = build_builder(place, setting, setting.client).client()
+        found = build_builder(workspace, setting, setting.client).client()
         if found is None:
             raise UsageError(
                 f"--client {setting.client!r} names no one version",
@@ -158,16 +163,16 @@ def client_environment(
     return builder.client() or builder.ensure(newest, log=log, timeout=timeout)
 
 
-def budget_minutes(place: Workspace, typed: float | None) -> float:
+def budget_minutes(workspace: Workspace, typed: float | None) -> float:
     """The budget of the option, of ``perfbisect.yaml``, or fifteen hours."""
     if typed is not None:
         return typed
-    if place.settings.budget is None:
+    if workspace.settings.budget is None:
         return _DEFAULT_BUDGET
     try:
-        return parse_minutes(place.settings.budget)
+        return parse_minutes(workspace.settings.budget)
     except ValueError as error:
-        raise UsageError(f"budget: {error}", where=place.root / "perfbisect.yaml") from None
+        raise UsageError(f"budget: {error}", where=workspace.root / "perfbisect.yaml") from None
 
 
 def costs(environment: str) -> Costs:
@@ -176,9 +181,9 @@ def costs(environment: str) -> Costs:
     return Costs(build=build)
 
 
-def repository_notes(place: Workspace, setting: MeasurementConfig) -> tuple[str, ...]:
+def repository_notes(workspace: Workspace, setting: MeasurementConfig) -> tuple[str, ...]:
     """Notes on uncommitted changes, other than ``perfbisect.yaml``."""
     ours = (".", f":(exclude,top){FILE}")
-    if setting.repository and place.repository is not None and place.repository.is_dirty(*ours):
+    if setting.repository and workspace.repository is not None and workspace.repository.is_dirty(*ours):
         return ("the work tree has uncommitted changes: they are not measured and not touched",)
     return ()

@@ -172,7 +172,13 @@ def collect_site(
         made=made,
         cells=tuple(_cells(analysis)),
         alerts=analysis.alerts,
-        suspects=(*(_suspects(ranking) for ranking in rankings), *failed),
+        suspects=(
+            *(
+                suspects_document(ranked, top=TOP, repo="PATH", cell=cell_of_ours(ranked.finding))
+                for ranked in rankings
+            ),
+            *failed,
+        ),
         bisections=tuple(_bisection(report, rankings, analysis.alerts) for report in reports),
         commit_url=commit_url,
         census=_census(analysis),
@@ -353,10 +359,6 @@ def _rankings(
         except RevisionError as error:
             failed.append(SuspectsDocument(alert=alert.id, suspects=(), note=error.message))
     return rankings, failed
-
-
-def _suspects(ranked: RankedAlert) -> SuspectsDocument:
-    return suspects_document(ranked, top=TOP, repo="PATH", cell=cell_of_ours(ranked.finding))
 
 
 def _bisection(

@@ -112,16 +112,16 @@ def fleet_checks(
     rows: list[Check] = []
     for machine in (*machines, *builders):
         rows.append((machine.name, partial(_check_of_fleet, machine, usable, spec, machine in builders)))
-        problems = [partial(_found_there, check) for check in machine.checks if check.state != "good"]
+        problems = [
+            partial(Finding, check.state, f"{check.name}: {check.found}", check.advice)
+            for check in machine.checks
+            if check.state != "good"
+        ]
         if machine.skew > _MAX_SKEW_S:
             found = f"clock: at least {machine.skew:.0f} s from the one here, which dates the job"
             problems.append(partial(Finding, "warning", found, f"set the clock of {machine.name}"))
         rows += [(machine.name, problem) for problem in problems]
     return rows
-
-
-def _found_there(check: DoctorCheckDocument) -> Finding:
-    return Finding(check.state, f"{check.name}: {check.found}", check.advice)
 
 
 def _check_of_fleet(
@@ -225,7 +225,10 @@ def check_devices(shell: Mapping[str, str], smi: Smi, profile: Profile) -> Findi
     if any(gpu.compute_mode == "Prohibited" for gpu in visible):
         return Finding("bad", f"{found}; compute mode Prohibited", "as root: nvidia-smi --compute-mode=0")
     readings = devices.readings(smi)
-    problems = [*_users(visible, readings, devices.tenants(smi)), *_throttled(readings)]
+    problems = [
+        *_users(visible, readings, devices.tenants(smi)),
+        *(f"{one.uuid} is throttled: {why}" for one in readings for why in one.reasons if why in SLOWED),
+    ]
     if problems:
         advice = "slots use these last; runs beside other processes are discarded"
         return Finding("warning", "; ".join([found, *problems]), advice)
@@ -309,11 +312,6 @@ def _users(
                 f"{labels[reading.uuid]}: {reading.used:.0f} of {reading.total:.0f} MiB in use by "
                 f"{users or unknown}"
             )
-
-
-def _throttled(readings: Sequence[DeviceReading]) -> Iterator[str]:
-    for reading in readings:
-        yield from (f"{reading.uuid} is throttled: {why}" for why in reading.reasons if why in SLOWED)
 
 
 def _check_system() -> Finding:
