@@ -21,10 +21,9 @@ from perfbisect.commands.workspace import open_workspace
 from perfbisect.common.quantities import parse_minutes
 from perfbisect.errors import Interrupted, MachineError, UsageError
 from scripts.schema_digests import TARGET
-from tests.fixtures.jobs import MakePlan, NewJob, new_job, plan_for
-from tests.jobs.world import Watch, World, history, verdict
-
-__all__ = ["new_job", "plan_for"]
+from tests.command_line import type_command, type_json
+from tests.fixtures.jobs import Start
+from tests.jobs.world import World, history
 
 
 @pytest.fixture(autouse=True)
@@ -134,28 +133,18 @@ def test_what_only_looks_at_jobs_and_cells_imports_nothing_to_compute_or_to_ask_
     assert done.returncode == 0, done.stderr
 
 
-def test_jobs_are_listed_and_the_one_unfinished_is_taken(
-    plan_for: MakePlan, new_job: NewJob, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["status", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"schema": "perfbisect.jobs/1", "jobs": []}
-    world, watch = World(history(8).changes, slow=5), Watch()
-    job = new_job(plan_for(world), watch, world)
-    assert run(["status", "--json"]) == 0
-    status = json.loads(capsys.readouterr().out)
+def test_jobs_are_listed_and_the_one_unfinished_is_taken(start: Start) -> None:
+    assert type_json("status") == {"schema": "perfbisect.jobs/1", "jobs": []}
+    begun = start(World(history(8).changes, slow=5))
+    job, status = begun.job, type_json("status")
     assert (status["job"], status["state"], status["outcome"]) == (job.id, "unfinished", "unfinished")
-    assert run(["report", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["outcome"] == "unfinished"
-    verdict(job, watch, world)
-    assert run(["status"]) == 0
-    assert f"{job.id}  finished" in capsys.readouterr().out
-    assert run(["report"]) == 2
-    assert "no unfinished job" in capsys.readouterr().err
-    assert run(["report", job.id, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["outcome"] == "found"
+    assert json.loads(type_command(["report", "--format", "json"]).out)["outcome"] == "unfinished"
+    begun.run()
+    assert f"{job.id}  finished" in type_command(["status"]).out
+    assert "no unfinished job" in type_json("report", code=2)["error"]
+    assert type_json("report", job.id)["outcome"] == "found"
     job.journal.write_text("nonsense\n" + job.journal.read_text())
-    assert run(["status", job.id]) == 2
-    assert f"{job.journal}:1" in capsys.readouterr().err
+    assert type_json("status", job.id, code=2)["where"] == f"{job.journal}:1"
 
 
 def old_click(self: click.Group, ctx: click.Context, args: list[str]) -> Any:

@@ -12,10 +12,8 @@ from perfbisect.compare.job import run as measure
 from perfbisect.jobs.folders import Jobs
 from tests.command_line import type_command, type_json
 from tests.compare.factory import CHANGES, job_of, measured, run_plan
-from tests.fixtures.jobs import MakePlan, NewJob, new_job, plan_for
-from tests.jobs.world import Clock, Watch, World, history, verdict
-
-__all__ = ["new_job", "plan_for"]
+from tests.fixtures.jobs import Start
+from tests.jobs.world import Clock, Watch, World, history
 
 
 def listed(state: Path) -> tuple[list[dict[str, object]], list[str]]:
@@ -24,10 +22,10 @@ def listed(state: Path) -> tuple[list[dict[str, object]], list[str]]:
     return type_json(*words)["jobs"], type_command(words).out.splitlines()[1:]
 
 
-def test_a_bisection_names_its_culprit(plan_for: MakePlan, new_job: NewJob) -> None:
-    world, watch = World(history(8).changes, slow=5), Watch()
-    job = new_job(plan_for(world), watch, world)
-    verdict(job, watch, world)
+def test_a_bisection_names_its_culprit(start: Start) -> None:
+    begun = start(World(history(8).changes, slow=5))
+    begun.run()
+    job = begun.job
     (told,), (line,) = listed(job.path.parents[1])
     assert (told["outcome"], told["exit_code"]) == ("found", 3)
     assert re.fullmatch(r"050505050505 Change 5, tpot \+[45]\d\.\d %", str(told["verdict"]))

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-import pytest
-
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.forecast import PlanDocument, plan_document
 from perfbisect.commands.status import status_document
 from perfbisect.jobs.estimates import learnt_noise
-from perfbisect.jobs.folders import Job
-from tests.fixtures.jobs import MakePlan, NewJob, new_job, plan_for
-from tests.jobs.world import Watch, World, history, verdict
-
-__all__ = ["new_job", "plan_for"]
+from tests.fixtures.jobs import MakePlan, Start
+from tests.jobs.world import World, history
 
 SMALL = 20_000
 COMMITS, SLOW = 200, 140
-
-
-@pytest.fixture
-def done(plan_for: MakePlan, new_job: NewJob) -> tuple[Job, PlanDocument, ReportDocument]:
-    world, watch = World(history(COMMITS).changes, slow=SLOW, factor=1.1), Watch()
-    plan = plan_for(world)
-    job = new_job(plan, watch, world)
-    return job, plan_document(plan, learnt_noise((), plan.ref)), verdict(job, watch, world)
 
 
 def planned(plan_for: MakePlan, commits: int) -> PlanDocument:
@@ -43,10 +29,13 @@ def test_a_plan_tells_which_changes_can_be_tested(plan_for: MakePlan) -> None:
     assert brief.notes[-1] == "left out here: 170 of positions; --full brings them"
 
 
-def test_a_bisection_of_many_commits_is_told_briefly(done: tuple[Job, PlanDocument, ReportDocument]) -> None:
-    job, plan, report = done
+def test_a_bisection_of_many_commits_is_told_briefly(plan_for: MakePlan, start: Start) -> None:
+    world = World(history(COMMITS).changes, slow=SLOW, factor=1.1)
+    plan = plan_for(world)
+    begun = start(world, plan=plan)
+    report = begun.run()
     assert report.outcome == "found"
-    for whole in (plan, report):
+    for whole in (plan_document(plan, learnt_noise((), plan.ref)), report):
         assert len(whole.brief().text()) < SMALL < len(whole.text())
     brief = report.brief()
     assert report.beliefs is not None
@@ -56,7 +45,7 @@ def test_a_bisection_of_many_commits_is_told_briefly(done: tuple[Job, PlanDocume
     assert brief.launches == report.launches[-len(brief.launches) :]
     decided = {"left_out", "launches", "history", "merged", "not_tested", "beliefs"}
     assert brief.model_dump(exclude=decided) == report.model_dump(exclude=decided)
-    status = status_document(job, datetime.now(timezone.utc))
+    status = status_document(begun.job, datetime.now(timezone.utc))
     assert len(status.text()) < SMALL / 4
     assert (status.launched, status.outcome, status.exit_code) == (len(report.launches), "found", 3)
     assert 0.5 < status.leading[0].probability <= 0.99

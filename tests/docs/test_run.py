@@ -19,7 +19,7 @@ import pytest
 from perfbisect.machine import devices
 from tests.cells.importers.test_perf_eval import PROFILES, RECIPE
 from tests.cells.importers.test_perf_specs import SPEECH, server
-from tests.command_line import type_command
+from tests.command_line import isolate, type_command
 from tests.docs.commands import ROOT, Document, commands_of, documents, leaf_of
 from tests.docs.ways import WAYS, way_of
 from tests.environments.wheel_index import Index, serving
@@ -98,11 +98,9 @@ def _wheels(index: Index, commits: tuple[str, ...]) -> None:
 @pytest.fixture(autouse=True)
 def at_home(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In the user's folder, with eight devices; state and locks of each test are its own."""
+    isolate(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", f"{world.folder / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(world.folder))
-    monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("PERFBISECT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PERFBISECT_LOCKS", str(tmp_path / "locks"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.chdir(world.folder)
     devices.gpus.cache_clear()
