@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,30 +69,19 @@ def open_workspace(
     from perfbisect.changes.git import Repository
 
     repository: Repository | None = None
-    if repo is not None:
-        repository = Repository.open(repo)
-    else:
-        try:
-            repository = Repository.open(Path.cwd())
-        except PerfbisectError:
-            repository = None
+    with nullcontext() if repo else suppress(PerfbisectError):
+        repository = Repository.open(repo or Path.cwd())
     root = repository.path if repository else Path.cwd()
     settings = load_settings(root if repository else None)
-    environment = os.environ.get("PERFBISECT_STATE"), os.environ.get("PERFBISECT_CACHE")
-    found_state = (
-        state
-        or (Path(environment[0]) if environment[0] else None)
-        or settings.path("state", root)
-        or platformdirs.user_state_path("perfbisect")
-    )
-    found_cache = (
-        (Path(environment[1]) if environment[1] else None)
-        or settings.path("cache", root)
-        or platformdirs.user_cache_path("perfbisect")
-    )
-    cache = found_cache.absolute()
+
+    def folder(name: str, typed: Path | None, default: Path) -> Path:
+        variable = os.environ.get(f"PERFBISECT_{name.upper()}")
+        chosen = typed or (Path(variable) if variable else settings.path(name, root))
+        return (chosen or default).absolute()
+
+    cache = folder("cache", None, platformdirs.user_cache_path("perfbisect"))
     return Workspace(
-        found_state.absolute(),
+        folder("state", state, platformdirs.user_state_path("perfbisect")),
         cache,
         settings,
         with_objects(repository, cache) if repository else None,
