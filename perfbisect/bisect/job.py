@@ -51,13 +51,12 @@ from perfbisect.errors import (
     MachineError,
     PerfbisectError,
     ServerError,
-    UsageError,
 )
 from perfbisect.jobs.events import EventListener, JobEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
 from perfbisect.jobs.loop import Failures, launch_ended
-from perfbisect.jobs.plans import plan_cell, require_plan
+from perfbisect.jobs.plans import plan_cell, require_more_budget, require_plan
 from perfbisect.jobs.replay import (
     JournalReplay,
     LaunchRecord,
@@ -143,16 +142,8 @@ def amend(job: Job, tools: JobContext, amendment: Amendment) -> None:
             changed["confirm_revert"] = True
         outcome = outcome_of(journal.events)
         if budget is not None:
-            if outcome is not None and outcome.verdict != "out of budget" and not changed:
-                raise UsageError(
-                    f"job {job.id} has its verdict, {outcome.verdict!r}: more minutes would change nothing",
-                    next_step=f"perfbisect report {job.id}",
-                )
-            if budget <= plan.budget:
-                raise UsageError(
-                    f"--budget {budget:.0f}m is not larger than the current budget ({plan.budget:.0f}m)",
-                    next_step=f"--budget with more than {plan.budget:.0f}m",
-                )
+            is_settled = outcome is not None and outcome.verdict != "out of budget" and not changed
+            require_more_budget(job, plan, budget, outcome.verdict if outcome and is_settled else "")
             changed["budget"] = budget
         if changed:
             journal.append("plan", plan.model_copy(update=changed).model_dump(mode="json"))

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from scipy.stats import false_discovery_control
 
-from perfbisect.explain.diff import DiffPlace, DiffSide, StackDiff, SymbolMatch, match_symbols
+from perfbisect.explain.diff import DiffPlace, DiffSide, StackDiff, match_symbols
 from perfbisect.explain.functions import (
     FALSE_DISCOVERY_RATE,
     RELEVANT_SHARE,
@@ -87,7 +87,7 @@ class OperationGrowth(Document):
 class ProfileConclusion:
     """Where the growth is. ``growth_ms``: a step, of functions that grew; ``shares``: by place, sum to 1.
 
-    ``basis``: what ``location`` is of; kernels and operators are found by the names of ``symbols``.
+    ``basis``: what ``location`` is of; kernels and operators are found by their names.
     ``configuration``: files of the diff that set values; ``settings``: values that differ between the sides.
     """
 
@@ -98,7 +98,6 @@ class ProfileConclusion:
     basis: Literal["functions", "operations"] = "functions"
     link: DiffLink | None = None
     """What the function of ``location`` uses of the diff, where that does not hold it."""
-    symbols: tuple[SymbolMatch, ...] = ()
     configuration: tuple[str, ...] = ()
     settings: tuple[SettingDifference, ...] = ()
 
@@ -312,11 +311,11 @@ def _with_symbols(
     more = [count.name for count in counts if count.exact and count.after > count.before]
     symbols = match_symbols((*grown, *more), diff)
     if conclusion.kind not in ("not in the diff", "no growth seen", "no stacks") or not symbols:
-        return replace(conclusion, symbols=symbols)
+        return conclusion
     named = sum(grown.get(match.operation, 0.0) for match in symbols)
     share = min(1.0, named / sum(grown.values())) if grown else 0.0
     if share < MAJORITY:
-        return replace(conclusion, symbols=symbols)
+        return conclusion
     first = max(symbols, key=lambda match: grown.get(match.operation, 0.0))
     location = GrowthLocation(first.path, first.line, first.symbol, share)
-    return replace(conclusion, kind="in the diff", location=location, basis="operations", symbols=symbols)
+    return replace(conclusion, kind="in the diff", location=location, basis="operations")

@@ -32,7 +32,7 @@ from perfbisect.jobs.events import JobEnded, JobNote
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.loop import LaunchPolicy, fits_budget, run_sequentially
-from perfbisect.jobs.plans import plan_cell, read_verdict, require_plan
+from perfbisect.jobs.plans import plan_cell, read_verdict, require_more_budget, require_plan
 from perfbisect.jobs.replay import LaunchRecord, ended_launches, launches, require_comparable
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
@@ -236,16 +236,8 @@ def amend(job: Job, tools: JobContext, amendment: Amendment) -> None:
                 next_step=f"perfbisect resume {job.id} --budget 3h",
             )
         outcome, budget = outcome_of(journal.events), amendment.budget
-        if outcome is not None and outcome.reason != "budget":
-            raise UsageError(
-                f"job {job.id} has its verdict, {outcome.verdict!r}: more minutes would change nothing",
-                next_step=f"perfbisect report {job.id}",
-            )
-        if budget <= plan.budget:
-            raise UsageError(
-                f"--budget {budget:.0f}m is not larger than the current budget ({plan.budget:.0f}m)",
-                next_step=f"--budget with more than {plan.budget:.0f}m",
-            )
+        is_settled = outcome is not None and outcome.reason != "budget"
+        require_more_budget(job, plan, budget, outcome.verdict if outcome and is_settled else "")
         journal.append("plan", plan.model_copy(update={"budget": budget}).model_dump(mode="json"))
 
 

@@ -11,6 +11,7 @@ from perfbisect.common.quantities import minutes
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.explain.hunk_search import HunkSearchPlan
+from perfbisect.jobs.documents import Document
 from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig, PlanPart, cell_data, runs_per_launch
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
@@ -26,16 +27,21 @@ RevertHunks = Callable[[Change, Sequence[HunkId]], Change | str]
 """Maps a commit and some of its hunks to the commit with these taken back, or to why there is none."""
 
 
-class HunkPart(PlanPart):
+class HunkLines(Document):
     """A hunk as it is shown. ``removed`` and ``added``: its lines, ``more`` of which are left out."""
 
     path: str
-    index: int
     lines: str
-    function: str = ""
-    removed: tuple[str, ...] = ()
-    added: tuple[str, ...] = ()
-    more: int = 0
+    function: str
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+    more: int
+
+
+class HunkPart(HunkLines):
+    """A hunk of a plan."""
+
+    index: int
 
 
 class HunkGroupPart(PlanPart):

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from perfbisect.common.quantities import minutes, percent, spent_text
 from perfbisect.explain import hunk_search
-from perfbisect.explain.hunk_plan import HunkPart, HunksPlan
+from perfbisect.explain.hunk_plan import HunkLines, HunksPlan
 from perfbisect.explain.hunk_search import HunkEvent, HunkOutcome, Node, NodeResult, NodeUnusable
 from perfbisect.jobs.commands import follow_up_command
 from perfbisect.jobs.documents import (
@@ -44,23 +44,12 @@ from perfbisect.report.document import (
 from perfbisect.report.sections import cell_section, launch_section, minutes_section, version_section
 
 
-class HunkLinesDocument(Document):
-    """A hunk with its lines; ``more``: how many of them are left out."""
-
-    path: str
-    lines: str
-    function: str
-    removed: tuple[str, ...]
-    added: tuple[str, ...]
-    more: int
-
-
 class HunkGroupDocument(Document):
     """Hunks that are taken back together; ``guilty``: they are named, alone or with others."""
 
     number: int
     label: str
-    hunks: tuple[HunkLinesDocument, ...]
+    hunks: tuple[HunkLines, ...]
     guilty: bool
 
 
@@ -165,7 +154,7 @@ def make_hunks_document(result: HunksResult) -> HunksDocument:
             HunkGroupDocument(
                 number=index + 1,
                 label=group.label,
-                hunks=tuple(map(_lines_document, group.hunks)),
+                hunks=tuple(HunkLines(**hunk.model_dump(exclude={"index"})) for hunk in group.hunks),
                 guilty=index in result.named and outcome is not None and outcome.verdict == "found",
             )
             for index, group in enumerate(plan.groups)
@@ -175,17 +164,6 @@ def make_hunks_document(result: HunksResult) -> HunksDocument:
         asked=asked,
         excluded=plan.left_out,
         patch=result.patch,
-    )
-
-
-def _lines_document(hunk: HunkPart) -> HunkLinesDocument:
-    return HunkLinesDocument(
-        path=hunk.path,
-        lines=hunk.lines,
-        function=hunk.function,
-        removed=hunk.removed,
-        added=hunk.added,
-        more=hunk.more,
     )
 
 

@@ -15,7 +15,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import IO, Any, Final, Literal
 
 from perfbisect.jobs.documents import Document
@@ -70,23 +69,18 @@ def kernel_family(name: str) -> str:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One step of the engine. ``milliseconds``: of its annotation; ``times``: own ms, of what is called."""
+    """One step of the engine. ``times``: own ms, of what is called."""
 
     name: str
-    milliseconds: float
     counts: Mapping[OperationKey, int]
     times: Mapping[OperationKey, float]
 
 
 @dataclass(frozen=True)
 class TraceProfile:
-    """Steps of one process of one launch; the last one is left out: its end is unknown.
-
-    ``operators``: kernel -> operators that launch it, where the trace links them.
-    """
+    """Steps of one process of one launch; the last one is left out: its end is unknown."""
 
     steps: tuple[TraceStep, ...]
-    operators: Mapping[str, tuple[str, ...]]
 
     def named(self, name: str) -> tuple[TraceStep, ...]:
         return tuple(step for step in self.steps if step.name == name)
@@ -112,7 +106,6 @@ class _Call:
     duration: float
     thread: object
     correlation: int
-    external: int
 
 
 def trace_events(stream: IO[str]) -> Iterator[dict[str, Any]]:
@@ -161,14 +154,14 @@ def read_trace(path: Path) -> TraceProfile:
 
 def summarize_trace(events: Iterable[Mapping[str, Any]]) -> TraceProfile:
     """Counts and own times of each step. A kernel belongs to the step that launched it."""
-    steps: list[tuple[float, float, str]] = []
+    steps: list[tuple[float, str]] = []
     calls: list[_Call] = []
     for event in events:
         if event.get("ph") != "X":
             continue
         name, category = str(event.get("name", "")), str(event.get("cat", "")).lower()
         if category == _ANNOTATION and STEP.fullmatch(name):
-            steps.append((float(event.get("ts", 0.0)), float(event.get("dur", 0.0)), name))
+            steps.append((float(event.get("ts", 0.0)), name))
         elif (key := _key(category, name)) is not None:
             arguments = event.get("args") or {}
             calls.append(
@@ -178,13 +171,12 @@ def summarize_trace(events: Iterable[Mapping[str, Any]]) -> TraceProfile:
                     float(event.get("dur", 0.0)),
                     (event.get("pid"), event.get("tid")),
                     _number(arguments.get("correlation")),
-                    _number(arguments.get("External id")),
                 )
             )
             if len(calls) > MAX_EVENTS:
                 raise ValueError(f"the trace has more than {MAX_EVENTS} events")
     steps.sort()
-    starts = [start for start, _, _ in steps]
+    starts = [start for start, _ in steps]
     launched = {
         call.correlation: call.start for call in calls if call.key[0] == "launch" and call.correlation
     }
@@ -199,12 +191,9 @@ def summarize_trace(events: Iterable[Mapping[str, Any]]) -> TraceProfile:
             times[step][call.key] += own / 1000.0
     return TraceProfile(
         tuple(
-            TraceStep(
-                name, duration / 1000.0, dict(sorted(counts[i].items())), dict(sorted(times[i].items()))
-            )
-            for i, (_, duration, name) in enumerate(steps[:-1])
-        ),
-        _operators(calls),
+            TraceStep(name, dict(sorted(counts[i].items())), dict(sorted(times[i].items())))
+            for i, (_, name) in enumerate(steps[:-1])
+        )
     )
 
 
@@ -252,15 +241,6 @@ def _closed(call: _Call, inner: Sequence[float]) -> tuple[_Call, float]:
     return call, max(0.0, call.duration - sum(inner))
 
 
-def _operators(calls: Sequence[_Call]) -> dict[str, tuple[str, ...]]:
-    of_id = {call.external: call.key[1] for call in calls if call.key[0] == "operator" and call.external}
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for call in calls:
-        if call.key[0] in ("kernel", "copy") and call.external in of_id:
-            found[call.key[1]].add(of_id[call.external])
-    return {kernel: tuple(sorted(operators)) for kernel, operators in sorted(found.items())}
-
-
 def common_steps(a: Sequence[TraceProfile], b: Sequence[TraceProfile], least: int = 3) -> tuple[str, ...]:
     """Names of steps that each side has at least ``least`` times, the most frequent first."""
     sides = [Counter(step.name for profile in side for step in profile.steps) for side in (a, b)]
@@ -291,14 +271,4 @@ def _ranges(profiles: Sequence[TraceProfile], step: str) -> dict[OperationKey, t
     return {
         key: (min(own.counts.get(key, 0) for own in steps), max(own.counts.get(key, 0) for own in steps))
         for key in keys
-    }
-
-
-def totals(profile: TraceProfile, step: str) -> dict[OperationKind, float]:
-    """Mean number of operator calls, kernels, copies, launches and synchronisations of a step."""
-    steps = profile.named(step)
-    kinds = sorted({kind for own in steps for kind, _ in own.counts})
-    return {
-        kind: fmean(sum(n for (of, _), n in own.counts.items() if of == kind) for own in steps)
-        for kind in kinds
     }

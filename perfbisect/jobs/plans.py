@@ -98,6 +98,25 @@ class BudgetedPlan(JobPlan):
     notes: tuple[str, ...] = ()
 
 
+def require_more_budget(job: Job, plan: BudgetedPlan, budget: float, verdict: str = "") -> None:
+    """Require a larger budget than the plan's; ``verdict``: the job's, if minutes cannot change it.
+
+    Raises:
+        UsageError: it has its verdict, or the budget is no larger.
+    """
+    if verdict:
+        raise UsageError(
+            f"job {job.id} has its verdict, {verdict!r}: more minutes would change nothing",
+            next_step=f"perfbisect report {job.id}",
+        )
+    current = plan.budget or 0.0
+    if budget <= current:
+        raise UsageError(
+            f"--budget {budget:.0f}m is not larger than the current budget ({current:.0f}m)",
+            next_step=f"--budget with more than {current:.0f}m",
+        )
+
+
 PlanT = TypeVar("PlanT", bound=JobPlan)
 _OutcomeT = TypeVar("_OutcomeT")
 

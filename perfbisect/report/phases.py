@@ -10,7 +10,7 @@ from perfbisect.jobs.documents import Document
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.counters import RunCounters
 from perfbisect.report.document import Block, Inline, Paragraph, Section, make_table
-from perfbisect.stats.phases import PhaseKind, PhaseVerdict, compare_phases
+from perfbisect.stats.phases import PhaseDifference, compare_phases
 
 TITLE: Final = "Phases"
 
@@ -29,27 +29,6 @@ _NOTE: Final = (
 )
 
 
-class PhaseDocument(Document):
-    """A phase of a request, or CPU time of a role, on both sides: medians, and B - A with its 95 % interval.
-
-    ``moved``: by a relevant amount, with 5 % error over all phases. ``unchanged``: the interval lies within
-    ``smallest``. ``open``: neither. ``unknown``: one launch a side has no interval.
-    """
-
-    name: str
-    kind: PhaseKind
-    unit: str
-    stage: str
-    """Of a pipeline; else empty."""
-    a: float
-    b: float
-    difference: float
-    low: float | None
-    high: float | None
-    smallest: float
-    verdict: PhaseVerdict
-
-
 class PhasesDocument(Document):
     """Where the time of a request goes on two sides, from the engine's counters in all their launches."""
 
@@ -57,7 +36,7 @@ class PhasesDocument(Document):
     b: str
     launches_a: int
     launches_b: int
-    phases: tuple[PhaseDocument, ...]
+    phases: tuple[PhaseDifference, ...]
 
 
 def phases_document(
@@ -86,7 +65,7 @@ def phases_document(
         b=names[1],
         launches_a=len(counted[0]),
         launches_b=len(counted[1]),
-        phases=tuple(PhaseDocument.model_validate(phase, from_attributes=True) for phase in phases),
+        phases=phases,
     )
 
 
@@ -124,7 +103,7 @@ def phase_sentences(document: PhasesDocument) -> tuple[str, ...]:
     return (f"{_capitalized('; '.join(parts))}.",) if parts else ()
 
 
-def _clauses(kind: str, phases: Sequence[PhaseDocument]) -> Iterator[str]:
+def _clauses(kind: str, phases: Sequence[PhaseDifference]) -> Iterator[str]:
     moved = [phase for phase in phases if phase.verdict in ("moved", "unknown")]
     if moved:
         yield ", ".join(map(_difference, moved))
@@ -137,14 +116,14 @@ def _clauses(kind: str, phases: Sequence[PhaseDocument]) -> Iterator[str]:
         yield f"no difference seen in {_listed(is_open)}{cpu}"
 
 
-def _difference(phase: PhaseDocument) -> str:
+def _difference(phase: PhaseDifference) -> str:
     text = f"{_name(phase)} {_signed(phase.difference, phase.unit)}"
     if phase.low is None or phase.high is None:
         return f"{text} (one launch a side: no interval)"
     return f"{text} ({_signed(phase.low)} to {_signed(phase.high)})"
 
 
-def _row(phase: PhaseDocument) -> tuple[Inline, ...]:
+def _row(phase: PhaseDifference) -> tuple[Inline, ...]:
     known = phase.low is not None and phase.high is not None
     return (
         _name(phase),
@@ -157,7 +136,7 @@ def _row(phase: PhaseDocument) -> tuple[Inline, ...]:
     )
 
 
-def _name(phase: PhaseDocument) -> str:
+def _name(phase: PhaseDifference) -> str:
     name = _NAMES.get(phase.name, phase.name)
     return f"{phase.stage}: {name}" if phase.stage else name
 

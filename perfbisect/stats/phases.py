@@ -35,11 +35,11 @@ _Counters = Mapping[str, float]
 
 @dataclass(frozen=True)
 class PhaseDifference:
-    """A phase on both sides: medians of the launches, and the difference B - A with its interval.
+    """A phase of a request, or CPU time of a role: medians of launches, and B - A with its 95 % interval.
 
     ``stage``: of a pipeline, else empty. ``smallest``: the smallest relevant difference. ``verdict``:
-    ``moved`` by a relevant amount; ``unchanged``: the interval lies within ``smallest``; ``open``: neither
-    can be said; ``unknown``: too few launches for an interval.
+    ``moved`` by a relevant amount, with 5 % error over all phases; ``unchanged``: the interval lies within
+    ``smallest``; ``open``: neither can be said; ``unknown``: too few launches for an interval.
     """
 
     name: str

@@ -234,7 +234,6 @@ def trace(norm_ms: float, copies: int = 1, steps: int = 8) -> TraceProfile:
         tuple(
             TraceStep(
                 "execute_context_0(0)_generation_4(4)",
-                9.0,
                 {("kernel", kernel): 2, ("kernel", other): 3, ("copy", "Memcpy DtoH"): copies},
                 {
                     ("kernel", kernel): norm_ms * (1 + 0.001 * i),
@@ -244,7 +243,6 @@ def trace(norm_ms: float, copies: int = 1, steps: int = 8) -> TraceProfile:
             )
             for i in range(steps)
         ),
-        {},
     )
 
 

@@ -21,7 +21,6 @@ from perfbisect.explain.trace import (
     kernel_family,
     read_trace,
     summarize_trace,
-    totals,
     trace_events,
 )
 
@@ -31,10 +30,9 @@ PREFILL = "execute_context_1(64)_generation_0(0)"
 
 
 def event(category: str, name: str, start: float, duration: float, thread: int = 7, **args: int) -> Event:
-    named = {"External id" if key == "external" else key: value for key, value in args.items()}
     return {
         "ph": "X", "cat": category, "name": name, "pid": 7, "tid": thread, "ts": start, "dur": duration,
-        "args": named,
+        "args": args,
     }  # fmt: skip
 
 
@@ -64,7 +62,6 @@ def test_steps_with_counts_and_own_times(tmp_path: Path) -> None:
     # The last step has no end.
     assert [own.name for own in profile.steps] == [PREFILL, DECODE, DECODE]
     first = profile.steps[0]
-    assert first.milliseconds == pytest.approx(0.06)
     assert first.counts == {
         ("operator", "aten::copy_"): 1,
         ("operator", "aten::linear"): 1,
@@ -72,20 +69,19 @@ def test_steps_with_counts_and_own_times(tmp_path: Path) -> None:
     }
     assert first.times["operator", "aten::linear"] == pytest.approx(0.010)
     assert first.times["operator", "aten::mm"] == pytest.approx(0.030)
-    assert totals(profile, DECODE) == {"operator": 3.0}
 
 
 def test_a_kernel_belongs_to_the_step_that_launched_it() -> None:
     kernel = "void vllm::rms_norm_kernel<c10::BFloat16>(...)"
     events = [
         event("user_annotation", DECODE, 0, 50.0),
-        event("cpu_op", "_C::rms_norm", 5, 10.0, external=3),
-        event("cuda_runtime", "cudaLaunchKernel", 6, 2.0, correlation=11, external=3),
+        event("cpu_op", "_C::rms_norm", 5, 10.0),
+        event("cuda_runtime", "cudaLaunchKernel", 6, 2.0, correlation=11),
         event("cuda_runtime", "cudaStreamSynchronize", 20, 25.0, correlation=12),
         event("cuda_runtime", "cudaMemcpyAsync", 46, 1.0, correlation=13),
         event("user_annotation", DECODE, 100, 50.0),
         # The device is behind: it runs the first step's kernel in the time of the second.
-        event("kernel", kernel, 120, 4.0, 0, correlation=11, external=3),
+        event("kernel", kernel, 120, 4.0, 0, correlation=11),
         event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 130, 1.0, 0, correlation=99),
         event("user_annotation", DECODE, 200, 50.0),
     ]  # fmt: skip
@@ -98,7 +94,6 @@ def test_a_kernel_belongs_to_the_step_that_launched_it() -> None:
         ("synchronization", "cudaStreamSynchronize"): 1,
     }
     assert second.counts == {("copy", "Memcpy HtoD (Pinned -> Device)"): 1}
-    assert profile.operators == {kernel: ("_C::rms_norm",)}
     assert first.times["kernel", kernel] == pytest.approx(0.004)
     assert second.times["copy", "Memcpy HtoD (Pinned -> Device)"] == pytest.approx(0.001)
     # The runtime's own time is not what the device ran; the launch is inside of its operator.

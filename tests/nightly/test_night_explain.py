@@ -18,8 +18,9 @@ from perfbisect.nightly.model import Night, NightProfile
 from perfbisect.nightly.report import night_report
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
-from perfbisect.report.phases import PhaseDocument, PhasesDocument
+from perfbisect.report.phases import PhasesDocument
 from perfbisect.report.terminal import report_lines
+from perfbisect.stats.phases import PhaseDifference
 from tests.fixtures.jobs import Play, new_job, plan_for, play
 from tests.jobs.world import PowerCut, World, history
 from tests.nightly.night_factory import HOSTILE, make_night, search
@@ -182,7 +183,7 @@ def _profile_jobs(place: Place) -> list[Any]:
 def test_the_phase_that_moved_is_told_without_a_launch(play: Play) -> None:
     report = play(World(history(6).changes, slow=4, factor=1.5))
     assert report.culprit is not None
-    decode = PhaseDocument(
+    decode = PhaseDifference(
         name="decode", kind="time", unit="ms a step", stage="", a=10.0, b=15.0, difference=5.0,
         low=4.9, high=5.1, smallest=0.1, verdict="moved",
     )  # fmt: skip

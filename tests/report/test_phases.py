@@ -10,22 +10,22 @@ from perfbisect.report.document import Report, Verdict
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.phases import (
-    PhaseDocument,
     PhasesDocument,
     phase_sentences,
     phases_paragraph,
     phases_section,
 )
 from perfbisect.report.terminal import report_lines
+from perfbisect.stats.phases import PhaseDifference
 
 
-def phase(name: str, verdict: str, difference: float = 0.0, **more: Any) -> PhaseDocument:
+def phase(name: str, verdict: str, difference: float = 0.0, **more: Any) -> PhaseDifference:
     known = {"low": difference - 1.5, "high": difference + 1.5, "kind": "time", "unit": "ms a request"}
     given = {"name": name, "verdict": verdict, "difference": difference, "a": 14.0, "b": 14.0 + difference}
-    return PhaseDocument.model_validate({**known, **given, "stage": "", "smallest": 0.5, **more})
+    return PhaseDifference(**{**known, **given, "stage": "", "smallest": 0.5, **more})
 
 
-def phases(*rows: PhaseDocument) -> PhasesDocument:
+def phases(*rows: PhaseDifference) -> PhasesDocument:
     return PhasesDocument(a="parent", b="culprit", launches_a=4, launches_b=5, phases=rows)
 
 
@@ -62,7 +62,7 @@ SERVER = phase("api_server", "unchanged", 0.1, kind="cpu", unit="CPU ms a reques
         ((phase("iterations", "unchanged", kind="work"),), ""),
     ],
 )
-def test_sentences(rows: tuple[PhaseDocument, ...], text: str) -> None:
+def test_sentences(rows: tuple[PhaseDifference, ...], text: str) -> None:
     assert " ".join(phase_sentences(phases(*rows))) == text
 
 
