@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from perfbisect.changes.git import Repository
 from perfbisect.explain.diff import (
     DiffPlace,
     StackDiff,
@@ -19,6 +18,7 @@ from perfbisect.explain.diff import (
     silent_lines,
 )
 from perfbisect.explain.stacks import StackFrame, StackSample
+from tests.changes.repositories import write_commits
 
 BEFORE = '''\
 """A scheduler."""
@@ -69,28 +69,16 @@ FILES = {
 }
 
 
-def git(folder: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "commit.gpgsign=false")
-    done = subprocess.run(["git", "-C", folder, *who, *arguments], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-def commit(folder: Path, side: int, files: dict[str, tuple[str, str]]) -> str:
-    for name, texts in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(texts[side])
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "x")
-    return git(folder, "rev-parse", "HEAD")
+def diff_between(folder: Path, *commits: Mapping[str, bytes | None]) -> StackDiff:
+    """What the last of these commits changed."""
+    repository, (*_, before, after) = write_commits(folder / "repo", *commits)
+    return read_diff(repository, before, after, ("vllm",))
 
 
 @pytest.fixture(scope="module")
 def diff(tmp_path_factory: pytest.TempPathFactory) -> StackDiff:
-    folder = tmp_path_factory.mktemp("repo")
-    git(folder, "init", "-q")
-    first, second = (commit(folder, side, FILES) for side in (0, 1))
-    return read_diff(Repository.open(folder), first, second, ("vllm",))
+    commits = ({name: texts[side].encode() for name, texts in FILES.items()} for side in (0, 1))
+    return diff_between(tmp_path_factory.mktemp("repo"), *commits)
 
 
 def line_of(text: str, part: str) -> int:
@@ -230,11 +218,10 @@ def test_lines_move_with_the_diff(diff: StackDiff) -> None:
 
 
 def test_a_renamed_file_keeps_its_functions(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")
-    first = commit(tmp_path, 0, {"vllm/old.py": (BEFORE, "")})
-    (tmp_path / "vllm/old.py").rename(tmp_path / "vllm/new.py")
-    second = commit(tmp_path, 1, {"vllm/new.py": ("", BEFORE.replace("range(10)", "range(99)"))})
-    diff = read_diff(Repository.open(tmp_path), first, second, ("vllm",))
+    after = BEFORE.replace("range(10)", "range(99)").encode()
+    diff = diff_between(
+        tmp_path, {"vllm/old.py": BEFORE.encode()}, {"vllm/old.py": None, "vllm/new.py": after}
+    )
     (file,) = diff.files
     assert (file.old_path, file.path) == ("vllm/old.py", "vllm/new.py")
     sample = stack(("Scheduler.blocks", "vllm/old.py", line_of(BEFORE, "range(10)")))
@@ -245,21 +232,10 @@ def test_a_renamed_file_keeps_its_functions(tmp_path: Path) -> None:
 
 
 def test_files_without_text_and_odd_names(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")
-    names = ("vllm/a b.py", "vllm/x.so")
-    (tmp_path / "vllm").mkdir()
-    for name, old, new in ((names[0], b"a = 1\n", b"a = 2\n"), (names[1], b"\0\1", b"\0\2")):
-        (tmp_path / name).write_bytes(old)
-        git(tmp_path, "add", "-A")
-        git(tmp_path, "commit", "-qm", "x")
-        (tmp_path / name).write_bytes(new)
-    git(tmp_path, "add", "-A")
-    git(tmp_path, "commit", "-qm", "x")
-    (tmp_path / "gone.py").write_text("b = 1\n")
-    diff = read_diff(Repository.open(tmp_path), "HEAD~1", "HEAD", ("vllm",))
-    assert {file.path: len(file.hunks) for file in diff.files} == {"vllm/x.so": 0}
-    diff = read_diff(Repository.open(tmp_path), "HEAD~2", "HEAD", ("vllm",))
-    assert "vllm/a b.py" in {file.path for file in diff.files}
+    text, binary = "vllm/a b.py", "vllm/x.so"
+    commits = {text: b"a = 1\n", binary: b"\0\1"}, {text: b"a = 2\n", binary: b"\0\2"}
+    diff = diff_between(tmp_path, *commits)
+    assert {file.path: len(file.hunks) for file in diff.files} == {text: 1, binary: 0}
 
 
 def test_functions_of_a_file() -> None:

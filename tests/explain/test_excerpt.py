@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.changes.git import Repository
 from perfbisect.explain.attribution import GrowthLocation, ProfileConclusion
 from perfbisect.explain.diff import (
     DiffSources,
@@ -17,8 +16,6 @@ from perfbisect.explain.diff import (
     LineHunk,
     StackDiff,
     build_diff,
-    parse_diff,
-    read_diff,
 )
 from perfbisect.explain.excerpt import LONGEST_LINE, MOST_FILES, MOST_LINES, excerpt_diff
 from perfbisect.explain.links import DiffLink
@@ -27,23 +24,11 @@ from perfbisect.report.document import FileLines, Report, Verdict
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
-from tests.explain.test_attribution import AFTER, BEFORE, PATCH, PATH, VALUES
-from tests.explain.test_profile_job import git
+from tests.explain.test_attribution import PATCH, PATH, VALUES, diff_of
+from tests.explain.test_diff import diff_between
 from tests.report.test_flames import balanced
 
 NOTHING = ProfileConclusion("no growth seen")
-
-
-def diff_of(*patches: str) -> StackDiff:
-    def read(text: str) -> StackDiff:
-        return build_diff(
-            parse_diff(text),
-            lambda path: BEFORE if path == PATH else None,
-            lambda path: AFTER if path == PATH else None,
-            ("vllm",),
-        )
-
-    return read("".join(patches))
 
 
 def at(path: str, line: int, link: DiffLink | None = None) -> ProfileConclusion:
@@ -61,7 +46,7 @@ def marked(document: DiffDocument) -> list[tuple[str, str, int]]:
 
 
 def test_lines_of_the_named_function_are_marked() -> None:
-    document = excerpt_diff(diff_of(VALUES, PATCH), at(PATH, 7))
+    document = excerpt_diff(diff_of(VALUES + PATCH), at(PATH, 7))
     assert [file.path for file in document.files] == [PATH, "vllm/moe/E=8.json"]
     assert marked(document) == [(PATH, "+", 6), (PATH, "+", 7)]
     assert diff_lines(document.files[0]) == [
@@ -80,13 +65,13 @@ def test_lines_of_the_named_function_are_marked() -> None:
 
 def test_what_the_growth_uses_is_marked_too() -> None:
     link = DiffLink("data file", "E=8.json", "vllm/moe/E=8.json", 1)
-    document = excerpt_diff(diff_of(PATCH, VALUES), at("vllm/v1/worker.py", 8, link))
+    document = excerpt_diff(diff_of(PATCH + VALUES), at("vllm/v1/worker.py", 8, link))
     assert [file.path for file in document.files] == ["vllm/moe/E=8.json", PATH]
     assert marked(document) == [("vllm/moe/E=8.json", "-", 1), ("vllm/moe/E=8.json", "+", 1)]
 
 
 def test_nothing_is_marked_where_nothing_is_named() -> None:
-    document = excerpt_diff(diff_of(PATCH, VALUES), NOTHING)
+    document = excerpt_diff(diff_of(PATCH + VALUES), NOTHING)
     assert marked(document) == [] and marked_part(document, 20) is None
     assert len(document.files) == 2
 
@@ -95,29 +80,14 @@ def test_a_function_that_lost_lines(tmp_path: Path) -> None:
     """A decorator that is gone belongs to the function."""
     before = "import functools\n\n\n@functools.cache\ndef f(a):\n    return a * 2\n"
     after = before.replace("@functools.cache\n", "")
-    diff = committed(tmp_path, {"vllm/a.py": before.encode()}, {"vllm/a.py": after.encode()})
+    diff = diff_between(tmp_path, {"vllm/a.py": before.encode()}, {"vllm/a.py": after.encode()})
     document = excerpt_diff(diff, at("vllm/a.py", 5))
     assert marked(document) == [("vllm/a.py", "-", 4)]
 
 
-def committed(folder: Path, *versions: dict[str, bytes]) -> StackDiff:
-    """The diff between two versions of all files."""
-    git(folder, "init", "-q")
-    for version in versions:
-        for old in folder.glob("*/*"):
-            if ".git" not in old.parts:
-                old.unlink()
-        for name, content in version.items():
-            (folder / name).parent.mkdir(exist_ok=True)
-            (folder / name).write_bytes(content)
-        git(folder, "add", "-A")
-        git(folder, "commit", "-qm", "x")
-    return read_diff(Repository.open(folder), "HEAD~1", "HEAD", ("vllm",))
-
-
 def test_files_of_every_kind(tmp_path: Path) -> None:
     same = b"".join(b"line %d\n" % number for number in range(20))
-    diff = committed(
+    diff = diff_between(
         tmp_path,
         {
             "a/gone.py": b"g = 1\ng = 2\n",
@@ -130,6 +100,8 @@ def test_files_of_every_kind(tmp_path: Path) -> None:
             "a/new.py": b"n = '<b>&\"'\n",
             "a/binary.so": b"\0\2",
             "a/blob.bin": b"\0\3",
+            "a/gone.py": None,
+            "a/moved.txt": None,
             "a/latin.txt": b"Gr\xfc\xdfe \x1b[2J \x0c end",
             "b/moved.txt": same + b"more\n",
             "a/dos.c": b"int a;\r\n\tint b;\r\n",

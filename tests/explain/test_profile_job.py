@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from scripts.bench_explain import compare_launches
+from tests.changes.repositories import write_commits
 from tests.explain.test_attribution import AFTER, BEFORE, PATH
 from tests.jobs.world import Clock, Watch, cell
 from tests.report.test_flames import balanced
@@ -97,24 +97,12 @@ class Recorder:
         return attempt
 
 
-def git(folder: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "commit.gpgsign=false")
-    done = subprocess.run(["git", "-C", folder, *who, *arguments], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
 @pytest.fixture
 def changes(tmp_path: Path) -> tuple[Change, Change]:
-    folder = tmp_path / "repo"
-    (folder / PATH).parent.mkdir(parents=True)
-    git(folder, "init", "-q")
-    ids = []
-    for text in (BEFORE, AFTER):
-        (folder / PATH).write_text(text)
-        git(folder, "add", "-A")
-        git(folder, "commit", "-qm", "x")
-        ids.append(git(folder, "rev-parse", "HEAD"))
-    return Change(ids[0]), Change(ids[1])
+    _, (before, after) = write_commits(
+        tmp_path / "repo", *({PATH: text.encode()} for text in (BEFORE, AFTER))
+    )
+    return Change(before), Change(after)
 
 
 @pytest.fixture
