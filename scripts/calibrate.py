@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -169,27 +169,20 @@ class Bench:
             level += math.log1p(world.launch_modes[0])
         if rng.random() < world.outliers:
             level += math.log1p(rng.uniform(0.05, 0.4))
-        places = [
-            0.0,
-            *(
-                math.log1p(world.place[min(k, len(world.place)) - 1]) if world.place else 0.0
-                for k in range(1, action.runs)
-            ),
-        ]
+        steps = [math.log1p(share) for share in world.place] or [0.0]
+        places = [0.0, *(steps[min(k, len(steps)) - 1] for k in range(1, action.runs))]
         runs = level + np.array(places) + rng.normal(0, world.sigma, action.runs)
-        values = tuple(float(v) for v in 100 * np.exp(runs))
-        name, began = _name(slot, world), at + build + self.costs.launch
-        return Measured(
-            action.index,
-            action.purpose,
-            values,
-            build,
-            self.costs.launch,
-            action.runs * self.costs.run,
-            name,
-            began,
-            trial=action.trial,
-        )
+        return measured(action, runs, build, self.costs, at, _name(slot, world))
+
+
+def measured(
+    action: NextLaunch, logs: np.ndarray, build: float, costs: Costs, at: float, slot: str, machine: str = ""
+) -> Measured:
+    """A launch begun at minute ``at`` whose runs have these logs."""
+    values = tuple(float(v) for v in 100 * np.exp(logs))
+    began, run = at + build + costs.launch, action.runs * costs.run
+    given = (build, costs.launch, run, slot, began, machine, action.trial)
+    return Measured(action.index, action.purpose, values, *given)
 
 
 def _name(slot: int, world: World) -> str:
@@ -208,7 +201,9 @@ def play(world: World, seed: int) -> Session:
     plan = Plan(n=world.n, costs=bench.costs)
     session = Session("", False)
     events: list[Event] = []
-    for action, now in _crew(plan, bench, events):
+    names = [_name(slot, world) for slot in range(len(world.slots))]
+    launch = partial(_launch_on, bench, names)
+    for action, now in search(plan, events, lambda: names, launch):
         if isinstance(action, SearchOutcome):
             session.wall = now
             session.gpu = sum(event.minutes for event in events)
@@ -220,24 +215,33 @@ def play(world: World, seed: int) -> Session:
     raise AssertionError("a bisection ends")
 
 
-def _crew(
-    plan: Plan, bench: Bench, events: list[Event]
+def _launch_on(bench: Bench, names: list[str], action: NextLaunch, name: str, at: float) -> Event:
+    return bench.launch(action, names.index(name), at)
+
+
+def search(
+    plan: Plan,
+    events: list[Event],
+    slots: Callable[[], Sequence[str]],
+    launch: Callable[[NextLaunch, str, float], Event],
 ) -> Iterator[tuple[NextLaunch | Event | SearchOutcome, float]]:
-    """Every decision and every event, with the minute; ends with a verdict."""
-    names = [_name(k, bench.world) for k in range(len(bench.world.slots))]
-    running: list[tuple[float, int, int, NextLaunch, Event]] = []
-    free, clock, count = list(range(len(names))), 0.0, 0
+    """Every decision and every event, with the minute; ends with a verdict.
+
+    ``slots``: those in use; ``launch``: an action, its slot and the minute -> what becomes of it.
+    """
+    running: list[tuple[float, int, str, NextLaunch, Event]] = []
+    free, clock, count = list(slots()), 0.0, 0
     while True:
-        for slot in list(free):
-            pending = [Pending(a.index, a.runs, a.purpose, names[s], a.trial) for _, _, s, a, _ in running]
-            action = next_action(plan, events, pending, names[slot], names)
+        for slot in [name for name in free if name in slots()]:
+            pending = [Pending(a.index, a.runs, a.purpose, s, a.trial) for _, _, s, a, _ in running]
+            action = next_action(plan, events, pending, slot, slots())
             if isinstance(action, SearchOutcome):
                 yield action, clock
                 return
             if isinstance(action, Wait):
                 continue
             yield action, clock
-            event = bench.launch(action, slot, clock)
+            event = launch(action, slot, clock)
             count += 1
             heapq.heappush(running, (clock + event.minutes, count, slot, action, event))
             free.remove(slot)

@@ -11,7 +11,6 @@ read the table.
 
 from __future__ import annotations
 
-import heapq
 import math
 import sys
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,6 @@ from functools import partial
 import numpy as np
 
 from perfbisect.bisect.decision import confirm
-from perfbisect.bisect.decision.decide import next_action
 from perfbisect.bisect.decision.machines import (
     home_machine,
     launches_in_blocks,
@@ -33,14 +31,13 @@ from perfbisect.bisect.decision.model import (
     Lost,
     Measured,
     NextLaunch,
-    Pending,
     Plan,
     Reason,
     SearchOutcome,
-    Wait,
 )
 from perfbisect.bisect.decision.state import SearchState
 from perfbisect.model.attempt import Costs
+from scripts.calibrate import measured, search
 from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
 
@@ -114,6 +111,8 @@ class FleetSimulation:
     """Positions whose environment is there: built once, and brought to every machine."""
     out: set[str] = field(default_factory=set)
     clock: float = 0.0
+    running: dict[str, float] = field(default_factory=dict)
+    """Machine -> the minute at which its launch began."""
     cut: float = 0.0
     """Minutes of launches that were under way at the verdict."""
 
@@ -131,52 +130,35 @@ class FleetSimulation:
         names = [f"m{k}" for k in range(self.world.machines)]
         return [name for name in names if name not in self.out]
 
-    def launch(self, action: NextLaunch, machine: str) -> Measured:
-        world, costs, k = self.world, self.plan.costs, int(machine[1:])
-        build = 0.0 if action.index in self.built else costs.build
+    def launch(self, action: NextLaunch, machine: str, at: float) -> Measured:
+        world, k = self.world, int(machine[1:])
+        build = 0.0 if action.index in self.built else self.plan.costs.build
         self.built.add(action.index)
+        self.running[machine] = at
         has_step = action.index >= self.culprit and world.only in (None, k)
         level = self.speeds[k] + (math.log1p(world.step) if has_step else 0.0)
         runs = level + self.rng.normal(0, world.tau) + self.rng.normal(0, world.sigma, action.runs)
-        return Measured(
-            action.index,
-            action.purpose,
-            tuple(float(v) for v in 100 * np.exp(runs)),
-            build,
-            costs.launch,
-            action.runs * costs.run,
-            machine,
-            self.clock + build + costs.launch,
-            machine,
-            action.trial,
-        )
+        return measured(action, runs, build, self.plan.costs, at, machine, machine)
 
     def search(self) -> SearchOutcome:
         """Launches on every machine as it becomes free, until there is a verdict."""
-        running: list[tuple[float, float, int, NextLaunch, Measured]] = []
-        free, count = self.machines, 0
-        while True:
-            for machine in [name for name in free if name not in self.out]:
-                pending = [Pending(a.index, a.runs, a.purpose, x.slot, a.trial) for _, _, _, a, x in running]
-                action = next_action(self.plan, self.events, pending, machine, self.machines)
-                if isinstance(action, SearchOutcome):
-                    self.cut = sum(self.clock - began for _, began, _, _, _ in running)
-                    return action
-                if isinstance(action, Wait):
-                    continue
-                event, count = self.launch(action, machine), count + 1
-                heapq.heappush(running, (self.clock + event.minutes, self.clock, count, action, event))
-                free.remove(machine)
-            self.clock, _, _, _, event = heapq.heappop(running)
-            self.events.append(Lost(event.minutes) if event.machine in self.out else event)
-            free.append(event.machine)
-            self.put_out()
+        for action, minute in search(self.plan, self.events, lambda: self.machines, self.launch):
+            self.clock = minute
+            if isinstance(action, SearchOutcome):
+                self.cut = sum(self.clock - began for began in self.running.values())
+                return action
+            if isinstance(action, Measured):
+                del self.running[action.machine]
+                if action.machine in self.out:
+                    self.events[-1] = Lost(action.minutes)
+                self.put_out()
+        raise AssertionError("a bisection ends")
 
     def put_out(self) -> None:
         """What :mod:`perfbisect.bisect.job` does with machines that are unlike the others."""
         for offset in outlying_machines(machine_offsets(self.events, self.plan.n, self.plan.sign)):
             self.out.add(offset.machine)
-            self.events = [
+            self.events[:] = [
                 Lost(x.minutes) if isinstance(x, Measured) and x.machine == offset.machine else x
                 for x in self.events
             ]
@@ -201,7 +183,9 @@ class FleetSimulation:
             if other is None or (is_settled and len(added) % 2 == 0):
                 break
             index = confirm.turn(step.parent, step.culprit, len(added))
-            added.append(self.launch(NextLaunch(index, trial.runs, "replicate", Reason("pair")), other))
+            added.append(
+                self.launch(NextLaunch(index, trial.runs, "replicate", Reason("pair")), other, self.clock)
+            )
         if not parent:
             return "", 0.0
         words = {True: "holds", False: "not seen", None: "another size"}
