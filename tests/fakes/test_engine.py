@@ -7,12 +7,10 @@ import math
 import os
 import shlex
 import signal
-import socket
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,9 @@ import psutil
 import pytest
 import requests
 
+from perfbisect.system.ports import free_port
 from tests.fakes.history import ENGINE
+from tests.system.stand_ins import until
 
 MODULE = (sys.executable, "-m", "vllm.entrypoints.cli.main")
 
@@ -41,19 +41,6 @@ RESULT_KEYS = set(
 def environment(**extra: str) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PRETEND_")}
     return clean | {"PYTHONPATH": str(ENGINE), "VLLM_SERVER_DEV_MODE": "1"} | extra
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
 
 
 def ended(process: psutil.Process) -> bool:

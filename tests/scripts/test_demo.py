@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from scripts import demo, demo_compare, demo_history
 from scripts.demo_history import BROKEN, SCHEDULER, TARGETS, Places, draw_places, make, slow
+from tests.fakes.gitwriter import run_git
 
 STUB = '''"""A module."""
 
@@ -51,38 +51,33 @@ def site_packages(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
-def git(repository: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=repository, capture_output=True, check=True, text=True)
-    return done.stdout
-
-
 def test_each_commit_is_what_it_says(site_packages: Path, tmp_path: Path) -> None:
     places = Places(planted=5, broken=2, docs=7)
     made = make(site_packages, tmp_path / "repo", commits=9, places=places)
     assert len(made.commits) == 10
-    first = git(made.path, "ls-tree", "-r", "--name-only", made.commits[0]).split()
+    first = run_git(made.path, "ls-tree", "-r", "--name-only", made.commits[0]).split()
     assert SCHEDULER in first
     assert not {"vllm/_version.py", "vllm/_C.abi3.so"} & set(first)
     touched = [
-        git(made.path, "diff", "--name-only", before, after).split()
+        run_git(made.path, "diff", "--name-only", before, after).split()
         for before, after in zip(made.commits, made.commits[1:], strict=False)
     ]
     assert touched[places.planted - 1] == [SCHEDULER]
     assert touched[places.docs - 1] == ["docs/usage.md"]
     assert touched[places.broken - 1] == [BROKEN]
     assert touched[places.broken].count(BROKEN) == 1
-    assert "_check_block_accounting" in git(made.path, "show", f"{made.planted}:{SCHEDULER}")
+    assert "_check_block_accounting" in run_git(made.path, "show", f"{made.planted}:{SCHEDULER}")
     broken = [
         commit
         for commit in made.commits
-        if "environment_compat" in git(made.path, "show", f"{commit}:{BROKEN}")
+        if "environment_compat" in run_git(made.path, "show", f"{commit}:{BROKEN}")
     ]
     assert broken == [made.commits[places.broken]]
     others = [at for at in range(1, 10) if at not in (places.planted, places.broken, places.docs)]
     for at in others:
         code = [path for path in touched[at - 1] if path != BROKEN]
         assert len(code) == 1
-        compile(git(made.path, "show", f"{made.commits[at]}:{code[0]}"), code[0], "exec")
+        compile(run_git(made.path, "show", f"{made.commits[at]}:{code[0]}"), code[0], "exec")
 
 
 def test_the_planted_check_takes_its_share_of_a_step() -> None:
