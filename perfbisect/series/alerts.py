@@ -168,13 +168,10 @@ def status(change: SeriesChange, until: int) -> AlertStatus:
 
 def beside_worse(alert: Alert, among: Iterable[Alert]) -> Alert | None:
     """The largest present regression of the same event and cell as an improvement; None without one."""
-    beside = [other for other in among if (other.event, other.cell) == (alert.event, alert.cell)]
-    worse = (
-        other
-        for other in beside
-        if other.worse and other.part == "typical" and other.state != "closed" and not other.recovered
-    )
-    return None if alert.worse else max(worse, key=lambda other: other.size, default=None)
+    beside = (other for other in among if (other.event, other.cell) == (alert.event, alert.cell))
+    worse = (other for other in beside if other.worse and other.part == "typical")
+    present = (other for other in worse if other.state != "closed" and not other.recovered)
+    return None if alert.worse else max(present, key=lambda other: other.size, default=None)
 
 
 def find_alerts(alerts: Iterable[Alert], name: str) -> tuple[Alert, ...]:

@@ -32,7 +32,7 @@ from perfbisect.series.sources.journals import (
     PublishedRun,
     RecordedCell,
     RecordedRun,
-    measured_attempts,
+    read_attempts,
     read_published,
     read_run,
 )
@@ -99,7 +99,9 @@ def _publish_job(results: Path, job: Job, recorded: RecordedRun) -> Iterator[tup
         yield "left out", f"{job.id}: its cell cannot be read: {error.errors()[0]['msg']}"
         return
     outdated = _published_files(results, job.id)
-    for attempt in measured_attempts(recorded):
+    for attempt, reason in read_attempts(recorded.document):
+        if attempt is None or reason:
+            continue
         places = range(len(attempt.runs))
         present = {place for place in places if (attempt.id, place + 1) in outdated}
         try:

@@ -156,30 +156,34 @@ def read_published(document: object) -> PublishedRun | None:
     return published
 
 
-def measured_attempts(recorded: RecordedRun) -> Iterator[Attempt]:
-    """The attempts that were measured and not discarded, whether or not they lost requests."""
-    for fields in recorded.document["attempts"]:
+def read_attempts(document: Mapping[str, Any]) -> Iterator[tuple[Attempt | None, str]]:
+    """The attempts of a job's document, each with why it is no measurement: it failed or was discarded.
+
+    None: it cannot be read. One that lost requests was measured.
+    """
+    for fields in document["attempts"]:
         try:
             attempt = from_dict(fields)
-        except ValueError:
+        except ValueError as error:
+            yield None, str(error)
             continue
-        if attempt.runs and attempt.failure is None and attempt.id not in recorded.document["discarded"]:
-            yield attempt
+        reason = "" if attempt.runs else "no run ended"
+        if attempt.failure:
+            reason = attempt.failure.reason or "failed"
+        if attempt.id in document["discarded"]:
+            reason = document["discarded"][attempt.id] or "discarded"
+        yield attempt, reason
 
 
 def recorded_results(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[Point | RejectedResult]:
     """The points of a job's document, and the attempts that failed or were discarded."""
-    fields, discarded = document["cell"], document["discarded"]
+    fields = document["cell"]
     cell = RecordedCell(str(fields["name"]), str(fields.get("model", "")), fields.get("num_prompts"))
-    for record, recorded in enumerate(document["attempts"]):
-        try:
-            attempt = from_dict(recorded)
-        except ValueError as error:
-            yield RejectedResult(build, "broken", str(error), raw, record, cell.name)
-            continue
-        reason = discarded.get(attempt.id) or (attempt.failure.reason if attempt.failure else "")
-        if reason or not attempt.runs:
-            yield RejectedResult(build, "unmeasured", reason or "no run ended", raw, record, cell.name)
+    for record, (attempt, reason) in enumerate(read_attempts(document)):
+        if attempt is None:
+            yield RejectedResult(build, "broken", reason, raw, record, cell.name)
+        elif reason:
+            yield RejectedResult(build, "unmeasured", reason, raw, record, cell.name)
         else:
             yield _launch_result(build, cell, attempt, raw, record)
 

@@ -43,6 +43,7 @@ _PERF_EVAL = re.compile(
 )
 """A result of vLLM's perf-eval, in the folder of its recipe."""
 
+_TEMPLATE = "the form of zeros that the harness writes where the benchmark left none"
 _PLAIN_TIME = "%Y%m%d-%H%M%S"
 _LOAD_OR_TIME = re.compile(
     r"[-_]\d{8}-\d{6}|_qps_(?:inf|[\d.]+)(?:_concurrency_\d+)?$|-(?:inf|[\d.]+)qps(?:-concurrency\d+)?"
@@ -337,7 +338,7 @@ def _is_diffusion(record: object) -> bool:
 
 def _served(document: Mapping[str, Any]) -> ParsedResult:
     if not document.get("date") and not document.get("num_prompts"):
-        raise _template()
+        raise UnusableResultError("template", _TEMPLATE)
     prompts, completed = count(document, "num_prompts"), count(document, "completed")
     failed = count(document, "failed") if "failed" in document else prompts - completed
     shared = _shared_covariates(document, prompts, completed, failed)
@@ -384,7 +385,7 @@ def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedRe
     load, server = _mapping(record.get("benchmark_params")), _mapping(record.get("server_params"))
     prompts = load.get("num-prompts") or 0
     if not record.get("timestamp") and not prompts:
-        raise _template()
+        raise UnusableResultError("template", _TEMPLATE)
     completed, failed = count(result, "completed_requests"), count(result, "failed_requests")
     shared = _shared_covariates(result, prompts, completed, failed)
     values, converted = _read_values(result)
@@ -407,12 +408,6 @@ def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedRe
     }
     began = str(record.get("timestamp") or "")
     return ParsedResult(workload, values, covariates, began)
-
-
-def _template() -> UnusableResultError:
-    return UnusableResultError(
-        "template", "the form of zeros that the harness writes where the benchmark left none"
-    )
 
 
 def _shared_covariates(
