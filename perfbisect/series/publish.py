@@ -25,7 +25,7 @@ from perfbisect.model.attempt import Attempt, RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.report.document import Paragraph, Report, Verdict
 from perfbisect.series.points import Build
-from perfbisect.series.sources.base import read_text
+from perfbisect.series.sources.base import read_json
 from perfbisect.series.sources.folders import RAW
 from perfbisect.series.sources.journals import (
     BLOCK,
@@ -132,8 +132,8 @@ def _published_files(results: Path, job: str) -> dict[tuple[str, int], Path]:
     files = {}
     for path in sorted(results.glob("*.json")):
         try:
-            run = read_published(json.loads(read_text(path)))
-        except (ValueError, RecursionError):
+            run = read_published(read_json(path))
+        except ValueError:
             continue
         if run is not None and run.build.name == job:
             files[run.attempt.id, run.attempt.runs[0].index] = path
@@ -145,10 +145,7 @@ def _client_result(job: Job, attempt: Attempt, place: int) -> Mapping[str, Any]:
     recorded = attempt.runs[place].raw
     own = job.path / "attempts" / Path(attempt.folder).name / Path(recorded).name
     path = next((path for path in (own, Path(recorded)) if recorded and path.is_file()), None)
-    try:
-        result = json.loads(read_text(path)) if path else None
-    except (ValueError, RecursionError):
-        result = None
+    result = read_json(path) if path else None
     if not isinstance(result, Mapping):
         raise ClientError("the client's own result was not kept")
     return result

@@ -23,6 +23,7 @@ from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.alerts import Alert, AlertRecord, State, find_alerts
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
 from perfbisect.series.series import cell_of_series, machine_series
+from perfbisect.series.sources.base import parse_json
 
 FILE = "series.sqlite"
 VERSION = 5
@@ -183,7 +184,7 @@ class SeriesStore:
             "SELECT digest, file FROM files WHERE build = ? AND name = ?", (build, file.name)
         ).fetchone()
         kept_digest, kept = (row[0], _unpacked(row[1])) if row else ("", None)
-        document = _parse_json(file.text)
+        document = parse_json(file.text)
         digest = _digest(file, document)
         if kept and kept_digest != digest and kept.place != file.place and _exists(kept.place):
             raise UsageError(
@@ -370,13 +371,6 @@ def _alert_record(state: State, why: str, by_rule: int, text: str) -> AlertRecor
 
 def _build(text: str) -> Build:
     return Build(**json.loads(text))
-
-
-def _parse_json(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _digest(file: RawFile, document: object) -> str:

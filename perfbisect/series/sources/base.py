@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import time
 import zlib
@@ -126,6 +127,19 @@ def _name(path: Path) -> str:
 def read_text(path: Path) -> str:
     """A file's text without byte order mark; bytes that are no UTF-8 are replaced."""
     return decode(read_bytes(path, LARGEST))
+
+
+def read_json(path: Path) -> object:
+    """What a file holds; None where it is no JSON."""
+    return parse_json(read_text(path))
+
+
+def parse_json(text: str) -> object:
+    """None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def decode(content: bytes) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perfbisect.errors import UsageError
 from perfbisect.series.points import Build
-from perfbisect.series.sources.base import IngestOptions, SourceBuild, json_files, local_file, read_text
+from perfbisect.series.sources.base import IngestOptions, SourceBuild, json_files, local_file, read_json
 from perfbisect.series.sources.journals import read_published
 
 PIPELINE = "vllm/vllm-omni"
@@ -121,7 +120,7 @@ def _numbered_builds(raw: Path) -> Iterator[_FoundBuild]:
 
 def _published_build(path: Path) -> Build | None:
     try:
-        published = read_published(_read_json(path))
+        published = read_published(read_json(path))
     except ValueError:
         return None
     return published.build if published else None
@@ -158,12 +157,5 @@ def _stamped_commit(paths: Sequence[Path]) -> str:
 
 
 def _read_result(path: Path) -> Mapping[str, object]:
-    result = _read_json(path)
+    result = read_json(path)
     return result if isinstance(result, Mapping) else {}
-
-
-def _read_json(path: Path) -> object:
-    try:
-        return json.loads(read_text(path))
-    except (ValueError, RecursionError):
-        return None
