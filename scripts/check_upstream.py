@@ -25,7 +25,7 @@ from perfbisect.cells.loading import known_cells
 from perfbisect.changes.git import CommitRecord, Repository
 from perfbisect.clients import CLIENTS, base
 from perfbisect.commands.cells import CellsImportDocument, import_specifications
-from perfbisect.environments.build_inputs import BuildStates
+from perfbisect.environments.builders.overlay import BuildStates
 from perfbisect.environments.builders.source import build_variables
 from perfbisect.environments.builders.wheel import CUDA_BUILDS
 from perfbisect.environments.builders.wheel_index import page_of

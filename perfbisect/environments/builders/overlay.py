@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import hashlib
 import os
 import shutil
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from perfbisect.changes.git import FileChange, Repository
 from perfbisect.common.digests import environment_key, file_blob_id, text_digest
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.environments.build import BuildRun
-from perfbisect.environments.build_inputs import BuildState, BuildStates
 from perfbisect.environments.builders.cached import (
     CLIENT_TIMEOUT_S,
     LAYER,
@@ -33,7 +35,7 @@ from perfbisect.environments.builders.release import ReleaseBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.cache import CheckedEnvironment
 from perfbisect.environments.health import FOREIGN_SHARE, LocatedEngine, locate_engine
-from perfbisect.environments.packages import package
+from perfbisect.environments.packages import EnginePackage, package
 from perfbisect.environments.source_tree import blobs_inside, files_inside, sync_tree
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
@@ -253,6 +255,58 @@ class FixedBaseOverlay(OverlayBuilder):
 
     def client(self) -> Environment | None:
         return super().client() or self._base.client()
+
+
+@dataclass(frozen=True)
+class BuildState:
+    """Digests of a commit's build inputs, relative to some commit: ``needed`` and :attr:`optional` ones."""
+
+    needed: int = 0
+    optional: int = 0
+
+
+class BuildStates:
+    """States of the build inputs of commits on one platform; comparable with each other only."""
+
+    def __init__(self, repository: Repository, package: EnginePackage) -> None:
+        self._repository = repository
+        self._package = package
+        self._states: dict[str, BuildState] = {}
+
+    def read(self, shas: Collection[str], platform: str) -> dict[str, BuildState]:
+        """The states of commits, each read as its difference from the one before, by one git process."""
+        unknown = [sha for sha in dict.fromkeys(shas) if sha not in self._states]
+        if unknown:
+            last = next(reversed(self._states), unknown[0])
+            state = self._states.get(last, BuildState())
+            pairs = list(zip((last, *unknown), unknown, strict=False))
+            changes = self._repository.file_changes(pairs, self._package.pathspecs)
+            for sha, changed in zip(unknown, changes, strict=True):
+                state = self._after(state, changed, platform)
+                self._states[sha] = state
+        return {sha: self._states[sha] for sha in shas}
+
+    def _after(self, state: BuildState, changes: Collection[FileChange], platform: str) -> BuildState:
+        needed, optional = state.needed, state.optional
+        for change in changes:
+            if not self._package.is_used(change.path, platform):
+                continue
+            # Files in any order, each in and out again: the state is a sum of digests without carry.
+            difference = _digest(change.path, change.before) ^ _digest(change.path, change.after)
+            if self._package.is_optional(change.path):
+                optional ^= difference
+            else:
+                needed ^= difference
+        return BuildState(needed, optional)
+
+
+def _digest(path: str, blob: str) -> int:
+    """A file's part of a state; 0 if it does not exist."""
+    if not blob.strip("0"):
+        return 0
+    return int.from_bytes(
+        hashlib.sha256(f"{path}\0{blob}".encode(errors="surrogateescape")).digest()[:16], "big"
+    )
 
 
 class NearestWheelOverlay(OverlayBuilder):
