@@ -110,6 +110,9 @@ class ReleaseWheels:
 
     def refusal(self, version: str) -> Refusal | None:
         """Why there is no wheel of a release that runs here."""
+        if self.variant not in ("", DEFAULT) and not self.index.template:
+            reason = f"no index of releases of {self.package.name} is known, which variant= needs"
+            return Refusal(reason, error=True)
         found = self.find(version)
         if found is None or found[1].state != "hole":
             return None

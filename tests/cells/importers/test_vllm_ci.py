@@ -129,11 +129,12 @@ def test_text_is_what_a_shell_makes_of_it(tmp_path: Path) -> None:
     assert "--disable-log-stats" in FAMILIES["text"].server(cell, endpoint).args
 
 
-def test_speculation_is_watched(tmp_path: Path) -> None:
-    draft = {"model": "org/draft", "num_speculative_tokens": 4}
-    (found,) = read(tmp_path, [entry(server={"speculative_config": draft}, qps_list=[2])]).cells
+@pytest.mark.parametrize("written", ["speculative_config", "speculative_config.method"])
+def test_speculation_is_watched(tmp_path: Path, written: str) -> None:
+    draft = {"model": "org/draft", "num_speculative_tokens": 4} if "." not in written else "mtp"
+    (found,) = read(tmp_path, [entry(server={written: draft}, qps_list=[2])]).cells
     (cell,) = loaded(tmp_path, [found])
-    assert cell.serve_args["speculative-config"] == draft
+    assert cell.serve_args[written.replace("_", "-")] == draft
     assert cell.guards == ("failed", "output_tokens", "spec_decode_acceptance_rate")
     assert cell.request_rate == 2
 

@@ -225,3 +225,10 @@ def test_one_package_of_a_pin_at_a_time(omni: Omni, shared_cache: Path, log: Pat
         assert f"{words[0]} {words[1]} {words[4]}" == said
         assert made.engine_commit == omni.slow
         assert pip in made.facts["packages"]
+
+
+def test_a_variant_of_releases_needs_their_index(omni: Omni, tmp_path: Path) -> None:
+    """It is known before anything is built, and is no failure of a registry."""
+    here = builder(omni, tmp_path, ",release=other-engine,variant=cu129")
+    refusal = refusal_of(here, omni.first)
+    assert refusal.error and "no index of releases of other-engine is known" in refusal.reason
