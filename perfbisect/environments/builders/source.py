@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 from perfbisect.system import environ
 from perfbisect.system.files import replace_file
+from perfbisect.system.processes import capture
 
 _NAMES = frozenset({
     "CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "C_INCLUDE_PATH",
@@ -97,13 +97,7 @@ def compiler_versions(variables: Mapping[str, str]) -> tuple[str, ...]:
         words = [*command.split(), "--version"]
         if shutil.which(words[0]) is None:
             continue
-        try:
-            done = subprocess.run(
-                words, capture_output=True, text=True, errors="replace", timeout=60, check=False,
-                stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired):
-            continue
+        done = capture(words, 60.0)
         versions = [line.strip() for line in done.stdout.splitlines() if re.search(r"\d+\.\d+", line)]
         lines += versions[:1]
     return tuple(lines)
