@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,8 +29,6 @@ from perfbisect.errors import BuildError, MachineError, UsageError
 from perfbisect.system import processes
 from perfbisect.system.http import open_session, send_request
 from perfbisect.system.logs import neutral
-
-_PACKAGES = "packages.txt"
 
 _REGISTRY = re.compile(
     r"error sending request|dns error|connect error|connection (refused|reset|closed)|timed out|certificate"
@@ -114,20 +111,10 @@ def create_venv(
     build: BuildRun, staging: Path, requirements: Sequence[str], package: EnginePackage, *, python: str,
     torch_backend: str = "",
 ) -> Path:  # fmt: skip
-    """Create ``staging/venv`` with requirements, and list its packages; returns its interpreter."""
+    """Create ``staging/venv`` with requirements; returns its interpreter."""
     interpreter = create(build, staging / "venv", python)
     install(build, interpreter, requirements, package, folder=staging, torch_backend=torch_backend)
-    write_packages(build, staging, interpreter)
     return interpreter
-
-
-def write_packages(build: BuildRun, folder: Path, interpreter: Path) -> None:
-    (folder / _PACKAGES).write_text(list_packages(build, interpreter))
-
-
-def read_packages(folder: Path) -> list[str]:
-    """The packages that ``write_packages`` listed."""
-    return (folder / _PACKAGES).read_text().splitlines()
 
 
 def install_layer(build: BuildRun, target: Path, pip: str, python: str, *, dry_run: bool = False) -> None:
@@ -217,13 +204,13 @@ def _version_of(file: str) -> Version | None:
         return None
 
 
-def list_packages(build: BuildRun, interpreter: Path, *, with_origin: bool = False) -> str:
-    """Installed packages, one a line, sorted; ``with_origin``: editable and local ones by their path."""
+def list_packages(build: BuildRun, interpreter: Path, *, with_origin: bool = False) -> list[str]:
+    """Installed packages, sorted; ``with_origin``: editable and local ones by their path."""
     verb, *options = ("freeze",) if with_origin else ("list", "--format", "freeze")
     pattern = r"-e |[A-Za-z0-9][\w.\-]* ?(==|@ )" if with_origin else r"[A-Za-z0-9][\w.\-]*=="
     action = f"list the packages of {interpreter}"
     output = _pip(build, verb, interpreter, *options, action=action, cwd=Path("/"), timeout=120.0)
-    return "".join(f"{line}\n" for line in sorted(output.lines) if re.match(pattern, line))
+    return [line for line in sorted(output.lines) if re.match(pattern, line)]
 
 
 def _pip(
@@ -280,13 +267,7 @@ def _pip_setting(name: str) -> str:
 @functools.cache
 def _pip_files() -> dict[str, str]:
     """Settings in pip's configuration files for all commands; empty without pip."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "config", "list"],
-            capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
+    done = processes.capture([sys.executable, "-m", "pip", "config", "list"], 60.0)
     rows = re.findall(r"^global\.([a-z-]+)=(.*)$", done.stdout, re.MULTILINE)
     return {key: str(ast.literal_eval(value)) for key, value in rows if value[:1] in "'\""}
 

@@ -14,7 +14,7 @@ from perfbisect.changes.git import FileChange, Repository, fetch_remote, git_env
 from perfbisect.changes.history import commit_history
 from perfbisect.common.digests import blob_id
 from perfbisect.errors import MachineError, RevisionError
-from tests.changes.repositories import blobs, everything, git
+from tests.changes.repositories import blobs, everything, git, write_commits
 from tests.fakes.gitwriter import HistoryWriter, run_git
 from tests.fakes.remote import Cloned, cloned
 
@@ -89,17 +89,14 @@ class TestResolve:
 
 class TestObjects:
     def test_trees_and_blobs(self, tmp_path: Path) -> None:
-        writer = HistoryWriter(tmp_path / "repo")
-        writer.commit("one", {"pkg/a.py": b"a", "pkg/sub/b.py": b"b", "docs/x": b"x"})
-        writer.commit("docs only", {"docs/x": b"y"})
-        writer.commit("code", {"pkg/a.py": b"aa"})
-        one, docs, code = writer.finish()
-        repository = Repository.open(tmp_path / "repo")
-        assert (
-            repository.tree_id(one, "pkg")
-            == repository.tree_id(docs, "pkg/")
-            != repository.tree_id(code, "pkg")
+        repository, (one, docs, code) = write_commits(
+            tmp_path / "repo",
+            {"pkg/a.py": b"a", "pkg/sub/b.py": b"b", "docs/x": b"x"},
+            {"docs/x": b"y"},
+            {"pkg/a.py": b"aa"},
         )
+        trees = [repository.tree_id(one, "pkg"), repository.tree_id(docs, "pkg/")]
+        assert trees[0] == trees[1] != repository.tree_id(code, "pkg")
         assert repository.tree_id(one, "nothing") is None
         # Git's own definition of an object name, computed here.
         a, b = (hashlib.sha1(b"blob 1\0" + text).hexdigest() for text in (b"a", b"b"))
@@ -124,13 +121,13 @@ class TestObjects:
             list(Repository.open(line[0]).contents(["1" * 40]))
 
     def test_file_changes_are_those_of_the_pathspecs(self, tmp_path: Path) -> None:
-        writer = HistoryWriter(tmp_path / "repo")
-        writer.commit("base", {"csrc/a.cu": b"1", "pkg/a.py": b"1", "setup.py": b"1"})
-        writer.commit("python", {"pkg/a.py": b"2"})
-        writer.commit("kernel", {"csrc/a.cu": b"2", "csrc/deep/b.cu": b"2"})
-        writer.commit("back", {"csrc/a.cu": b"1", "csrc/deep/b.cu": None})
-        base, python, kernel, back = writer.finish()
-        repository = Repository.open(tmp_path / "repo")
+        repository, (base, python, kernel, back) = write_commits(
+            tmp_path / "repo",
+            {"csrc/a.cu": b"1", "pkg/a.py": b"1", "setup.py": b"1"},
+            {"pkg/a.py": b"2"},
+            {"csrc/a.cu": b"2", "csrc/deep/b.cu": b"2"},
+            {"csrc/a.cu": b"1", "csrc/deep/b.cu": None},
+        )
         pathspecs = (":(glob)csrc/**", ":(glob)setup.py")
         found = repository.file_changes([(base, sha) for sha in (base, python, kernel, back)], pathspecs)
         edited = FileChange("csrc/a.cu", blob_id(b"1", base), blob_id(b"2", base))

@@ -19,8 +19,8 @@ from perfbisect.environments.base import Environment
 from perfbisect.environments.cache import STAMP, EnvironmentCache, read_stamp
 from perfbisect.errors import MachineError
 from perfbisect.model.change import Change
+from tests.changes.repositories import write_commits
 from tests.environments.conftest import World, overlay
-from tests.fakes.gitwriter import HistoryWriter
 
 ENSURE = """
 import os, signal, sys
@@ -72,10 +72,9 @@ def wait_for(path: Path) -> None:
 def waiting(tmp_path: Path) -> tuple[Repository, str, Path]:
     """A history whose engine counts its imports and waits for a file."""
     go = tmp_path / "go"
-    writer = HistoryWriter(tmp_path / "repo")
-    writer.commit("waits", {"tiny_engine/__init__.py": WAITS % str(go)})
-    (sha,) = writer.finish(checkout=False)
-    return Repository.open(tmp_path / "repo"), sha, go
+    waits = WAITS % str(go).encode()
+    repository, (sha,) = write_commits(tmp_path / "repo", {"tiny_engine/__init__.py": waits})
+    return repository, sha, go
 
 
 def test_two_processes_build_a_key_once(

@@ -230,7 +230,7 @@ class CommitBuilder(CachedBuilder):
         tracked = blobs_inside(self.repository, change.id, inside)
         shown = identify_commit(found, change.id, tracked, what=what or change.short, log=build.log)
         facts = {"identified_by": shown, "engine_says_commit": found.commit}
-        return found.checked(change.id, uv.read_packages(folder), facts)
+        return found.checked(change.id, uv.list_packages(build, found.interpreter), facts)
 
 
 LAYER = "layer"

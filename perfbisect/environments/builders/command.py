@@ -70,7 +70,6 @@ class CommandBuilder(CommitBuilder):
         if not os.access(interpreter, os.X_OK):
             message = f"{change.short}: the command ended well but left no interpreter at {interpreter}"
             raise BuildError(message, where=build.log)
-        uv.write_packages(build, staging, interpreter)
         variables = environ.redacted(self.variables)
         return {"command": self.template, "variables": variables, **self.limits.facts()}
 

@@ -115,7 +115,7 @@ class ExistingBuilder(Builder):
     def _environment(
         self, build: BuildRun, key: str, change: str, found: ImportedEngine, commit: str, identified_by: str
     ) -> Environment:
-        packages = uv.list_packages(build, self.interpreter, with_origin=True).splitlines()
+        packages = uv.list_packages(build, self.interpreter, with_origin=True)
         path = (self.path,) if self.path else ()
         checked = found.checked(commit, packages, {"identified_by": identified_by}, *path)
         environment = self.cache.ensure(

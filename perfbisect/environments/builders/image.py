@@ -172,7 +172,7 @@ class ImageBuilder(CachedBuilder):
             shown = identify_commit(found, change.source, tracked, what=what, log=build.log)
             commit = change.source
         facts = {"identified_by": shown, "engine_says_commit": found.commit}
-        return found.checked(commit, uv.read_packages(folder), facts)
+        return found.checked(commit, (folder / "packages.txt").read_text().splitlines(), facts)
 
     def bytes_of(self, change: Change) -> int | None:
         size = self.lookup(change).bytes

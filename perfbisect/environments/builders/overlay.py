@@ -56,7 +56,8 @@ class InterpreterBase(ExistingBuilder):
 
     @functools.cached_property
     def _packages(self) -> str:
-        return uv.list_packages(self._build, self.interpreter, with_origin=True)
+        packages = uv.list_packages(self._build, self.interpreter, with_origin=True)
+        return "".join(f"{line}\n" for line in packages)
 
     @functools.cached_property
     def _located(self) -> LocatedEngine:

@@ -6,7 +6,7 @@ Each commit's tree is a thin layer, so that commits with different pins can be c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,6 @@ class PinnedBaseBuilder(CachedBuilder):
             uv.install(build, interpreter, replaced, engine, folder=staging)
         if engine.alias is not None and not pins.commit:
             add_alias(site_packages(staging / "venv"), *engine.alias, pins.release)
-        uv.write_packages(build, staging, interpreter)
         return {"pin": pins.text, "replaced": replaced, **self.limits.facts()}
 
     def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
@@ -117,7 +116,7 @@ class PinnedBaseBuilder(CachedBuilder):
         elif said and not pins.commit.startswith(said):
             message = f"the wheel of {self.package.name} {pins.commit[:12]} says it is commit {said}"
             raise BuildError(message, where=build.log)
-        return found.checked(pins.commit, uv.read_packages(folder), {})
+        return found.checked(pins.commit, uv.list_packages(build, found.interpreter), {})
 
     def _pins(self, change: Change) -> Pins:
         pins = self.declared[change.id].pins
@@ -130,9 +129,9 @@ class PinnedBaseBuilder(CachedBuilder):
         return variant, self.index.find((sha,), variant)[sha]
 
 
-def _replaced(pins: Pins, packages: str) -> list[str]:
+def _replaced(pins: Pins, packages: Iterable[str]) -> list[str]:
     """Packages that the image replaces and that are installed here: a CPU has no CUDA libraries."""
-    present = {canonicalize_name(line.partition("==")[0]) for line in packages.splitlines()}
+    present = {canonicalize_name(line.partition("==")[0]) for line in packages}
     return [
         f"{package.name}=={package.version}"
         for package in pins.packages

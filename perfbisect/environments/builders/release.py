@@ -68,13 +68,12 @@ class ReleaseBuilder(CachedBuilder):
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         version = self._version(change)
         requirements, variant = self.wheels.requirements(str(version))
-        interpreter = uv.create_venv(
+        uv.create_venv(
             build, staging, [*requirements, *self.extra], self.package,
             python=self.python, torch_backend=torch_backend(variant),
         )  # fmt: skip
         if self.package.alias is not None:
             add_alias(site_packages(staging / "venv"), *self.package.alias, str(version))
-            uv.write_packages(build, staging, interpreter)
         return {"variant": variant or DEFAULT, **self.limits.facts()}
 
     def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
@@ -82,7 +81,7 @@ class ReleaseBuilder(CachedBuilder):
         what = f"{self.package.name}=={version}"
         found = self.import_venv(build, folder, what)
         check_version(build, found, str(version), what)
-        return found.checked(found.commit, uv.read_packages(folder), {})
+        return found.checked(found.commit, uv.list_packages(build, found.interpreter), {})
 
     def notes(self) -> tuple[str, ...]:
         return self.wheels.notes()

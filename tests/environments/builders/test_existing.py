@@ -7,27 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.changes.git import Repository
-from perfbisect.environments.base import Environment
-from perfbisect.environments.builders.existing import ExistingBuilder
+from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
-from tests.environments.conftest import plain_builder
+from tests.environments.conftest import World
 from tests.environments.tiny import TinyHistory, package_files, write_history
 
 
-def ensure(builder: ExistingBuilder, change: Change | str, log: Path) -> Environment:
-    change = Change(change) if isinstance(change, str) else change
-    return builder.ensure(change, log=log, timeout=60)
-
-
-def existing(
-    cache: Path, interpreter: object = sys.executable, repository: Repository | None = None, **options: object
-) -> ExistingBuilder:
+def existing(world: World, interpreter: object = sys.executable, **options: object) -> Builder:
     rest = "".join(f",{key}={value}" for key, value in {"package": "tiny_engine", **options}.items())
-    builder = plain_builder(f"existing:{interpreter}{rest}", repository=repository, cache=cache)
-    assert isinstance(builder, ExistingBuilder)
-    return builder
+    return world.builder(f"existing:{interpreter}{rest}")
 
 
 def write_package(folder: Path, commit: str = "") -> Path:
@@ -49,75 +38,71 @@ def checkout(tmp_path: Path) -> TinyHistory:
     return made
 
 
-def test_a_release(installed: Environment, tmp_path: Path, log: Path) -> None:
-    builder = existing(tmp_path, installed.interpreter)
-    built = ensure(builder, Change("tiny-engine==1.0", "release"), log)
-    assert built.interpreter == installed.interpreter
+def test_a_release(world: World) -> None:
+    builder = existing(world, world.installed.interpreter)
+    built = world.ensure(builder, Change("tiny-engine==1.0", "release"))
+    assert built.interpreter == world.installed.interpreter
     assert (built.engine_version, built.facts["identified_by"]) == ("1.0", "version")
     assert "tiny-helper==5.1" in built.facts["packages"]
-    assert not built.folder.is_relative_to(installed.folder)
+    assert not built.folder.is_relative_to(world.installed.folder)
     with pytest.raises(BuildError, match=r"says it is version 1\.0, not 1\.1"):
-        ensure(builder, Change("tiny-engine==1.1", "release"), log)
+        world.ensure(builder, Change("tiny-engine==1.1", "release"))
     client = builder.client()
     assert client is not None
-    assert (client.interpreter, client.engine_version) == (installed.interpreter, "1.0")
+    assert (client.interpreter, client.engine_version) == (world.installed.interpreter, "1.0")
 
 
-def test_a_clean_checkout_at_the_commit(checkout: TinyHistory, tmp_path: Path, log: Path) -> None:
+def test_a_clean_checkout_at_the_commit(checkout: TinyHistory, world: World) -> None:
     """What is found now counts, not an earlier look; another commit is refused."""
-    path, repository = checkout.path, Repository.open(checkout.path)
-    before = ensure(existing(tmp_path, path=path), checkout.slow_again, log)
+    path = checkout.path
+    before = world.ensure(existing(world, path=path), checkout.slow_again)
     assert before.facts["identified_by"] == "checkout"
     assert (before.engine_commit, before.engine_version) == (checkout.slow_again, "1.0.dev5")
     assert before.env["PYTHONPATH"] == str(path)
     version = package_files("1.0.dev16")["tiny_engine/_version.py"]
     (path / "tiny_engine" / "_version.py").write_bytes(version)
     (path / "docs" / "a").write_text("dirty elsewhere")
-    after = ensure(existing(tmp_path, path=path), checkout.slow_again, log)
+    after = world.ensure(existing(world, path=path), checkout.slow_again)
     assert (after.engine_version, after.folder) == ("1.0.dev16", before.folder)
     with pytest.raises(BuildError) as raised:
-        ensure(existing(tmp_path, repository=repository, path=path), checkout.base, log)
+        world.ensure(existing(world, path=path), checkout.base)
     assert f"a checkout at {checkout.slow_again[:12]}, not {checkout.base[:12]}" in raised.value.message
     assert f"checkout {checkout.base[:12]}" in (raised.value.next_step or "")
 
 
 @pytest.mark.parametrize("name", ["core.py", "new.py"])
-def test_a_dirty_checkout(name: str, checkout: TinyHistory, tmp_path: Path, log: Path) -> None:
+def test_a_dirty_checkout(name: str, checkout: TinyHistory, world: World) -> None:
     (checkout.path / "tiny_engine" / name).write_text("def speed():\n    return 9\n")
     with pytest.raises(BuildError, match="with uncommitted changes"):
-        ensure(existing(tmp_path, path=checkout.path), checkout.slow_again, log)
+        world.ensure(existing(world, path=checkout.path), checkout.slow_again)
 
 
-def test_an_environment_inside_a_checkout_is_no_checkout(
-    checkout: TinyHistory, tmp_path: Path, log: Path
-) -> None:
+def test_an_environment_inside_a_checkout_is_no_checkout(checkout: TinyHistory, world: World) -> None:
     site = write_package(checkout.path / "venv" / "site")
     with pytest.raises(BuildError, match=r"is version 1\.0 of no known commit"):
-        ensure(existing(tmp_path, path=site), checkout.slow_again, log)
+        world.ensure(existing(world, path=site), checkout.slow_again)
 
 
 @pytest.mark.parametrize(
     ("says", "right"), [("g{}", True), ("{}", True), ("gfedcba987", False), ("g12", False)]
 )
-def test_an_engine_that_knows_its_commit(
-    says: str, right: bool, history: TinyHistory, tmp_path: Path, log: Path
-) -> None:
-    said = says.format(history.slow[:9])
-    builder = existing(tmp_path, path=write_package(tmp_path / "site", said))
+def test_an_engine_that_knows_its_commit(says: str, right: bool, world: World) -> None:
+    said = says.format(world.history.slow[:9])
+    builder = existing(world, path=write_package(world.cache / "site", said))
     if right:
-        built = ensure(builder, history.slow, log)
-        assert (built.facts["identified_by"], built.engine_commit) == ("engine", history.slow)
+        built = world.ensure(builder, world.history.slow)
+        assert (built.facts["identified_by"], built.engine_commit) == ("engine", world.history.slow)
     else:
-        with pytest.raises(BuildError, match=f"is commit {said}, not {history.slow[:12]}"):
-            ensure(builder, history.slow, log)
+        with pytest.raises(BuildError, match=f"is commit {said}, not {world.history.slow[:12]}"):
+            world.ensure(builder, world.history.slow)
 
 
-def test_trust_and_no_engine(installed: Environment, history: TinyHistory, tmp_path: Path, log: Path) -> None:
+def test_trust_and_no_engine(world: World) -> None:
     with pytest.raises(BuildError, match=r"is version 1\.0 of no known commit, not") as raised:
-        ensure(existing(tmp_path, installed.interpreter), history.slow, log)
+        world.ensure(existing(world, world.installed.interpreter), world.history.slow)
     assert "trust=yes" in (raised.value.next_step or "")
-    built = ensure(existing(tmp_path, installed.interpreter, trust="yes"), history.slow, log)
+    built = world.ensure(existing(world, world.installed.interpreter, trust="yes"), world.history.slow)
     assert built.facts["identified_by"] == "trusted, though it is version 1.0 of no known commit"
-    assert built.engine_commit == history.slow
+    assert built.engine_commit == world.history.slow
     with pytest.raises(BuildError, match="No module named 'tiny_engine'"):
-        ensure(existing(tmp_path), history.slow, log)
+        world.ensure(existing(world), world.history.slow)

@@ -14,9 +14,10 @@ from perfbisect.environments.builders.source import SourceBuilder, with_precompi
 from perfbisect.environments.packages import engine
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
+from tests.changes.repositories import write_commits
 from tests.environments.conftest import ask, plain_builder, refusal_of
 from tests.environments.cproject import WHY_NOT, CHistory, write_c_history
-from tests.fakes.gitwriter import HistoryWriter, run_git
+from tests.fakes.gitwriter import run_git
 
 compiles = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")
 
@@ -195,13 +196,12 @@ def test_prices_are_learnt_first_builds_and_later_ones_apart(c_history: CHistory
 
 def test_a_project_in_a_folder_and_a_commit_without_it(tmp_path: Path, wheels: Path) -> None:
     del wheels
-    writer = HistoryWriter(tmp_path / "repo")
-    writer.commit("none", {"other/x": b""})
-    writer.commit("there", {"sub/pyproject.toml": b"", "sub/tiny_engine/__init__.py": b""})
-    none, there = writer.finish(checkout=False)
-    builder = plain_builder(
-        "source:sub,package=tiny_engine", repository=Repository.open(tmp_path / "repo"), cache=tmp_path
-    )
+    commits: list[dict[str, bytes | None]] = [
+        {"other/x": b""},
+        {"sub/pyproject.toml": b"", "sub/tiny_engine/__init__.py": b""},
+    ]
+    repository, (none, there) = write_commits(tmp_path / "repo", *commits)
+    builder = plain_builder("source:sub,package=tiny_engine", repository=repository, cache=tmp_path)
     assert "has no folder sub/" in refusal_of(builder, Change(none)).reason
     assert builder.refuses(Change(there)) is None
 

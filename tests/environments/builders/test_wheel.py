@@ -15,10 +15,10 @@ from perfbisect.environments.builders.wheel import WheelBuilder, torch_backend
 from perfbisect.environments.builders.wheel_index import page_of
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
+from tests.changes.repositories import write_commits
 from tests.environments.conftest import plain_builder
 from tests.environments.tiny import TinyHistory, package_files, write_wheel
 from tests.environments.wheel_index import Index, serving, wheel_of
-from tests.fakes.gitwriter import HistoryWriter
 
 DEFAULT = ",variant=default"
 
@@ -208,13 +208,13 @@ def test_one_page_that_does_not_answer_is_no_hole(lying: Site) -> None:
 
 
 def test_commits_that_differ_in_documentation_share_an_environment(site: Site) -> None:
-    writer = HistoryWriter(site.cache / "repo")
-    init = b"from ._version import __version__\n"
-    writer.commit("engine", {"tiny_engine/__init__.py": init, "docs/a": b"1"})
-    writer.commit("docs", {"docs/a": b"2", "tests/t.py": b"", ".github/x.yml": b"", "mkdocs.yaml": b""})
-    writer.commit("build", {"setup.py": b""})
-    shas = writer.finish(checkout=False)
-    site = replace(site, repository=Repository.open(site.cache / "repo"))
+    repository, shas = write_commits(
+        site.cache / "repo",
+        {"tiny_engine/__init__.py": b"from ._version import __version__\n", "docs/a": b"1"},
+        {"docs/a": b"2", "tests/t.py": b"", ".github/x.yml": b"", "mkdocs.yaml": b""},
+        {"setup.py": b""},
+    )
+    site = replace(site, repository=repository)
     for sha in shas:
         site.serve(sha)
     engine, docs, build = (site.builder().key(Change(sha)) for sha in shas)
