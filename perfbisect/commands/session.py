@@ -45,7 +45,7 @@ from perfbisect.jobs.plans import (
     write_plan,
 )
 from perfbisect.jobs.replay import LaunchRecord, launches
-from perfbisect.jobs.runner import BACKOFF, JobContext, SpareCores
+from perfbisect.jobs.runner import BACKOFF, JobContext, Reclaim, SpareCores
 from perfbisect.machine import interference
 from perfbisect.machine.leases import Lease, LeaseHolder, lease, lock_folder
 from perfbisect.machine.slots import Slot
@@ -198,7 +198,7 @@ def _reclaim(
     return executor.reclaim(launch, folder, report)
 
 
-def reclaim_from_fleet(workspace: Workspace, plan: JobPlan) -> Callable[[LaunchRecord, Path], Attempt | None]:
+def reclaim_from_fleet(workspace: Workspace, plan: JobPlan) -> Reclaim:
     """Takes back what the machines of a job's fleet have of its open launches; nothing is launched."""
     setting = plan.setting
     executor = FleetExecutor(

@@ -74,6 +74,9 @@ class SpareCores:
 StopLeftovers = Callable[..., Sequence[object]]
 """Ends the processes of a dead job and returns them: :func:`perfbisect.system.processes.stop_leftovers`."""
 
+Reclaim = Callable[[LaunchRecord, Path], Attempt | None]
+"""Takes the attempt of an open launch from the machine that made it; the folder is that of the attempt."""
+
 
 @dataclass(frozen=True)
 class JobContext:
@@ -97,7 +100,7 @@ class JobContext:
     """A monotonic clock."""
     ahead: SpareCores | None = None
     """None: nothing is built ahead."""
-    reclaim: Callable[[LaunchRecord, Path], Attempt | None] | None = None
+    reclaim: Reclaim | None = None
     """Returns an open launch's attempt from the machine where it goes on, once it has ended; None: here."""
     revert: Callable[[Change, Change], Change | str] | None = None
     """Maps a commit and an ancestor to the commit with the ancestor reverted, or to why there is none."""
@@ -211,7 +214,7 @@ def recover_interrupted(
     journal: Journal,
     sink: EventListener,
     stop_leftovers: StopLeftovers,
-    reclaim: Callable[[LaunchRecord, Path], Attempt | None] | None = None,
+    reclaim: Reclaim | None = None,
 ) -> None:
     """Recover from an earlier process of this job: end its servers and close its open attempts.
 

@@ -43,18 +43,13 @@ from perfbisect.fleet.specs import absolute_fleet, choose_slots, slot_here
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import JobPlan, PlanT, require_plan, resolve_metric, write_plan
 from perfbisect.jobs.replay import launches
+from perfbisect.jobs.runner import Reclaim
 from perfbisect.measure.profiling import find_py_spy, sampling_problem
 from perfbisect.model.cell import Cell
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
 from perfbisect.nightly.delivery import WEBHOOK_TRIES, delivery_tasks
 from perfbisect.nightly.model import Night
-from perfbisect.nightly.night import (
-    BisectionWindow,
-    NightlyContext,
-    PreparedJob,
-    Reclaim,
-    StepResult,
-)
+from perfbisect.nightly.night import BisectionWindow, NightlyContext, PreparedJob, StepResult
 from perfbisect.nightly.plan import CellMachines, CellPlan, NightPlan
 from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.report.console import Console
@@ -273,12 +268,13 @@ def _resolve_head(repository: Repository, branch: str) -> str:
 def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False) -> NightlyContext:
     """Resolve everything a night needs; starts nothing. ``fetch``: obey the file's ``fetch``."""
     file = load_nightly(config)
-    rules = file.nightly
+    rules, machine = file.nightly, file.path(file.nightly.machine)
     measuring = replace(
         working,
         repo=file.path(rules.repository) or file.folder,
         state=working.state or file.path(rules.state),
-        machine=_machine(file),
+        # A file beside the nightly's, or a name.
+        machine=str(machine) if machine is not None and machine.is_file() else rules.machine,
         wait=min(rules.budget, _MAX_WAIT_MIN),
     )
     workspace = open_workspace(repo=measuring.repo, state=measuring.state, machine=measuring.machine)
@@ -329,13 +325,6 @@ def _interrupted(file: NightlyFile, message: str, where: Path | None = None) -> 
         where=where,
         next_step=shlex.join(["perfbisect", "nightly", str(file.file)]),
     )
-
-
-def _machine(file: NightlyFile) -> str | None:
-    """The machine kind: a file beside the nightly's, or a name."""
-    machine = file.nightly.machine
-    path = file.path(machine)
-    return str(path) if path is not None and path.is_file() else machine
 
 
 def _resolve_spec(file: NightlyFile, text: str | None) -> str | None:

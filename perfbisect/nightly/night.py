@@ -20,9 +20,7 @@ from perfbisect.jobs.events import EventListener, JobNote
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Clock, EventKind, Journal
 from perfbisect.jobs.plans import MeasurementConfig, cell_data, runs_per_launch
-from perfbisect.jobs.replay import LaunchRecord
-from perfbisect.jobs.runner import StopLeftovers
-from perfbisect.model.attempt import Attempt
+from perfbisect.jobs.runner import Reclaim, StopLeftovers
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile, launches_of
@@ -96,10 +94,6 @@ class PreparedJob(Generic[DocumentT]):
     minutes: float
     run: Callable[[Job], DocumentT]
     problem: str = ""
-
-
-Reclaim = Callable[[LaunchRecord, Path], Attempt | None]
-"""Takes the attempt of an open launch from the machine that made it; see :class:`JobContext`."""
 
 
 class NightMachine(Protocol):
@@ -224,7 +218,12 @@ def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: dat
     groups = suites([found.cell for found in cells]) if is_shared else [(found.cell,) for found in cells]
     planned = [_plan_cell(context, found, recent, same) for found in cells]
     names = [tuple(cell.name for cell in group) for group in groups]
-    notes = list(_dependency_notes(context))
+    notes = list[str]()
+    if not (rules.exclude_newer or rules.constraints or context.setting.constraints):
+        notes.append(
+            f"dependencies are resolved as of {context.setting.exclude_newer}: a change between two nights "
+            "may be theirs; exclude_newer or constraints pins them"
+        )
     if context.setting.fleet:
         planned, spread = _spread(context, planned, same)
         names, notes = [(cell.name,) for cell in planned], [*notes, *spread]
@@ -330,16 +329,6 @@ def _machines_of_nights(state: Path, cells: Sequence[str]) -> dict[str, list[str
             if point.machine:
                 nights.setdefault(point.cell, {})[point.night] = point.machine
     return {cell: list(machines.values()) for cell, machines in nights.items()}
-
-
-def _dependency_notes(context: NightlyContext) -> tuple[str, ...]:
-    rules, setting = context.file.nightly, context.setting
-    if rules.exclude_newer or rules.constraints or setting.constraints:
-        return ()
-    return (
-        f"dependencies are resolved as of {setting.exclude_newer}: a change between two nights may be "
-        "theirs; exclude_newer or constraints pins them",
-    )
 
 
 def build_night(

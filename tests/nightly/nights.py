@@ -23,6 +23,7 @@ from perfbisect.explain.sides import measured_sides
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import MeasurementConfig, resolve_metric, write_plan
+from perfbisect.jobs.runner import Reclaim
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import write_attempt
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
@@ -36,7 +37,6 @@ from perfbisect.nightly.night import (
     NightlyContext,
     NightTask,
     PreparedJob,
-    Reclaim,
 )
 from perfbisect.nightly.plan import CellMachines, CellPlan, NightPlan
 from perfbisect.nightly.report import night_report
