@@ -23,7 +23,7 @@ from perfbisect.compare.documents import (
     check_of_comparison,
 )
 from perfbisect.fleet.forecast import machine_rows
-from perfbisect.jobs.documents import CommandsDocument, MeasuredDocument, MetricDocument
+from perfbisect.jobs.documents import CommandsDocument, MeasuredDocument
 from perfbisect.report.document import (
     Block,
     Command,
@@ -79,20 +79,11 @@ def compare_report(document: CompareDocument, check: CheckDocument | None = None
     if document.metrics:
         blocks += [_metrics_table(document.metrics), Paragraph(_LEGEND, quiet=True)]
     headline = next((row for row in document.metrics if row.headline), None)
+    levels = (headline.left, headline.right) if headline else (None, None)
+    left, right = (tuple(x for x in document.launches if x.position == side) for side in (0, 1))
     groups = [
-        LaunchGroup(
-            f"{label}: {side.name}",
-            color,
-            symbol,
-            tuple(launch for launch in document.launches if launch.position == position),
-            level,
-        )
-        for position, (label, side, color, symbol, level) in enumerate(
-            (
-                ("A", document.a, "@end", "circle", headline.left if headline else None),
-                ("B", document.b, "@search", "square", headline.right if headline else None),
-            )
-        )
+        LaunchGroup(f"A: {document.a.name}", "@end", "circle", left, levels[0]),
+        LaunchGroup(f"B: {document.b.name}", "@search", "square", right, levels[1]),
     ]
     rows = KeyValues((("A", _side_text(document.a)), ("B", _side_text(document.b))))
     return _job_report(
@@ -100,7 +91,6 @@ def compare_report(document: CompareDocument, check: CheckDocument | None = None
         title=f"Check of {sides}" if check else f"Comparison of {sides}",
         verdict=Verdict(word + (" by a guard" if by_guard else ""), _TONES[verdict]),
         blocks=(*blocks, *phases_paragraph(document.phases), Command(document.next)),
-        metric=document.metric,
         groups=groups,
         more=(
             Section("Sides", (rows,), detail=True),
@@ -138,7 +128,6 @@ def check_report(document: CheckDocument) -> Report:
             *([_checks_table(document.metrics)] if len(document.metrics) > 1 else []),
             Command(document.next),
         ),
-        metric=document.metric,
         groups=[LaunchGroup(document.change.short, "@search", "square", document.launches, document.value)],
         limits=limits,
         more=(Section("Checked against", (recorded,) if recorded.rows else (), detail=True),),
@@ -176,7 +165,6 @@ def run_report(document: RunDocument) -> Report:
             KeyValues(facts),
             Command(f"perfbisect {'report' if document.finished else 'resume'} {document.job}"),
         ),
-        metric=headline,
         groups=[LaunchGroup(document.change.short, "@end", "circle", document.launches, level)],
         commands=(document.reproduce,),
     )
@@ -188,13 +176,13 @@ def _job_report(
     title: str,
     verdict: Verdict,
     blocks: tuple[Block, ...],
-    metric: MetricDocument,
     groups: Sequence[LaunchGroup],
     limits: Sequence[Limit] = (),
     more: Sequence[Section] = (),
     commands: Sequence[CommandsDocument],
 ) -> Report:
     """The blocks, and the sections that all jobs have; ``more``: those of this job."""
+    metric = document.headline if isinstance(document, RunDocument) else document.metric
     sections = [section for section in more if section.blocks]
     if plot := launches_plot(groups, metric, limits):
         caption = f"Every launch by time, with its runs; {metric.direction} is better. Dotted: levels."
