@@ -9,25 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.common.text import line
-from perfbisect.report.document import (
-    Block,
-    Code,
-    Command,
-    Figure,
-    FileLines,
-    FlameGraph,
-    Items,
-    KeyValues,
-    Paragraph,
-    Report,
-    Table,
-    parts_of,
-)
+from perfbisect.report.document import Block, Figure, Report, parts_of
 from perfbisect.report.flames import flame_boxes, flame_lines
 
 if TYPE_CHECKING:
@@ -35,17 +22,6 @@ if TYPE_CHECKING:
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LONGEST = 8000
-_KINDS: Mapping[type, str] = {
-    Paragraph: "paragraph",
-    Items: "items",
-    Table: "table",
-    KeyValues: "key_values",
-    Code: "code",
-    Command: "command",
-    Figure: "figure",
-    FlameGraph: "flames",
-    FileLines: "diff",
-}
 
 
 def report_html(report: Report, *, plotly: str = "", home: str = "") -> str:
@@ -104,7 +80,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "parts": parts_of,
-        "kind": lambda block: _KINDS[type(block)],
+        "kind": lambda block: type(block).__name__,
         "boxes": flame_boxes,
         "outline": flame_lines,
     }

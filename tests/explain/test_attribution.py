@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,12 +64,14 @@ diff --git a/csrc/layernorm_kernels.cu b/csrc/layernorm_kernels.cu
 """
 
 Frame = tuple[str, str, int]
+Times = Mapping[tuple[Frame, ...], float]
 LOOP: Frame = ("Core.loop", "vllm/v1/core.py", 5)
 CHECK: Frame = ("Scheduler.check", PATH, 7)
 CALL: Frame = ("Scheduler.schedule", PATH, 3)
 CHOOSE_A: Frame = ("Scheduler.choose", PATH, 6)
 CHOOSE_B: Frame = ("Scheduler.choose", PATH, 10)
 FORWARD: Frame = ("Worker.forward", OTHER, 8)
+COUNT: Frame = ("Pool.count", "vllm/v1/pool.py", 3)
 DUMPS: Frame = ("dumps", "json/__init__.py", 4)
 WAIT: Frame = ("Poller.poll", "zmq/sugar/poll.py", 9)
 
@@ -83,7 +86,7 @@ def diff_of(text: str) -> StackDiff:
     )
 
 
-def launch(times: Mapping[tuple[Frame, ...], float]) -> SampledLaunch:
+def launch(times: Times) -> SampledLaunch:
     """10 s at 200 samples a second in which the engine makes 200 steps of 50 ms."""
     counts = {frames: round(ms / 50.0 * 2000) for frames, ms in times.items()}
     counts[LOOP, WAIT] = 2000 - sum(counts.values())
@@ -103,9 +106,16 @@ def places_of(told: ProfileExplanation) -> dict[FunctionKey, str]:
     return {row.key: row.place for row in told.functions.functions if row.place}
 
 
+def explained(
+    after: Mapping[tuple[Frame, ...], float], patch: str = PATCH, **options: Any
+) -> ProfileExplanation:
+    """Two launches of each side, the later one with these times."""
+    options = {"is_slower": True, **options}
+    return explain_profiles([launch(BASE)] * 2, [launch(after)] * 2, diff_of(patch), **options)
+
+
 def test_lines_that_were_added() -> None:
-    b = SAME | {(LOOP, CALL, CHECK): 8.0}
-    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True)
+    told = explained(SAME | {(LOOP, CALL, CHECK): 8.0})
     conclusion = told.conclusion
     assert conclusion.kind == "in the diff"
     assert conclusion.share("changed line") == pytest.approx(1.0)
@@ -113,58 +123,56 @@ def test_lines_that_were_added() -> None:
     assert conclusion.location is not None
     assert conclusion.location.is_added
     assert places_of(told) == {(PATH, "Scheduler.check"): "changed line"}
-    assert profile_sentence(told) == (
-        f"100 % of the growth beyond noise is in {PATH}:7 Scheduler.check, which this commit added."
-    )
 
 
-def test_what_changed_lines_call() -> None:
-    b = SAME | {(LOOP, CALL, ("Pool.count", "vllm/v1/pool.py", 3), DUMPS): 8.0}
-    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True)
-    assert told.conclusion.kind == "called from the diff"
-    assert profile_sentence(told) == (
-        f"100 % of the growth beyond noise is called from {PATH}:3 Scheduler.schedule, "
-        "which this commit changed."
-    )
-
-
-def test_what_a_changed_line_calls_is_told_beside_it() -> None:
-    count: Frame = ("Pool.count", "vllm/v1/pool.py", 3)
-    b = SAME | {(LOOP, CALL, CHECK): 9.0, (LOOP, CALL, CHECK, count): 3.0}
-    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True)
-    assert profile_sentence(told) == (
-        f"75 % of the growth beyond noise is in {PATH}:7 Scheduler.check, which this commit added; "
-        "25 % in what the diff calls."
-    )
-
-
-def test_growth_elsewhere_beside_a_diff() -> None:
-    b = {(LOOP, CALL, CHOOSE_B): 4.0, (LOOP, FORWARD): 20.0}
-    settings = (("block_size", "16", "8"),)
-    told = explain_profiles(
-        [launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True, settings=settings
-    )
-    assert told.conclusion.kind == "not in the diff"
-    assert profile_sentence(told) == (
-        f"None of the growth beyond noise stands in the diff; most is in {OTHER}:8 Worker.forward. "
-        "The sides differ in block_size 16 -> 8."
-    )
+@pytest.mark.parametrize(
+    ("after", "options", "kind", "sentence"),
+    [
+        (
+            SAME | {(LOOP, CALL, CHECK): 8.0},
+            {},
+            "in the diff",
+            f"100 % of the growth beyond noise is in {PATH}:7 Scheduler.check, which this commit added.",
+        ),
+        (
+            SAME | {(LOOP, CALL, COUNT, DUMPS): 8.0},
+            {},
+            "called from the diff",
+            f"100 % of the growth beyond noise is called from {PATH}:3 Scheduler.schedule, "
+            "which this commit changed.",
+        ),
+        (
+            SAME | {(LOOP, CALL, CHECK): 9.0, (LOOP, CALL, CHECK, COUNT): 3.0},
+            {},
+            "in the diff",
+            f"75 % of the growth beyond noise is in {PATH}:7 Scheduler.check, which this commit added; "
+            "25 % in what the diff calls.",
+        ),
+        (
+            SAME | {(LOOP, FORWARD): 20.0},
+            {"settings": (("block_size", "16", "8"),)},
+            "not in the diff",
+            f"None of the growth beyond noise stands in the diff; most is in {OTHER}:8 Worker.forward. "
+            "The sides differ in block_size 16 -> 8.",
+        ),
+        (
+            BASE | {(LOOP, FORWARD): 20.0},
+            {"patch": VALUES},
+            "not in the diff",
+            f"None of the growth beyond noise stands in the diff; most is in {OTHER}:8 Worker.forward. "
+            "The diff changes vllm/moe/E=8.json.",
+        ),
+    ],
+)
+def test_sentences(after: Times, options: dict[str, Any], kind: str, sentence: str) -> None:
+    told = explained(after, **options)
+    assert (told.conclusion.kind, profile_sentence(told)) == (kind, sentence)
 
 
 def test_growth_in_several_places_is_shared() -> None:
-    b = {(LOOP, CALL, CHOOSE_B): 4.0, (LOOP, FORWARD): 16.0, (LOOP, CALL, CHECK): 12.0}
-    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=True)
+    told = explained(SAME | {(LOOP, FORWARD): 16.0, (LOOP, CALL, CHECK): 12.0})
     assert told.conclusion.shares == pytest.approx({"changed line": 2 / 3, "elsewhere": 1 / 3}, abs=0.01)
     assert "67 % of the growth beyond noise is in" in profile_sentence(told)
-
-
-def test_a_file_of_values_is_named() -> None:
-    b = {(LOOP, CALL, CHOOSE_A): 4.0, (LOOP, FORWARD): 20.0}
-    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(VALUES), is_slower=True)
-    assert profile_sentence(told) == (
-        f"None of the growth beyond noise stands in the diff; most is in {OTHER}:8 Worker.forward. "
-        "The diff changes vllm/moe/E=8.json."
-    )
 
 
 def test_growth_elsewhere_that_uses_what_the_diff_changes() -> None:
@@ -186,8 +194,7 @@ def test_growth_elsewhere_that_uses_what_the_diff_changes() -> None:
 
 
 def test_nothing_is_claimed_where_the_ab_saw_no_slowdown() -> None:
-    b = SAME | {(LOOP, CALL, CHECK): 8.0}
-    told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff_of(PATCH), is_slower=False)
+    told = explained(SAME | {(LOOP, CALL, CHECK): 8.0}, is_slower=False)
     assert (told.conclusion.kind, places_of(told)) == ("no growth seen", {})
     assert profile_sentence(told) == (
         f"The sides do not differ beyond noise; {PATH} Scheduler.check grew most, by 8.00 ms a step."

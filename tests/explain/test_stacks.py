@@ -47,6 +47,20 @@ def test_reads_processes_threads_and_frames() -> None:
     assert sum(sample.count for sample in samples) == 222
 
 
+def test_a_recording_of_py_spy() -> None:
+    """As version 0.4.3 wrote it of a program with two threads, its folders renamed."""
+    text = """\
+process 4378:"python3 t.py";thread (4442): a; "b" thread;Thread.run (/usr/lib/python3.11/threading.py:982);\
+spin (/srv/t.py:4);spin.<locals>.<lambda> (/srv/t.py:3) 97
+process 4378:"python3 t.py";thread (4378): MainThread;<module> (/srv/t.py:9);main (/srv/t.py:8);\
+spin (/srv/t.py:4) 2
+"""
+    assert [(sample.thread, sample.count, len(sample.frames)) for sample in read_folded(text)] == [
+        ('a; "b" thread', 97, 3),
+        ("MainThread", 2, 3),
+    ]
+
+
 def test_waits_are_set_aside() -> None:
     samples = working(read_folded(FOLDED))
     assert sum(sample.count for sample in samples) == 222 - 213

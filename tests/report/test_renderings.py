@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from html import unescape
-from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given
@@ -30,6 +29,7 @@ from perfbisect.report.document import (
 from perfbisect.report.html import embedded_json, report_html
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import fitted, plain, report_lines, table_lines
+from tests.report.test_flames import balanced
 
 TABLE = Table((Column("metric"), Column("A", numeric=True)), (("tpot", "12.0 ms"), (code("a|b"), "3")))
 FIGURE = Figure("by-time", "Launches by time", {"data": [], "layout": {"xaxis": {}, "yaxis": {}}})
@@ -73,23 +73,6 @@ def test_markdown_shows_every_section_and_no_figure() -> None:
     assert "Launches by time" not in text
 
 
-class Tags(HTMLParser):
-    """The tags of a page, and its text by tag."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
-        self.tags.append(tag)
-
-
-def tags(page: str) -> list[str]:
-    parser = Tags()
-    parser.feed(page)
-    return parser.tags
-
-
 def test_html_has_the_figure_and_its_script() -> None:
     page = report_html(report(), plotly="plotly.min.js")
     assert 'id="by-time"' in page
@@ -100,7 +83,7 @@ def test_html_has_the_figure_and_its_script() -> None:
 def test_a_page_without_figures_runs_no_script() -> None:
     page = report_html(Report("run", Verdict("measured"), (Paragraph("12 ms"),)))
     assert "script-src 'none'" in unescape(page)
-    assert "script" not in tags(page)
+    assert "script" not in balanced(page).seen
 
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>| `@user` \x1b[2J"
@@ -108,7 +91,10 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>| `@use
 
 def test_text_of_others_never_acts() -> None:
     harmless, hostile = report(), report(HOSTILE)
-    assert tags(report_html(hostile, plotly="p.js")) == tags(report_html(harmless, plotly="p.js"))
+    assert (
+        balanced(report_html(hostile, plotly="p.js")).seen
+        == balanced(report_html(harmless, plotly="p.js")).seen
+    )
     assert "\x1b" not in "".join(report_lines(hostile)) + report_markdown(hostile)
     shown = report_markdown(hostile)
     assert code_span(HOSTILE) in shown
