@@ -64,10 +64,6 @@ class Culprit(BaseModel):
     options: str = ""
     workload: str = ""
 
-    @property
-    def half_by_rule(self) -> Literal["tune", "report"]:
-        return "report" if int(self.commit[-1], 16) % 2 else "tune"
-
     def cell(self, table: SuspectTable) -> MeasuredCell:
         """The cell of the report, which was hit."""
         features = table.features_of(self.model, self.hardware, self.options)

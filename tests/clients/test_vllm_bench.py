@@ -88,16 +88,13 @@ class TestCommand:
             dataset_path="org/data",
             client={"args": {"goodput": ["ttft:200", "tpot:50"]}},
         )
-        assert option(args, "--request-rate") == "2.5"
-        assert option(args, "--burstiness") == "0.5"
         assert option(args, "--extra-body") == '{"a":{"c":true},"b":[1]}'
-        assert option(args, "--temperature") == "0.7"
-        assert option(args, "--top-p") == "0.9"
-        assert option(args, "--top-k") == "5"
-        assert option(args, "--tokenizer") == "org/tokenizer"
-        assert option(args, "--dataset-path") == "org/data"
-        at = args.index("--goodput")
-        assert args[at + 1 : at + 3] == ("ttft:200", "tpot:50")
+        given = "--request-rate 2.5 --burstiness 0.5 --temperature 0.7 --top-p 0.9 --top-k 5"
+        given += " --tokenizer org/tokenizer --dataset-path org/data --goodput ttft:200 tpot:50"
+        for words in given.split(" --"):
+            name, *values = words.removeprefix("--").split()
+            at = args.index(f"--{name}") + 1
+            assert list(args[at : at + len(values)]) == values
         assert not {"--max-concurrency", "--ignore-eos"} & set(args)
 
     @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ CULPRITS = validate(load(CORPUS), Corpus).culprits
 
 
 def test_the_corpus_has_twenty_culprits_a_half_and_each_half_is_by_the_rule() -> None:
-    assert [culprit.half for culprit in CULPRITS] == [culprit.half_by_rule for culprit in CULPRITS]
+    assert all((culprit.half == "report") == int(culprit.commit[-1], 16) % 2 for culprit in CULPRITS)
     assert min(Counter(culprit.half for culprit in CULPRITS).values()) >= 20
     assert {culprit.repository for culprit in CULPRITS} == {"vllm", "sglang", "vllm-omni"}
     assert len({culprit.commit for culprit in CULPRITS}) == len(CULPRITS)

@@ -8,10 +8,11 @@ import pytest
 
 from perfbisect.model.cell import Cell
 from perfbisect.serving.families import server_digest, suites
+from tests.serving.workloads import SPEECH, make_cell
 
 
 def cell(name: str = "one", **fields: Any) -> Cell:
-    return Cell.model_validate({"name": name, "family": "text", "model": "org/m", "num_prompts": 4, **fields})
+    return make_cell({"family": "text", "name": name}, **fields)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,5 @@ def test_cells_by_their_server_in_the_order_given() -> None:
 def test_a_server_that_cannot_forget_is_shared_by_nobody() -> None:
     cells = [cell(name, env={"VLLM_SERVER_DEV_MODE": "0"}) for name in "ab"]
     assert suites(cells) == ((cells[0],), (cells[1],))
-    speech = [
-        cell(name, family="tts", endpoint="/v1/audio/speech", backend="openai-audio-speech") for name in "ab"
-    ]
+    speech = [cell(name, **SPEECH) for name in "ab"]
     assert suites(speech) == ((speech[0],), (speech[1],))
