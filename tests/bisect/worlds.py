@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,7 +24,10 @@ from perfbisect.bisect.decision.model import (
 
 @dataclass
 class Bench:
-    """``steps``: position -> log step (worse is positive); ``sigma``, ``tau``: noise of runs and launches."""
+    """``steps``: position -> log step (worse is positive); ``sigma``, ``tau``: noise of runs and launches.
+
+    ``speed``: each slot's log shift. Launches take their minutes; events come in the order in which they end.
+    """
 
     plan: Plan
     steps: Mapping[int, float]
@@ -34,77 +37,52 @@ class Bench:
     untestable: frozenset[int] = frozenset()
     contaminated: float = 0.0
     base: float = 100.0
+    speed: Mapping[str, float] = field(default_factory=lambda: {"": 0.0})
     events: list[Event] = field(default_factory=list)
-    actions: list[NextLaunch] = field(default_factory=list)
+    asked: list[tuple[str, NextLaunch]] = field(default_factory=list)
+    clock: float = 0.0
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
 
-    def answer(self, action: NextLaunch) -> Event:
+    @property
+    def actions(self) -> list[NextLaunch]:
+        return [action for _, action in self.asked]
+
+    def answer(self, action: NextLaunch, slot: str = "") -> Event:
         new = all(getattr(event, "index", None) != action.index for event in self.events)
         build = self.plan.costs.build if new else 0.0
         if action.index in self.untestable:
-            return Skipped(action.index, action.purpose, build + self.plan.costs.launch / 2)
+            return Skipped(action.index, action.purpose, build + self.plan.costs.launch / 2, slot)
         level = math.fsum(step for at, step in self.steps.items() if at <= action.index)
         level += self.rng.normal(0, self.tau)
         if self.rng.random() < self.contaminated:
             level += math.log1p(self.rng.uniform(0.05, 0.4))
-        runs = level + self.rng.normal(0, self.sigma, action.runs)
+        runs = level + self.speed.get(slot, 0.0) + self.rng.normal(0, self.sigma, action.runs)
         values = tuple(float(v) for v in self.base * np.exp(self.plan.sign * runs))
         costs = self.plan.costs
-        run = costs.run * action.runs
-        return Measured(action.index, action.purpose, values, build, costs.launch, run, trial=action.trial)
-
-    def play(self, most: int = 400) -> SearchOutcome:
-        """Ask and answer until it is done. :raises AssertionError: it does not end."""
-        for _ in range(most):
-            action = next_action(self.plan, self.events)
-            if isinstance(action, SearchOutcome):
-                return action
-            self.actions.append(action)
-            self.events.append(self.answer(action))
-        raise AssertionError(f"not done after {most} launches")
-
-
-@dataclass
-class SlotSimulation:
-    """``speed``: each slot's log shift. Launches take their minutes; answers come in the order in which they
-    end."""
-
-    bench: Bench
-    speed: dict[str, float]
-    clock: float = 0.0
-    events: list[Event] = field(default_factory=list)
-    asked: list[tuple[str, NextLaunch]] = field(default_factory=list)
-    waits: int = 0
+        run, at = costs.run * action.runs, self.clock + build + costs.launch if slot else None
+        return Measured(
+            action.index, action.purpose, values, build, costs.launch, run, slot, at, trial=action.trial
+        )
 
     def play(self, most: int = 600) -> SearchOutcome:
+        """Ask and answer until it is done. :raises AssertionError: it does not end."""
         free, running = list(self.speed), []
         for _ in range(most):
             for slot in list(free):
                 pending = [Pending(a.index, a.runs, a.purpose, s, a.trial) for _, _, s, a, _ in running]
-                action = next_action(self.bench.plan, self.events, pending, slot, tuple(self.speed))
+                action = next_action(self.plan, self.events, pending, slot, tuple(self.speed))
                 if isinstance(action, SearchOutcome):
                     return action
                 if isinstance(action, Wait):
-                    self.waits += 1
                     continue
                 free.remove(slot)
                 self.asked.append((slot, action))
-                event = self.answer(slot, action)
+                event = self.answer(action, slot)
                 heapq.heappush(running, (self.clock + event.minutes, len(self.asked), slot, action, event))
             assert running, "every slot waits, and nothing is under way"
             self.clock, _, slot, _, event = heapq.heappop(running)
             self.events.append(event)
             free.append(slot)
         raise AssertionError(f"not done after {most} events")
-
-    def answer(self, slot: str, action: NextLaunch) -> Event:
-        self.bench.events = self.events
-        event = self.bench.answer(action)
-        if isinstance(event, Skipped):
-            return Skipped(event.index, event.purpose, event.minutes, slot)
-        shift = np.exp(self.bench.plan.sign * self.speed[slot])
-        values = tuple(float(v * shift) for v in event.values)
-        at = self.clock + event.build + event.launch
-        return replace(event, values=values, slot=slot, at=at)

@@ -59,8 +59,8 @@ def test_a_step_half_undone_later_is_named():
 class Drifting(Bench):
     """A bench whose machine is slower and faster again by a few per cent, over hours."""
 
-    def answer(self, action):
-        event = super().answer(action)
+    def answer(self, action, slot=""):
+        event = super().answer(action, slot)
         minute = sum(e.minutes for e in self.events)
         level = math.exp(0.025 * math.sin(minute / 70 + self.seed))
         return replace(event, values=tuple(v * level for v in event.values))

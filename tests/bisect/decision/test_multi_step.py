@@ -17,7 +17,7 @@ from perfbisect.bisect.decision.model import (
     Skipped,
     Wait,
 )
-from tests.bisect.worlds import Bench, SlotSimulation
+from tests.bisect.worlds import Bench
 
 STEP = math.log1p(0.15)
 
@@ -105,7 +105,7 @@ def test_the_budget_ends_it_with_what_was_named():
 
 @pytest.mark.parametrize("speed", [0.0, 0.5])
 def test_several_slots_work_on_several_parts(speed):
-    world = SlotSimulation(bench({11: STEP, 30: STEP}), {"a": 0.0, "b": speed})
+    world = replace(bench({11: STEP, 30: STEP}), speed={"a": 0.0, "b": speed})
     end = world.play()
     assert [step.culprits for step in end.steps] == [(11,), (30,)]
     for step in end.steps:

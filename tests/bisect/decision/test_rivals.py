@@ -88,8 +88,8 @@ def test_fast_launches_say_little_where_slow_ones_are_a_share():
 class Intermittent(Bench):
     """From position 20 on every second launch, by chance, is 20 % slower."""
 
-    def answer(self, action: NextLaunch):
-        event = super().answer(action)
+    def answer(self, action: NextLaunch, slot=""):
+        event = super().answer(action, slot)
         slow = 1.2 if action.index >= 20 and self.rng.random() < 0.5 else 1.0
         return replace(event, values=tuple(v * slow for v in event.values))
 

@@ -20,7 +20,7 @@ from perfbisect.bisect.decision.model import (
     Trial,
     Wait,
 )
-from tests.bisect.worlds import Bench, SlotSimulation
+from tests.bisect.worlds import Bench
 
 
 def bench(step=0.3, at=21, n=40, sigma=0.01, tau=0.01, seed=1, **plan):
@@ -28,7 +28,7 @@ def bench(step=0.3, at=21, n=40, sigma=0.01, tau=0.01, seed=1, **plan):
 
 
 def context(count=2, speed=0.0, **world):
-    return SlotSimulation(bench(**world), {f"gpu{k}": k * speed for k in range(count)})
+    return replace(bench(**world), speed={f"gpu{k}": k * speed for k in range(count)})
 
 
 def searching(**world):
