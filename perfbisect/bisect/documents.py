@@ -181,9 +181,9 @@ class ReportDocument(MeasuredDocument):
     steps: tuple[StepDocument, ...] = ()
     """Where every step was asked for: those that were named, in the history's order."""
     log_differences: tuple[tuple[str, str, str], ...] = ()
+    """What the engines' own logs say differently at parent and culprit: fact, parent's, culprit's."""
     phases: PhasesDocument | None = None
     """Of parent and culprit, or without an A/B of the two ends; None for launches without counters."""
-    """What the engines' own logs say differently at parent and culprit: fact, parent's, culprit's."""
     machines: tuple[FleetMachineDocument, ...] = ()
     """Those of a fleet that made launches."""
     replicated_on: tuple[str, ...] = ()
