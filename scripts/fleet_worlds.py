@@ -164,7 +164,7 @@ class FleetSimulation:
             ]
 
     def replicate(self, outcome: SearchOutcome) -> tuple[str, float]:
-        """What :mod:`perfbisect.bisect.replicate` does: what the other machines say, and the minutes."""
+        """What :mod:`perfbisect.bisect.checks` does: what the other machines say, and the minutes."""
         step = outcome.confirmed
         assert step is not None
         state, added = SearchState.from_events(self.plan, tuple(self.events)), list[Measured]()

@@ -15,7 +15,7 @@ from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure, Fault, Phase
 from perfbisect.model.change import Change
 from tests.fixtures.jobs import Start
-from tests.jobs.world import PowerCut, World, history, no_file_above
+from tests.jobs.world import PowerCut, World, history, named, no_file_above
 
 REFUSES = Failure("launch", "change", "it ended with exit code 1", "/log")
 MIDNIGHT = datetime(2026, 1, 2, tzinfo=timezone.utc)
@@ -84,8 +84,7 @@ def test_an_end_that_flaps_is_no_skip(start: Start) -> None:
     report = start(world).run()
     assert len(tries) > 2
     assert report.outcome == "found"
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[11].id
+    assert named(report) == world.changes[11].id
     assert report.skips == ()
 
 
@@ -104,8 +103,7 @@ def test_a_disk_that_is_full_when_the_journal_is_written(start: Start) -> None:
     assert f"perfbisect resume {begun.job.id}" in str(caught.value.next_step)
     measured = len(world.requests)
     report = begun.run()
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[7].id
+    assert named(report) == world.changes[7].id
     assert any(isinstance(n, JobNote) and "had ended: taken from" in n.text for n in begun.watch.notices)
     assert len(world.requests) > measured
     assert [x.outcome for x in report.launches].count("abandoned") == 1, "the one of the power cut"
@@ -120,8 +118,7 @@ def test_three_hundred_commits_of_which_thirty_per_cent_cannot_be_served(start: 
     world.fault = lambda _, request: REFUSES if place(world, request) in skips else None
     report = start(world).run()
     assert report.outcome == "found"
-    assert report.culprit is not None
-    assert report.culprit.id == world.changes[slow].id
+    assert named(report) == world.changes[slow].id
     told = {skip.change.id for skip in report.skips}
     assert told == {r.change.id for r in world.requests if place(world, r) in skips}, "each with its reason"
     assert len(report.launches) <= 60
