@@ -110,10 +110,8 @@ def likely_next(
     }
     if not all(levels.values()):
         return ()
-    events, others = (
-        to_search_events(records, plan),
-        [x for x in records if x.attempt_id != running.attempt_id],
-    )
+    events = to_search_events(records, plan)
+    pending = pending_launches(x for x in records if x.attempt_id != running.attempt_id)
     purpose: Purpose = "confirm" if running.purpose == "confirm" else "search"
     found: dict[int, None] = {}
     for logs in levels.values():
@@ -128,9 +126,7 @@ def likely_next(
             trial=_trial(running),
         )
         try:
-            action = decide.next_action(
-                plan.search, (*events, answer), pending_launches(others), running.slot, slots
-            )
+            action = decide.next_action(plan.search, (*events, answer), pending, running.slot, slots)
         except ValueError:
             continue
         if isinstance(action, NextLaunch):

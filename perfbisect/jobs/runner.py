@@ -129,17 +129,9 @@ class LaunchRequest:
 
 def launch_started(number: int, order: LaunchRequest, last: int, slot: str) -> LaunchStarted:
     """The event for a launch that is about to start; ``last``: the highest position."""
-    change = order.change
+    what = order.purpose, order.runs, order.why
     return LaunchStarted(
-        number,
-        change.short,
-        order.position,
-        last,
-        order.purpose,
-        order.runs,
-        order.why,
-        slot=slot,
-        subject=change.subject,
+        number, order.change.short, order.position, last, *what, slot=slot, subject=order.change.subject
     )
 
 

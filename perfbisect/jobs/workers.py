@@ -11,7 +11,6 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 
 from perfbisect.errors import Interrupted
 from perfbisect.jobs.events import PhaseStarted
@@ -66,10 +65,8 @@ class WorkerPool:
     def __enter__(self) -> WorkerPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop(failed=error is not None)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.stop(failed=kind is not None)
 
     @property
     def busy(self) -> frozenset[str]:
