@@ -22,6 +22,13 @@ lies between twice the smallest effect and half as much again, where regressions
 times."""
 
 
+MIN_ODDS_AGAINST = 60.0
+"""Least likelihood ratio against a step of any size before it is called absent ..."""
+
+RELEVANT = 2.0
+"""... from this many times the smallest effect on."""
+
+
 @dataclass(frozen=True)
 class Posterior:
     """Probabilities and levels after the data. Levels are signed logs (larger is worse); sd in the same unit.
@@ -80,12 +87,21 @@ class Posterior:
         size = max(self.step_quantiles(0.5)[0], math.log1p(self.min_effect))
         return max(made + 1, math.ceil(16 * self.launch_variance(runs) / size**2))
 
-    def odds_of_sizes(self, edges: Array) -> Array:
-        """P(data | a step between two neighbouring edges) / P(data | no change), whatever the prior."""
+    @property
+    def rules_out_relevant_step(self) -> bool:
+        """Whether the data contradict every step from :data:`RELEVANT` times the smallest effect on.
+
+        P(no change) alone is not enough: where the prior spreads over many sizes, it grows on data that say
+        little about a step of a certain size. A likelihood ratio that is looked at after every round crosses
+        R at most once in R worlds in which that step is real (Ville 1939).
+        """
+        edges = math.log1p(self.min_effect) * RELEVANT * np.power(1.35, np.arange(9.0))
         mass = np.histogram(self.step, edges, weights=self.step_weight)[0] / self.step_weight.sum()
         expected = np.diff(step_prior(edges, self.min_effect))
         change = (1 - self.none) / (1 - NO_CHANGE)
-        return np.asarray(mass / expected * change / max(self.none / NO_CHANGE, 1e-300))
+        # P(data | a step between two neighbouring edges) / P(data | no change), whatever the prior.
+        odds = mass / expected * change / max(self.none / NO_CHANGE, 1e-300)
+        return bool(np.max(odds) < 1 / MIN_ODDS_AGAINST)
 
 
 def gap_masses(scope: Array, at: Sequence[int]) -> Array:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
 from perfbisect.bisect.decision import outcome
 from perfbisect.bisect.decision.beliefs import Posterior
 from perfbisect.bisect.decision.model import NextLaunch, Reason, SearchOutcome, Wait
@@ -16,7 +12,7 @@ SEARCH_BELOW = 0.15
 
 NO_CHANGE_ABOVE = 0.95
 """... and above which there is nothing to find, from round :data:`MIN_ROUNDS` on, where
-:func:`rules_out_relevant_step` agrees."""
+:attr:`Posterior.rules_out_relevant_step` agrees."""
 
 MIN_ROUNDS = 3
 
@@ -27,12 +23,6 @@ step that was half undone later), so the search looks there ..."""
 MAX_LAUNCHES_NEEDED = 40
 """... unless settling the step that is believed would take more launches a side than this: then it is too
 small for this noise, here and in a search of as many launches that leaves open whether anything changed."""
-
-MIN_ODDS_AGAINST = 60.0
-"""Least likelihood ratio against a step of any size before it is called absent ..."""
-
-_RELEVANT = 2.0
-"""... from this many times the smallest effect on."""
 
 _PAIRED = 3
 """Rounds whose launches have two runs at least: the noise within a launch is seen only where there are
@@ -88,15 +78,4 @@ def launches_if_futile(state: SearchState, posterior: Posterior) -> int:
 
 def shows_no_change(posterior: Posterior, rounds: int) -> bool:
     """Whether so many rounds of two ends settle that these do not differ."""
-    return posterior.none > NO_CHANGE_ABOVE and rounds >= MIN_ROUNDS and rules_out_relevant_step(posterior)
-
-
-def rules_out_relevant_step(posterior: Posterior) -> bool:
-    """Whether the data contradict every step from :data:`_RELEVANT` times the smallest effect on.
-
-    P(no change) alone is not enough: where the prior spreads over many sizes, it grows on data that say
-    little about a step of a certain size. A likelihood ratio that is looked at after every round crosses R
-    at most once in R worlds in which that step is real (Ville 1939).
-    """
-    edges = math.log1p(posterior.min_effect) * _RELEVANT * np.power(1.35, np.arange(9.0))
-    return bool(np.max(posterior.odds_of_sizes(edges)) < 1 / MIN_ODDS_AGAINST)
+    return posterior.none > NO_CHANGE_ABOVE and rounds >= MIN_ROUNDS and posterior.rules_out_relevant_step

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.beliefs import Posterior, leading, parent_of
-from perfbisect.bisect.decision.endpoints import rules_out_relevant_step
 from perfbisect.bisect.decision.model import NextLaunch, Reason, SearchVerdict, Trial, Wait
 from perfbisect.bisect.decision.probe import probe
 from perfbisect.bisect.decision.rivals import (
@@ -29,8 +28,8 @@ NAME_ABOVE = 0.995
 
 NOTHING_ABOVE = 0.90
 """Probability of no change above which a search finds nothing, where
-:func:`rules_out_relevant_step` agrees. What is left is steps too small to matter, which no number of
-launches rules out."""
+:attr:`Posterior.rules_out_relevant_step` agrees. What is left is steps too small to matter, which no number
+of launches rules out."""
 
 MAX_FAILED_TRIALS = 3
 """A/B comparisons that may fail before the bisection gives up."""
@@ -93,7 +92,7 @@ def search(
         return _name(state, posterior, span, held[-1], context)
     if trial is not None:
         return Wait("the last launches of an A/B are under way")
-    if posterior.none > NOTHING_ABOVE and rules_out_relevant_step(posterior):
+    if posterior.none > NOTHING_ABOVE and posterior.rules_out_relevant_step:
         return RangeResult("not reproduced")
     if sum(passed is False for _, passed in judged) >= attempts:
         return RangeResult("too small")
@@ -125,11 +124,8 @@ def _name(
         return RangeResult("found", pairs, rivals)
     if context.pending:
         return Wait("the launches under way come before the name")
-    runs, again, beside = (
-        pairs.launches[0].runs,
-        next_repeat(state, pairs),
-        next_neighbour(state, span, pairs),
-    )
+    runs, again = pairs.launches[0].runs, next_repeat(state, pairs)
+    beside = next_neighbour(state, span, pairs)
     if again is not None and rivals.with_intermittence(pairs.parent, pairs.culprit) < STEADY:
         return NextLaunch(again, runs, "search", Reason("slow at times", index=again))
     if beside is not None and rivals.with_builds(pairs.parent, pairs.culprit) < HOLDS:
