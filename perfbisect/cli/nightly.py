@@ -22,7 +22,9 @@ from perfbisect.commands.output import CommandResult, print_output
 @options.quiet
 @options.full
 @options.json_flag
-def nightly(config: Path | None, init: bool, repo: Path | None, dry_run: bool, **working: Any) -> int:
+def nightly(
+    config: Path | None, init: bool, repo: Path | None, dry_run: bool, state: Path | None, **working: Any
+) -> int:
     """Measure the cells of CONFIG at the head of its branch and report changes since earlier nights.
 
     Cells already measured at this commit are skipped; the shortest that fit the budget run, in a random order
@@ -56,6 +58,6 @@ def nightly(config: Path | None, init: bool, repo: Path | None, dry_run: bool, *
         )
     if config is None:
         raise UsageError("CONFIG is missing", next_step="perfbisect nightly --init writes nightly.yaml")
-    night = run_nightly(build_context(config, typed, fetch=not dry_run), dry_run=dry_run)
+    night = run_nightly(build_context(config, typed, state=state, fetch=not dry_run), dry_run=dry_run)
     output = CommandResult(night, report_lines(night_report(night, paths=True)), night.exit_code)
     return print_output(output, as_json=typed.as_json, full=typed.full)

@@ -21,9 +21,6 @@ class JobOptions:
     ``wait``: minutes to wait for busy devices; ``full``: do not shorten lists in JSON.
     """
 
-    repo: Path | None = None
-    state: Path | None = None
-    machine: str | None = None
     wait: float | None = None
     verbose: bool = False
     quiet: bool = False
@@ -48,7 +45,6 @@ class MeasureOptions(JobOptions):
 
 if TYPE_CHECKING:
     from perfbisect.commands.output import CommandResult
-    from perfbisect.commands.workspace import Workspace
 
     _Base = click.ParamType[float]
 else:  # generic only from click 8.2 on
@@ -210,7 +206,7 @@ def measuring_a_claim(function: _Function) -> _Function:
 def _bundled(
     function: _Function, name: str, kind: type[JobOptions], options: Sequence[Callable[[Any], Any]]
 ) -> _Function:
-    """Pass the workspace, and the options that are fields of ``kind`` as one value; print the result.
+    """Pass the options that are fields of ``kind`` as one value, and the workspace; print the result.
 
     With ``--detach`` the command runs in the background instead.
     """
@@ -223,10 +219,9 @@ def _bundled(
             from perfbisect.commands.detach import run_detached
 
             return _print(run_detached(), value.as_json, value.full)
-        workspace = _open_workspace(repo=value.repo, state=value.state, machine=value.machine)
-        return _print(function(workspace=workspace, **typed, **{name: value}), value.as_json, value.full)
+        return _print(function(**typed, **{name: value}), value.as_json, value.full)
 
-    return _decorated(cast(_Function, call), options)
+    return in_workspace(*options)(cast(_Function, call))
 
 
 def in_workspace(*options: Callable[[Any], Any]) -> Callable[[_Function], _Function]:
@@ -235,24 +230,17 @@ def in_workspace(*options: Callable[[Any], Any]) -> Callable[[_Function], _Funct
     def decorate(function: _Function) -> _Function:
         @functools.wraps(function)
         def call(**typed: Any) -> Any:
-            named = {name: typed.pop(name) for name in ("repo", "state", "machine") if name in typed}
-            return function(workspace=_open_workspace(**named), **typed)
+            from perfbisect.commands.workspace import open_workspace
 
-        return _decorated(cast(_Function, call), options)
+            named = {name: typed.pop(name) for name in ("repo", "state", "machine") if name in typed}
+            return function(workspace=open_workspace(**named), **typed)
+
+        command: Any = call
+        for option in reversed(options):
+            command = option(command)
+        return cast(_Function, command)
 
     return decorate
-
-
-def _open_workspace(**named: Any) -> Workspace:
-    from perfbisect.commands.workspace import open_workspace
-
-    return open_workspace(**named)
-
-
-def _decorated(command: _Function, options: Sequence[Callable[[Any], Any]]) -> _Function:
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 class Verbs(click.Group):

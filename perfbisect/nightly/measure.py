@@ -170,7 +170,6 @@ class CommandMachine:
             client=setting.client or None,
             constraints=Path(setting.constraints) if setting.constraints else None,
             exclude_newer=setting.exclude_newer or None,
-            machine=setting.machine or None,
             fleet=setting.fleet or None,
         )
         planned = build_plan(
@@ -265,19 +264,19 @@ def _resolve_head(repository: Repository, branch: str) -> str:
         return ""
 
 
-def build_context(config: Path, working: MeasureOptions, *, fetch: bool = False) -> NightlyContext:
+def build_context(
+    config: Path, working: MeasureOptions, *, state: Path | None = None, fetch: bool = False
+) -> NightlyContext:
     """Resolve everything a night needs; starts nothing. ``fetch``: obey the file's ``fetch``."""
     file = load_nightly(config)
     rules, machine = file.nightly, file.path(file.nightly.machine)
-    measuring = replace(
-        working,
+    measuring = replace(working, wait=min(rules.budget, _MAX_WAIT_MIN))
+    workspace = open_workspace(
         repo=file.path(rules.repository) or file.folder,
-        state=working.state or file.path(rules.state),
+        state=state or file.path(rules.state),
         # A file beside the nightly's, or a name.
         machine=str(machine) if machine is not None and machine.is_file() else rules.machine,
-        wait=min(rules.budget, _MAX_WAIT_MIN),
     )
-    workspace = open_workspace(repo=measuring.repo, state=measuring.state, machine=measuring.machine)
     repository = workspace.needed_repository()
     fetch_step = fetch_branch(file, workspace) if fetch else None
     commit = repository.resolve(rules.branch)

@@ -88,7 +88,7 @@ def test_options_are_handed_over_as_one_value(tmp_path: Path) -> None:
     assert CliRunner().invoke(other, ["--state", str(tmp_path), "-v"], catch_exceptions=False).exit_code == 0
     assert seen == [
         ("x", MeasureOptions(env="release:y", wait=90.0, quiet=True, as_json=True, metrics=("ttft",))),
-        (tmp_path, JobOptions(state=tmp_path, verbose=True)),
+        (tmp_path, JobOptions(verbose=True)),
     ]
 
 
