@@ -71,22 +71,20 @@ def list_verb(workspace: Workspace) -> CommandResult:
     from perfbisect.environments.gc import list_environments, total_bytes
 
     cache = workspace.cache
-    rows = []
     entries = list_environments(cache)
-    for entry in entries:
-        stamp = entry.stamp
-        rows.append(
-            EnvironmentDocument(
-                key=entry.folder.name,
-                builder=stamp.builder if stamp else "",
-                spec=stamp.spec if stamp else "",
-                change=entry.change,
-                engine_version=stamp.engine_version if stamp else "",
-                folder=str(entry.folder),
-                complete=stamp is not None,
-                megabytes=round(entry.bytes / 1e6, 1),
-            )
+    rows = [
+        EnvironmentDocument(
+            key=entry.folder.name,
+            builder=entry.stamp.builder if entry.stamp else "",
+            spec=entry.stamp.spec if entry.stamp else "",
+            change=entry.change,
+            engine_version=entry.stamp.engine_version if entry.stamp else "",
+            folder=str(entry.folder),
+            complete=entry.stamp is not None,
+            megabytes=round(entry.bytes / 1e6, 1),
         )
+        for entry in entries
+    ]
     lines = [
         f"{row.builder or 'unfinished':<10} {row.change[:24]:<24} {row.megabytes:8.1f} MB  {row.folder}"
         for row in rows

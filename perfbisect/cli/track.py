@@ -44,11 +44,10 @@ SINCE = _day_option("--since", "Leave older nights.")
 
 
 @contextmanager
-def _open_store(state: Path | None) -> Iterator[SeriesStore]:
-    from perfbisect.commands.workspace import open_workspace
+def _open_store(workspace: Workspace) -> Iterator[SeriesStore]:
     from perfbisect.series.store import SeriesStore
 
-    with SeriesStore.of(open_workspace(state=state).state) as store:
+    with SeriesStore.of(workspace.state) as store:
         yield store
 
 
@@ -63,14 +62,12 @@ def rank_window(
     workspace: Workspace, alert: str, fdr: float, phase: RequestPhase | None = None
 ) -> RankedAlert:
     """The alert of a name, with the ranked commits of its window; ``phase``: was seen to move."""
-    from perfbisect.series.detect import analyze_series
-    from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.job import find_alert, rank_alert
     from perfbisect.series.suspects.table import load_suspect_table
 
     table, repository = load_suspect_table(), workspace.needed_repository()
-    with SeriesStore.of(workspace.state) as store:
-        analysis = analyze_series(store, table, fdr)
+    with _open_store(workspace) as store:
+        analysis = _analyze(store, fdr)
         return rank_alert(store, analysis, find_alert(store, analysis, alert), repository, table, phase)
 
 
@@ -84,9 +81,9 @@ def _output(document: Document, report: Report) -> CommandResult:
 @CELLS
 @click.option("--metric", metavar="M", help="Metric to show, e.g. ttft:p99.  [default: the first of latency]")
 @SINCE
-@options.state
+@options.in_workspace(options.state)
 @options.as_json
-def show(cells: tuple[str, ...], metric: str | None, since: str, state: Path | None) -> CommandResult:
+def show(workspace: Workspace, cells: tuple[str, ...], metric: str | None, since: str) -> CommandResult:
     """The nights of each CELL: date, build, value, change against the night before, and what marks them.
 
     Without a cell one line for every cell. A CELL may be the beginning of names, up to one of / @ -:
@@ -99,7 +96,7 @@ def show(cells: tuple[str, ...], metric: str | None, since: str, state: Path | N
     """
     from perfbisect.series.night_table import nights_report, show_nights
 
-    with _open_store(state) as store:
+    with _open_store(workspace) as store:
         document = show_nights(store, cells, metric=metric or "", since=since)
     return _output(document, nights_report(document))
 
@@ -176,10 +173,10 @@ def suspects(
     help="Add a table of all cells: last value, 7-night mean, change, verdict. Repeatable.",
 )
 @FDR
-@options.state
+@options.in_workspace(options.state)
 @options.full
 @options.as_json
-def report(form: str, metrics: tuple[str, ...], fdr: float, state: Path | None) -> CommandResult:
+def report(workspace: Workspace, form: str, metrics: tuple[str, ...], fdr: float) -> CommandResult:
     """What is at another level than before on the last night, and the events of all nights, with evidence.
 
     Nothing is written down: only `track detect` tells.
@@ -194,7 +191,7 @@ def report(form: str, metrics: tuple[str, ...], fdr: float, state: Path | None) 
     from perfbisect.report.markdown import report_markdown
     from perfbisect.series.nightly_report import build_nightly_report, nightly_report
 
-    with _open_store(state) as store:
+    with _open_store(workspace) as store:
         document = build_nightly_report(_analyze(store, fdr), fdr=fdr, metrics=metrics)
     render = report_html if form == "html" else report_markdown
     text = render(nightly_report(document)).rstrip("\n")
@@ -204,9 +201,9 @@ def report(form: str, metrics: tuple[str, ...], fdr: float, state: Path | None) 
 @click.command(short_help="New baselines: old, 7-day mean, new, n, status.")
 @CELLS
 @_day_option("--until", "The last of these nights.  [default: the last in the store]")
-@options.state
+@options.in_workspace(options.state)
 @options.as_json
-def rebaseline(cells: tuple[str, ...], until: str, state: Path | None) -> CommandResult:
+def rebaseline(workspace: Workspace, cells: tuple[str, ...], until: str) -> CommandResult:
     """What the baselines of each CELL (none named: of all) would be: the mean of the last seven nights.
 
     A mean that is worse by more than 7 % does not become the baseline. Left out are the nights of a
@@ -220,7 +217,7 @@ def rebaseline(cells: tuple[str, ...], until: str, state: Path | None) -> Comman
     from perfbisect.series.rebaseline import rebaseline as propose_baselines
     from perfbisect.series.rebaseline import rebaseline_report
 
-    with _open_store(state) as store:
+    with _open_store(workspace) as store:
         document = propose_baselines(store, _analyze(store), cells, until=until)
     return _output(document, rebaseline_report(document))
 
@@ -236,15 +233,15 @@ def rebaseline(cells: tuple[str, ...], until: str, state: Path | None) -> Comman
     metavar="SOURCE",
     help="What it must be: buildkite, kanban, journals, dashboard, folder.",
 )
-@options.state
+@options.in_workspace(options.state)
 @options.as_json
 def ingest(
+    workspace: Workspace,
     places: tuple[str, ...],
     zone: str | None,
     since: str,
     branch: str,
     source: str | None,
-    state: Path | None,
 ) -> CommandResult:
     """Bring in what is new at each PATH_OR_URL: a kanban checkout, a folder of result files, a pipeline or
     build of Buildkite (token in BUILDKITE_TOKEN), files of ci.vllm.ai, PyTorch HUD or InferenceX, a state
@@ -280,7 +277,7 @@ def ingest(
         variables=os.environ,
         say=print_progress,
     )
-    with _open_store(state) as store:
+    with _open_store(workspace) as store:
         document = ingest_places(store, places, ingest_options, source=source)
     return _output(document, ingest_report(document))
 
@@ -303,7 +300,7 @@ def ingest(
 )
 @click.option("--metric", metavar="M", help="This metric alone, e.g. ttft:p99.")
 @SINCE
-@options.state
+@options.in_workspace(options.state)
 @options.json_flag
 def export(
     cells: tuple[str, ...],
@@ -311,7 +308,7 @@ def export(
     out: Path | None,
     metric: str | None,
     since: str,
-    state: Path | None,
+    workspace: Workspace,
     as_json: bool,
 ) -> int:
     """The series of each CELL, or of all, for others to read.
@@ -332,7 +329,7 @@ def export(
     if out is None and (as_json or form != "csv"):
         what = "--json tells of files" if as_json else f"{form} is two files"
         raise UsageError(f"{what}, and none is named", next_step="add -o FILE")
-    with _open_store(state) as store:
+    with _open_store(workspace) as store:
         series = series_for_export(store, cells, metric=metric or "", since=since)
     if out is None:
         click.echo(csv_text(series, metric or ""), nl=False)
@@ -344,9 +341,9 @@ def export(
 @click.command(short_help="Our own launches in the kanban's file format.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("jobs", nargs=-1, metavar="[JOB...]")
-@options.state
+@options.in_workspace(options.state)
 @options.as_json
-def publish(folder: Path, jobs: tuple[str, ...], state: Path | None) -> CommandResult:
+def publish(workspace: Workspace, folder: Path, jobs: tuple[str, ...]) -> CommandResult:
     """Write what `perfbisect run` measured into FOLDER as result files of vLLM-Omni's kanban.
 
     A file is one run: what the client reported, with the time in UTC, and with commit, version of the engine
@@ -358,11 +355,10 @@ def publish(folder: Path, jobs: tuple[str, ...], state: Path | None) -> CommandR
       perfbisect track publish our-kanban
       perfbisect track publish our-kanban 20260412-190000-1f3c
     """
-    from perfbisect.commands.workspace import open_workspace
     from perfbisect.series.publish import publish as publish_results
     from perfbisect.series.publish import publish_report
 
-    all_jobs = open_workspace(state=state).jobs
+    all_jobs = workspace.jobs
     document = publish_results(folder, [all_jobs.find(name) for name in jobs] if jobs else all_jobs.all())
     return _output(document, publish_report(document))
 
@@ -377,10 +373,10 @@ def publish(folder: Path, jobs: tuple[str, ...], state: Path | None) -> CommandR
     help="Share of false ones among the series that are alarmed, at most.",
 )
 @click.option("--all", "everything", is_flag=True, help="Show earlier alerts in full, too.")
-@options.state
+@options.in_workspace(options.state)
 @options.full
 @options.as_json
-def detect(since: str, fdr: float, everything: bool, state: Path | None) -> CommandResult:
+def detect(workspace: Workspace, since: str, fdr: float, everything: bool) -> CommandResult:
     """Judge every series in the store: what changed, since when, by how much, of what shape and cause.
 
     Medians and single numbers are judged together; means and percentiles by themselves. Earlier alerts
@@ -397,7 +393,7 @@ def detect(since: str, fdr: float, everything: bool, state: Path | None) -> Comm
     from perfbisect.series.suspects.table import load_suspect_table
     from perfbisect.system.clock import now
 
-    with _open_store(state) as store:
+    with _open_store(workspace) as store:
         document = detect_changes(store, load_suspect_table(), now=stamp(now()), since=since, fdr=fdr)
     return _output(document, detect_report(document, everything=everything))
 
@@ -412,12 +408,12 @@ def _state_command(
     @click.option(
         "--reason", required=True, metavar="TEXT", help="Kept with the alert: who, which issue, what for."
     )
-    @options.state
+    @options.in_workspace(options.state)
     @options.as_json
-    def command(alert: str, reason: str, state: Path | None) -> CommandResult:
+    def command(workspace: Workspace, alert: str, reason: str) -> CommandResult:
         from perfbisect.series.detect import set_state, state_report
 
-        with _open_store(state) as store:
+        with _open_store(workspace) as store:
             document = set_state(store, alert, state_set, reason)
         return _output(document, state_report(document))
 

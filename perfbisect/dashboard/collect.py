@@ -14,7 +14,7 @@ from itertools import groupby
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
-from perfbisect.common.quantities import moment, stamp
+from perfbisect.common.quantities import stamp
 from perfbisect.errors import RevisionError
 from perfbisect.jobs.documents import MetricDocument, metric_document
 from perfbisect.jobs.folders import Job
@@ -231,7 +231,7 @@ def load_of(workload: Workload) -> str:
 
 
 def _key(point: Point) -> _Key:
-    return stamp(moment(point.began)), point.raw, point.record
+    return stamp(point.moment), point.raw, point.record
 
 
 def _headline(series: Sequence[CellSeries]) -> str:
@@ -262,7 +262,7 @@ def _point(point: Point) -> SitePoint:
     }
     return SitePoint(
         build=point.build.name,
-        time=stamp(moment(point.began)),
+        time=stamp(point.moment),
         commit=point.build.commit,
         url=point.build.url,
         of_main=point.build.of_main,
