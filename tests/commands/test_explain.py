@@ -74,7 +74,7 @@ def test_equal_sides_have_no_phase_that_moved(history: PretendHistory) -> None:
 def test_without_counters_there_is_no_section(
     history: PretendHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Server, "_metrics", lambda _: "")
+    monkeypatch.setattr(Server, "_metrics", lambda *_: "")
     compared = measured(history, "compare", "--a", history.good, "--b", history.bad)
     assert (compared["verdict"], compared["phases"]) == ("regression", None)
     assert "Phases" not in type_command(["report", compared["job"]]).out
