@@ -93,23 +93,14 @@ WAITS: Final = (
 )
 """Python functions that wait, as patterns of name and path: on top of a stack they are no work."""
 
-_NATIVE_WAITS: Final = frozenset(
-    {
-        *("poll", "ppoll", "__poll", "select", "pselect", "epoll_wait", "epoll_pwait", "accept", "accept4"),
-        *("recv", "recvfrom", "recvmsg", "__recvmsg", "nanosleep", "clock_nanosleep", "usleep", "sleep"),
-        *("sem_wait", "sem_timedwait", "sem_clockwait", "do_futex_wait", "pthread_cond_wait", "wait4"),
-        *("pthread_cond_timedwait", "pthread_cond_clockwait", "__lll_lock_wait", "futex_wait", "waitpid"),
-        *(
-            "sched_yield",
-            "__sched_yield",
-            "syscall",
-            "PyThread_acquire_lock_timed",
-            "take_gil",
-            "sigtimedwait",
-        ),
-        *("__futex_abstimed_wait_common", "pthread_join", "__clock_nanosleep", "clock_nanosleep@GLIBC_2.2.5"),
-    }
-)
+_NATIVE = """
+poll ppoll __poll select pselect epoll_wait epoll_pwait accept accept4 recv recvfrom recvmsg __recvmsg
+nanosleep clock_nanosleep usleep sleep sem_wait sem_timedwait sem_clockwait do_futex_wait
+pthread_cond_wait wait4 pthread_cond_timedwait pthread_cond_clockwait __lll_lock_wait futex_wait waitpid
+sched_yield __sched_yield syscall PyThread_acquire_lock_timed take_gil sigtimedwait
+__futex_abstimed_wait_common pthread_join __clock_nanosleep clock_nanosleep@GLIBC_2.2.5
+"""
+_NATIVE_WAITS: Final = frozenset(_NATIVE.split())
 """Functions of the C library and the interpreter that wait."""
 
 

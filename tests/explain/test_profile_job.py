@@ -107,12 +107,10 @@ def changes(tmp_path: Path) -> tuple[Change, Change]:
 
 @pytest.fixture
 def job(tmp_path: Path, changes: tuple[Change, Change]) -> Job:
-    made = Jobs(tmp_path / "state").new(Clock()(), "abcd")
-    write_plan(made, plan_of(tmp_path, changes), Clock())
-    return made
+    return new_job(tmp_path, changes)
 
 
-def plan_of(folder: Path, changes: tuple[Change, Change], **changed: Any) -> ProfilePlan:
+def new_job(folder: Path, changes: tuple[Change, Change], **changed: Any) -> Job:
     measured = cell()
     fields: dict[str, Any] = {
         "cell": cell_data(measured),
@@ -125,7 +123,9 @@ def plan_of(folder: Path, changes: tuple[Change, Change], **changed: Any) -> Pro
         "is_slower": True,
         "budget": 600.0,
     }
-    return ProfilePlan(**fields | changed)
+    job = Jobs(folder / "state").new(Clock()(), "abcd")
+    write_plan(job, ProfilePlan(**fields | changed), Clock())
+    return job
 
 
 def profiled(job: Job, recorder: Recorder) -> ProfileDocument:
@@ -202,8 +202,7 @@ def test_sides_without_stacks_are_not_compared_by_them(job: Job, changes: tuple[
 
 def test_releases_have_no_diff(tmp_path: Path) -> None:
     changes = Change("vllm==1", "release"), Change("vllm==2", "release")
-    made = Jobs(tmp_path).new(Clock()(), "abcd")
-    write_plan(made, plan_of(tmp_path, changes), Clock())
+    made = new_job(tmp_path, changes)
     document = profiled(made, recorder(changes))
     assert document.result is not None and document.result.kind == "no diff"
     assert any("no two commits" in problem for problem in document.result.problems)
@@ -212,8 +211,7 @@ def test_releases_have_no_diff(tmp_path: Path) -> None:
 def test_a_budget_ends_a_profile_after_one_launch_of_each_side(
     tmp_path: Path, changes: tuple[Change, Change]
 ) -> None:
-    made = Jobs(tmp_path / "state").new(Clock()(), "abcd")
-    write_plan(made, plan_of(tmp_path, changes, budget=3.5), Clock())
+    made = new_job(tmp_path, changes, budget=3.5)
     document = profiled(made, recorder(changes))
     assert document.result is not None
     assert document.result.launches == (1, 1)
@@ -270,8 +268,7 @@ def test_a_brief_document_has_the_marked_hunk_alone(job: Job, changes: tuple[Cha
 def test_sides_of_profiles_are_compared_as_if_an_ab_had_shown_them_slower(
     tmp_path: Path, changes: tuple[Change, Change]
 ) -> None:
-    made = Jobs(tmp_path / "state").new(Clock()(), "abcd")
-    write_plan(made, plan_of(tmp_path, changes, is_slower=False), Clock())
+    made = new_job(tmp_path, changes, is_slower=False)
     result = profiled(made, recorder(changes)).result
     assert result is not None and result.kind == "no growth seen"
     assert compare_launches((made, 0), (made, 1)).kind == "in the diff"
