@@ -203,7 +203,7 @@ def play(world: World, seed: int) -> Session:
     events: list[Event] = []
     names = [_name(slot, world) for slot in range(len(world.slots))]
     launch = partial(_launch_on, bench, names)
-    for action, now in search(plan, events, lambda: names, launch):
+    for action, now in search(lambda: plan, events, lambda: names, launch):
         if isinstance(action, SearchOutcome):
             session.wall = now
             session.gpu = sum(event.minutes for event in events)
@@ -215,33 +215,37 @@ def play(world: World, seed: int) -> Session:
     raise AssertionError("a bisection ends")
 
 
-def _launch_on(bench: Bench, names: list[str], action: NextLaunch, name: str, at: float) -> Event:
+def _launch_on(
+    bench: Bench, names: list[str], action: NextLaunch, name: str, at: float, others: Sequence[Pending]
+) -> Event:
+    del others
     return bench.launch(action, names.index(name), at)
 
 
 def search(
-    plan: Plan,
+    plan: Callable[[], Plan],
     events: list[Event],
     slots: Callable[[], Sequence[str]],
-    launch: Callable[[NextLaunch, str, float], Event],
+    launch: Callable[[NextLaunch, str, float, Sequence[Pending]], Event],
 ) -> Iterator[tuple[NextLaunch | Event | SearchOutcome, float]]:
     """Every decision and every event, with the minute; ends with a verdict.
 
-    ``slots``: those in use; ``launch``: an action, its slot and the minute -> what becomes of it.
+    ``plan``: with what is built; ``slots``: those in use; ``launch``: an action, its slot, the minute and
+    what else is under way -> what becomes of it.
     """
     running: list[tuple[float, int, str, NextLaunch, Event]] = []
     free, clock, count = list(slots()), 0.0, 0
     while True:
         for slot in [name for name in free if name in slots()]:
             pending = [Pending(a.index, a.runs, a.purpose, s, a.trial) for _, _, s, a, _ in running]
-            action = next_action(plan, events, pending, slot, slots())
+            action = next_action(plan(), events, pending, slot, slots())
             if isinstance(action, SearchOutcome):
                 yield action, clock
                 return
             if isinstance(action, Wait):
                 continue
             yield action, clock
-            event = launch(action, slot, clock)
+            event = launch(action, slot, clock, pending)
             count += 1
             heapq.heappush(running, (clock + event.minutes, count, slot, action, event))
             free.remove(slot)

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
 from perfbisect.bisect.decision import confirm
+from perfbisect.bisect.decision.ahead import likely_next
 from perfbisect.bisect.decision.machines import (
     home_machine,
     launches_in_blocks,
@@ -31,6 +33,7 @@ from perfbisect.bisect.decision.model import (
     Lost,
     Measured,
     NextLaunch,
+    Pending,
     Plan,
     Reason,
     SearchOutcome,
@@ -55,10 +58,14 @@ class Fleet:
     """How many times as long the last machine takes beside its draw."""
     only: int | None = None
     """The one machine that has the step; None: all."""
+    builds: int | None = None
+    """Environments that another machine builds at once, on demand and ahead; None: as many as there are
+    machines; 0: the machine that launches builds, and none ahead."""
 
 
 WORLDS: dict[str, Fleet] = {
-    "1 machine": Fleet(machines=1),
+    "1 machine": Fleet(machines=1, builds=0),
+    "1 machine beside one that builds": Fleet(machines=1),
     "2 machines": Fleet(machines=2),
     "4 machines": Fleet(),
     "4 machines, outlier of 1.5": Fleet(outlier=1.5),
@@ -107,8 +114,10 @@ class FleetSimulation:
     speeds: tuple[float, ...] = ()
     plan: Plan = field(default_factory=lambda: Plan(n=1))
     events: list[Event] = field(default_factory=list)
-    built: set[int] = field(default_factory=set)
-    """Positions whose environment is there: built once, and brought to every machine."""
+    built: dict[int, float] = field(default_factory=dict)
+    """When the environment of a position is there, in minutes: built once, and brought to every machine."""
+    building: list[float] = field(default_factory=list)
+    """When what is built ahead will be there."""
     out: set[str] = field(default_factory=set)
     clock: float = 0.0
     running: dict[str, float] = field(default_factory=dict)
@@ -130,19 +139,40 @@ class FleetSimulation:
         names = [f"m{k}" for k in range(self.world.machines)]
         return [name for name in names if name not in self.out]
 
-    def launch(self, action: NextLaunch, machine: str, at: float) -> Measured:
+    @property
+    def known(self) -> Plan:
+        """The plan with what is built: a launch there costs no build."""
+        return replace(self.plan, cached=frozenset(x for x, at in self.built.items() if at <= self.clock))
+
+    def launch(
+        self, action: NextLaunch, machine: str, at: float, others: Sequence[Pending] | None = None
+    ) -> Measured:
+        """``others``: what else the search has under way; None: it has ended."""
         world, k = self.world, int(machine[1:])
-        build = 0.0 if action.index in self.built else self.plan.costs.build
-        self.built.add(action.index)
+        build = max(0.0, self.built.setdefault(action.index, at + self.plan.costs.build) - at)
         self.running[machine] = at
         has_step = action.index >= self.culprit and world.only in (None, k)
         level = self.speeds[k] + (math.log1p(world.step) if has_step else 0.0)
         runs = level + self.rng.normal(0, world.tau) + self.rng.normal(0, world.sigma, action.runs)
-        return measured(action, runs, build, self.plan.costs, at, machine, machine)
+        launched = measured(action, runs, build, self.plan.costs, at, machine, machine)
+        if others is not None:
+            self.build_ahead(launched, others)
+        return launched
+
+    def build_ahead(self, launched: Measured, others: Sequence[Pending]) -> None:
+        """What :mod:`perfbisect.bisect.job` does when a launch begins."""
+        most = self.world.machines if self.world.builds is None else self.world.builds
+        self.building = [at for at in self.building if at > self.clock]
+        if len(self.building) >= most:
+            return
+        for position in likely_next(self.known, self.events, launched, others, self.machines):
+            if position not in self.built and len(self.building) < most:
+                self.built[position] = self.clock + self.plan.costs.build
+                self.building.append(self.built[position])
 
     def search(self) -> SearchOutcome:
         """Launches on every machine as it becomes free, until there is a verdict."""
-        for action, minute in search(self.plan, self.events, lambda: self.machines, self.launch):
+        for action, minute in search(lambda: self.known, self.events, lambda: self.machines, self.launch):
             self.clock = minute
             if isinstance(action, SearchOutcome):
                 self.cut = sum(self.clock - began for began in self.running.values())

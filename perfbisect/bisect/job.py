@@ -13,6 +13,7 @@ from typing import Final
 
 from perfbisect.bisect.checks import BisectRun, confirm_revert, replicate_step
 from perfbisect.bisect.decision import decide
+from perfbisect.bisect.decision.ahead import likely_next
 from perfbisect.bisect.decision.machines import (
     LEAST_MACHINES,
     MachineOffset,
@@ -34,13 +35,14 @@ from perfbisect.bisect.search_events import (
     SEARCHING,
     beliefs_after,
     disagreement,
-    likely_next,
+    launch_under_way,
     machines_out,
     pending_launches,
     put_out,
     slot_record,
     to_search_events,
     why_out,
+    with_builds,
 )
 from perfbisect.bisect.summary import reason_sentence
 from perfbisect.common.quantities import percent, probability
@@ -182,6 +184,8 @@ class _Search:
     def __init__(self, run: BisectRun) -> None:
         self.journal, self.plan, self.tools, self.pool = run.journal, run.plan, run.tools, run.pool
         self.job, self.failures, self.replay = run.job, Failures(run.job, run.tools), JournalReplay()
+        self.begun_ahead: set[int] = set()
+        """Positions whose environment this process has begun to build ahead."""
         self.out: dict[str, MachineOffset] = {}
         """Machines that are out of use."""
         for offset in machines_out(run.journal.events).values():
@@ -209,7 +213,7 @@ class _Search:
 
     def _next(self, slot: str) -> LaunchRequest | Wait | SearchOutcome:
         try:
-            return next_step(self.plan, self._seen(), slot, self.failures.slots)
+            return next_step(self._known_plan(), self._seen(), slot, self.failures.slots)
         except ValueError as error:
             raise ServerError(
                 f"this range cannot be bisected: {error}",
@@ -225,13 +229,22 @@ class _Search:
             self._build_ahead(self.tools.ahead, slot.name)
 
     def _build_ahead(self, ahead: SpareCores, slot: str) -> None:
-        """Build the environment that is likely to be needed after the new launch."""
-        records = self._seen()
+        """Build the environments that are likely to be needed after the new launch."""
+        records, search = self._seen(), self._known_plan().search
         running = next(x for x in reversed(records) if x.end is None and x.slot == slot)
-        for position in likely_next(self.plan, records, running, self.failures.slots):
-            if position != running.position and ahead.wanted(self.plan.positions[position].change):
-                self.pool.beside(partial(self._build, ahead, position))
+        others = pending_launches(x for x in records if x is not running)
+        events, begun = to_search_events(records, self.plan), {launch.position for launch in records}
+        likely = likely_next(search, events, launch_under_way(running), others, self.failures.slots)
+        for position in likely:
+            change = self.plan.positions[position].change
+            if position in begun | self.begun_ahead or not ahead.wanted(change):
+                continue
+            if not self.pool.beside(partial(self._build, ahead, position), ahead.at_once):
                 return
+            self.begun_ahead.add(position)
+
+    def _known_plan(self) -> BisectPlan:
+        return with_builds(self.plan, self.journal.events)
 
     def _build(self, ahead: SpareCores, position: int) -> None:
         log = self.job.path / "ahead" / f"{position}.log"

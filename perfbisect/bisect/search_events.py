@@ -23,7 +23,6 @@ from perfbisect.bisect.decision.model import (
     Event,
     Lost,
     Measured,
-    NextLaunch,
     Pending,
     Skipped,
     Trial,
@@ -33,7 +32,7 @@ from perfbisect.bisect.plan import BisectPlan
 from perfbisect.common.quantities import percent
 from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.replay import LaunchRecord, ended_launches
-from perfbisect.model.attempt import Attempt, Purpose
+from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import MetricRef
 
 _BEFORE_BENCH = ("build", "fetch", "launch", "first_request", "warm")
@@ -101,37 +100,27 @@ def beliefs_after(plan: BisectPlan, records: Sequence[LaunchRecord]) -> Beliefs 
         return None
 
 
-def likely_next(
-    plan: BisectPlan, records: Sequence[LaunchRecord], running: LaunchRecord, slots: Sequence[str]
-) -> tuple[int, ...]:
-    """The positions that follow a running launch, if it is slow and if it is fast."""
-    levels = {
-        end: [x.log_value(plan.ref) for _, x in search_launches(records, end)] for end in (plan.last, 0)
-    }
-    if not all(levels.values()):
-        return ()
-    events = to_search_events(records, plan)
-    pending = pending_launches(x for x in records if x.attempt_id != running.attempt_id)
-    purpose: Purpose = "confirm" if running.purpose == "confirm" else "search"
-    found: dict[int, None] = {}
-    for logs in levels.values():
-        values = (math.exp(fmean(logs)),) * running.runs
-        answer = Measured(
-            running.position,
-            purpose,
-            values,
-            slot=running.slot,
-            at=running.at,
-            machine=running.machine,
-            trial=_trial(running),
-        )
-        try:
-            action = decide.next_action(plan.search, (*events, answer), pending, running.slot, slots)
-        except ValueError:
-            continue
-        if isinstance(action, NextLaunch):
-            found[action.index] = None
-    return tuple(found)
+def launch_under_way(launch: LaunchRecord) -> Measured:
+    """A launch as if it had ended, for :func:`perfbisect.bisect.decision.ahead.likely_next`."""
+    return Measured(
+        launch.position,
+        "confirm" if launch.purpose == "confirm" else "search",
+        (1.0,) * launch.runs,
+        slot=launch.slot,
+        at=launch.at,
+        machine=launch.machine,
+        trial=_trial(launch),
+    )
+
+
+def with_builds(plan: BisectPlan, events: Iterable[JournalEvent]) -> BisectPlan:
+    """The plan with what was built ahead: a launch there costs no build."""
+    built = {int(event.data["position"]) for event in events if event.kind == "built"}
+    positions = tuple(
+        position.model_copy(update={"cached": True}) if index in built else position
+        for index, position in enumerate(plan.positions)
+    )
+    return plan.model_copy(update={"positions": positions})
 
 
 def measured_event(launch: LaunchRecord, attempt: Attempt, metric: MetricRef) -> Measured:

@@ -33,7 +33,7 @@ from perfbisect.errors import (
 )
 from perfbisect.fleet.base import Ticket
 from perfbisect.fleet.executor import FleetExecutor, end_bundles
-from perfbisect.fleet.specs import make_fleet
+from perfbisect.fleet.specs import build_hosts, make_fleet
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote, PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job
@@ -45,9 +45,9 @@ from perfbisect.jobs.plans import (
     write_plan,
 )
 from perfbisect.jobs.replay import LaunchRecord, launches
-from perfbisect.jobs.runner import BACKOFF, JobContext, Reclaim, SpareCores
+from perfbisect.jobs.runner import BACKOFF, LEAST_CORES, JobContext, Reclaim, SpareCores
 from perfbisect.machine import interference
-from perfbisect.machine.leases import Lease, LeaseHolder, lease, lock_folder
+from perfbisect.machine.leases import Lease, LeaseHolder, SharedLease, lease, lock_folder
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import PhaseLimits
 from perfbisect.measure.local import LocalExecutor
@@ -169,7 +169,7 @@ class JobSession:
             reclaim=partial(_reclaim, remote, self.sink) if remote is not None else None,
             revert=changes.reverter(builder, repository) if repository else None,
             revert_hunks=changes.hunk_reverter(builder, repository) if repository else None,
-            ahead=_ahead(builder, self.lease.slots, self.job),
+            ahead=_ahead(builder, self.lease.slots, self.job, len(build_hosts(setting.fleet))),
         )
 
     def _fleet_executor(
@@ -311,13 +311,15 @@ def open_session(
                 yield JobSession(job, had, sink, working.wait or 0.0)
 
 
-def _ahead(builder: Builder, slots: tuple[Slot, ...], job: Job) -> SpareCores | None:
+def _ahead(builder: Builder, slots: tuple[Slot, ...], job: Job, hosts: int) -> SpareCores | None:
+    """Builds on spare processors, or on ``hosts`` that build; each of these builds one at a time."""
     if reason_not_prebuilding(slots):
         return None
     cores = spare_cores(slots)
     slot = Slot("builds", server_cores=tuple(sorted(cores)))
     folder, holder = lock_folder(dict(os.environ)), LeaseHolder(job=job.id)
-    return SpareCores(builder, cores, lambda: lease(slot, folder=folder, holder=holder))
+    leasing = SharedLease(lambda: lease(slot, folder=folder, holder=holder)).shared
+    return SpareCores(builder, cores, leasing, hosts or min(len(slots), len(cores) // LEAST_CORES))
 
 
 def _watching(working: JobOptions, *, lines: bool) -> contextlib.AbstractContextManager[EventListener]:

@@ -42,12 +42,13 @@ _SHORT_BUILD_MIN = 0.05
 class SpareCores:
     """Builds environments in the calling thread, niced, on processors outside all slots.
 
-    ``leasing`` reserves the processors during a build.
+    ``leasing`` reserves the processors during a build; ``at_once``: builds that may run at the same time.
     """
 
     builder: Builder
     cores: frozenset[int]
     leasing: Callable[[], AbstractContextManager[object]]
+    at_once: int = 1
 
     def wanted(self, change: Change) -> bool:
         """True if the build takes long enough to be worth a thread."""

@@ -1,4 +1,4 @@
-"""Running attempts: one thread for each slot, and one that builds environments ahead.
+"""Running attempts: one thread for each slot, and some that build environments ahead.
 
 Only the main thread decides; the worker threads run attempts and record their servers in the journal.
 """
@@ -60,7 +60,7 @@ class WorkerPool:
         self._running: dict[str, _Running] = {}
         self._results: queue.Queue[tuple[str, Attempt | BaseException]] = queue.Queue()
         """Slot, and what came of its attempt."""
-        self._background: threading.Thread | None = None
+        self._background: list[threading.Thread] = []
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -105,12 +105,14 @@ class WorkerPool:
         record_end(self._journal, result)
         return result.id
 
-    def beside(self, work: Callable[[], None]) -> bool:
-        """Run other work in a background thread; return False if one is running already."""
-        if self._background is not None and self._background.is_alive():
+    def beside(self, work: Callable[[], None], at_once: int) -> bool:
+        """Run other work in a background thread; return False if so many are running already."""
+        self._background = [thread for thread in self._background if thread.is_alive()]
+        if len(self._background) >= at_once:
             return False
-        self._background = threading.Thread(target=_run_interruptible, args=(work,), name="ahead")
-        self._background.start()
+        thread = threading.Thread(target=_run_interruptible, args=(work,), name="ahead")
+        self._background.append(thread)
+        thread.start()
         return True
 
     def _measure(self, request: AttemptRequest, slot: str) -> None:
@@ -139,7 +141,7 @@ class WorkerPool:
         as not needed. Failures of attempts that were ended on purpose are dropped.
         """
         workers = [running.thread for running in self._running.values()]
-        threads = [*workers, *([self._background] if self._background is not None else [])]
+        threads = [*workers, *self._background]
         for thread in threads:
             interrupt_thread(thread)
         try:

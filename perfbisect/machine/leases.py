@@ -15,10 +15,11 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 from perfbisect.errors import Interrupted, MachineError
@@ -128,6 +129,28 @@ def lease(
             if names[path.name]:
                 _write(descriptor, holder, slots)
         yield Lease(slots, tuple(died), taken)
+
+
+class SharedLease:
+    """A lease that threads of one process hold together: from the first that takes it to the last."""
+
+    def __init__(self, take: Callable[[], AbstractContextManager[object]]) -> None:
+        self._take, self._held, self._count, self._lock = take, ExitStack(), 0, Lock()
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Hold it until the block ends; raises what taking it raises."""
+        with self._lock:
+            if not self._count:
+                self._held.enter_context(self._take())
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._count -= 1
+                if not self._count:
+                    self._held.close()
 
 
 @dataclass(frozen=True)

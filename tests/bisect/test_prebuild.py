@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.bisect.decision.state import observed_prices
+from perfbisect.bisect.search_events import with_builds
 from perfbisect.commands import slots
 from perfbisect.errors import BuildError
+from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.runner import SpareCores
 from perfbisect.machine.slots import Slot
 from perfbisect.model.change import Change
-from tests.fixtures.jobs import Start
+from tests.fixtures.jobs import MakePlan, Start
 from tests.jobs.world import FakeBuilder, World, history
 
 
@@ -23,6 +26,7 @@ from tests.jobs.world import FakeBuilder, World, history
 class Builds:
     """Says that every build took a minute."""
 
+    at_once: int = 1
     made: list[str] = field(default_factory=list)
 
     def wanted(self, change: Change) -> bool:
@@ -43,10 +47,36 @@ def test_what_is_likely_next_is_built_and_the_minutes_are_told(start: Start) -> 
     used = built & {x.position for x in report.launches}
     assert used, "some of what was built was measured afterwards"
     assert report.minutes.saved == pytest.approx(len(used))
+    first = next(i for i, event in enumerate(begun.events) if event.kind == "built")
+    ends = [i for i, event in enumerate(begun.events) if event.kind == "finished"]
+    assert first < ends[1], "before both ends are measured"
     alone = World(world.changes, slow=23, factor=1.3)
-    plain = start(alone).run()
-    assert plain.beliefs == report.beliefs, "it decides nothing"
-    assert plain.minutes.saved == 0
+    assert start(alone).run().minutes.saved == 0
+
+
+def test_a_launch_of_what_was_built_ahead_costs_no_build(plan_for: MakePlan) -> None:
+    plan = plan_for(World(history(40).changes, slow=23))
+    built = JournalEvent(1, "", "built", {"position": 7, "seconds": 60.0})
+    known = with_builds(plan, [built])
+    assert known.search.cached == plan.search.cached | {7}
+    prices = [observed_prices(search, ()).visit(7, 1) for search in (plan.search, known.search)]
+    assert prices[0] - prices[1] == pytest.approx(plan.costs.build)
+
+
+def test_as_many_are_built_at_once_as_may_be(start: Start) -> None:
+    gate = threading.Barrier(2, timeout=60)
+
+    @dataclass
+    class Meeting(Builds):
+        def build(self, change: Change, log: Path, timeout: float) -> float | None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                gate.wait()  # two builds meet only if they run at the same time
+            return super().build(change, log, timeout)
+
+    builds = Meeting(at_once=2)
+    start(World(history(40).changes, slow=23, factor=1.3)).run(ahead=builds, slots=(Slot("one"), Slot("two")))
+    assert len(builds.made) >= 2
+    assert not gate.broken
 
 
 class Recording(FakeBuilder):

@@ -18,7 +18,7 @@ import pytest
 
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.machine import leases
-from perfbisect.machine.leases import LeaseHolder, lease
+from perfbisect.machine.leases import LeaseHolder, SharedLease, lease
 from perfbisect.machine.slots import Slot
 
 A = Slot("a", ("GPU-a",), (0, 1), (2,))
@@ -254,3 +254,14 @@ def test_stop_while_waiting(folder: Path) -> None:
         mine,
     ):
         pass
+
+
+def test_a_shared_lease_is_held_from_the_first_to_the_last(folder: Path) -> None:
+    shared = SharedLease(lambda: lease(A, folder=folder, holder=LeaseHolder("one")))
+    for _ in range(2):
+        with shared.shared():
+            with shared.shared():
+                assert "job one" in refused(folder, A)
+            assert "job one" in refused(folder, A), "one still holds it"
+        with lease(A, folder=folder, holder=LeaseHolder("two")), pytest.raises(MachineError):
+            shared.shared().__enter__()

@@ -36,8 +36,23 @@ def test_a_launch_has_the_speed_of_its_machine_and_the_step() -> None:
 
 def test_an_environment_is_built_once_for_all_machines() -> None:
     made = FleetSimulation(STILL, np.random.default_rng(1))
-    events = [made.launch(NextLaunch(3, 1, "search", WHY), name, 0.0) for name in ("m0", "m1")]
-    assert [event.build for event in events] == [4.0, 0.0]
+    launches = [
+        made.launch(NextLaunch(3, 1, "search", WHY), f"m{number}", minute)
+        for number, minute in enumerate((0.0, 1.0, 4.0))
+    ]
+    assert [launch.build for launch in launches] == [4.0, 3.0, 0.0], (
+        "a machine waits for the build of another"
+    )
+
+
+@pytest.mark.parametrize(("builds", "ahead"), [(0, 0), (2, 2), (None, 4)])
+def test_what_the_machines_search_first_is_built_meanwhile(builds: int | None, ahead: int) -> None:
+    made = FleetSimulation(replace(STILL, builds=builds), np.random.default_rng(1))
+    made.launch(NextLaunch(0, 1, "end", WHY), "m0", 0.0, [])
+    assert len(made.building) == ahead
+    assert made.known.cached == frozenset(), "nothing is there yet"
+    made.clock = 4.0
+    assert len(made.known.cached) == 1 + ahead
 
 
 def test_what_an_outlier_measured_is_lost_with_it() -> None:
