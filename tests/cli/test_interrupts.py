@@ -139,6 +139,7 @@ def test_stop_interrupts_the_job_and_a_second_perfbisect_is_refused(bench: Bench
 
 def test_an_end_that_does_not_serve_is_an_error_about_the_range(tmp_path: Path) -> None:
     history = make_history(tmp_path / "repo", commits=4, slow=2, faults={3: "exit1"})
+    bench = Bench(tmp_path, history)
     process = bench.bisect("--json")
     out, told = process.communicate(timeout=100)
     assert process.returncode == 5, told
