@@ -49,7 +49,9 @@ def next_action(
         ValueError: the plan or an event is invalid, the slot is not free, or an end of the range cannot be
             measured (skipped three times in turn): an error about the range.
     """
-    context = SlotContext(slot, tuple(pending), tuple(slots))
+    # A launch of a machine that is out of use is under way until it ends, and will be discarded.
+    counted = tuple(launch for launch in pending if not slots or launch.slot in slots)
+    context = SlotContext(slot, counted, tuple(slots))
     state = SearchState.from_events(plan, tuple(events))
     action = _decide(state, context)
     if isinstance(action, SearchOutcome) and action.verdict != "found":
@@ -57,7 +59,8 @@ def next_action(
         return action if again is None else again
     if not isinstance(action, NextLaunch):
         return action
-    expected = state.prices.under_way((*context.under_way, (action.index, action.runs)))
+    under_way = tuple((launch.index, launch.runs) for launch in pending)
+    expected = state.prices.under_way((*under_way, (action.index, action.runs)))
     if state.prices.spent + expected <= plan.budget:
         return action
     if pending:

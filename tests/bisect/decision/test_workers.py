@@ -164,6 +164,18 @@ def test_on_a_fleet_an_a_b_has_pairs_on_other_machines_than_the_first():
     assert isinstance(next_action(world.plan, alone, pending[:2], "c/0"), Wait), "two pairs are enough"
 
 
+def test_what_a_machine_out_of_use_has_under_way_does_not_count():
+    world, events, _ = searching()
+    events = [replace(event, machine=event.slot) for event in both_ends(events, "a", "b", "c")]
+    trial = Trial(0, 20, 21, 1)
+    pending = [Pending(21, 1, "confirm", slot, trial) for slot in ("a", "b")]
+    lost = [Pending(20, 1, "confirm", "d", trial)]
+    slots = ("a", "b", "c")
+    action = next_action(world.plan, events, [*pending, *lost], "c", slots)
+    assert action == next_action(world.plan, events, pending, "c", slots)
+    assert action.trial == trial
+
+
 TRIAL = Trial(0, 20, 21, 1)
 
 
