@@ -90,10 +90,14 @@ def test_a_bisection_and_why(
 
 
 def check_explanation(typed: Callable[..., Answer], job: str) -> None:
-    """The phase is decode, and a profile of one launch a side names the function that was planted."""
+    """The phase is decode, and a profile of one launch a side names the function that was planted.
+
+    The A/B of a large step has two launches a side: too few to say "moved" whatever the noise was, since that
+    holds for all phases together.
+    """
     phases = typed("explain", job).document["phases"]
-    moved = {row["name"]: row["difference"] for row in phases["phases"] if row["verdict"] == "moved"}
-    assert moved["decode"] > 0, phases
+    low = {row["name"]: row["low"] for row in phases["phases"]}
+    assert low["decode"] > 0, phases
     profile = typed("explain", job, "--profile", "--launches", "1").document
     result = profile["result"]
     assert [launch["purpose"] for launch in profile["launches"]] == ["profile", "profile"]
