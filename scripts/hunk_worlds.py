@@ -4,7 +4,8 @@
     python -m scripts.hunk_worlds --worlds "interaction" --seeds 20 --first 1000
 
 A commit of so many groups of hunks with a step of 10 % (or as said, or none), noise of 3 % between runs and
-1.5 % between launches, two runs a launch. The decision is that of a job; docs/method/hunks.md has the table.
+1.5 % between launches, at most two runs a launch. The decision is that of a job; docs/method/hunks.md has the
+table.
 """
 
 from __future__ import annotations
@@ -17,20 +18,26 @@ from typing import Literal
 
 import numpy as np
 
+from perfbisect.bisect.decision.model import Measured
 from perfbisect.explain.hunk_search import (
     HunkEvent,
     HunkOutcome,
     HunkSearchPlan,
+    NextNode,
     Node,
     NodeLaunch,
     NodeUnusable,
     next_launch,
-    node_result,
+    node_results,
 )
-from perfbisect.stats import ab_test
 from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
-RUNS = 2
+LAUNCH, RUN = 1.0, 0.3
+"""Minutes."""
+
+DRIFT_LAUNCHES = 4
+"""Launches for which the machine stays as it is."""
+
 BAR = 0.02
 """The most of all sessions in which a wrong group may be named."""
 
@@ -40,8 +47,8 @@ class HunkWorld:
     """A commit. ``shares``: of the step that each carrier has, drawn among the groups.
 
     ``kind`` of several carriers: their shares add up; with ``either`` the step is there while one of them is,
-    so that only taking back all removes it. ``drift``: of the machine between blocks, ``outliers``: share of
-    launches that are 10 % slower. ``unusable``: share of the groups that do not run when taken back alone.
+    so that only taking back all removes it. ``drift``: of the machine, every four launches;
+    ``outliers``: share of launches that are 10 % slower; ``unusable``: of groups that do not run without.
     """
 
     groups: int = 8
@@ -109,14 +116,17 @@ class HunkSimulation:
             return step if set(self.carriers) <= set(node) else 0.0
         return step * sum(share for group, share in self.carriers.items() if group in node)
 
-    def values(self, node: Node, side: ab_test.Side, count: int) -> tuple[float, ...]:
+    def launch(self, action: NextNode, count: int) -> NodeLaunch:
+        """The ``count``-th launch of the search."""
         world, rng = self.world, self.rng
-        if count % ab_test.BLOCK_SIZE == 0:
+        if count % DRIFT_LAUNCHES == 0:
             self.drift = rng.normal(0, world.drift)
-        level = math.log1p(world.step) + self.drift + rng.normal(0, world.tau)
-        level -= self.removed(node) if side == "b" else 0.0
+        level = math.log1p(world.step) + self.drift + rng.normal(0, world.tau) - self.removed(action.node)
         level += 0.1 if rng.random() < world.outliers else 0.0
-        return tuple(float(v) for v in 14 * np.exp(level + rng.normal(0, world.sigma, RUNS)))
+        values = 14 * np.exp(level + rng.normal(0, world.sigma, action.runs))
+        minutes = {"launch": LAUNCH, "run": RUN * action.runs}
+        made = Measured(0, action.purpose, tuple(map(float, values)), **minutes, trial=action.trial)
+        return NodeLaunch(action.node, made)
 
     def search(self, plan: HunkSearchPlan) -> tuple[HunkOutcome, list[HunkEvent]]:
         events: list[HunkEvent] = []
@@ -126,15 +136,14 @@ class HunkSimulation:
                 return action, events
             if len(action.node) == 1 and action.node[0] in self.unusable:
                 events.append(NodeUnusable(action.node, "it does not serve"))
-                continue
-            launch = ab_test.AbLaunch(action.side, self.values(action.node, action.side, action.count))
-            events.append(NodeLaunch(action.node, launch))
+            else:
+                events.append(self.launch(action, len(events)))
 
 
 def play(world: HunkWorld, seed: int) -> HunkSession:
     """One search in a world."""
     made = HunkSimulation(world, np.random.default_rng([seed, 32_452_843]))
-    plan = HunkSearchPlan(world.groups, seed=seed)
+    plan = HunkSearchPlan(world.groups)
     outcome, events = made.search(plan)
     found = outcome.verdict == "found"
     step = math.log1p(world.step)
@@ -145,9 +154,9 @@ def play(world: HunkWorld, seed: int) -> HunkSession:
     )
     session.wrong = found and not is_most
     session.right = (found and is_most) if has_one else not found or is_most
-    result = node_result(plan, events, outcome.node) if found else None
-    if result is not None:
-        session.covered = result.low <= math.expm1(-made.removed(outcome.node)) <= result.high
+    if found:
+        effect = node_results(plan, events)[outcome.node].effect
+        session.covered = effect.low <= math.expm1(-made.removed(outcome.node)) <= effect.high
     return session
 
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 @click.option("--launches", type=click.IntRange(1, 2), help="Of --profile, of each side.  [default: 2]")
 @options.min_effect
 @options.budget
-@options.seed
 @options.dry_run
 @click.option(
     "--format",
@@ -44,8 +43,8 @@ def explain(workspace: Workspace, job_id: str | None, **typed: Any) -> CommandRe
 
     --profile and --hunks start a job of their own, which resume, status, stop and report know. --profile
     launches each side under load with py-spy and the torch profiler, and says whether what grew stands in the
-    commit's diff; these launches are no measurements. --hunks measures the culprit side by side with the
-    culprit less a group of its hunks, and ends in the smallest group that carries the step, or in none.
+    commit's diff; these launches are no measurements. --hunks searches the commit's hunks as bisect searches
+    commits, takes the suspected ones back alone, and names the group that carries the step, or none.
 
     \b
     Examples:

@@ -55,7 +55,6 @@ class ExplainRequest:
     launches: int | None = None
     min_effect: float | None = None
     budget: float | None = None
-    seed: int = 0
     dry_run: bool = False
     form: Literal["text", "md", "html"] = "text"
 
@@ -207,6 +206,7 @@ def plan_hunks(
         raise UsageError(f"{culprit.short} changes nothing but tests, documentation and comments")
     found = find_slots(workspace, cell, setting, dry_run=request.dry_run)
     assert effect is not None
+    earlier = earlier_attempts(workspace.jobs, cell.digest)
     plan = make_hunks_plan(
         source=job.id,
         culprit=culprit,
@@ -222,13 +222,11 @@ def plan_hunks(
         min_effect=request.min_effect or source.min_effect,
         step=effect,
         slower=effect * source.ref.metric.sign > 0,
+        costs=learnt_costs(earlier, wiring.costs(setting.environment)),
         budget=wiring.budget_minutes(workspace, request.budget),
-        seed=request.seed,
         notes=found.notes,
     )
-    earlier = earlier_attempts(workspace.jobs, cell.digest)
-    costs = learnt_costs(earlier, wiring.costs(setting.environment))
-    shown = hunks_plan_document(plan, learnt_noise(earlier, source.ref), costs)
+    shown = hunks_plan_document(plan, learnt_noise(earlier, source.ref))
     return PlannedJob(plan, builder, found.slots, shown, hunks_plan_lines(shown))
 
 

@@ -8,9 +8,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from perfbisect.bisect.decision.confirm import PAIRS
+from perfbisect.bisect.decision.endpoints import MAX_ROUNDS
 from perfbisect.common.quantities import minutes, percent
 from perfbisect.explain.hunk_plan import HunksPlan
-from perfbisect.explain.hunk_search import NAMING_BLOCKS, SCREENING_BLOCKS, forecast_launches
+from perfbisect.explain.hunk_search import forecast_launches
 from perfbisect.jobs.documents import (
     CellDocument,
     ChangeDocument,
@@ -23,11 +25,12 @@ from perfbisect.jobs.documents import (
 )
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.plans import plan_cell
-from perfbisect.model.attempt import Costs
 from perfbisect.report.document import Items, KeyValues, Section, code, make_table
 from perfbisect.report.sections import change_text
 from perfbisect.report.terminal import section_lines
-from perfbisect.stats.ab_test import BLOCK_SIZE
+
+RUNS = 2
+"""Runs of a launch that a forecast takes."""
 
 
 class PlannedGroupDocument(Document):
@@ -40,7 +43,7 @@ class PlannedGroupDocument(Document):
 
 
 class HunksPlanDocument(LongDocument):
-    """What will be done. ``launches``: as likely as not enough; None: the step is too small for the noise."""
+    """What will be done. ``launches``: as likely as not enough; None: the step is too small, or not known."""
 
     shown: ClassVar[Mapping[str, int]] = {"groups": 20, "excluded": 10}
     schema_: Literal["perfbisect.hunks-plan/1"] = Field(default="perfbisect.hunks-plan/1", alias="schema")
@@ -63,18 +66,17 @@ class HunksPlanDocument(LongDocument):
     notes: tuple[str, ...]
 
 
-def hunks_plan_document(plan: HunksPlan, noise: Noise, costs: Costs) -> HunksPlanDocument:
-    """The forecast of a plan; ``noise`` and ``costs`` are those of earlier launches of the cell."""
-    each = costs.launch + plan.runs * costs.run
-    asked = 2 + (math.ceil(math.log2(len(plan.groups))) if len(plan.groups) > 1 else 0)
+def hunks_plan_document(plan: HunksPlan, noise: Noise) -> HunksPlanDocument:
+    """The forecast of a plan; ``noise``: of earlier launches of the cell."""
+    runs, groups = min(RUNS, plan.max_runs), len(plan.groups)
+    each = plan.costs.launch + runs * plan.costs.run
     known = [group.minutes for group in plan.groups if group.minutes is not None]
-    builds = asked * max(known, default=costs.build)
+    builds = (2 + math.ceil(math.log2(groups))) * max(known, default=plan.costs.build)
     launches = None
-    if plan.step is not None:
-        step = abs(plan.step) if plan.ref.metric.absolute else abs(math.log1p(plan.step))
-        spread = math.hypot(noise.launches, noise.runs / math.sqrt(plan.runs))
-        launches = forecast_launches(plan.search, step, spread)
-    most = BLOCK_SIZE * (2 * (asked - 2) * SCREENING_BLOCKS + SCREENING_BLOCKS + NAMING_BLOCKS)
+    if plan.step is not None and not plan.ref.metric.absolute:
+        spread = math.hypot(noise.launches, noise.runs / math.sqrt(runs))
+        launches = forecast_launches(groups, abs(math.log1p(plan.step)), spread)
+    most = 2 * MAX_ROUNDS + 3 * PAIRS + 4 * groups.bit_length()
     return HunksPlanDocument(
         source=plan.source,
         culprit=change_document(plan.culprit),
@@ -93,7 +95,7 @@ def hunks_plan_document(plan: HunksPlan, noise: Noise, costs: Costs) -> HunksPla
             for number, group in enumerate(plan.groups, 1)
         ),
         excluded=plan.left_out,
-        runs_per_launch=plan.runs,
+        runs_per_launch=plan.max_runs,
         launches=launches,
         most_launches=most,
         minutes_low=min(plan.budget, builds + (launches or most) * each),
@@ -111,10 +113,13 @@ def hunks_plan_lines(document: HunksPlanDocument) -> list[str]:
 
 def _sections(document: HunksPlanDocument) -> Iterator[Section]:
     step = f", a step of {percent(document.step)}" if document.step is not None else ""
-    expected = "the step is too small for this noise: the search will probably end without a name"
-    if document.launches is not None:
-        low, high = minutes(document.minutes_low), minutes(document.minutes_high)
-        expected = f"about {document.launches} launches, {low} to {high}"
+    low, high = minutes(document.minutes_low), minutes(document.minutes_high)
+    expected = f"about {document.launches} launches, {low} to {high}"
+    if document.launches is None:
+        expected = (
+            f"at most {document.most_launches} launches, {high}: the step is too small for this noise, or is "
+            "not known"
+        )
     rows = (
         ("culprit", change_text(document.culprit)),
         ("of", f"job {document.source}, {document.metric.display}{step}"),

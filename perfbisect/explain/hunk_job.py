@@ -1,16 +1,16 @@
-"""Searches a commit's hunks as a job: the culprit against itself with groups of hunks taken back."""
+"""Searches a commit's hunks as a job: launches of the culprit with groups of hunks taken back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from perfbisect.bisect.search_events import measured_event
 from perfbisect.common.quantities import percent
-from perfbisect.compare.plan import SIDES
 from perfbisect.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_REGRESSION,
@@ -36,24 +36,31 @@ from perfbisect.jobs.plans import plan_cell, read_verdict, require_more_budget, 
 from perfbisect.jobs.replay import LaunchRecord, ended_launches, launches, require_comparable
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
+from perfbisect.model.attempt import Purpose
 from perfbisect.model.change import Change
 from perfbisect.report.kind import Amendment, JobKind, JobStatus
-from perfbisect.stats.ab_test import BLOCK_SIZE, AbLaunch
 from perfbisect.system.files import write_atomic
 
 PATCH = "guilty.patch"
 """In the job's folder: what takes the named group back."""
 
+_WHY: Final[Mapping[Purpose, str]] = {
+    "end": "is the step there",
+    "search": "where it is likely to be told",
+    "confirm": "A/B of the suspect",
+    "revert": "the suspect taken back",
+}
+
 _CHANGE = TypeAdapter(Change)
 _OUTCOME = TypeAdapter(HunkOutcome)
 
 
-def reverted_changes(events: Sequence[JournalEvent]) -> dict[Node, Change]:
-    """The nodes that were made, in that order, with their changes.
+def made_changes(plan: HunksPlan, events: Sequence[JournalEvent]) -> dict[Node, Change]:
+    """The nodes with their changes: the culprit, and those that were made, in that order.
 
-    A launch's position is twice the place of its node, and one more where it is of the node's own side.
+    The position of a launch is the place of its node.
     """
-    made: dict[Node, Change] = {}
+    made: dict[Node, Change] = {(): plan.culprit}
     for event in events:
         if event.kind == "node":
             made[_node(event.data)] = _CHANGE.validate_python(dict(event.data["change"]))
@@ -68,12 +75,12 @@ def search_events(
     plan: HunksPlan, events: Sequence[JournalEvent], records: Sequence[LaunchRecord]
 ) -> list[HunkEvent]:
     """What the search has seen, from a journal."""
-    nodes = list(reverted_changes(events))
-    found: list[HunkEvent] = []
-    for launch in ended_launches(records):
-        if launch.end == "finished" and launch.attempt is not None:
-            index, side = divmod(launch.position, 2)
-            found.append(NodeLaunch(nodes[index], AbLaunch(SIDES[side], launch.attempt.values(plan.ref))))
+    nodes = list(made_changes(plan, events))
+    found: list[HunkEvent] = [
+        NodeLaunch(nodes[launch.position], measured_event(launch, launch.attempt, plan.ref))
+        for launch in ended_launches(records)
+        if launch.end == "finished" and launch.attempt is not None
+    ]
     unusable = (event.data for event in events if event.kind == "unusable")
     return [*found, *(NodeUnusable(_node(data), str(data["reason"])) for data in unusable)]
 
@@ -118,7 +125,6 @@ class _HunkJob:
             plan.ref,
             plan.budget,
             "read the log; choose another --env",
-            BLOCK_SIZE,
         )
         while True:
             try:
@@ -126,9 +132,15 @@ class _HunkJob:
                 return self._outcome
             except (BuildError, ServerError) as error:
                 last = ended_launches(launches(self.journal.events))[-1]
-                if not last.position % 2:
+                if last.position == 0:
                     raise
                 self._give_up(last, error.message)
+            except ValueError as error:
+                raise ServerError(
+                    f"these hunks cannot be searched: {error}",
+                    where=self.job.path,
+                    next_step=f"perfbisect explain {plan.source} --profile",
+                ) from error
 
     def _next_launch(self, records: Sequence[LaunchRecord]) -> LaunchRequest | str:
         plan = self.plan
@@ -144,25 +156,22 @@ class _HunkJob:
             change = self._reverted(action.node)
             if change is not None:
                 break
-        index = list(reverted_changes(self.journal.events)).index(action.node)
-        side = SIDES.index(action.side)
-        sides = plan.culprit, change
-        of = group_names(action.node, len(plan.groups))
-        name = f"the culprit without {of}" if side else "the culprit"
-        block = action.count // BLOCK_SIZE + 1
         return LaunchRequest(
-            2 * index + side,
-            sides[side],
-            "revert",
-            plan.runs,
-            f"{name}, block {block}",
-            side=f"{sides[side].short}, {name},",
-            mate=sides[1 - side] if action.count % 2 == 0 else None,
+            list(made_changes(plan, self.journal.events)).index(action.node),
+            change,
+            action.purpose,
+            action.runs,
+            f"{_WHY[action.purpose]}: {self._name(action.node)}",
+            side=f"{change.short}, {self._name(action.node)},",
+            trial=astuple(action.trial) if action.trial else (),
         )
+
+    def _name(self, node: Node) -> str:
+        return f"the culprit without {group_names(node, len(self.plan.groups))}" if node else "the culprit"
 
     def _reverted(self, node: Node) -> Change | None:
         """The culprit with groups taken back; None where there is none, which is noted."""
-        known = reverted_changes(self.journal.events).get(node)
+        known = made_changes(self.plan, self.journal.events).get(node)
         if known is not None:
             return known
         if self.tools.revert_hunks is None:
@@ -181,9 +190,9 @@ class _HunkJob:
 
     def _give_up(self, last: LaunchRecord, reason: str) -> None:
         """Note a node that does not run; its launches do not count."""
-        node = list(reverted_changes(self.journal.events))[last.position // 2]
+        node = list(made_changes(self.plan, self.journal.events))[last.position]
         for launch in launches(self.journal.events):
-            if launch.position // 2 == last.position // 2 and launch.end == "finished":
+            if launch.position == last.position and launch.end == "finished":
                 why = f"it belongs to {group_names(node, len(self.plan.groups))}, which does not run"
                 self.journal.append("discarded", {"attempt": launch.attempt_id, "reason": why})
         self.journal.append("unusable", {"groups": list(node), "reason": reason})
@@ -216,7 +225,7 @@ def hunks_document(job: Job, events: Sequence[JournalEvent]) -> HunksDocument:
             records=records,
             outcome=outcome_of(events),
             seen=search_events(plan, events, records),
-            changes=reverted_changes(events),
+            changes=made_changes(plan, events),
             patch=str(patch) if patch.exists() else "",
         )
     )

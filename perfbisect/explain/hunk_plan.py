@@ -13,12 +13,10 @@ from perfbisect.errors import BuildError, UsageError
 from perfbisect.explain.hunk_search import HunkSearchPlan
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig, PlanPart, cell_data, runs_per_launch
+from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
-
-RUNS = 2
-"""Runs a launch, where the engine can empty its caches between them."""
 
 MAX_LINES = 400
 """Lines of a side of a hunk that a plan keeps: a new file may have thousands."""
@@ -75,9 +73,9 @@ class HunksPlan(BudgetedPlan):
     """Culprit / parent - 1 as that job measured it, of shares the difference; never used as evidence."""
     slower: bool = True
     """Whether the culprit is worse than its parent."""
-    runs: int
+    max_runs: int
+    costs: Costs
     budget: float
-    seed: int = 0
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -90,10 +88,10 @@ class HunksPlan(BudgetedPlan):
         return HunkSearchPlan(
             groups=len(self.groups),
             sign=metric.sign,
-            absolute=metric.absolute,
             min_effect=self.smallest_effect,
             slower=self.slower,
-            seed=self.seed,
+            costs=self.costs,
+            max_runs=self.max_runs,
         )
 
     def hunks_of(self, node: Sequence[int]) -> tuple[HunkId, ...]:
@@ -117,8 +115,8 @@ def make_hunks_plan(
     min_effect: float | None = None,
     step: float | None = None,
     slower: bool = True,
+    costs: Costs,
     budget: float,
-    seed: int = 0,
     notes: Sequence[str] = (),
 ) -> HunksPlan:
     """Plan a search; a group that cannot be taken back or built is left out.
@@ -168,9 +166,9 @@ def make_hunks_plan(
         left_out=tuple(reasons),
         step=step,
         slower=slower,
-        runs=min(RUNS, runs_per_launch(cell)),
+        max_runs=runs_per_launch(cell),
+        costs=costs,
         budget=budget,
-        seed=seed,
         notes=(*notes, *_build_notes(parts)),
     )
 

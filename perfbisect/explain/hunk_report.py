@@ -117,11 +117,10 @@ class HunksResult:
 
     @cached_property
     def results(self) -> dict[Node, NodeResult]:
-        search = self.plan.search
-        found = (
-            hunk_search.node_result(search, self.seen, node) for node in hunk_search.asked_nodes(self.seen)
-        )
-        return {result.node: result for result in found if result is not None}
+        try:
+            return hunk_search.node_results(self.plan.search, self.seen)
+        except ValueError:  # a value of zero, at which the search ended
+            return {}
 
 
 def make_hunks_document(result: HunksResult) -> HunksDocument:
@@ -130,12 +129,10 @@ def make_hunks_document(result: HunksResult) -> HunksDocument:
     nodes = list(result.changes)
 
     def change_of(launch: LaunchRecord) -> Change:
-        return result.changes[nodes[launch.position // 2]] if launch.position % 2 else plan.culprit
+        return result.changes[nodes[launch.position]]
 
-    asked = tuple(
-        _effect_document(result, node)
-        for node in dict.fromkeys((*nodes, *hunk_search.asked_nodes(result.seen)))
-    )
+    seen = dict.fromkeys((*nodes, *(event.node for event in result.seen)))
+    asked = tuple(_effect_document(result, node) for node in seen if node)
     by_node = {document.groups: document for document in asked}
     everything = _numbers(plan.search.everything)
     return HunksDocument(
@@ -177,9 +174,9 @@ def _effect_document(result: HunksResult, node: Node) -> NodeEffectDocument:
     share = known.share if known and isfinite(known.share.low) else None
     return NodeEffectDocument(
         groups=_numbers(node),
-        effect=known.effect if known else None,
-        low=known.low if known else None,
-        high=known.high if known else None,
+        effect=known.effect.effect if known else None,
+        low=known.effect.low if known else None,
+        high=known.effect.high if known else None,
         share=share.value if share else None,
         share_low=share.low if share else None,
         share_high=share.high if share else None,
@@ -200,11 +197,9 @@ def _summary(result: HunksResult) -> Iterator[str]:
         yield _REASONS[outcome.reason].format(
             all=_all(plan), node=group_names(outcome.node, len(plan.groups)) if outcome.node else _all(plan)
         )
-        for part in outcome.parts:
-            name = group_names(part, len(plan.groups)).capitalize()
-            yield f"{name}: {_labels(plan, part)}{_effect(results.get(part))}."
-        if outcome.node and outcome.reason in ("budget", "noise", "interaction"):
-            yield f"It is within {_labels(plan, outcome.node)}."
+        if outcome.node:
+            name = group_names(outcome.node, len(plan.groups)).capitalize()
+            yield f"{name}: {_labels(plan, outcome.node)}{_effect(results.get(outcome.node))}."
     if whole is not None and len(plan.groups) > 1:
         yield f"{_all(plan).capitalize()} taken back{_effect(whole, False)}."
         if plan.step is not None and _removes_less(plan, whole):
@@ -219,8 +214,8 @@ def _summary(result: HunksResult) -> Iterator[str]:
 
 _REASONS: Final[Mapping[str, str]] = {
     "shared": "No single group carries the step: several have a part of it.",
-    "interaction": "No single group carries the step: {node} remove it only when taken back together.",
-    "inseparable": "No single group can be named: the halves of {all} do not run without each other.",
+    "interaction": "No single group carries the step: {node} brings it, and so do others.",
+    "inseparable": "No single group can be named: {all} do not run without each other.",
     "effect": "{all} taken back together change the metric by less than the smallest relevant effect.",
     "noise": "The launches differ by too much to say which group carries the step.",
     "budget": "The budget ended before a group could be named.",
@@ -232,7 +227,7 @@ def _found_sentences(result: HunksResult, outcome: HunkOutcome) -> Iterator[str]
     known = result.results.get(node)
     yield f"The step is in {_labels(plan, node)}{_effect(known)}."
     if len(node) > 1:
-        yield f"{group_names(node, len(plan.groups)).capitalize()} do not run without each other."
+        yield f"{group_names(node, len(plan.groups)).capitalize()} cannot be told apart."
 
 
 def _labels(plan: HunksPlan, node: Node) -> str:
@@ -250,17 +245,18 @@ def _all(plan: HunksPlan) -> str:
 
 def _removes_less(plan: HunksPlan, whole: NodeResult) -> bool:
     """Whether all groups together remove less of the step than the other job saw."""
-    removed = -plan.step / (1 + plan.step) if plan.step is not None and not plan.ref.metric.absolute else None
-    if removed is None:
+    if plan.step is None or plan.ref.metric.absolute:
         return False
-    return whole.low > 0.5 * removed if removed < 0 else whole.high < 0.5 * removed
+    removed = -plan.step / (1 + plan.step)
+    return whole.effect.low > 0.5 * removed if removed < 0 else whole.effect.high < 0.5 * removed
 
 
 def _effect(known: NodeResult | None, with_share: bool = True) -> str:
     """``: without it -8.9 % (95 % CI -10.2 % to -7.5 %), 97 % of the step (88 to 106 %)``."""
     if known is None:
         return ""
-    text = f": {percent(known.effect)} (95 % CI {percent(known.low)} to {percent(known.high)})"
+    effect = known.effect
+    text = f": {percent(effect.effect)} (95 % CI {percent(effect.low)} to {percent(effect.high)})"
     if with_share and isfinite(known.share.low):
         share = known.share
         text += f" without it, {share.value:.0%} of the step ({share.low:.0%} to {share.high:.0%})".replace(

@@ -1,49 +1,50 @@
-"""Which group of hunks carries a step: group testing with a sequential A/B at each question; pure.
+"""Which group of hunks carries a step: a bisection of the commit, and a proof; pure.
 
-A node is a set of groups. Its A/B has the culprit as side A and the culprit with the node taken back as side
-B, in blocks of four side by side. What is removed by a node is compared with what all groups remove together:
-a node carries the step where the interval of its share lies above one half. The search halves a node that
-carries the step. Where one half does not carry it, the other is taken to carry it without a question of its
-own; so the group that remains is always asked itself, at a stricter error, before it is named. Where it does
-not carry the step, both halves are asked from the last node that was seen to.
-
-The interval of a share is by the method of variance estimates recovery (Donner, Zou, *Statistical Methods in
-Medical Research* 21, 2012) from the repeated confidence intervals of both effects. docs/method/hunks.md has
-the figures.
+The groups are put in order. A position is the culprit with the groups from a place on taken back: position 0
+is the culprit without all of them, the last one the culprit itself. So each position brings one group, and
+:mod:`perfbisect.bisect.decision` searches that history. What it suspects is taken back alone and launched
+between the culprit and position 0: it is named if it removes more than half of the step. Where it removes
+less, the others have a part, or bring the step as well. docs/method/hunks.md has the figures.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
-from perfbisect.stats import ab_test
-from perfbisect.stats.sequential import stopping_boundaries
-from perfbisect.stats.two_sample import Scale
+import numpy as np
+
+from perfbisect.bisect.decision import confirm, decide
+from perfbisect.bisect.decision.model import (
+    Comparison,
+    Measured,
+    Plan,
+    SearchOutcome,
+    Skipped,
+    Trial,
+    Wait,
+)
+from perfbisect.bisect.decision.noise import LaunchEstimate, launches
+from perfbisect.bisect.decision.state import SearchState
+from perfbisect.model.attempt import Costs, Purpose
 
 Node = tuple[int, ...]
-"""Groups that are taken back together, in ascending order."""
+"""Groups that are taken back together, in ascending order; none: the culprit itself."""
 
 HunkVerdict = Literal["found", "no single group", "too small"]
 HunkReason = Literal["", "shared", "interaction", "inseparable", "effect", "noise", "budget"]
 
-SCREENING, SCREENING_BLOCKS = 0.2, 6
-"""1 - coverage of the interval by which the search goes on, and the most blocks of such a question."""
+_EXCESS = np.array([0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
+"""How far the share of a suspect lies from one half, in halves ..."""
 
-NAMING, NAMING_BLOCKS = 0.04, 12
-"""1 - coverage of the interval by which a group is named, and the most blocks for it."""
+_EXCESS_WEIGHT = np.array([0.1, 0.1, 0.1, 0.1, 0.1, 0.5])
+"""... and the prior of that: a group most often carries all of the step, or nothing."""
 
-LEAST_NAMING_BLOCKS = 2
-"""One contaminated launch must not name a group."""
-
-CARRIES = 0.5
-"""The share of the step above which a node carries it."""
-
-_PRECISION = 0.45
-"""Half width of the interval of the whole step, as a share of it, that questions about shares need."""
+_CONTRAST = math.sqrt(4 / 3)
+"""Gives the mean of two launches less a third the variance of one launch less another."""
 
 
 @dataclass(frozen=True)
@@ -51,41 +52,43 @@ class HunkSearchPlan:
     """``groups``: how many; ``sign``: +1 if larger values of the metric are worse.
 
     ``slower``: the culprit is worse than its parent; else the hunks of an improvement are looked for.
+    ``costs`` in minutes; ``max_runs``: of a launch.
     """
 
     groups: int
     sign: int = 1
-    absolute: bool = False
     min_effect: float = 0.03
     slower: bool = True
-    seed: int = 0
-
-    @property
-    def scale(self) -> Scale:
-        return Scale(self.sign, self.absolute)
+    costs: Costs = field(default_factory=Costs)
+    max_runs: int = 2
 
     @property
     def everything(self) -> Node:
         return tuple(range(self.groups))
 
-    def test(self, naming: bool) -> ab_test.AbTest:
-        """The A/B of a node."""
-        return ab_test.AbTest(
-            sign=self.sign,
+    @property
+    def positions(self) -> dict[Node, int]:
+        """The nodes that the bisection searches, with their positions."""
+        return {self.everything[place:]: place for place in range(self.groups + 1)}
+
+    @property
+    def bisection(self) -> Plan:
+        return Plan(
+            n=self.groups,
+            sign=self.sign if self.slower else -self.sign,
             min_effect=self.min_effect,
-            blocks=NAMING_BLOCKS if naming else SCREENING_BLOCKS,
-            seed=self.seed,
-            absolute=self.absolute,
-            missed=NAMING if naming else SCREENING,
+            costs=self.costs,
+            budget=math.inf,
+            max_runs=self.max_runs,
         )
 
 
 @dataclass(frozen=True)
 class NodeLaunch:
-    """A launch of a node's A/B that was measured."""
+    """A launch of a node that was measured; its index is not used. Purpose ``revert``: of a proof."""
 
     node: Node
-    launch: ab_test.AbLaunch
+    launch: Measured
 
 
 @dataclass(frozen=True)
@@ -100,18 +103,27 @@ HunkEvent = NodeLaunch | NodeUnusable
 
 
 @dataclass(frozen=True)
-class Removed:
-    """What a node removes of the step, with its interval, on the scale of levels; ``blocks`` of four."""
+class NextNode:
+    """The next launch. ``trial``: the A/B or the proof that it is made for."""
 
-    value: float
-    low: float
-    high: float
-    blocks: int
+    node: Node
+    runs: int
+    purpose: Purpose
+    trial: Trial | None = None
+
+
+@dataclass(frozen=True)
+class HunkOutcome:
+    """How the search ended. ``node``: the groups that are named, or were suspected last."""
+
+    verdict: HunkVerdict
+    reason: HunkReason = ""
+    node: Node = ()
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a node removes as a share of what another removes, with its interval."""
+    """What a node removes as a share of what all groups remove, with its 95 % interval."""
 
     value: float
     low: float
@@ -120,120 +132,49 @@ class Share:
 
 @dataclass(frozen=True)
 class NodeResult:
-    """A node with its effect (culprit + revert / culprit - 1, of shares the difference) and its share."""
+    """What taking a node back does: culprit without it / culprit - 1, and its share of the step."""
 
     node: Node
-    effect: float
-    low: float
-    high: float
+    effect: Comparison
     share: Share
     launches: int
 
 
-@dataclass(frozen=True)
-class HunkOutcome:
-    """How the search ended. ``node``: the smallest set of groups that was seen to carry the step.
-
-    ``parts``: where several carry it, what each does.
-    """
-
-    verdict: HunkVerdict
-    reason: HunkReason = ""
-    node: Node = ()
-    parts: tuple[Node, ...] = ()
-
-
-@dataclass(frozen=True)
-class NextNode:
-    """The next launch: of a side of a node. ``why``: what is asked of the node."""
-
-    node: Node
-    side: ab_test.Side
-    count: int
-    """Launches of the node so far."""
-    why: Literal["whole", "half", "name"]
-
-
-@dataclass(frozen=True)
-class _Question:
-    node: Node
-    of: Node
-    """Of whose step it is a share."""
-    why: Literal["whole", "half", "name"]
-
-
-@dataclass(frozen=True)
-class _Answer:
-    removed: Removed
-    share: Share
-
-    @property
-    def carries(self) -> bool | None:
-        """Whether the node carries the step; None where that is open."""
-        return True if self.share.low > CARRIES else False if self.share.high < CARRIES else None
-
-
-_Search = Generator[_Question, _Answer | None, HunkOutcome]
-
-
 def next_launch(plan: HunkSearchPlan, events: Sequence[HunkEvent]) -> NextNode | HunkOutcome:
-    """What the search does after these events: a launch, or its end."""
-    data, unusable = _by_node(events)
-    search = _search(plan)
-    question = next(search)
-    while True:
-        answer = None
-        if question.node not in unusable:
-            node, answer = _next_node(plan, question, data)
-            if node is not None:
-                launched = data.get(node, ())
-                side = ab_test.side_of_launch(plan.test(False), len(launched))
-                why = question.why if node == question.node else "whole"
-                return NextNode(node, side, len(launched), why)
-        try:
-            question = search.send(answer)
-        except StopIteration as stop:
-            outcome: HunkOutcome = stop.value
-            return outcome
+    """What the search does after these events: a launch, or its end.
+
+    Raises:
+        ValueError: a value is not positive.
+    """
+    return _Search(plan, tuple(events)).next()
 
 
 def out_of_budget(plan: HunkSearchPlan, events: Sequence[HunkEvent]) -> HunkOutcome:
-    """The end of a search that can make no more launches: the smallest node that was seen to carry it."""
-    data, _ = _by_node(events)
-    carrying = [
-        node
-        for node in data
-        if (answer := _answer(plan, _Question(node, plan.everything, "half"), data)) and answer.carries
-    ]
-    return HunkOutcome("too small", "budget", min(carrying, key=lambda node: (len(node), node), default=()))
+    """The end of a search that can make no more launches: the groups that are suspected."""
+    return HunkOutcome("too small", "budget", _Search(plan, tuple(events)).suspected())
 
 
-def node_result(plan: HunkSearchPlan, events: Sequence[HunkEvent], node: Node) -> NodeResult | None:
-    """What is known of a node, with 95 % intervals that hold at every look; None before a block."""
-    data, _ = _by_node(events)
-    shown = replace(plan.test(True), missed=ab_test.MISSED)
-    own, whole = (_removed(plan, shown, data.get(of, ())) for of in (node, plan.everything))
-    if own is None:
-        return None
-    turn = 1 if plan.slower else -1
-    ends = sorted(plan.scale.effect(-turn * value) for value in (own.low, own.high))
-    share = share_of(own, whole) if whole is not None else Share(math.nan, -math.inf, math.inf)
-    share = Share(1.0, 1.0, 1.0) if node == plan.everything and own.low > 0 else share
-    effect = plan.scale.effect(-turn * own.value)
-    return NodeResult(node, effect, ends[0], ends[1], share, len(data[node]))
+def node_results(plan: HunkSearchPlan, events: Sequence[HunkEvent]) -> dict[Node, NodeResult]:
+    """What is known of each node that was launched, once culprit and position 0 were.
+
+    Raises:
+        ValueError: a value is not positive.
+    """
+    return _Search(plan, tuple(events)).results
 
 
-def asked_nodes(events: Iterable[HunkEvent]) -> tuple[Node, ...]:
-    """The nodes that were asked, in that order."""
-    return tuple(dict.fromkeys(event.node for event in events))
+def share_of(part: Comparison, whole: Comparison) -> Share:
+    """The ratio of two effects (of logs); without bounds where the whole may be none.
 
-
-def share_of(part: Removed, whole: Removed) -> Share:
-    """The ratio of two removed steps; without bounds where the whole may be zero."""
-    low2, high2, theta2 = whole.low, whole.high, whole.value
+    By the method of variance estimates recovery (Donner, Zou, *Statistical Methods in Medical Research* 21,
+    2012).
+    """
+    turn = -1 if whole.effect < 0 else 1
+    (low1, theta1, high1), (low2, theta2, high2) = (
+        sorted(turn * math.log1p(value) for value in (x.low, x.effect, x.high)) for x in (part, whole)
+    )
     if low2 <= 0 or high2 >= 2 * theta2:
-        return Share(part.value / theta2 if theta2 else math.nan, -math.inf, math.inf)
-    theta1, low1, high1 = part.value, part.low, part.high
+        return Share(theta1 / theta2 if theta2 else math.nan, -math.inf, math.inf)
     both = theta1 * theta2
 
     def root(end1: float, end2: float) -> float:
@@ -244,231 +185,196 @@ def share_of(part: Removed, whole: Removed) -> Share:
     return Share(theta1 / theta2, low, high)
 
 
-def halves(node: Node) -> tuple[Node, Node]:
-    """The first and the second half: neighbours in files stay together."""
+def halves(node: Node) -> tuple[Node, ...]:
+    """The first and the second half of a node; none of one group."""
     middle = (len(node) + 1) // 2
-    return node[:middle], node[middle:]
+    return (node[:middle], node[middle:]) if len(node) > 1 else ()
 
 
-def forecast_launches(plan: HunkSearchPlan, step: float, noise: float) -> int | None:
+def forecast_launches(groups: int, step: float, noise: float) -> int | None:
     """Launches of a search with one carrier, as likely as not enough; None if the step is too small.
 
-    ``step``: of the culprit, ``noise``: standard deviation of a launch, both on the scale of levels.
+    ``step``: of the culprit, ``noise``: standard deviation of a launch, both as logs.
     """
-    asked = math.ceil(math.log2(plan.groups)) if plan.groups > 1 else 0
-    half = _blocks_to_tell(plan.test(False), step, noise)
-    name = _blocks_to_tell(plan.test(True), step, noise)
-    if half is None or name is None:
+    # Three launches tell a share of one from one half: half of the step, at 1.5 variances of a launch.
+    triples = max(confirm.LEAST_PAIRS, math.ceil(3 * confirm.DECIDED * (2 * noise / step) ** 2))
+    if triples > confirm.PAIRS:
         return None
-    whole = max(LEAST_NAMING_BLOCKS, half)
-    total = whole + asked * half + max(0, max(name, LEAST_NAMING_BLOCKS) - half // 2)
-    return ab_test.BLOCK_SIZE * total
+    each = max(1, math.ceil(2 * confirm.DECIDED * (noise / step) ** 2))
+    return each * (2 + math.ceil(math.log2(groups))) + (3 * triples if groups > 1 else 4)
 
 
-def _blocks_to_tell(test: ab_test.AbTest, step: float, noise: float) -> int | None:
-    for block, wide in enumerate(stopping_boundaries(test.blocks, test.missed), 1):
-        # A quarter more variance, since the whole step is an estimate too.
-        if wide * noise * math.sqrt(1.25 / block) < CARRIES * step:
-            return block
-    return None
+@dataclass(frozen=True)
+class _Search:
+    plan: HunkSearchPlan
+    events: tuple[HunkEvent, ...]
 
+    @cached_property
+    def made(self) -> tuple[tuple[Node, Measured, LaunchEstimate], ...]:
+        """Every launch, with its node and its level."""
+        made = [event for event in self.events if isinstance(event, NodeLaunch)]
+        nodes = list(dict.fromkeys(event.node for event in made))
+        measured = tuple(replace(event.launch, index=nodes.index(event.node)) for event in made)
+        levels = launches(measured, self.plan.bisection.sign)
+        return tuple(zip((event.node for event in made), measured, levels, strict=True))
 
-def _search(plan: HunkSearchPlan) -> _Search:
-    """The search as one course; what it yields are its questions."""
-    everything = plan.everything
-    whole = yield _Question(everything, everything, "whole")
-    if whole is None:
-        return HunkOutcome("no single group", "inseparable")
-    if whole.removed.high < plan.scale.room(plan.min_effect):
-        return HunkOutcome("too small", "effect")
-    if not _is_precise(whole.removed):
-        return HunkOutcome("too small", "noise")
-    candidate, carrying = yield from _narrow(everything, everything)
-    if candidate is not None and (candidate != everything or len(everything) == 1):
-        named = yield _Question(candidate, everything, "name")
-        if named is not None and named.carries:
-            return HunkOutcome("found", "", candidate)
-    return (yield from _ask_both_halves(plan, carrying))
+    @cached_property
+    def unusable(self) -> frozenset[Node]:
+        return frozenset(event.node for event in self.events if isinstance(event, NodeUnusable))
 
-
-def _narrow(node: Node, of: Node) -> Generator[_Question, _Answer | None, tuple[Node | None, Node]]:
-    """The smallest node that may carry the step, and the smallest one that was seen to.
-
-    The first is None where a half neither carries the step nor does not.
-    """
-    carrying = node
-    while len(node) > 1:
-        first, second = halves(node)
-        for half, other in ((first, second), (second, first)):
-            answer = yield _Question(half, of, "half")
-            if answer is None:
-                continue  # it does not run: the other half tells as much
-            if answer.carries:
-                node = carrying = half
-            elif answer.carries is False:
-                node = other
+    @cached_property
+    def on_path(self) -> tuple[Measured | Skipped, ...]:
+        """The launches at positions of the bisection; those of proofs count as of its search."""
+        positions, found = self.plan.positions, list[Measured | Skipped]()
+        for event in self.events:
+            if event.node not in positions:
+                continue
+            index = positions[event.node]
+            if isinstance(event, NodeUnusable):
+                found.append(Skipped(index, "search"))
+            elif event.launch.purpose == "revert":
+                found.append(replace(event.launch, index=index, purpose="search", trial=None))
             else:
-                return None, carrying
-            break
-        else:
-            return node, carrying
-    return node, carrying
+                found.append(replace(event.launch, index=index))
+        return tuple(found)
 
+    @cached_property
+    def look(self) -> confirm.EffectPrior | None:
+        """Step and noise, once both ends were measured."""
+        whole = SearchState.from_events(self.plan.bisection, self.on_path).whole
+        return confirm.expected(whole) if whole is not None else None
 
-def _ask_both_halves(plan: HunkSearchPlan, node: Node) -> _Search:
-    """From a node that carries the step: to the half that does, or to why neither does by itself."""
-    everything = plan.everything
-    while len(node) > 1:
-        answers = []
-        for half in halves(node):
-            answers.append((yield _Question(half, everything, "half")))
-        first, second = answers
-        likely = _likely_half(first, second)
-        if likely is not None:
-            node = halves(node)[likely]
-            continue
-        if first is None or second is None:
-            break
-        return (yield from _divided(plan, node, first, second))
-    if node == everything and len(node) > 1:
-        return HunkOutcome("no single group", "inseparable", node)
-    named = yield _Question(node, everything, "name")
-    if named is not None and named.carries:
-        return HunkOutcome("found", "", node)
-    return HunkOutcome("too small", "noise", node)
+    @cached_property
+    def proofs(self) -> dict[Node, Trial]:
+        """The nodes that were taken back alone, in their order."""
+        trials = (launch.trial for _, launch, _ in self.made if launch.purpose == "revert")
+        return {self.plan.everything[x.parent : x.culprit]: x for x in trials if x is not None}
 
+    @cached_property
+    def results(self) -> dict[Node, NodeResult]:
+        plan, look = self.plan, self.look
+        if look is None:
+            return {}
+        levels: dict[Node, list[LaunchEstimate]] = {}
+        for node, _, level in self.made:
+            levels.setdefault(node, []).append(level)
+        culprit = levels.pop(())
+        sign = plan.bisection.sign
+        effects = {node: confirm.compare(culprit, own, look, sign) for node, own in levels.items()}
+        whole = effects[plan.everything]
+        return {
+            node: NodeResult(node, effect, share_of(effect, whole), len(levels[node]))
+            for node, effect in effects.items()
+        }
 
-def _likely_half(first: _Answer | None, second: _Answer | None) -> int | None:
-    """The half that carries the step, or that may where the other does not; it is not named unasked."""
-    if first is None or second is None:
-        return next((i for i, answer in enumerate((first, second)) if answer and answer.carries), None)
-    if first.carries or (first.carries is None and second.carries is False):
-        return 0
-    return 1 if second.carries or (second.carries is None and first.carries is False) else None
+    def next(self) -> NextNode | HunkOutcome:
+        plan = self.plan
+        if plan.everything in self.unusable:
+            return HunkOutcome("no single group", "inseparable")
+        answers = {node: self.carries(*self.arms(node).values()) for node in self.proofs}
+        open_ = next(
+            (x for x, carries in answers.items() if carries is None and x not in self.unusable), None
+        )
+        if open_ is not None:
+            return self.prove(open_)
+        carrying = min((node for node, carries in answers.items() if carries), key=len, default=None)
+        if carrying is not None:
+            part = next((x for x in halves(carrying) if x not in answers and x not in self.unusable), None)
+            return HunkOutcome("found", "", carrying) if part is None else self.prove(part)
+        for node in answers:
+            if self.removes_a_part(node):
+                if self.results[node].share.high < 1:
+                    return HunkOutcome("no single group", "shared", node)
+                return HunkOutcome("too small", "noise", node)
+        action = decide.next_action(plan.bisection, self.on_path)
+        assert not isinstance(action, Wait), "nothing is under way"
+        if isinstance(action, SearchOutcome):
+            return self.ended(action)
+        if action.trial is not None and plan.groups > 1:
+            suspect = self.suspect(action.trial)
+            if suspect == plan.everything:
+                return HunkOutcome("no single group", "inseparable")
+            if suspect not in answers:
+                return self.prove(suspect, action.runs)
+        return NextNode(plan.everything[action.index :], action.runs, action.purpose, action.trial)
 
+    def suspected(self) -> Node:
+        """The groups that are suspected; none where all are alike."""
+        if self.look is None:
+            return ()
+        node = tuple(place - 1 for place in decide.beliefs(self.plan.bisection, self.on_path).leading)
+        return node if node != self.plan.everything else ()
 
-def _divided(plan: HunkSearchPlan, node: Node, first: _Answer, second: _Answer) -> _Search:
-    """Neither half carries the step: both have a part of it, or it takes both, or that is not to be told."""
-    both = first.removed, second.removed
-    if all(removed.low > 0 for removed in both):
-        parts: list[Node] = []
-        for half, removed in zip(halves(node), both, strict=True):
-            parts.append((yield from _part(plan, half, removed)))
-        return HunkOutcome("no single group", "shared", node, tuple(parts))
-    whole = yield _Question(node, plan.everything, "half")
-    neither = first.carries is False and second.carries is False
-    if neither and whole is not None and _is_more(whole.removed, both):
-        return HunkOutcome("no single group", "interaction", node)
-    return HunkOutcome("too small", "noise", node)
-
-
-def _part(plan: HunkSearchPlan, node: Node, removed: Removed) -> Generator[_Question, _Answer | None, Node]:
-    """The smallest node that carries the part of a half, as far as the smallest relevant effect allows."""
-    if len(node) == 1 or removed.value < plan.scale.room(plan.min_effect) or not _is_precise(removed):
+    def suspect(self, trial: Trial) -> Node:
+        """The groups of an A/B, with neighbours where these do not run without."""
+        first, last = trial.parent, trial.culprit
+        while (node := self.plan.everything[first:last]) in self.unusable:
+            later = last < self.plan.groups and (first == 0 or (last - first) % 2 == 1)
+            first, last = (first, last + 1) if later else (first - 1, last)
         return node
-    candidate, carrying = yield from _narrow(node, node)
-    if candidate is None or candidate == carrying:
-        return carrying
-    named = yield _Question(candidate, node, "name")
-    return candidate if named is not None and named.carries else carrying
 
+    def arms(self, node: Node) -> dict[Node, list[LaunchEstimate]]:
+        """The launches of a node's proof: of the culprit, the node, and all groups taken back."""
+        arms: dict[Node, list[LaunchEstimate]] = {(): [], node: [], self.plan.everything: []}
+        trial = self.proofs.get(node)
+        for of, launch, level in self.made:
+            if launch.purpose == "revert" and launch.trial == trial:
+                arms[of].append(level)
+        return arms
 
-def _is_more(whole: Removed, parts: Sequence[Removed]) -> bool:
-    """Whether the whole removes more than its parts together."""
-    rest = whole.value - sum(part.value for part in parts)
-    spread = math.hypot(whole.value - whole.low, *(part.high - part.value for part in parts))
-    return rest > spread
+    def prove(self, node: Node, runs: int = 0) -> NextNode:
+        """The next launch of a node's proof.
 
+        The node's own is in the middle, where a steady drift does not reach it.
+        """
+        arms = self.arms(node)
+        runs = runs or next(trial.runs for trial in self.proofs.values())
+        trial = self.proofs.get(node) or Trial(len(self.proofs), node[0], node[-1] + 1, runs)
+        done = min(map(len, arms.values()))
+        order = tuple(arms)[:: 1 if done % 2 == 0 else -1]
+        return NextNode(next(arm for arm in order if len(arms[arm]) == done), trial.runs, "revert", trial)
 
-def _is_precise(whole: Removed) -> bool:
-    return (
-        whole.low > 0
-        and whole.high - whole.low <= 2 * _PRECISION * whole.value
-        and whole.high < 2 * whole.value
-    )
+    def removes_a_part(self, node: Node) -> bool:
+        """Whether a node that was taken back clearly removes something of the step."""
+        if node not in self.results:
+            return False
+        effect = self.results[node].effect
+        return effect.high < 0 if self.plan.bisection.sign > 0 else effect.low > 0
 
+    def carries(
+        self, culprit: list[LaunchEstimate], alone: list[LaunchEstimate], without: list[LaunchEstimate]
+    ) -> bool | None:
+        """Whether a suspect removes more than half of the step; None while that is open.
 
-def _next_node(
-    plan: HunkSearchPlan, question: _Question, data: Mapping[Node, tuple[ab_test.AbLaunch, ...]]
-) -> tuple[Node | None, _Answer | None]:
-    """The node whose launch comes next for a question; none once it is answered, then with the answer.
+        Taken back, it lies below the middle between the culprit and position 0, or above it.
+        """
+        triples = list(zip(culprit, alone, without, strict=False))
+        if len(triples) < confirm.LEAST_PAIRS or self.look is None:
+            return None
+        left = [replace(own, block=str(k)) for k, (_, own, _) in enumerate(triples)]
+        right = [
+            replace(
+                own, center=own.center + _CONTRAST * (0.5 * (a.center + b.center) - own.center), block=str(k)
+            )
+            for k, (a, own, b) in enumerate(triples)
+        ]
+        steps = np.outer(self.look.steps, 0.5 * _CONTRAST * _EXCESS).ravel()
+        weight = np.outer(self.look.step_weight, _EXCESS_WEIGHT).ravel()
+        more, less = (
+            confirm.log_ratio(left, right, replace(self.look, steps=turn * steps, step_weight=weight))
+            for turn in (1, -1)
+        )
+        if abs(more - less) > confirm.DECIDED:
+            return more > less
+        return False if len(triples) >= confirm.PAIRS else None
 
-    Where the step that a share is of is less well known than the share allows, it gets the next block.
-    """
-    for node in (question.of, question.node):
-        if len(data.get(node, ())) % ab_test.BLOCK_SIZE:
-            return node, None
-    answer = _answer(plan, question, data)
-    if answer is None:
-        return question.node, None
-    if _is_settled(plan, question, answer):
-        return None, answer
-    most = SCREENING_BLOCKS if question.why == "half" else NAMING_BLOCKS
-    own, whole = answer.removed, _removed(plan, plan.test(question.why == "name"), data[question.of])
-    is_vague = whole is not None and own.high - own.low < CARRIES * (whole.high - whole.low)
-    if question.node != question.of and is_vague and whole is not None and whole.blocks < NAMING_BLOCKS:
-        return question.of, None
-    return (question.node, None) if own.blocks < most else (None, answer)
-
-
-def _is_settled(plan: HunkSearchPlan, question: _Question, answer: _Answer) -> bool:
-    blocks, naming = answer.removed.blocks, question.why == "name"
-    if naming and blocks < LEAST_NAMING_BLOCKS:
-        return False
-    if question.why == "whole":
-        removed, least = answer.removed, plan.scale.room(plan.min_effect)
-        return blocks >= LEAST_NAMING_BLOCKS and (_is_precise(removed) or removed.high < least)
-    if question.node == question.of:
-        return blocks >= LEAST_NAMING_BLOCKS and (not naming or answer.removed.low > 0)
-    return answer.carries is not None
-
-
-def _answer(
-    plan: HunkSearchPlan, question: _Question, data: Mapping[Node, tuple[ab_test.AbLaunch, ...]]
-) -> _Answer | None:
-    """What the launches say; None before the first block."""
-    test = plan.test(question.why == "name")
-    removed = _removed(plan, test, data.get(question.node, ()))
-    if removed is None:
-        return None
-    if question.node == question.of:
-        is_there = removed.low > 0
-        return _Answer(removed, Share(1.0, 1.0, 1.0) if is_there else Share(math.nan, -math.inf, math.inf))
-    whole = _removed(plan, test, data.get(question.of, ()))
-    assert whole is not None, "a node is asked after the one that it is a share of"
-    return _Answer(removed, share_of(removed, whole))
-
-
-def _removed(
-    plan: HunkSearchPlan, test: ab_test.AbTest, launched: tuple[ab_test.AbLaunch, ...]
-) -> Removed | None:
-    """What a node removes by the complete blocks of its launches; None before the first."""
-    verdict = _judged(test, launched[: len(launched) - len(launched) % ab_test.BLOCK_SIZE])
-    if math.isnan(verdict.effect):
-        return None
-    turn = 1 if plan.slower else -1
-    value, *ends = (-turn * _difference(plan, end) for end in (verdict.effect, verdict.low, verdict.high))
-    return Removed(value, min(ends), max(ends), len(launched) // ab_test.BLOCK_SIZE)
-
-
-def _difference(plan: HunkSearchPlan, effect: float) -> float:
-    """The difference of levels of an effect."""
-    return plan.sign * (effect if plan.absolute else math.log1p(max(effect, -1 + 1e-9)))
-
-
-@lru_cache(maxsize=4096)
-def _judged(test: ab_test.AbTest, launched: tuple[ab_test.AbLaunch, ...]) -> ab_test.AbVerdict:
-    return ab_test.judge_blocks(test, launched)
-
-
-def _by_node(
-    events: Iterable[HunkEvent],
-) -> tuple[dict[Node, tuple[ab_test.AbLaunch, ...]], frozenset[Node]]:
-    data: dict[Node, list[ab_test.AbLaunch]] = {}
-    unusable: set[Node] = set()
-    for event in events:
-        if isinstance(event, NodeUnusable):
-            unusable.add(event.node)
-        else:
-            data.setdefault(event.node, []).append(event.launch)
-    return {node: tuple(launched) for node, launched in data.items()}, frozenset(unusable)
+    def ended(self, outcome: SearchOutcome) -> HunkOutcome:
+        """The end of the bisection: no suspect was seen to carry the step by itself."""
+        if outcome.verdict == "found":
+            node = tuple(place - 1 for place in outcome.culprits)
+            if self.plan.groups == 1:
+                return HunkOutcome("found", "", node)
+            return HunkOutcome("no single group", "interaction", node)
+        if outcome.verdict == "gradual":
+            return HunkOutcome("no single group", "shared")
+        return HunkOutcome("too small", "effect" if outcome.verdict == "not reproduced" else "noise")
