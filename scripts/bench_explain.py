@@ -1,15 +1,15 @@
 """`make bench-explain`: what `perfbisect explain` says of commits of twelve kinds, planted in the real vLLM.
 
-    python -m scripts.bench_explain [--only "a spin"] [--pairs 20] [--seed 1] [--no-hunks]
+    python -m scripts.bench_explain [--only "a spin"] [--pairs 20] [--seed 1] [--no-hunks] [--no-profile]
     python -m scripts.bench_explain --only none --pairs 20
 
-Each kind of :mod:`scripts.explain_plants` is bisected from its parent on, profiled and, but for --no-hunks,
-searched for its hunk. --pairs adds neighbours in a history of harmless edits: two launches of each commit are
-profiled, and each commit is compared with the next as if an A/B had shown it to be slower. Leaves in
-build/bench-explain/ the histories, state/, every document, and results.json, from which a later
-call with the same seed goes on, also to hunks that an earlier one left out. Prints a row for each and exits 0
-if the bars hold, 1 if not, 4 while kinds are missing. On two quiet cores a kind takes about a quarter of an
-hour, its hunk half an hour, a pair three minutes.
+Each kind of :mod:`scripts.explain_plants` is bisected from its parent on, profiled but for --no-profile, and
+searched for its hunk but for --no-hunks. --pairs adds neighbours in a history of harmless edits: two launches
+of each commit are profiled, and each commit is compared with the next as if an A/B had shown it to be slower.
+Leaves in build/bench-explain/ the histories, state/, every document, and results.json, from which a later
+call with the same seed goes on, also to what an earlier one left out. Prints a row for each and exits 0 if
+the bars hold, 1 if not, 4 while kinds are missing. On two quiet cores a bisection takes about eight minutes,
+a profile four, a search of hunks a quarter of an hour, a pair three minutes.
 """
 
 from __future__ import annotations
@@ -58,18 +58,20 @@ IN_THE_DIFF = ("in the diff", "called from the diff")
 class Score:
     """What was said of one commit. ``said``: the conclusion's kind; ``place``, ``hunk``: what is named first.
 
-    ``is_right_hunk`` is None where hunks were not searched.
+    ``is_right_file`` and ``is_right_hunk`` are None where there was no profile, or no search.
     """
 
     name: str
     seed: int
     verdict: str
-    said: str
-    place: str
-    is_right_file: bool
+    said: str = ""
+    place: str = ""
+    is_right_file: bool | None = None
+    sentence: str = ""
     hunk: str = ""
     is_right_hunk: bool | None = None
-    sentence: str = ""
+    launches: int = 0
+    """Of the search of hunks."""
 
 
 @dataclass(frozen=True)
@@ -108,21 +110,19 @@ def call(folder: Path, name: str, *arguments: str) -> dict[str, Any]:
     return document
 
 
-def score(planted: Planted, seed: int, measured: Mapping[str, Any], profile: Mapping[str, Any]) -> Score:
+def judge_profile(result: Score, planted: Planted, profile: Mapping[str, Any]) -> Score:
     """What the profile says beside what was planted.
 
     The file is right if the place is where the time goes and the sentence names the guilty file, which is
     another one where the commit only changes what code elsewhere does.
     """
-    result = profile.get("result") or {}
-    place, sentence = str(result.get("place", "")), str(result.get("sentence", ""))
-    return Score(
-        planted.kind,
-        seed,
-        str(measured.get("outcome", measured.get("verdict", measured.get("error", "")))),
-        str(result.get("kind", profile.get("error", ""))),
-        place,
-        bool(place) and place.split(":")[0] == planted.hot and planted.guilty in sentence,
+    said = profile.get("result") or {}
+    place, sentence = str(said.get("place", "")), str(said.get("sentence", ""))
+    return replace(
+        result,
+        said=str(said.get("kind", profile.get("error", ""))),
+        place=place,
+        is_right_file=bool(place) and place.split(":")[0] == planted.hot and planted.guilty in sentence,
         sentence=sentence,
     )
 
@@ -143,8 +143,8 @@ def folder_of(kind: str, seed: int) -> Path:
     return FOLDER / f"{kind.replace(' ', '-')}-{seed}"
 
 
-def explain(kind: str, seed: int, site_packages: Path) -> Score:
-    """Plant, measure and profile."""
+def measure(kind: str, seed: int, site_packages: Path) -> Score:
+    """Plant and bisect."""
     folder = folder_of(kind, seed)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -161,11 +161,7 @@ def explain(kind: str, seed: int, site_packages: Path) -> Score:
         "--budget",
         BUDGET,
     )
-    if "job" not in measured:
-        return score(planted, seed, measured, {})
-    return score(
-        planted, seed, measured, call(folder, "profile", "explain", str(measured["job"]), "--profile")
-    )
+    return Score(kind, seed, str(measured.get("outcome", measured.get("error", ""))))
 
 
 def workload(repository: Path, base: str) -> tuple[str, ...]:
@@ -221,16 +217,16 @@ def compare_launches(a: tuple[Job, int], b: tuple[Job, int]) -> ProfileResultDoc
     return compare_sides(asked, a[0], records)
 
 
-def search_hunk(result: Score) -> Score:
-    """Search the hunk of a commit that was measured."""
+def explain(result: Score, step: str) -> Score:
+    """Profile a commit that was measured (``profile``), or search its hunk (``hunks``)."""
     folder = folder_of(result.name, result.seed)
     planted = Planted(**json.loads((folder / "planted.json").read_text()))
     measured = json.loads((folder / "measured.json").read_text())
-    if "job" not in measured:
-        return replace(result, is_right_hunk=False)
-    document = call(folder, "hunks", "explain", str(measured["job"]), "--hunks")
+    document = call(folder, step, "explain", str(measured["job"]), f"--{step}") if "job" in measured else {}
+    if step == "profile":
+        return judge_profile(result, planted, document)
     hunk, is_right = named_hunk(planted, document)
-    return replace(result, hunk=hunk, is_right_hunk=is_right)
+    return replace(result, hunk=hunk, is_right_hunk=is_right, launches=len(document.get("launches", ())))
 
 
 def row(result: Score) -> str:
@@ -239,32 +235,31 @@ def row(result: Score) -> str:
     cells = (
         result.name,
         result.verdict,
-        result.said,
+        result.said or "-",
         result.place or "-",
         words[result.is_right_file],
         result.hunk or "-",
         words[result.is_right_hunk],
+        str(result.launches or "-"),
     )
     return "| " + " | ".join(cells) + " |"
 
 
-def bars(results: Sequence[Score], pairs: Sequence[Pair], *, hunks: bool) -> tuple[list[str], int]:
-    """The bars as lines, and the exit code."""
-    files, named = sum(x.is_right_file for x in results), sum(bool(x.is_right_hunk) for x in results)
+def bars(results: Sequence[Score], pairs: Sequence[Pair]) -> tuple[list[str], int]:
+    """The bars of what was asked as lines, and the exit code."""
+    lines, missed = [], False
+    for name, least, judged in (
+        ("right file first", LEAST_FILES, [x.is_right_file for x in results if x.is_right_file is not None]),
+        ("right hunk", LEAST_HUNKS, [x.is_right_hunk for x in results if x.is_right_hunk is not None]),
+    ):
+        if judged:
+            lines.append(f"{name}: {sum(judged)} of {len(judged)}; bar {least} of {len(KINDS)}")
+            missed = missed or len(judged) - sum(judged) > len(KINDS) - least
     false = sum(pair.said in IN_THE_DIFF for pair in pairs)
-    lines = [
-        f"right file first: {files} of {len(results)}; bar {LEAST_FILES} of {len(KINDS)}",
-        f'"in the diff" where nothing differs: {false} of {len(pairs)}; bar 0 of {PAIRS}',
-    ]
-    is_missed = files < LEAST_FILES or bool(false)
-    if hunks:
-        lines.insert(1, f"right hunk: {named} of {len(results)}; bar {LEAST_HUNKS} of {len(KINDS)}")
-        is_missed = is_missed or named < LEAST_HUNKS
-    if false:
+    lines.append(f'"in the diff" where nothing differs: {false} of {len(pairs)}; bar 0 of {PAIRS}')
+    if false or missed:
         return lines, EXIT_OURS
-    if len(results) < len(KINDS):
-        return lines, EXIT_INCONCLUSIVE
-    return lines, EXIT_OURS if is_missed else EXIT_OK
+    return lines, EXIT_OK if len(results) == len(KINDS) else EXIT_INCONCLUSIVE
 
 
 def _keep(path: Path, results: Sequence[Score]) -> None:
@@ -277,7 +272,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="a part of a kind's name")
     parser.add_argument("--pairs", type=int, default=0, help="pairs that differ in nothing")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--no-hunks", action="store_true", help="profiles alone")
+    parser.add_argument("--no-hunks", action="store_true")
+    parser.add_argument("--no-profile", action="store_true")
     options = parser.parse_args(argv)
     FOLDER.mkdir(parents=True, exist_ok=True)
     kept = FOLDER / "results.json"
@@ -285,19 +281,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     site_packages = prepare(FOLDER)
     for kind in (kind for kind in KINDS if options.only in kind):
         found = next((x for x in results if (x.name, x.seed) == (kind, options.seed)), None)
-        result = found or explain(kind, options.seed, site_packages)
-        results = [*(x for x in results if x is not found), result]
+        results = [
+            *(x for x in results if x is not found),
+            found or measure(kind, options.seed, site_packages),
+        ]
         _keep(kept, results)
-        if not options.no_hunks and result.is_right_hunk is None:
-            results[-1] = search_hunk(result)
+        if not options.no_profile and results[-1].is_right_file is None:
+            results[-1] = explain(results[-1], "profile")
+            _keep(kept, results)
+        if not options.no_hunks and results[-1].is_right_hunk is None:
+            results[-1] = explain(results[-1], "hunks")
             _keep(kept, results)
     pairs = compare_equal(options.pairs, options.seed, site_packages) if options.pairs else []
-    print("| planted | verdict | said | first place | file | hunk | right |")
-    print("|---|---|---|---|---|---|---|")
+    print("| planted | verdict | said | first place | file | hunk | right | launches |")
+    print("|---|---|---|---|---|---|---|---|")
     print("\n".join(map(row, results)), end="\n\n")
     for pair in pairs:
         print(f"pair {pair.number + 1}: {pair.said}, {pair.growth:.2f} ms a step: {pair.sentence}")
-    lines, code = bars(results, pairs, hunks=not options.no_hunks)
+    lines, code = bars(results, pairs)
     print("\n".join(lines))
     return code
 

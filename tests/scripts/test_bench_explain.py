@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scripts.bench_explain import Pair, Score, bars, named_hunk, row, score
+from scripts.bench_explain import Pair, Score, bars, judge_profile, named_hunk, row
 from scripts.explain_plants import KINDS, Planted
 
 PLANTED = Planted(
@@ -42,7 +42,7 @@ def test_a_file_is_right_where_the_time_goes_and_the_changed_file_is_named(
     place: str, names: str, is_right: bool
 ) -> None:
     result = {"kind": "in the diff", "place": place, "sentence": f"it uses what changed at {names}"}
-    said = score(PLANTED, 1, {"verdict": "regression"}, {"result": result})
+    said = judge_profile(Score("a spin", 1, "found"), PLANTED, {"result": result})
     assert (said.is_right_file, said.said, said.is_right_hunk) == (is_right, "in the diff", None)
     assert ("wrong" in row(said)) == (not is_right)
 
@@ -63,15 +63,18 @@ def test_a_hunk_is_right_if_it_alone_is_named(groups: list[dict[str, Any]], is_r
 
 
 def test_the_bars() -> None:
-    good = Score("", 1, "regression", "in the diff", "vllm/hot.py:1 f", True, "f", True)
+    good = Score("", 1, "found", "in the diff", "vllm/hot.py:1 f", True, "", "f", True, 12)
     kinds = [replace(good, name=kind) for kind in KINDS]
     same = Pair(1, 0, "no growth seen", 0.0, "")
-    assert bars(kinds, [same], hunks=True)[1] == 0
+    assert bars(kinds, [same])[1] == 0
     two_wrong = [replace(x, is_right_hunk=False) for x in kinds[:2]]
-    assert bars([*two_wrong, *kinds[2:]], [], hunks=True)[1] == 0
-    three_wrong = [replace(x, is_right_file=False) for x in kinds[:3]]
-    lines, code = bars([*three_wrong, *kinds[3:]], [same], hunks=False)
+    assert bars([*two_wrong, *kinds[2:]], [])[1] == 0
+    three_wrong = [replace(x, is_right_file=False, is_right_hunk=None) for x in kinds[:3]]
+    lines, code = bars([*three_wrong, *kinds[3:]], [same])
     assert (lines[0], code) == ("right file first: 9 of 12; bar 10 of 12", 1)
-    assert bars(kinds[:5], [same], hunks=True)[1] == 4, "not all kinds are there"
-    lines, code = bars(kinds[:5], [same, replace(same, said="called from the diff")], hunks=True)
+    assert lines[1] == "right hunk: 9 of 9; bar 10 of 12"
+    assert bars(kinds[:5], [same])[1] == 4, "not all kinds are there"
+    lines, code = bars(kinds[:5], [same, replace(same, said="called from the diff")])
     assert (lines[2], code) == ('"in the diff" where nothing differs: 1 of 2; bar 0 of 20', 1)
+    alone = bars([replace(x, is_right_file=None) for x in kinds], [])[0]
+    assert [line.partition(":")[0] for line in alone[:1]] == ["right hunk"]
