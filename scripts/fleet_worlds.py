@@ -1,7 +1,7 @@
 """Does a bisection over several machines hold what it says? Simulated fleets; nothing else is needed.
 
     python -m scripts.fleet_worlds --seeds 100 --procs 2
-    python -m scripts.fleet_worlds --worlds "outlier" --seeds 20 --first 1000
+    python -m scripts.fleet_worlds --worlds "outlier;grid" --seeds 20 --first 1000
 
 A history of 128 changes with one step of 10 % (or as said, or none), noise of 3 % between runs and 1.5 %
 between launches, on machines whose speeds differ with a standard deviation of 7 %. The decision, the rule
@@ -75,6 +75,14 @@ WORLDS: dict[str, Fleet] = {
     "2 machines, step on one": Fleet(machines=2, only=0),
     "4 machines, step on one": Fleet(only=0),
     "4 machines, step of 30 % on one": Fleet(step=0.3, only=0),
+}
+
+GRID = ((32, 5, 1), (32, 5, 3), (32, 10, 3), (64, 0, 1), (128, 5, 3), (128, 10, 10), (500, 10, 3))
+"""The cells of :mod:`scripts.yardstick` on such a fleet: changes, step and noise of a run in per cent."""
+
+WORLDS |= {
+    f"grid: {n} changes, {d} %, noise {s} %": Fleet(n=n, step=d / 100, sigma=s / 100, outlier=1.5)
+    for n, d, s in GRID
 }
 
 BARS = ("1 machine", "4 machines", 0.40, 1.75)

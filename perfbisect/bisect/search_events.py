@@ -129,12 +129,15 @@ def measured_event(launch: LaunchRecord, attempt: Attempt, metric: MetricRef) ->
     def minutes(*phases: str) -> float:
         return sum(attempt.seconds.get(phase, 0.0) for phase in phases) / 60
 
+    # On a fleet, what is fetched is mostly the environment, once a machine.
+    bring = minutes("fetch") if launch.machine else 0.0
     return Measured(
         launch.position,
         launch.purpose,
         attempt.values(metric),
         build=minutes("build"),
-        launch=minutes(*_LAUNCH_PHASES),
+        bring=bring,
+        launch=minutes(*_LAUNCH_PHASES) - bring,
         run=minutes("bench"),
         slot=launch.slot,
         at=None if launch.at is None else launch.at + minutes(*_BEFORE_BENCH),

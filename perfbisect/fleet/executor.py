@@ -92,7 +92,7 @@ class FleetExecutor:
                 return second
             mate = self._build(record, slot.machine, sink)
             record.phase = "launch"
-            home = replace(home, build=record.seconds["build"])
+            home = replace(home, build=record.seconds["build"], fetch=record.seconds.get("fetch", 0.0))
             self._end_lost(slot.machine)
             bundle, submitted = self._bundle(request, slot, mate), True
             with self._ended_when_stopped(ticket, request.id):
@@ -159,10 +159,11 @@ class FleetExecutor:
                 except BuildError:
                     mate = None
             needed += [self.client] if self.client is not None else []
-            missing = [one for one in needed if (machine, one.key) not in self._placed]
-            if missing:
+        missing = [one for one in needed if (machine, one.key) not in self._placed]
+        if missing:
+            with record.timed("fetch"):
                 self.fleet.place(machine, missing)
-                self._placed |= {(machine, one.key) for one in missing}
+            self._placed |= {(machine, one.key) for one in missing}
         sink("build", {"seconds": record.seconds["build"], "cached": environment.seconds == 0.0})
         if self.stop_requested():
             raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
@@ -266,13 +267,14 @@ def end_bundles(fleet: Fleet, tokens: Sequence[str], grace: float) -> int:
 
 @dataclass(frozen=True)
 class _Home:
-    """Where an attempt is brought to, and what is known of it here. ``build``: seconds."""
+    """Where an attempt is brought to, and the seconds in which its environment was built and fetched."""
 
     id: str
     folder: Path
     slot: str
     machine: str
     build: float = 0.0
+    fetch: float = 0.0
 
     def attempt(self, brought: Path, place: int) -> Attempt | None:
         """The attempt of a launch in a bundle's folder, as one of this job's.
@@ -290,7 +292,8 @@ class _Home:
         for path in (brought / launch.folder).iterdir():
             if path.name != FILE:
                 path.replace(self.folder / path.name)
-        seconds = {**attempt.seconds, "build": self.build}
+        fetch = self.fetch + attempt.seconds.get("fetch", 0.0)
+        seconds = {**attempt.seconds, "build": self.build, **({"fetch": fetch} if fetch else {})}
         facts = attempt.provenance.facts
         facts = {**facts, "machine": {**(facts.get("machine") or {}), "name": self.machine}}
         attempt = replace(

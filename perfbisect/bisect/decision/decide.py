@@ -84,7 +84,9 @@ def _spent(state: SearchState) -> SearchOutcome:
 
 def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | SearchOutcome:
     if not state.searching and all(launch.purpose == "end" for launch in context.pending):
-        step = next_end(state, context)
+        if state.whole is not None and _ends_differ_on_one_machine(state):
+            return outcome.without_culprit(state, state.whole, "too small")
+        step = next_end(state, context) or _ends_again(state, context)
         if step is not None:
             return step
     posterior = state.whole
@@ -119,10 +121,17 @@ def is_gradual(state: SearchState, rivals: Rivals) -> bool:
     return enough and rivals.builds.is_slope
 
 
+def _ends_differ_on_one_machine(state: SearchState) -> bool:
+    """Whether the ends differ on one machine of a fleet alone: a search on all would average that away."""
+    ends = ends_by_machine(state.usable, state.plan.n, state.plan.min_effect)
+    return any(x.is_told for x in ends)
+
+
 def _ends_again(state: SearchState, context: SlotContext) -> NextLaunch | Wait | None:
     """A launch of an end on the machine of a fleet on which alone the ends seem to differ.
 
-    What most machines say would hide it: it is settled before the search ends without a culprit.
+    What most machines say would hide it: it is settled before the search begins, and before it ends without a
+    culprit.
     """
     if len({launch.machine for launch in state.data}) < 2:
         return None

@@ -49,9 +49,10 @@ class Trial:
 class Measured:
     """A launch with one raw positive value a run; ``build``, ``launch``, ``run``: the minutes these took.
 
-    ``slot`` names the devices it ran on, ``machine`` the machine of a fleet that has them; ``at`` is the
-    minute, from the first launch of all, at which its first run began; None: launches count as made one after
-    the other. ``trial``: the A/B that it was made for.
+    ``bring``: the minutes in which its environment was brought to a machine of a fleet. ``slot`` names the
+    devices it ran on, ``machine`` the machine of a fleet that has them; ``at`` is the minute, from the first
+    launch of all, at which its first run began; None: launches count as made one after the other. ``trial``:
+    the A/B that it was made for.
     """
 
     index: int
@@ -64,10 +65,11 @@ class Measured:
     at: float | None = None
     machine: str = ""
     trial: Trial | None = None
+    bring: float = 0.0
 
     @property
     def minutes(self) -> float:
-        return self.build + self.launch + self.run
+        return self.build + self.bring + self.launch + self.run
 
 
 @dataclass(frozen=True)

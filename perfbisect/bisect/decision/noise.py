@@ -245,7 +245,7 @@ def minutes(events: tuple[Event, ...]) -> tuple[float, ...]:
     out, clock = [], 0.0
     for event in events:
         if isinstance(event, Measured):
-            began = clock + event.build + event.launch if event.at is None else event.at
+            began = clock + event.build + event.bring + event.launch if event.at is None else event.at
             out.append(began)
             clock = began + event.run
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.decision.beliefs import Posterior, leading, parent_of
@@ -101,7 +101,10 @@ def search(
         return _begin(state, posterior, last)
     if len(context.pending) >= WORKERS:
         return Wait(f"{len(context.pending)} launches under way are as many as a search can use")
-    prices = state.prices.with_builds(tuple(launch.index for launch in context.pending))
+    prices = replace(
+        state.prices.with_builds(tuple(launch.index for launch in context.pending)),
+        machine=state.machines.get(context.slot, ""),
+    )
     choice = probe(posterior, prices, skips, plan.max_runs, context.under_way)
     if choice.share < MIN_SHARE:
         return Wait("the launches under way will tell nearly all that another could")

@@ -25,17 +25,26 @@ _MIN_PRICE = 1e-3
 @dataclass(frozen=True)
 class Prices:
     """Minutes of a build, a launch and a run as observed so far, the plan's before that; what is built
-    already."""
+    already.
+
+    ``bring``: of an environment to a machine of a fleet, 0 before it is observed; ``there``: the machines and
+    the positions that they have. ``machine``: the one of which the prices are.
+    """
 
     build: float
     launch: float
     run: float
     built: frozenset[int]
     spent: float
+    bring: float = 0.0
+    there: frozenset[tuple[str, int]] = frozenset()
+    machine: str = ""
 
     def visit(self, index: int, runs: int) -> float:
         """Expected minutes of a fresh launch at a position with so many runs."""
-        return (0.0 if index in self.built else self.build) + self.launch + runs * self.run
+        build = 0.0 if index in self.built else self.build
+        bring = self.bring if self.machine and (self.machine, index) not in self.there else 0.0
+        return build + bring + self.launch + runs * self.run
 
     def under_way(self, launches: tuple[tuple[int, int], ...]) -> float:
         """Expected minutes of the launches (position and runs) under way."""
@@ -69,6 +78,8 @@ def observed_prices(plan: Plan, events: tuple[Event, ...]) -> Prices:
         run=_price([event.run / len(event.values) for event in measured], plan.costs.run),
         built=plan.cached | {event.index for event in events if not isinstance(event, Lost)},
         spent=spent,
+        bring=_price([event.bring for event in measured], 0.0),
+        there=frozenset((event.machine, event.index) for event in measured),
     )
 
 

@@ -178,6 +178,16 @@ def test_the_ends_of_the_odd_machine_are_measured_again_before_the_search_ends()
     assert note.whole == pytest.approx(0.0, abs=0.02)
 
 
+def test_a_step_on_one_machine_ends_it_before_the_search():
+    events = ends(FLEET, only="b", step=1.15, noise=0.004, rounds=3)
+    outcome = asked(events, "a/0")
+    assert isinstance(outcome, SearchOutcome)
+    assert outcome.verdict == "too small"
+    assert [note.machines[0] for note in outcome.notes if note.kind == "ends differ on one machine"] == ["b"]
+    everywhere = asked(ends(FLEET, step=1.15, noise=0.004, rounds=3), "a/0")
+    assert isinstance(everywhere, NextLaunch) and everywhere.purpose == "search"
+
+
 def test_a_machine_that_is_gone_or_too_dear_is_not_waited_for():
     events = ends(FLEET, only="b", step=1.15, noise=0.004)
     for machine in "acd":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -119,6 +120,26 @@ def test_then_medians_of_what_was_seen():
     assert prices.spent == 6 + 7 + 10 + 6.5 + 30
     assert prices.visit(1, 4) == 3 + 2 + 4
     assert prices.visit(5, 1) == prices.visit(8, 1) == prices.visit(3, 1) == 3.0
+
+
+def test_what_a_machine_of_a_fleet_has_is_not_brought_there_again():
+    events = (
+        Measured(0, "end", (1.0,), build=3.0, launch=1.0, run=1.0, machine="a", bring=4.0),
+        Measured(8, "end", (1.0,), build=3.0, launch=1.0, run=1.0, machine="b", bring=2.0),
+        Measured(8, "end", (1.0,), launch=1.0, run=1.0, machine="b"),
+    )
+    prices = observed_prices(PLAN, events)
+    assert (prices.bring, prices.spent) == (3.0, 9 + 7 + 2)
+    assert prices.visit(8, 1) == 2.0, "of no machine"
+    on_b = replace(prices, machine="b")
+    assert (on_b.visit(8, 1), on_b.visit(0, 1), on_b.visit(5, 1)) == (2.0, 5.0, 8.0)
+
+
+def test_a_machine_measures_what_it_has_where_bringing_costs_much():
+    prices = observed_prices(Plan(n=16, costs=Costs(build=0, launch=1, run=1)), ())
+    dear = replace(prices, bring=200.0, machine="a", there=frozenset({("a", 5)}))
+    assert probe(posterior(), dear, frozenset(), 6).index == 5
+    assert probe(posterior(), replace(dear, machine="b"), frozenset(), 6).index == 8
 
 
 def test_free_things_do_not_divide_by_zero():
