@@ -225,8 +225,9 @@ class _Search:
         number = len(self._seen()) + 1
         self.tools.sink(launch_started(number, request, self.plan.last, slot.name))
         self.pool.start(request, slot)
-        if self.tools.ahead is not None:
-            self._build_ahead(self.tools.ahead, slot.name)
+        ahead = self.tools.ahead
+        if ahead is not None and self.pool.has_room_beside(ahead.at_once):
+            self._build_ahead(ahead, slot.name)
 
     def _build_ahead(self, ahead: SpareCores, slot: str) -> None:
         """Build the environments that are likely to be needed after the new launch."""
@@ -239,9 +240,10 @@ class _Search:
             change = self.plan.positions[position].change
             if position in begun | self.begun_ahead or not ahead.wanted(change):
                 continue
-            if not self.pool.beside(partial(self._build, ahead, position), ahead.at_once):
+            if not self.pool.has_room_beside(ahead.at_once):
                 return
             self.begun_ahead.add(position)
+            self.pool.beside(partial(self._build, ahead, position))
 
     def _known_plan(self) -> BisectPlan:
         return with_builds(self.plan, self.journal.events)

@@ -105,15 +105,16 @@ class WorkerPool:
         record_end(self._journal, result)
         return result.id
 
-    def beside(self, work: Callable[[], None], at_once: int) -> bool:
-        """Run other work in a background thread; return False if so many are running already."""
+    def has_room_beside(self, at_once: int) -> bool:
+        """Whether less than so much other work is running in the background."""
         self._background = [thread for thread in self._background if thread.is_alive()]
-        if len(self._background) >= at_once:
-            return False
+        return len(self._background) < at_once
+
+    def beside(self, work: Callable[[], None]) -> None:
+        """Run other work in a background thread."""
         thread = threading.Thread(target=_run_interruptible, args=(work,), name="ahead")
         self._background.append(thread)
         thread.start()
-        return True
 
     def _measure(self, request: AttemptRequest, slot: str) -> None:
         def on_phase(phase: str, detail: Mapping[str, object]) -> None:
