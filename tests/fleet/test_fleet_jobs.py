@@ -153,7 +153,9 @@ def test_a_killed_driver_takes_back_what_goes_on_without_it(world: World) -> Non
     assert document["culprits"][0]["changes"][0]["id"] == world.history.culprit
     after = {launch.attempt_id: launch for launch in launches(world.job.events())}
     assert [after[launch.attempt_id].end for launch in still_open] == ["finished"] * len(still_open)
-    assert world.measured_there() == len(_measured(world.job))
+    # The verdict cuts off what is under way on the other machine: a bundle of at most two launches each.
+    finished = len(_measured(world.job))
+    assert finished <= world.measured_there() <= finished + 2 * (len(after) - finished)
 
 
 @pytest.mark.fleet
