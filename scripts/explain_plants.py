@@ -143,13 +143,13 @@ def spin(files: Files, draw: random.Random, milliseconds: float) -> Plant:
 
 
 def copy(files: Files, draw: random.Random, milliseconds: float) -> Plant:
-    """The worker copies a buffer that nobody needs, several times a step."""
+    """The worker copies a buffer that nobody needs, several times a step: 8 MiB, more than a cache holds."""
     place = draw.choice([x for x in HOT if "/worker/" in x.file or "/sample/" in x.file])
     statements = f"""
         import torch
         if not hasattr(self, "_row_history"):
-            self._row_history = torch.zeros(1 << 20)
-        for _ in range({max(2, round(2 * milliseconds))}):
+            self._row_history = torch.zeros(1 << 21)
+        for _ in range({max(2, round(1.5 * milliseconds))}):
             self._row_history = self._row_history.clone()
     """
     return Plant(place.file, place.file, {}, {place.file: insert(files[place.file], place, statements)})

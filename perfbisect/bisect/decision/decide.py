@@ -30,6 +30,9 @@ MIN_POSITIONS = 6
 MIN_LAUNCHES = 14
 """Least positions and launches that show a slope."""
 
+SETTLED_BY = 12
+"""Launches of a search in which the ends are looked at machine by machine after each."""
+
 
 def next_action(
     plan: Plan,
@@ -83,18 +86,22 @@ def _spent(state: SearchState) -> SearchOutcome:
 
 
 def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | SearchOutcome:
+    posterior = state.whole
+    compares = posterior is not None and _compares_machines(state)
+    if posterior is not None and compares and _ends_differ_on_one_machine(state):
+        return outcome.without_culprit(state, posterior, "too small")
     if not state.searching and all(launch.purpose == "end" for launch in context.pending):
-        if state.whole is not None and _ends_differ_on_one_machine(state):
-            return outcome.without_culprit(state, state.whole, "too small")
-        step = next_end(state, context) or _ends_again(state, context)
+        step = next_end(state, context)
         if step is not None:
             return step
-    posterior = state.whole
     if posterior is None:
         raise ValueError("a launch of the search or the A/B before both ends were measured")
     unseen = _unseen_end(state, context)
     if unseen is not None:
         return unseen
+    again = _ends_again(state, context) if compares else None
+    if isinstance(again, NextLaunch):
+        return again
     needed = 0 if context.pending else launches_if_futile(state, posterior)
     if needed:
         return outcome.without_culprit(state, posterior, "too small", needed)
@@ -121,6 +128,12 @@ def is_gradual(state: SearchState, rivals: Rivals) -> bool:
     return enough and rivals.builds.is_slope
 
 
+def _compares_machines(state: SearchState) -> bool:
+    """Whether to look at the ends machine by machine: early in a search, and after each launch of an end."""
+    made = sum(launch.purpose != "end" for launch in state.data)
+    return made <= SETTLED_BY or state.data[-1].index in (0, state.plan.n)
+
+
 def _ends_differ_on_one_machine(state: SearchState) -> bool:
     """Whether the ends differ on one machine of a fleet alone: a search on all would average that away."""
     ends = ends_by_machine(state.usable, state.plan.n, state.plan.min_effect)
@@ -130,7 +143,7 @@ def _ends_differ_on_one_machine(state: SearchState) -> bool:
 def _ends_again(state: SearchState, context: SlotContext) -> NextLaunch | Wait | None:
     """A launch of an end on the machine of a fleet on which alone the ends seem to differ.
 
-    What most machines say would hide it: it is settled before the search begins, and before it ends without a
+    What most machines say would hide it: it is settled beside the search, and before that ends without a
     culprit.
     """
     if len({launch.machine for launch in state.data}) < 2:

@@ -125,7 +125,7 @@ class MachineEnds:
     """The ends as one machine measured them: bad against good there, and on all others.
 
     ``ratio``: ln of P(its launches | step) / P(its launches | no step), for a step of any relevant size.
-    ``good``, ``bad``: its launches; ``others``: the other machines.
+    ``good``, ``bad``: its launches; ``others``: the other machines; ``least``: the smallest relevant effect.
     """
 
     machine: str
@@ -135,6 +135,7 @@ class MachineEnds:
     ratio: float
     there: Comparison
     elsewhere: Comparison
+    least: float
 
     @property
     def pairs(self) -> int:
@@ -144,13 +145,14 @@ class MachineEnds:
     def is_told(self) -> bool:
         """Whether the ends differ on this machine alone, by the rule of an A/B for each machine."""
         enough = confirm.DECIDED + math.log(1 + len(self.others))
-        is_apart = self.there.low > self.elsewhere.high
+        is_apart = self.there.low > self.elsewhere.high and self.elsewhere.low < self.least
         return self.pairs >= confirm.LEAST_PAIRS and self.ratio > enough and is_apart
 
     @property
     def is_doubtful(self) -> bool:
         """Whether more launches of the ends on this machine may tell that they differ on it alone."""
-        differs = self.ratio > _DOUBT and self.there.effect > self.elsewhere.high
+        is_apart = self.there.effect > self.elsewhere.high and self.elsewhere.low < self.least
+        differs = self.ratio > _DOUBT and is_apart
         return differs and not self.is_told and self.pairs < MAX_END_PAIRS
 
 
@@ -181,6 +183,7 @@ def ends_by_machine(data: Sequence[LaunchEstimate], last: int, min_effect: float
                 ratio=confirm.log_ratio(own[0], own[1], look),
                 there=confirm.compare(own[0], own[1], look, 1),
                 elsewhere=confirm.compare(rest[0], rest[1], look, 1),
+                least=min_effect,
             )
         )
     return tuple(rows)
