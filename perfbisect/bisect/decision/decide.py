@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from perfbisect.bisect.decision import multi_step, outcome
 from perfbisect.bisect.decision.endpoints import launches_if_futile, next_end
-from perfbisect.bisect.decision.machines import ends_by_machine
+from perfbisect.bisect.decision.machines import LEAST_MACHINES, ends_by_machine
 from perfbisect.bisect.decision.model import (
     Beliefs,
     Event,
@@ -129,7 +129,12 @@ def is_gradual(state: SearchState, rivals: Rivals) -> bool:
 
 
 def _compares_machines(state: SearchState) -> bool:
-    """Whether to look at the ends machine by machine: early in a search, and after each launch of an end."""
+    """Whether to look at the ends machine by machine: early in a search, and after each launch of an end.
+
+    Of two machines neither is the odd one, and half of the launches show the step: the search finds it.
+    """
+    if len(set(state.machines.values())) < LEAST_MACHINES:
+        return False
     made = sum(launch.purpose != "end" for launch in state.data)
     return made <= SETTLED_BY or state.data[-1].index in (0, state.plan.n)
 
