@@ -128,6 +128,9 @@ def next_command(result: BisectResult) -> str:
         return f"perfbisect resume {result.job.id} --budget {max(1, round(plan.budget * 2))}m"
     if outcome.verdict == "gradual":
         return "bisect with --good and --bad further apart, or compare releases: perfbisect bisect --releases"
+    alone = [note.machines[0] for note in outcome.notes if note.kind == "ends differ on one machine"]
+    if alone:
+        return f"bisect on {alone[0]} alone, with a --fleet of no other machine"
     if outcome.verdict == "too small":
         return "make the cell quieter or longer (more prompts, a machine of its own), or widen the range"
     return (

@@ -123,4 +123,5 @@ def test_a_step_that_one_machine_alone_has_is_not_averaged_away(start: Start) ->
     assert exit_code(report) == 4
     (text,) = [text for text in report.summary if "the ends differ on" in text]
     assert "the ends differ on b alone, by +" in text
+    assert report.next.startswith("bisect on b alone")
     assert "machine" not in begun.kinds, "it is no fault of the machine"
