@@ -124,8 +124,8 @@ def outlying_machines(offsets: Sequence[MachineOffset]) -> tuple[MachineOffset, 
 class MachineEnds:
     """The ends as one machine measured them: bad against good there, and on all others.
 
-    ``ratio``: ln of P(its launches | step) / P(its launches | no step), for a step of any relevant size.
-    ``good``, ``bad``: its launches; ``others``: the other machines; ``least``: the smallest relevant effect.
+    ``ratio``: ln of P(its launches | step) / P(its launches | no step), for a step of any relevant size;
+    ``ratio_elsewhere``: that of all others. ``good``, ``bad``: its launches; ``others``: the other machines.
     """
 
     machine: str
@@ -133,9 +133,9 @@ class MachineEnds:
     good: tuple[LaunchEstimate, ...]
     bad: tuple[LaunchEstimate, ...]
     ratio: float
+    ratio_elsewhere: float
     there: Comparison
     elsewhere: Comparison
-    least: float
 
     @property
     def pairs(self) -> int:
@@ -145,13 +145,13 @@ class MachineEnds:
     def is_told(self) -> bool:
         """Whether the ends differ on this machine alone, by the rule of an A/B for each machine."""
         enough = confirm.DECIDED + math.log(1 + len(self.others))
-        is_apart = self.there.low > self.elsewhere.high and self.elsewhere.low < self.least
+        is_apart = self.there.low > self.elsewhere.high and self.ratio_elsewhere < 0
         return self.pairs >= confirm.LEAST_PAIRS and self.ratio > enough and is_apart
 
     @property
     def is_doubtful(self) -> bool:
         """Whether more launches of the ends on this machine may tell that they differ on it alone."""
-        is_apart = self.there.effect > self.elsewhere.high and self.elsewhere.low < self.least
+        is_apart = self.there.effect > self.elsewhere.high and self.ratio_elsewhere < 0
         differs = self.ratio > _DOUBT and is_apart
         return differs and not self.is_told and self.pairs < MAX_END_PAIRS
 
@@ -181,9 +181,9 @@ def ends_by_machine(data: Sequence[LaunchEstimate], last: int, min_effect: float
                 good=tuple(own[0]),
                 bad=tuple(own[1]),
                 ratio=confirm.log_ratio(own[0], own[1], look),
+                ratio_elsewhere=confirm.log_ratio(rest[0], rest[1], look),
                 there=confirm.compare(own[0], own[1], look, 1),
                 elsewhere=confirm.compare(rest[0], rest[1], look, 1),
-                least=min_effect,
             )
         )
     return tuple(rows)
