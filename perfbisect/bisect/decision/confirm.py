@@ -65,12 +65,15 @@ def is_replicated(
 ) -> bool | None:
     """Whether a confirmed step was seen on another machine; None while that is open, and for another size.
 
-    What is clearly worse there, and not by the expected step, is not called absent.
+    What is clearly worse there, and not by the expected step, is not called absent, nor is what stays
+    undecided.
     """
-    holds = is_confirmed(len(parent) + len(culprit), log_ratio(parent, culprit, look))
+    ratio = log_ratio(parent, culprit, look)
+    holds = is_confirmed(len(parent) + len(culprit), ratio)
     if holds is not False:
         return holds
-    return None if compare(parent, culprit, look, 1).low > 0 else False
+    is_open = ratio > -DECIDED or compare(parent, culprit, look, 1).low > 0
+    return None if is_open else False
 
 
 def turn(parent: int, culprit: int, made: int) -> int:

@@ -165,3 +165,9 @@ def test_a_step_of_another_size_elsewhere_is_not_called_absent():
 
     assert [seen(0.25), seen(0.0), seen(0.06), seen(-0.06)] == [True, False, None, False]
     assert is_replicated(parent[:1], side(4, 0.25), prior) is None, "one pair decides nothing"
+
+
+def test_a_step_that_stays_undecided_elsewhere_is_not_called_absent():
+    noise = np.array([0.05])
+    small = EffectPrior(np.array([0.03]), np.ones(1), noise, noise, np.ones(1))
+    assert is_replicated(side(3, *(0.0,) * PAIRS), side(4, *(0.005,) * PAIRS), small) is None
