@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from perfbisect.bisect.decision import multi_step, outcome
 from perfbisect.bisect.decision.endpoints import launches_if_futile, next_end
-from perfbisect.bisect.decision.machines import LEAST_MACHINES, ends_by_machine
+from perfbisect.bisect.decision.machines import LEAST_MACHINES, MachineEnds, ends_by_machine
 from perfbisect.bisect.decision.model import (
     Beliefs,
     Event,
@@ -58,7 +58,7 @@ def next_action(
     state = SearchState.from_events(plan, tuple(events))
     action = _decide(state, context)
     if isinstance(action, SearchOutcome) and action.verdict != "found":
-        again = _ends_again(state, context)
+        again = _ends_again(state, context, _ends_by_machine(state))
         return action if again is None else again
     if not isinstance(action, NextLaunch):
         return action
@@ -87,8 +87,9 @@ def _spent(state: SearchState) -> SearchOutcome:
 
 def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | SearchOutcome:
     posterior = state.whole
-    compares = posterior is not None and _compares_machines(state)
-    if posterior is not None and compares and _ends_differ_on_one_machine(state):
+    ends = _ends_by_machine(state) if posterior is not None and _compares_machines(state) else ()
+    if posterior is not None and any(x.is_told for x in ends):
+        # A search on all machines would average that away.
         return outcome.without_culprit(state, posterior, "too small")
     if not state.searching and all(launch.purpose == "end" for launch in context.pending):
         step = next_end(state, context)
@@ -99,7 +100,7 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     unseen = _unseen_end(state, context)
     if unseen is not None:
         return unseen
-    again = _ends_again(state, context) if compares else None
+    again = _ends_again(state, context, ends) if ends else None
     if isinstance(again, NextLaunch):
         return again
     needed = 0 if context.pending else launches_if_futile(state, posterior)
@@ -139,13 +140,13 @@ def _compares_machines(state: SearchState) -> bool:
     return made <= SETTLED_BY or state.data[-1].index in (0, state.plan.n)
 
 
-def _ends_differ_on_one_machine(state: SearchState) -> bool:
-    """Whether the ends differ on one machine of a fleet alone: a search on all would average that away."""
-    ends = ends_by_machine(state.usable, state.plan.n, state.plan.min_effect)
-    return any(x.is_told for x in ends)
+def _ends_by_machine(state: SearchState) -> tuple[MachineEnds, ...]:
+    return ends_by_machine(state.usable, state.plan.n, state.plan.min_effect)
 
 
-def _ends_again(state: SearchState, context: SlotContext) -> NextLaunch | Wait | None:
+def _ends_again(
+    state: SearchState, context: SlotContext, rows: Sequence[MachineEnds]
+) -> NextLaunch | Wait | None:
     """A launch of an end on the machine of a fleet on which alone the ends seem to differ.
 
     What most machines say would hide it: it is settled beside the search, and before that ends without a
@@ -156,9 +157,7 @@ def _ends_again(state: SearchState, context: SlotContext) -> NextLaunch | Wait |
     seen = {(launch.slot, launch.index) for launch in state.data}
     if any(x.index in (0, state.plan.n) and (x.slot, x.index) not in seen for x in context.pending):
         return Wait("a machine has yet to see both ends")
-    doubtful = [
-        x for x in ends_by_machine(state.usable, state.plan.n, state.plan.min_effect) if x.is_doubtful
-    ]
+    doubtful = [x for x in rows if x.is_doubtful]
     if not doubtful:
         return None
     ends = max(doubtful, key=lambda x: x.ratio)
