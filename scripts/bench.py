@@ -251,6 +251,8 @@ def agent(count: int) -> Cost:
             attempt = executors[side].run(request, started=_unheard, sink=lambda *_: None)
             took[side].append(time.monotonic() - began)
             assert attempt.failure is None, attempt.failure
+            while side and host.lives(request.token):
+                time.sleep(0.05)
     added = median(there - here for here, there in zip(*(side[1:] for side in took), strict=True))
     late = MOST_POLL_S / 2
     how = (
