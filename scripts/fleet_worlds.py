@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import get_args
 
 import numpy as np
 
@@ -216,19 +217,14 @@ class FleetSimulation:
         while True:
             made = launches_in_blocks([*first, *added], self.plan.sign)
             parent, culprit = made_elsewhere(made, step, home)
-            ratio = confirm.log_ratio(parent, culprit, look) if parent else 0.0
-            is_settled = confirm.is_confirmed(len(parent) + len(culprit), ratio) is not None
-            if other is None or (is_settled and len(added) % 2 == 0):
+            said = confirm.elsewhere(parent, culprit, look)
+            if other is None or (said is not None and len(added) % 2 == 0):
                 break
             index = confirm.turn(step.parent, step.culprit, len(added))
             added.append(
                 self.launch(NextLaunch(index, trial.runs, "replicate", Reason("pair")), other, self.clock)
             )
-        if not parent:
-            return "", 0.0
-        words = {True: "holds", False: "not seen", None: "another size"}
-        minutes = sum(event.minutes for event in added)
-        return words[confirm.is_replicated(parent, culprit, look)], minutes
+        return said or "", sum(event.minutes for event in added)
 
 
 def play(world: Fleet, seed: int) -> FleetSession:
@@ -263,8 +259,8 @@ def _row(name: str, world: Fleet, played: list[FleetSession]) -> list[str]:
         f"{sum(x.wrong for x in played)} of {len(played)}",
         percent(x.differs for x in played if x.differs is not None and not world.step),
         percent(x.verdict == "found" for x in played),
-        percent(x.alone or x.replicated == "not seen" for x in played),
-        " / ".join(str(words.count(word)) for word in ("holds", "not seen", "another size")),
+        percent(x.alone or x.replicated == "absent" for x in played),
+        " / ".join(str(words.count(word)) for word in get_args(confirm.Elsewhere)),
         percent(last in x.out for x in played if has_outlier),
         str(sum(not expected.issuperset(x.out) for x in played)),
         *(f"{_mean(played, name):.0f}" for name in ("gpu", "wall", "gpu_after", "wall_after")),
@@ -307,7 +303,7 @@ def main(argv: list[str] | None = None) -> int:
     worlds = choose(WORLDS, options.worlds)
     print_head(
         *("world", "right %", "wrong name", "whole differs %", "found %", "one machine told %"),
-        *("second machine: holds / not seen / another size", "outlier out %", "others out"),
+        *("other machines: " + " / ".join(get_args(confirm.Elsewhere)), "outlier out %", "others out"),
         *("GPU min", "wall min", "with replication: GPU min", "wall min"),
     )
     played: dict[str, list[FleetSession]] = {}

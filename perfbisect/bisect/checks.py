@@ -6,7 +6,7 @@ ends a check early is noted: the step has its A/B, and takes no harm from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -35,6 +35,8 @@ MAX_BLOCKS = 4
 """Blocks of launches of the later end with and without the culprit."""
 
 _CHANGE = TypeAdapter(Change)
+
+_HOLDS: Mapping[confirm.Elsewhere | None, bool] = {"holds": True, "absent": False}
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def replication(
     return replace(
         found,
         others=tuple(dict.fromkeys(launch.machine for launch in (*parent, *culprit))),
-        holds=confirm.is_replicated(parent, culprit, look),
+        holds=_HOLDS.get(confirm.elsewhere(parent, culprit, look)),
         effect=confirm.compare(parent, culprit, look, plan.search.sign),
     )
 
@@ -175,8 +177,7 @@ def _next_in_pair(
     here = [launch.index for launch in made if launch.slot == slot.name]
     if len(here) % 2 == 0:
         parent, culprit = made_elsewhere(made, step, home_machine(made, step, look))
-        ratio = confirm.log_ratio(parent, culprit, look) if parent else 0.0
-        if confirm.is_confirmed(len(parent) + len(culprit), ratio) is not None:
+        if confirm.elsewhere(parent, culprit, look) is not None:
             return ""
         if not fits_budget(records, plan.budget):
             return _spent(plan)

@@ -82,7 +82,7 @@ def test_a_step_of_one_machine_that_is_named_is_refuted_on_another() -> None:
     world = Fleet(machines=2, n=12, sigma=0.005, tau=0.005, only=0)
     told = [session.replicated for session in (play(world, seed) for seed in range(6)) if session.right]
     assert len(told) >= 3
-    assert set(told) == {"not seen"}
+    assert set(told) == {"absent"}
 
 
 def test_the_bars_are_counted_over_what_was_played() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from perfbisect.stats.robust import Array, log_heavy_tailed, log_sum_exp, quanti
 DECIDED = math.log(20.0)
 """A likelihood ratio of twenty to one decides ..."""
 
+ABSENT = math.log(100.0)
+"""... but a step that has its A/B is not called absent on another machine below a hundred to one ..."""
+
 LEAST_PAIRS = 2
 """... after so many pairs: one contaminated launch must not."""
 
@@ -33,6 +37,8 @@ _MOST_NODES = 800
 
 PAIRS = 12
 """Pairs after which an A/B that has decided nothing counts as failed."""
+
+Elsewhere = Literal["holds", "absent", "another size", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -60,20 +66,22 @@ def is_confirmed(launches: int, ratio: float) -> bool | None:
     return False if launches >= 2 * PAIRS else None
 
 
-def is_replicated(
+def elsewhere(
     parent: list[LaunchEstimate], culprit: list[LaunchEstimate], look: EffectPrior
-) -> bool | None:
-    """Whether a confirmed step was seen on another machine; None while that is open, and for another size.
+) -> Elsewhere | None:
+    """What launches on other machines say of a confirmed step; None while they may go on.
 
-    What is clearly worse there, and not by the expected step, is not called absent, nor is what stays
-    undecided.
+    What is clearly worse there, and not by the expected step, is of another size.
     """
+    launches = len(parent) + len(culprit)
+    if launches < 2 * LEAST_PAIRS or not parent or not culprit:
+        return None
     ratio = log_ratio(parent, culprit, look)
-    holds = is_confirmed(len(parent) + len(culprit), ratio)
-    if holds is not False:
-        return holds
-    is_open = ratio > -DECIDED or compare(parent, culprit, look, 1).low > 0
-    return None if is_open else False
+    if ratio > DECIDED:
+        return "holds"
+    if ratio < -ABSENT:
+        return "another size" if compare(parent, culprit, look, 1).low > 0 else "absent"
+    return "undecided" if launches >= 2 * PAIRS else None
 
 
 def turn(parent: int, culprit: int, made: int) -> int:

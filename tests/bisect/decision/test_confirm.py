@@ -10,12 +10,13 @@ from scipy import stats as scipy_stats
 
 from perfbisect.bisect.decision.beliefs import prior_weights
 from perfbisect.bisect.decision.confirm import (
+    ABSENT,
     DECIDED,
     PAIRS,
     EffectPrior,
     compare,
+    elsewhere,
     is_confirmed,
-    is_replicated,
     log_ratio,
     runs_for,
     turn,
@@ -161,13 +162,26 @@ def test_a_step_of_another_size_elsewhere_is_not_called_absent():
     parent = side(3, 0.0, 0.004, -0.003, 0.001)
 
     def seen(step):
-        return is_replicated(parent, side(4, *(step + x for x in (0.002, -0.001, 0.0, 0.003))), prior)
+        return elsewhere(parent, side(4, *(step + x for x in (0.002, -0.001, 0.0, 0.003))), prior)
 
-    assert [seen(0.25), seen(0.0), seen(0.06), seen(-0.06)] == [True, False, None, False]
-    assert is_replicated(parent[:1], side(4, 0.25), prior) is None, "one pair decides nothing"
+    assert [seen(0.25), seen(0.0), seen(0.06), seen(-0.06)] == ["holds", "absent", "another size", "absent"]
+    assert elsewhere(parent[:1], side(4, 0.25), prior) is None, "one pair decides nothing"
+    assert elsewhere([], [], prior) is None
 
 
 def test_a_step_that_stays_undecided_elsewhere_is_not_called_absent():
     noise = np.array([0.05])
     small = EffectPrior(np.array([0.03]), np.ones(1), noise, noise, np.ones(1))
-    assert is_replicated(side(3, *(0.0,) * PAIRS), side(4, *(0.005,) * PAIRS), small) is None
+    assert elsewhere(side(3, *(0.0,) * PAIRS), side(4, *(0.005,) * PAIRS), small) == "undecided"
+
+
+def test_a_step_is_called_absent_elsewhere_at_a_hundred_to_one():
+    noise = np.array([0.02])
+    prior = EffectPrior(np.array([0.05]), np.ones(1), noise, noise, np.ones(1))
+    ratios = {}
+    for pairs in range(2, PAIRS + 1):
+        parent, culprit = side(3, *(0.0,) * pairs), side(4, *(0.008,) * pairs)
+        ratios[pairs] = (log_ratio(parent, culprit, prior), elsewhere(parent, culprit, prior))
+    assert any(-ABSENT < ratio < -DECIDED for ratio, _ in ratios.values())
+    assert {said for ratio, said in ratios.values() if ratio > -ABSENT} == {None}
+    assert {said for ratio, said in ratios.values() if ratio < -ABSENT} == {"absent"}
