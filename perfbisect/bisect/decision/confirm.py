@@ -38,6 +38,9 @@ _MOST_NODES = 800
 PAIRS = 12
 """Pairs after which an A/B that has decided nothing counts as failed."""
 
+PAIRS_ELSEWHERE = 24
+"""Pairs on other machines after which it stays open whether a confirmed step is there."""
+
 Elsewhere = Literal["holds", "absent", "another size", "undecided"]
 
 
@@ -81,7 +84,7 @@ def elsewhere(
         return "holds"
     if ratio < -ABSENT:
         return "another size" if compare(parent, culprit, look, 1).low > 0 else "absent"
-    return "undecided" if launches >= 2 * PAIRS else None
+    return "undecided" if launches >= 2 * PAIRS_ELSEWHERE else None
 
 
 def turn(parent: int, culprit: int, made: int) -> int:

@@ -13,6 +13,7 @@ from perfbisect.bisect.decision.confirm import (
     ABSENT,
     DECIDED,
     PAIRS,
+    PAIRS_ELSEWHERE,
     EffectPrior,
     compare,
     elsewhere,
@@ -172,14 +173,18 @@ def test_a_step_of_another_size_elsewhere_is_not_called_absent():
 def test_a_step_that_stays_undecided_elsewhere_is_not_called_absent():
     noise = np.array([0.05])
     small = EffectPrior(np.array([0.03]), np.ones(1), noise, noise, np.ones(1))
-    assert elsewhere(side(3, *(0.0,) * PAIRS), side(4, *(0.005,) * PAIRS), small) == "undecided"
+    said = {
+        n: elsewhere(side(3, *(0.0,) * n), side(4, *(0.012,) * n), small)
+        for n in (PAIRS_ELSEWHERE - 1, PAIRS_ELSEWHERE)
+    }
+    assert list(said.values()) == [None, "undecided"]
 
 
 def test_a_step_is_called_absent_elsewhere_at_a_hundred_to_one():
     noise = np.array([0.02])
     prior = EffectPrior(np.array([0.05]), np.ones(1), noise, noise, np.ones(1))
     ratios = {}
-    for pairs in range(2, PAIRS + 1):
+    for pairs in range(2, PAIRS_ELSEWHERE):
         parent, culprit = side(3, *(0.0,) * pairs), side(4, *(0.008,) * pairs)
         ratios[pairs] = (log_ratio(parent, culprit, prior), elsewhere(parent, culprit, prior))
     assert any(-ABSENT < ratio < -DECIDED for ratio, _ in ratios.values())
