@@ -1,9 +1,10 @@
 """The process that speaks to Ray for a driver: ``python -m perfbisect.fleet.ray_relay ADDRESS SOCKET``.
 
 Ray ends a process that loses its cluster and takes over its signals, so it has one of its own. It ends with
-its standard input, and with it the actors that run commands; agents, which have sessions of their own, live
+its standard input. The actors that run commands are detached and have names: all drivers of a cluster share
+one on a node, and it ends once nobody has asked for a while. Agents, which have sessions of their own, live
 on. perfbisect need not be on the nodes: the actor's class is sent by value, since it is of the main module,
-and it needs only Python's own modules.
+and it needs only Ray and Python's own modules.
 
 A caller connects to the socket, and sends ``("nodes",)`` or ``("run", node, argv, timeout)`` and then the
 command's standard input in pieces, up to an empty one. The answer is ``("nodes", rows)``,
@@ -13,12 +14,14 @@ command's standard input in pieces, up to an empty one. The answer is ``("nodes"
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
@@ -36,12 +39,17 @@ _REACHED_S = 45.0
 _AT_ONCE = 64
 """Commands on a node."""
 
+_IDLE_S = 30.0
+"""Seconds without a command after which an actor ends: a driver that waits for a bundle asks more often."""
+
 
 class PerfbisectCommands:
     """Runs commands in the user's home folder; the actor on a node."""
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[Any, Any, Any]] = {}
+        self._asked = time.monotonic()
+        threading.Thread(target=self._end_when_idle, daemon=True).start()
         # Ray sets variables of its workers, such as CUDA_VISIBLE_DEVICES: those of its daemon are the
         # machine's, but for its allocator. And a server that uses Ray must not join this cluster.
         source, parent = dict(os.environ), Path(f"/proc/{os.getppid()}")
@@ -56,8 +64,14 @@ class PerfbisectCommands:
             source["LD_PRELOAD"] = " ".join(own)
         self._environment = {name: source[name] for name in source if not name.startswith("RAY_")}
 
+    def _end_when_idle(self) -> None:
+        while self._running or time.monotonic() - self._asked < _IDLE_S:
+            time.sleep(1.0)
+        ray.kill(ray.get_runtime_context().current_actor)
+
     def ready(self) -> None:
-        """Answer: the actor lives."""
+        """Answer: the actor lives, and a command follows."""
+        self._asked = time.monotonic()
 
     def start(self, key: str, argv: list[str]) -> str:
         """Start a command; returns why it cannot be started."""
@@ -113,6 +127,8 @@ class _Relay:
 
     def __init__(self) -> None:
         self._class = ray.remote(PerfbisectCommands)
+        # An actor of another version of perfbisect is not shared.
+        self._name = f"perfbisect-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}"
         self._actors: dict[str, Any] = {}
         self._starting: dict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -163,7 +179,12 @@ class _Relay:
                     del self._actors[node]
             pinned = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
             actor = self._class.options(
-                num_cpus=0, max_concurrency=_AT_ONCE, scheduling_strategy=pinned
+                name=f"{self._name}-{node}",
+                lifetime="detached",
+                get_if_exists=True,
+                num_cpus=0,
+                max_concurrency=_AT_ONCE,
+                scheduling_strategy=pinned,
             ).remote()
             ray.get(actor.ready.remote(), timeout=_REACHED_S)
             self._actors[node] = actor

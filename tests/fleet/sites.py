@@ -519,11 +519,14 @@ class RaySite(Site):
 
     def kill_actors(self) -> int:
         """kill -9 of the actors on all nodes; returns how many there were."""
-        actors = [actor for name in MACHINES for actor in self._actors(name)]
+        actors = self.actors()
         for actor in actors:
             with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
                 actor.kill()
         return len(actors)
+
+    def actors(self) -> list[psutil.Process]:
+        return [actor for name in MACHINES for actor in self._actors(name)]
 
     def _actors(self, machine: str) -> list[psutil.Process]:
         def is_one(process: psutil.Process) -> bool:
