@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.environments.factory import make_builder
-from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_OURS, EXIT_OUTSIDE
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK, EXIT_OURS, EXIT_OUTSIDE
 from perfbisect.explain.profile_job import ProfilePlan, compare_sides
 from perfbisect.explain.profile_report import ProfileResultDocument
 from perfbisect.jobs.folders import Job
@@ -97,7 +97,7 @@ def call(folder: Path, name: str, *arguments: str) -> dict[str, Any]:
     """Run the command line as a user would; returns its document, which is kept.
 
     Raises:
-        SystemExit: this machine cannot run it, which says nothing of the commit.
+        SystemExit: it was interrupted, or this machine cannot run it, which says nothing of the commit.
     """
     command = [str(Path(sys.executable).with_name("perfbisect")), *arguments, "--json", "--full"]
     say(" ".join(["perfbisect", *command[1:]]))
@@ -105,7 +105,7 @@ def call(folder: Path, name: str, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, cwd=ROOT, text=True, check=False)
     document: dict[str, Any] = json.loads(done.stdout)
     (folder / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
-    if done.returncode == EXIT_OUTSIDE:
+    if done.returncode in (EXIT_OUTSIDE, EXIT_INTERRUPTED):
         raise SystemExit(f"{document.get('error')}; next: {document.get('next')}")
     return document
 
