@@ -79,6 +79,8 @@ def test_it_runs_and_its_exit_code_says_whether_a_limit_is_passed(
     assert "a journal folded" in told
     assert "ingested again, unchanged" in told
     monkeypatch.setattr(bench, "start", lambda _: cost(9.0))
+    monkeypatch.setattr(bench, "agent", lambda _: cost(1.0))
+    monkeypatch.setattr(bench, "fold", lambda _: cost(1.0))
     monkeypatch.setattr(bench, "ingested", lambda _: [])
     assert main(["--quick", "--real", "python"]) == 1
     assert asked[2:] == [("--share", "1", "--real", "python"), ("--peak", "20")]

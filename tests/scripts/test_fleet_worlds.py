@@ -80,8 +80,8 @@ def test_a_session_is_the_same_again_and_counts_its_minutes() -> None:
 
 def test_a_step_of_one_machine_that_is_named_is_refuted_on_another() -> None:
     world = Fleet(machines=2, n=12, sigma=0.005, tau=0.005, only=0)
-    told = [session.replicated for session in (play(world, seed) for seed in range(6)) if session.right]
-    assert len(told) >= 3
+    told = [session.replicated for session in (play(world, seed) for seed in range(4)) if session.right]
+    assert len(told) >= 2
     assert set(told) == {"absent"}
 
 
