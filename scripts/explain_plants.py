@@ -190,7 +190,7 @@ def tuned_file(files: Files, _: random.Random, milliseconds: float) -> Plant:
             self._pass_rows.add_(1.0)
     """
     before = {name: '{\n  "passes": 1\n}\n', RUNNER: insert(files[RUNNER], place, statements)}
-    return Plant(RUNNER, name, before, {name: f'{{\n  "passes": {round(20 * milliseconds)}\n}}\n'})
+    return Plant(RUNNER, name, before, {name: f'{{\n  "passes": {round(40 * milliseconds)}\n}}\n'})
 
 
 def dependency(files: Files, draw: random.Random, milliseconds: float) -> Plant:
