@@ -6,7 +6,7 @@ ends a check early is noted: the step has its A/B, and takes no harm from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -35,8 +35,6 @@ MAX_BLOCKS = 4
 """Blocks of launches of the later end with and without the culprit."""
 
 _CHANGE = TypeAdapter(Change)
-
-_HOLDS: Mapping[confirm.Elsewhere | None, bool] = {"holds": True, "absent": False}
 
 
 @dataclass(frozen=True)
@@ -74,14 +72,14 @@ class Replication:
     """The A/B of a named step on other machines.
 
     ``machine``: the one that shows the step most; ``others``: those where it was repeated; ``slot``: where
-    pairs were added, empty where none were. ``holds``: whether the step was seen on the others; None where
-    that is not settled, or where it is of another size. ``note``: why it ended early.
+    pairs were added, empty where none were. ``said``: what the others say of the step; None while that is
+    open. ``note``: why it ended early.
     """
 
     machine: str = ""
     others: tuple[str, ...] = ()
     slot: str = ""
-    holds: bool | None = None
+    said: confirm.Elsewhere | None = None
     effect: Comparison | None = None
     note: str = ""
     done: bool = False
@@ -112,7 +110,7 @@ def replication(
     return replace(
         found,
         others=tuple(dict.fromkeys(launch.machine for launch in (*parent, *culprit))),
-        holds=_HOLDS.get(confirm.elsewhere(parent, culprit, look)),
+        said=confirm.elsewhere(parent, culprit, look),
         effect=confirm.compare(parent, culprit, look, plan.search.sign),
     )
 
@@ -123,7 +121,7 @@ def replicate_step(run: BisectRun, outcome: SearchOutcome) -> SearchOutcome:
     if step is None:
         return outcome
     known = replication(run.journal.events, run.plan, run.records, outcome)
-    slot = _second_slot(run, known) if not known.done and known.holds is None else None
+    slot = _second_slot(run, known) if not known.done and known.said is None else None
     if slot is not None:
         positions = [step.parent, step.culprit]
         if slot.name != known.slot:
@@ -134,7 +132,7 @@ def replicate_step(run: BisectRun, outcome: SearchOutcome) -> SearchOutcome:
         note = run.measure(next_pair, (slot,), (BuildError, ServerError, ClientError, MachineError))
         run.journal.append("replicate", {"positions": positions, "note": note})
         known = replication(run.journal.events, run.plan, run.records, outcome)
-    if known.holds is not False:
+    if known.said != "absent":
         return outcome
     assert known.effect is not None
     machines = (known.machine, *known.others)

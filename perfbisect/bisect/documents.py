@@ -302,8 +302,10 @@ def build_document(result: BisectResult) -> ReportDocument:
         ),
         phases=_phases(result),
         machines=tuple(_machines(result)),
-        replicated_on=tuple(name for name in (again.machine, *(again.others if again.holds else ())) if name),
-        not_replicated_on=again.others if again.holds is False else (),
+        replicated_on=tuple(
+            name for name in (again.machine, *(again.others if again.said == "holds" else ())) if name
+        ),
+        not_replicated_on=again.others if again.said == "absent" else (),
         replication=_comparison(again.effect, plan) if again.effect else None,
         replication_note=again.note,
         revert=(

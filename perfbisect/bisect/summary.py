@@ -288,12 +288,12 @@ def _replicated(result: BisectResult) -> Iterator[str]:
     first, other = check.machine, " and ".join(check.others)
     size = _size(check.effect) if check.effect else ""
     stopped = f" It ended there: {check.note}." if check.note else ""
-    if check.holds:
+    if check.said == "holds":
         count = 1 + len(check.others)
         yield f"Holds on {count} of {count} machines: {first}, and {other} with {size}."
-    elif check.holds is False:
+    elif check.said == "absent":
         yield f"Only on {first}: on {other} it was not seen, {size}."
-    elif check.done and check.effect and not check.note:
+    elif check.said == "another size":
         yield f"Confirmed on {first}; on {other} the step is of another size: {size}."
     else:
         began = f" On {other} it was not settled{f', {size}' if size else ''}.{stopped}" if other else ""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.figures import plots
 from perfbisect.bisect.job import exit_code
@@ -115,6 +118,23 @@ def test_a_step_of_another_size_there_is_not_called_absent(start: Start) -> None
     assert report.replication is not None
     assert report.replication.low < 0.08 < report.replication.high
     assert any("the step is of another size" in text for text in report.summary)
+
+
+def test_what_stays_open_on_the_others_is_neither_absent_nor_of_another_size(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def undecided(parent: Sequence[object], culprit: Sequence[object], look: object) -> str | None:
+        del look
+        return "undecided" if min(len(parent), len(culprit)) >= 2 else None
+
+    monkeypatch.setattr(confirm, "elsewhere", undecided)
+    report = start(world_of(TWO)).run(slots=fleet("a", "b"))
+    (first,) = report.replicated_on
+    (other,) = {"a", "b"} - {first}
+    assert report.not_replicated_on == ()
+    assert report.replication is not None
+    (text,) = [text for text in report.summary if "machine" in text]
+    assert text.startswith(f"Confirmed on one machine only: {first}. On {other} it was not settled, ")
 
 
 def test_a_job_of_one_machine_says_nothing_of_machines(start: Start) -> None:
