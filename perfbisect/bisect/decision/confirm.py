@@ -23,9 +23,6 @@ from perfbisect.stats.robust import Array, log_heavy_tailed, log_sum_exp, quanti
 DECIDED = math.log(20.0)
 """A likelihood ratio of twenty to one decides ..."""
 
-ABSENT = math.log(100.0)
-"""... but a step that has its A/B is not called absent on another machine below a hundred to one ..."""
-
 LEAST_PAIRS = 2
 """... after so many pairs: one contaminated launch must not."""
 
@@ -37,6 +34,9 @@ _MOST_NODES = 800
 
 PAIRS = 12
 """Pairs after which an A/B that has decided nothing counts as failed."""
+
+ABSENT = math.log(100.0)
+"""A step that has its A/B is not called absent on other machines below a hundred to one."""
 
 PAIRS_ELSEWHERE = 24
 """Pairs on other machines after which it stays open whether a confirmed step is there."""
@@ -75,9 +75,12 @@ def elsewhere(
     """What launches on other machines say of a confirmed step; None while they may go on.
 
     What is clearly worse there, and not by the expected step, is of another size.
+
+    Raises:
+        ValueError: so many launches, and no block has both sides.
     """
     launches = len(parent) + len(culprit)
-    if launches < 2 * LEAST_PAIRS or not parent or not culprit:
+    if launches < 2 * LEAST_PAIRS:
         return None
     ratio = log_ratio(parent, culprit, look)
     if ratio > DECIDED:

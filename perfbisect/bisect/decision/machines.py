@@ -145,15 +145,18 @@ class MachineEnds:
     def is_told(self) -> bool:
         """Whether the ends differ on this machine alone, by the rule of an A/B for each machine."""
         enough = confirm.DECIDED + math.log(1 + len(self.others))
-        is_apart = self.there.low > self.elsewhere.high and self.ratio_elsewhere < 0
+        is_apart = self._is_apart(self.there.low)
         return self.pairs >= confirm.LEAST_PAIRS and self.ratio > enough and is_apart
 
     @property
     def is_doubtful(self) -> bool:
         """Whether more launches of the ends on this machine may tell that they differ on it alone."""
-        is_apart = self.there.effect > self.elsewhere.high and self.ratio_elsewhere < 0
-        differs = self.ratio > _DOUBT and is_apart
+        differs = self.ratio > _DOUBT and self._is_apart(self.there.effect)
         return differs and not self.is_told and self.pairs < MAX_END_PAIRS
+
+    def _is_apart(self, effect: float) -> bool:
+        """Whether an effect is beyond what the other machines allow, and these rather show none."""
+        return effect > self.elsewhere.high and self.ratio_elsewhere < 0
 
 
 def ends_by_machine(data: Sequence[LaunchEstimate], last: int, min_effect: float) -> tuple[MachineEnds, ...]:
