@@ -111,8 +111,10 @@ class PerfbisectCommands:
         except subprocess.TimeoutExpired:
             self.kill(key)
             return None
+        answer = code, output.result(), errors.result()[-4000:]
+        self._asked = time.monotonic()  # the answer is on its way for a while
         del self._running[key]
-        return code, output.result(), errors.result()[-4000:]
+        return answer
 
     def kill(self, key: str) -> None:
         """Kill a command and the processes of its session."""
