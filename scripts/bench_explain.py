@@ -8,8 +8,9 @@ searched for its hunk but for --no-hunks. --pairs adds neighbours in a history o
 of each commit are profiled, and each commit is compared with the next as if an A/B had shown it to be slower.
 Leaves in build/bench-explain/ the histories, state/, every document, and results.json, from which a later
 call with the same seed goes on, also to what an earlier one left out. Prints a row for each and exits 0 if
-the bars hold, 1 if not, 4 while kinds are missing. On two quiet cores a bisection takes about eight minutes,
-a profile four, a search of hunks a quarter of an hour, a pair three minutes.
+the bars hold, 1 if not, 4 while kinds are missing, or some have a profile or a search and others none. On two
+quiet cores a bisection takes about eight minutes, a profile four, a search of hunks a quarter of an hour, a
+pair three minutes.
 """
 
 from __future__ import annotations
@@ -247,7 +248,7 @@ def row(result: Score) -> str:
 
 def bars(results: Sequence[Score], pairs: Sequence[Pair]) -> tuple[list[str], int]:
     """The bars of what was asked as lines, and the exit code."""
-    lines, missed = [], False
+    lines, missed, is_whole = [], False, len(results) == len(KINDS)
     for name, least, judged in (
         ("right file first", LEAST_FILES, [x.is_right_file for x in results if x.is_right_file is not None]),
         ("right hunk", LEAST_HUNKS, [x.is_right_hunk for x in results if x.is_right_hunk is not None]),
@@ -255,11 +256,12 @@ def bars(results: Sequence[Score], pairs: Sequence[Pair]) -> tuple[list[str], in
         if judged:
             lines.append(f"{name}: {sum(judged)} of {len(judged)}; bar {least} of {len(KINDS)}")
             missed = missed or len(judged) - sum(judged) > len(KINDS) - least
+            is_whole = is_whole and len(judged) == len(KINDS)
     false = sum(pair.said in IN_THE_DIFF for pair in pairs)
     lines.append(f'"in the diff" where nothing differs: {false} of {len(pairs)}; bar 0 of {PAIRS}')
     if false or missed:
         return lines, EXIT_OURS
-    return lines, EXIT_OK if len(results) == len(KINDS) else EXIT_INCONCLUSIVE
+    return lines, EXIT_OK if is_whole else EXIT_INCONCLUSIVE
 
 
 def _keep(path: Path, results: Sequence[Score]) -> None:

@@ -74,6 +74,8 @@ def test_the_bars() -> None:
     assert (lines[0], code) == ("right file first: 9 of 12; bar 10 of 12", 1)
     assert lines[1] == "right hunk: 9 of 9; bar 10 of 12"
     assert bars(kinds[:5], [same])[1] == 4, "not all kinds are there"
+    unsearched = [*kinds[:-1], replace(kinds[-1], is_right_hunk=None)]
+    assert bars(unsearched, [])[1] == 4, "a kind was not searched"
     lines, code = bars(kinds[:5], [same, replace(same, said="called from the diff")])
     assert (lines[2], code) == ('"in the diff" where nothing differs: 1 of 2; bar 0 of 20', 1)
     alone = bars([replace(x, is_right_file=None) for x in kinds], [])[0]
