@@ -14,7 +14,7 @@ import heapq
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -48,6 +48,8 @@ class World:
     tau: float = 0.015
     environment: float = 0.0
     """Standard deviation of what the one build of each change adds to all its launches (log)."""
+    is_compiled: bool = False
+    """Whether the bisection knows that each change has compiled files of its own."""
     build_modes: tuple[float, float] = (0.0, 0.0)
     """How much slower builds in the slower of two modes are, and the share of builds in it ..."""
     launch_modes: tuple[float, float] = (0.0, 0.0)
@@ -105,6 +107,11 @@ WORLDS: dict[str, World] = {
     "2 slots, 3 % slower, 5 %": World(step=0.05, slots=(0.0, 0.03)),
     "4 slots, 0, 1, 3, 100 % slower": World(slots=(0.0, 0.01, 0.03, 1.0)),
     "2 slots, half speed, half the step there": World(slots=(0.0, 1.0), elsewhere=0.05),
+}
+WORLDS |= {
+    f"compiled: {name}": replace(world, is_compiled=True)
+    for name, world in WORLDS.items()
+    if world.environment or world.build_modes[1] or name.startswith(("plain", "no change"))
 }
 
 
@@ -198,7 +205,8 @@ def play(world: World, seed: int) -> Session:
         drawn += math.log1p(world.build_modes[0]) * (rng.random(world.n + 1) < world.build_modes[1])
     drawn += math.log1p(world.slope) * np.linspace(0, 1, world.n + 1)
     bench = Bench(world, rng, culprit, drawn, Costs())
-    plan = Plan(n=world.n, costs=bench.costs)
+    binaries = tuple(map(str, range(world.n + 1))) if world.is_compiled else ()
+    plan = Plan(n=world.n, costs=bench.costs, binaries=binaries)
     session = Session("", False)
     events: list[Event] = []
     names = [_name(slot, world) for slot in range(len(world.slots))]

@@ -39,6 +39,8 @@ class Position(PlanPart):
     changes: tuple[Change, ...]
     skip: str = ""
     cached: bool = False
+    binaries: str = ""
+    """Equal where the compiled files are."""
     group: str = ""
     """The engine below, where it moves within a range: ``vllm v0.21.0``."""
 
@@ -113,6 +115,7 @@ class BisectPlan(BudgetedPlan):
             max_runs=self.max_runs,
             prior=self.prior,
             all_steps=self.all_steps,
+            binaries=tuple(position.binaries for position in self.positions),
         )
 
 
@@ -206,7 +209,12 @@ def find_positions(
             continue
         before = identity
         positions.append(
-            Position(changes=(change,), cached=builder.cached(change), group=builder.group(change))
+            Position(
+                changes=(change,),
+                cached=builder.cached(change),
+                binaries=builder.binaries(change),
+                group=builder.group(change),
+            )
         )
     return tuple(positions)
 

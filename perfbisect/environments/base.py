@@ -87,6 +87,10 @@ class Builder(ABC):
         """Environment of the pinned client, the same on all sides; None if nothing pins it."""
         return None
 
+    def binaries(self, change: Change) -> str:
+        """Digest of what decides the compiled files: equal for changes that share them. Builds nothing."""
+        return self.key(change)
+
     def group(self, change: Change) -> str:
         """The engine that a change is built on (``vllm v0.21.0``); empty if unknown."""
         del change
@@ -140,6 +144,10 @@ class SelectingBuilder(Builder):
     def group(self, change: Change) -> str:
         builder = self.select(change)
         return builder.group(change) if builder else ""
+
+    def binaries(self, change: Change) -> str:
+        builder = self.select(change)
+        return builder.binaries(change) if builder else self.key(change)
 
     def key(self, change: Change) -> str:
         builder = self.select(change)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -86,6 +86,26 @@ def test_a_deploy_yaml_that_differs_is_not_merged_away() -> None:
     builder = FakeBuilder(merged=frozenset(c.id for c in changes[1:4]))
     positions = find_positions(changes, builder, frozenset({changes[3].id}))
     assert [len(p.changes) for p in positions] == [3, 1, 1]
+
+
+@dataclass
+class OverBases(FakeBuilder):
+    """Layers over a base that so many changes in turn share."""
+
+    each: int = 1
+
+    def binaries(self, change: Change) -> str:
+        return str(int(change.id[:2], 16) // self.each)
+
+
+@pytest.mark.parametrize(("each", "compiles_each"), [(1, True), (3, False), (100, False)])
+def test_whether_changes_have_compiled_files_of_their_own(
+    plan_for: MakePlan, each: int, compiles_each: bool
+) -> None:
+    world = World(history(12).changes, slow=6)
+    made = plan_for(world, OverBases(each=each, refused={world.changes[3].id: Refusal("no wheel")}))
+    assert made.search.compiles_each is compiles_each
+    assert not replace(made.search, binaries=()).compiles_each
 
 
 def test_the_metric_is_the_headline_or_what_was_asked() -> None:

@@ -59,12 +59,9 @@ def next_action(
     action = _decide(state, context)
     if isinstance(action, SearchOutcome) and action.verdict != "found":
         again = _ends_again(state, context, _ends_by_machine(state))
-        return action if again is None else again
-    if not isinstance(action, NextLaunch):
-        return action
-    under_way = tuple((launch.index, launch.runs) for launch in pending)
-    expected = state.prices.under_way((*under_way, (action.index, action.runs)))
-    if state.prices.spent + expected <= plan.budget:
+        too_dear = isinstance(again, NextLaunch) and not _fits(state, pending, again)
+        return action if again is None or too_dear else again
+    if not isinstance(action, NextLaunch) or _fits(state, pending, action):
         return action
     if pending:
         return Wait("the last minutes of the budget are being spent")
@@ -74,6 +71,13 @@ def next_action(
 def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
     """The posterior; before both ends were measured the prior. Raises what :func:`next_action` raises."""
     return outcome.beliefs(SearchState.from_events(plan, tuple(events)))
+
+
+def _fits(state: SearchState, pending: Sequence[Pending], launch: NextLaunch) -> bool:
+    """Whether the budget has the minutes of a launch beside those under way."""
+    under_way = tuple((other.index, other.runs) for other in pending)
+    expected = state.prices.under_way((*under_way, (launch.index, launch.runs)))
+    return state.prices.spent + expected <= state.plan.budget
 
 
 def _spent(state: SearchState) -> SearchOutcome:
@@ -170,8 +174,6 @@ def _ends_again(
     index, runs = made[-1].index, made[-1].runs
     if len(ends.good) != len(ends.bad):
         index = 0 if len(ends.good) < len(ends.bad) else state.plan.n
-    if state.prices.spent + state.prices.under_way((*context.under_way, (index, runs))) > state.plan.budget:
-        return None
     return NextLaunch(index, runs, "end", Reason("on one machine", index=index))
 
 

@@ -17,7 +17,8 @@ class Plan:
     ``sign`` is +1 where a larger value is worse; ``min_effect`` the smallest relevant relative step;
     ``prior`` weights over positions 0..n (position 0 is ignored); ``skips`` positions known to be untestable;
     ``cached`` positions already built; ``budget`` minutes of measuring in all; ``all_steps``: find every step
-    of the range, not only one.
+    of the range, not only one. ``binaries``: of each position, equal where the compiled files are; empty:
+    all positions share them.
     """
 
     n: int
@@ -30,6 +31,13 @@ class Plan:
     budget: float = 900.0
     max_runs: int = 6
     all_steps: bool = False
+    binaries: tuple[str, ...] = ()
+
+    @property
+    def compiles_each(self) -> bool:
+        """Whether most positions have compiled files of their own: each may be faster or slower by itself."""
+        known = [name for name in self.binaries if name]
+        return 2 * len(set(known)) > len(known)
 
 
 @dataclass(frozen=True)

@@ -65,10 +65,11 @@ HOLDS = 0.98
 """Probability of a step among builds with offsets, above which it is named at once ..."""
 
 HOLDS_AT_LAST = 0.85
-"""... and without which it is not named once every neighbour was measured."""
+"""... and without which it is not named once every neighbour was measured, where most builds share their
+compiled files, so that little but the step can differ ..."""
 
 HOLDS_AT_AN_END = 0.6
-"""... or where one side is an end of the range, so that no other build of it can be had: a note says so."""
+"""... and one side is an end of the range, so that no other build of it can be had: a note says so."""
 
 FIT = 3.0
 """Standard errors of a position's level that a slope may miss it by."""

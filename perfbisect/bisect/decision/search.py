@@ -41,6 +41,12 @@ MIN_SHARE = 0.2
 NEIGHBOURS = 6
 """Positions on each side of a suspected step whose builds are measured before the name is given up."""
 
+NEAREST = 2
+"""Of these, the positions on each side that are launched again where builds may differ ..."""
+
+NEAREST_LAUNCHES = 4
+"""... up to so many times."""
+
 MAX_REPEATS = 8
 """Launches of a suspect and of its parent that tell a step that slows only a share of the launches."""
 
@@ -160,7 +166,7 @@ def is_named(state: SearchState, span: Span, pairs: Pairs, rivals: Rivals) -> bo
     """Whether a confirmed step holds against the other explanations, as far as launches can tell."""
     steady = STEADY_AT_LAST if next_repeat(state, pairs) is None else STEADY
     holds = HOLDS
-    if next_neighbour(state, span, pairs) is None:
+    if not state.plan.compiles_each and next_neighbour(state, span, pairs) is None:
         at_an_end = pairs.parent == 0 or pairs.culprit == state.plan.n
         holds = HOLDS_AT_AN_END if at_an_end else HOLDS_AT_LAST
     return (
@@ -176,7 +182,10 @@ def next_repeat(state: SearchState, pairs: Pairs) -> int | None:
 
 
 def next_neighbour(state: SearchState, span: Span, pairs: Pairs) -> int | None:
-    """The nearest position whose build was not measured, on the side of the suspect with fewer builds."""
+    """The nearest position whose build was not measured, on the side of the suspect with fewer builds.
+
+    Where each has compiled files of its own, then the nearest ones again: all must show one level a side.
+    """
     measured = {launch.index for launch in state.usable}
     before = range(pairs.parent, max(span[0], pairs.parent - NEIGHBOURS + 1) - 1, -1)
     after = range(pairs.culprit, min(span[1], pairs.culprit + NEIGHBOURS - 1) + 1)
@@ -184,7 +193,11 @@ def next_neighbour(state: SearchState, span: Span, pairs: Pairs) -> int | None:
         left = [index for index in side if index not in measured | state.skips]
         if left:
             return left[0]
-    return None
+    if not state.plan.compiles_each:
+        return None
+    near = [i for i in (*before[1 : NEAREST + 1], *after[1 : NEAREST + 1]) if i not in state.skips]
+    index = min(near, key=lambda i: len(state.at(i)), default=None)
+    return index if index is not None and len(state.at(index)) < NEAREST_LAUNCHES else None
 
 
 def _next_of_trial(

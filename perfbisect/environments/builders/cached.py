@@ -246,6 +246,10 @@ class LayerBuilder(CachedBuilder):
     def base(self, change: Change) -> tuple[Builder, Change]:
         """What a change's layer lies over: a builder, and the change that it builds."""
 
+    def binaries(self, change: Change) -> str:
+        builder, below = self.base(change)
+        return builder.binaries(below)
+
     def base_environment(self, build: BuildRun, change: Change) -> Environment:
         builder, below = self.base(change)
         return builder.ensure(below, log=build.log, timeout=build.timeout)

@@ -121,6 +121,33 @@ def test_builds_that_differ_are_named_less_often_than_before():
     assert words.count("found") == 0
 
 
+def two_modes(seed: int, binaries: tuple[str, ...]):
+    """A step of 5 % at position 20, and every second build, by chance, 3 % slower."""
+    slower = 0.03 * (np.random.default_rng(500 + seed).random(41) < 0.5)
+    steps = {0: float(slower[0])} | {k: float(slower[k] - slower[k - 1]) for k in range(1, 41)}
+    steps[20] += 0.05
+    return Bench(Plan(n=40, binaries=binaries), steps, 0.02, 0.015, 900 + seed)
+
+
+def test_where_each_change_is_compiled_a_name_must_stand_out_from_what_builds_differ_by():
+    """An unlucky history: a build is 3 % slower than the one before it, far from the step."""
+    shared, compiled = two_modes(17, ()), two_modes(17, tuple(map(str, range(41))))
+    assert shared.play().culprits != (20,), "launches alone cannot tell it from a step"
+    outcome = compiled.play()
+    assert (outcome.verdict, outcome.culprits) == ("too small", ())
+    assert [note.kind for note in outcome.notes] == ["builds differ"]
+
+
+def test_where_each_change_is_compiled_the_builds_beside_a_suspect_are_launched_several_times():
+    again = 0
+    for seed in range(4):
+        world = Bench(Plan(n=40, binaries=tuple(map(str, range(41)))), {17: 0.04}, 0.01, 0.01, seed)
+        assert world.play().culprits in ((), (17,))
+        asked = [action.index for action in world.actions if action.why.kind == "another build"]
+        again += len(asked) - len(set(asked))
+    assert again
+
+
 def test_a_suspect_is_measured_beside_its_neighbours_only_where_builds_could_pass_for_it():
     large = Bench(Plan(n=40), {17: 0.3}, 0.01, 0.01, 3)
     assert large.play().verdict == "found"

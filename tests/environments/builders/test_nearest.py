@@ -73,6 +73,8 @@ def test_commits_with_equal_build_inputs_share_a_wheel(site: Site) -> None:
     ]
     speeds = [ask(built[sha], "import tiny_engine; print(tiny_engine.speed())") for sha in shas]
     assert speeds == ["1", "2", "2", "3", "3", "4"]
+    binaries = [builder.binaries(Change(sha)) for sha in shas]
+    assert [binaries.index(name) for name in binaries] == [0, 0, 0, 3, 0, 0]
     assert {environment.engine_commit for environment in built.values()} == set(shas)
     assert sorted(set(site.pages)) == sorted({history.base, history.kernel, history.mended})
     assert len({environment.interpreter for environment in built.values()}) == 2

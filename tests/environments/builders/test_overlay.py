@@ -105,6 +105,8 @@ def test_keys_follow_tree_and_base(world: World) -> None:
     assert len({builder.key(Change(sha)) for sha in shas}) == 4
     bases = (world.installed.interpreter, "tiny-engine==1.0", "tiny-engine==1.1")
     assert len({world.overlay(base=base).key(change) for base in bases}) == 3
+    assert len({builder.binaries(Change(sha)) for sha in shas}) == 1
+    assert len({world.overlay(base=base).binaries(change) for base in bases}) == 3
 
 
 def test_a_commit_that_does_not_import(world: World) -> None:
