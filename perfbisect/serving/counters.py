@@ -115,9 +115,10 @@ def prefix_cache(counters: EngineCounters) -> dict[str, float]:
 
 
 def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float | None:
-    """Hit rate between two readings of :func:`prefix_cache`; None without queries."""
-    queries = after.get("queries", 0.0) - before.get("queries", 0.0)
-    hits = after.get("hits", 0.0) - before.get("hits", 0.0)
+    """Hit rate between two readings of :func:`prefix_cache`; None without queries, or if one is empty."""
+    if not before or not after:
+        return None
+    queries, hits = after["queries"] - before["queries"], after["hits"] - before["hits"]
     return min(1.0, max(0.0, hits / queries)) if queries > 0 else None
 
 

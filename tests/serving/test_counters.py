@@ -145,6 +145,8 @@ def test_hit_rate_is_of_the_tokens_between_the_readings() -> None:
     assert prefix_cache(EngineCounters({"": {"prefix_hits": 1.0}})) == {}
     assert hit_rate({"queries": 100.0, "hits": 90.0}, {"queries": 200.0, "hits": 115.0}) == 0.25
     assert hit_rate({}, {}) is None
+    assert hit_rate({}, {"queries": 200.0, "hits": 115.0}) is None
+    assert hit_rate({"queries": 100.0, "hits": 90.0}, {}) is None
     assert hit_rate({"queries": 5.0, "hits": 5.0}, {"queries": 5.0, "hits": 5.0}) is None
 
 
