@@ -113,7 +113,7 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     steps = multi_step.confirmed_steps(state) if state.plan.all_steps else ()
     if steps:
         return multi_step.next_action(state, posterior, steps, context)
-    rivals = Rivals(posterior)
+    rivals = Rivals(posterior, compiles_each=state.plan.compiles_each)
     if not context.pending and is_gradual(state, rivals):
         return outcome.gradual(state, posterior, rivals)
     action = search(state, posterior, (0, state.plan.n), context)

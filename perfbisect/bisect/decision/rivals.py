@@ -37,7 +37,10 @@ BUILD_SD = (0.0, 0.005, 0.01, 0.015)
 """Grid of the standard deviation of what a build has of its own (log scale) ..."""
 
 BUILD_PRIOR = (0.5, 0.2, 0.2, 0.1)
-"""... and its prior."""
+"""... its prior where most builds share their compiled files ..."""
+
+COMPILED_PRIOR = (0.1, 0.25, 0.35, 0.3)
+"""... and where most have their own."""
 
 SLOPE = 0.2
 """Prior probability that what changes between the ends changes gradually."""
@@ -51,7 +54,7 @@ SLOW_SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)
 SLOW_PRIOR = (0.5, 0.125, 0.125, 0.125, 0.125)
 """... and its prior."""
 
-STEADY = 0.995
+STEADY = 0.999
 """Probability of a step that may slow only a share of the launches, above which it is named at once ..."""
 
 STEADY_AT_LAST = 0.97
@@ -97,10 +100,10 @@ class Explanations:
         return self.slope > GRADUAL and self.misfit < FIT
 
 
-def explanations(plain: Posterior) -> Explanations:
+def explanations(plain: Posterior, build_prior: tuple[float, ...] = BUILD_PRIOR) -> Explanations:
     """The posterior of step, slope and no change with an offset of each build.
 
-    ``plain``: the posterior of the same launches without either.
+    ``plain``: the posterior of the same launches without either; ``build_prior``: of :data:`BUILD_SD`.
     """
     data = plain.data
     at, index = np.array(plain.at), np.array([x.index for x in data])
@@ -109,7 +112,7 @@ def explanations(plain: Posterior) -> Explanations:
     after = np.concatenate([index[:, None] >= at[None, 1:], ramp[:, None]], axis=1).astype(float)
     taus = _taus(plain, 5.0)
     tau, build = (grid.ravel() for grid in np.meshgrid(taus, BUILD_SD, indexing="ij"))
-    prior = _tau_prior(tau) + np.log(np.tile(BUILD_PRIOR, len(taus)))
+    prior = _tau_prior(tau) + np.log(np.tile(build_prior, len(taus)))
     shared = build[:, None, None] ** 2 * (index[:, None] == index[None])
     if plain.drift:
         when = np.array([x.at for x in data])
@@ -220,10 +223,12 @@ class Rivals:
     plain: Posterior
     other_steps: bool = False
     """Whether other steps of the part are known: they are no rivals of this one."""
+    compiles_each: bool = False
+    """Whether most builds have compiled files of their own."""
 
     @cached_property
     def builds(self) -> Explanations:
-        return explanations(self.plain)
+        return explanations(self.plain, COMPILED_PRIOR if self.compiles_each else BUILD_PRIOR)
 
     @cached_property
     def intermittent(self) -> Intermittence:

@@ -154,12 +154,12 @@ def rivals_of(
     step = confirm.compare(*pairs.sides, look, sign)
     whole = confirm.compare(state.at(span[0]), state.at(span[1]), look, sign)
     if whole.low <= step.high and step.low <= whole.high:
-        return Rivals(posterior)
+        return Rivals(posterior, compiles_each=state.plan.compiles_each)
     near = [x for x in posterior.at if pairs.parent - NEIGHBOURS < x < pairs.culprit + NEIGHBOURS]
     part = (near[0], near[-1])
     local = state.posterior(part, made)
     assert local is not None
-    return Rivals(local, other_steps=True)
+    return Rivals(local, other_steps=True, compiles_each=state.plan.compiles_each)
 
 
 def is_named(state: SearchState, span: Span, pairs: Pairs, rivals: Rivals) -> bool:

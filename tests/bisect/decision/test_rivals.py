@@ -45,6 +45,13 @@ def test_builds_that_differ_everywhere_take_the_name():
     assert rivals(alike).with_builds(7, 8) > 0.9
 
 
+def test_compiled_files_of_its_own_make_an_offset_of_each_build_likelier():
+    seen = rivals({0: 0, 6: 0, 7: 0, 8: 0.03, 9: 0.03, 16: 0.03})
+    own = replace(seen, compiles_each=True)
+    assert own.with_builds(7, 8) < seen.with_builds(7, 8)
+    assert own.builds.build_sd > seen.builds.build_sd
+
+
 def test_more_builds_that_agree_raise_the_probability():
     few = {0: 0, 7: 0, 8: 0.03, 16: 0.03}
     more = few | {5: 0, 6: 0, 9: 0.03, 10: 0.03}

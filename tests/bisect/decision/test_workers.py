@@ -132,7 +132,7 @@ def test_an_a_b_is_made_in_pairs_on_several_slots_at_once(seed):
         mates = [action.mate for action in made]
         assert mates == [None if j % 2 else order[(j + 1) % 4] for j in range(len(made))]
     first = next(k for k, (_, action) in enumerate(world.asked) if action.purpose == "confirm")
-    assert {action.purpose for _, action in world.asked[first:]} == {"confirm"}
+    assert {action.why.kind for _, action in world.asked[first:]} <= {"pair", "slow at times"}
 
 
 def test_each_slot_of_an_a_b_has_a_level_of_its_own():
