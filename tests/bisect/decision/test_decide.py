@@ -266,7 +266,7 @@ def test_a_position_at_neither_level_is_noted():
 
 def test_an_a_b_that_fails_is_no_verdict():
     """The search saw a step of 30 % at 7; the A/B's own launches show none, three times."""
-    world = bench()
+    world = bench(budget=300.0)
     world.play()
     events = [e for e in world.events if e.purpose != "confirm"]
     failures = 0
