@@ -54,7 +54,7 @@ SLOW_SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)
 SLOW_PRIOR = (0.5, 0.125, 0.125, 0.125, 0.125)
 """... and its prior."""
 
-STEADY = 0.999
+STEADY = 0.998
 """Probability of a step that may slow only a share of the launches, above which it is named at once ..."""
 
 STEADY_AT_LAST = 0.97
