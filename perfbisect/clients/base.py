@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from pathlib import PurePath
 from typing import Any, TypeGuard
 
 from perfbisect.common.arguments import option_tokens
-from perfbisect.common.text import nearest
-from perfbisect.errors import ClientError, UsageError
+from perfbisect.common.text import line, nearest
+from perfbisect.errors import ClientError, PerfbisectError, UsageError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.attempt import key as metric_key
 from perfbisect.model.cell import Cell
@@ -41,8 +42,15 @@ STAGE_STATISTICS = {"mean": "mean", "median": "p50", "p99": "p99"}
 """Statistic of a stage -> the client's name for it."""
 
 ACCEPTANCE = ("spec_decode_acceptance_rate", "spec_decode_acceptance_length")
+_STAGE_NAME = re.compile(r"[\w.-]{1,80}")
 _MAY_BE_ZERO = frozenset({"audio_underrun", "image_distance", *ACCEPTANCE})
 """Metrics of which 0 is a measurement; other zeros mean "not reported"."""
+
+_LARGEST = 1e15
+"""A larger number is no measurement; sums and ratios of smaller ones stay finite."""
+
+_LONGEST_FACT = 200
+"""Characters of a text that is kept as a covariate."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +170,22 @@ class Client(ABC):
             next_step=step,
         )
 
+    def read(
+        self, cell: Cell, document: Document, *, index: int, seed: int, expected: Document = NO_VALUES
+    ) -> RunResult:
+        """:meth:`parse`, which never fails otherwise. :raises ClientError: no measurement."""
+        try:
+            run = self.parse(cell, document, index=index, seed=seed, expected=expected)
+        except PerfbisectError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            reason = line(f"{type(error).__name__}: {error}")
+            raise ClientError(f"the result cannot be read ({reason})") from error
+        for key, value in {**run.spread, **run.values}.items():
+            if not math.isfinite(value):
+                raise ClientError(f"{key} is {value:g}: no measurement")
+        return run
+
     @abstractmethod
     def parse(
         self, cell: Cell, document: Document, *, index: int, seed: int, expected: Document = NO_VALUES
@@ -241,7 +265,7 @@ def check_identity(document: Document, expected: Mapping[str, object]) -> None:
     for name, value in expected.items():
         if document.get(name) != value:
             raise ClientError(
-                f"the result is of another run: {name} is {document.get(name)!r}, expected {value!r}"
+                f"the result is of another run: {name} is {shown(document.get(name))}, expected {value!r}"
             )
 
 
@@ -264,7 +288,7 @@ def read_totals(cell: Cell, document: Document, suffix: str = "") -> Totals:
         ClientError: no completed request, errors in the stream or no duration.
     """
     completed, failed = (count(document, name + suffix) for name in ("completed", "failed"))
-    errors = [str(error) for error in document.get("errors") or () if error]
+    errors = _errors(document)
     error = _first_error(errors)
     if completed == 0:
         raise ClientError(
@@ -277,7 +301,7 @@ def read_totals(cell: Cell, document: Document, suffix: str = "") -> Totals:
         )
     duration = number(document, "duration")
     if duration <= 0:
-        raise ClientError(f"duration is {document['duration']} s")
+        raise ClientError(f"duration is {duration:g} s")
     return Totals(completed, failed, duration, errors)
 
 
@@ -297,8 +321,8 @@ def bench_facts(document: Document, totals: Totals) -> dict[str, Any]:
         "failed": totals.failed,
         "input_tokens": count(document, "total_input_tokens"),
         "output_tokens": count(document, "total_output_tokens"),
-        "max_concurrent_requests": document.get("max_concurrent_requests"),
-        "date": document.get("date"),
+        "max_concurrent_requests": fact(document, "max_concurrent_requests"),
+        "date": fact(document, "date"),
         "errors": totals.errors[:3],
     }
 
@@ -309,21 +333,48 @@ def read_stages(document: Document) -> dict[str, float]:
     for statistic, suffix in STAGE_STATISTICS.items():
         reported = document.get(f"stage_durations_{suffix}")
         for stage, value in reported.items() if isinstance(reported, Mapping) else ():
-            if is_finite(value) and value > 0:
+            if is_number(value) and value > 0 and _STAGE_NAME.fullmatch(stage):
                 found[f"{STAGE}{stage}:{statistic}"] = float(value)
     return found
 
 
-def is_finite(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a finite number of a size that is measured."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
 def number(document: Document, name: str) -> float:
-    """A finite number. :raises ClientError: missing or not finite."""
-    value = document.get(name)
-    if not is_finite(value):
-        raise ClientError(f"{name} is {value!r}, not a number")
+    """A finite number. :raises ClientError: missing, not finite or too large."""
+    return check_number(document.get(name), name)
+
+
+def check_number(value: object, name: str) -> float:
+    """:raises ClientError: not a finite number, or too large."""
+    if not is_number(value):
+        raise ClientError(f"{name} is {shown(value)}, not a number")
     return float(value)
+
+
+def check_numbers(values: object, name: str) -> list[float]:
+    """:raises ClientError: not a list of numbers."""
+    if not isinstance(values, list):
+        raise ClientError(f"{name} is {shown(values)}, not a list")
+    return [check_number(value, name) for value in values]
+
+
+def fact(document: Document, name: str) -> int | float | str | None:
+    """A covariate: a number or a short text; None for anything else."""
+    value = document.get(name)
+    if isinstance(value, str):
+        return value[:_LONGEST_FACT]
+    return value if is_number(value) else None
+
+
+def shown(value: object) -> str:
+    """A value of a result in a message."""
+    if isinstance(value, int) and not is_number(value) and not isinstance(value, bool):
+        return "a number that is too large"  # Python refuses to print some of them.
+    return line(repr(value), 80)
 
 
 def count(document: Document, name: str) -> int:
@@ -334,6 +385,17 @@ def count(document: Document, name: str) -> int:
     if value < 0 or value != int(value):
         raise ClientError(f"{name} is {value:g}, not a count")
     return int(value)
+
+
+def _errors(document: Document) -> list[str]:
+    """The errors of the requests. :raises ClientError: not a list of texts."""
+    reported = document.get("errors") or []
+    if not isinstance(reported, list):
+        raise ClientError(f"errors is {shown(reported)}, not a list")
+    for index, error in enumerate(reported):
+        if error is not None and not isinstance(error, str):
+            raise ClientError(f"errors[{index}] is {shown(error)}, not text")
+    return [error for error in reported if error]
 
 
 def _first_error(errors: Sequence[str]) -> str:

@@ -16,7 +16,8 @@ from perfbisect.clients.base import (
     Document,
     check_identity,
     check_reserved_options,
-    is_finite,
+    fact,
+    is_number,
     read_stages,
     read_totals,
 )
@@ -123,7 +124,7 @@ class DiffusionBench(Client):
 
     def reported(self, document: Document, key: str) -> float | None:
         is_optional = key.startswith(("latency:p95", "peak_memory_mb", "image_distance"))
-        if is_optional and not is_finite(document.get(self.field(key))):
+        if is_optional and not is_number(document.get(self.field(key))):
             return None
         return super().reported(document, key)
 
@@ -145,7 +146,7 @@ class DiffusionBench(Client):
             values={**values, **read_stages(result)},
             warnings=tuple(totals.warnings(cell.num_prompts)),
             seconds=totals.duration,
-            facts={"completed": totals.completed, "failed": totals.failed, "task": result.get("task")},
+            facts={"completed": totals.completed, "failed": totals.failed, "task": fact(result, "task")},
         )
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.clients import fork_server
+from perfbisect.clients.base import is_number
+from perfbisect.common.json_text import parse_json
 from perfbisect.errors import ClientError, Interrupted, MachineError
 from perfbisect.system import logs, processes
 from perfbisect.system.processes import OwnedProcess, ProcessResult, StopRequested
@@ -78,7 +80,8 @@ class Runner:
             return
         began = time.monotonic()
         message = self._receive(began + limit, stop_requested, "while it imported the client")
-        if message is not None and message.get("ready"):
+        is_timed = message is not None and all(is_number(message.get(name)) for name in ("cpu", "seconds"))
+        if message is not None and message.get("ready") and is_timed:
             self.imported = message
         else:
             failed = "" if message is None else logs.neutral(str(message.get("failed")))
@@ -130,8 +133,8 @@ class Runner:
                 processes.stop_leftovers("", pid, row.created, log=log, grace=0.0 if ended else _GRACE)
         if ended is None:
             killed = self._receive(time.monotonic() + _PATIENCE, processes.never, when)
-            return ProcessResult(int(killed["code"]) if killed else -9, seconds, timed_out=True)
-        return ProcessResult(int(ended["code"]), seconds, False, float(ended["cpu"]))
+            return ProcessResult(int(_number(killed, "code")) if killed else -9, seconds, timed_out=True)
+        return ProcessResult(int(_number(ended, "code")), seconds, False, _number(ended, "cpu"))
 
     def end(self) -> None:
         """End the host and its runs. :raises ServerError: one survived."""
@@ -178,7 +181,7 @@ class Runner:
                 where=self.host.log,
                 output=reason,
             )
-        return int(message["pid"])
+        return int(_number(message, "pid"))
 
     def _receive(self, deadline: float, stop_requested: StopRequested, when: str) -> Mapping[str, Any] | None:
         """The host's next message; None at the deadline."""
@@ -198,7 +201,13 @@ class Runner:
                 raise self._gone(self.host, when)
             self._buffer += received
         line, _, self._buffer = self._buffer.partition(b"\n")
-        message: Mapping[str, Any] = json.loads(line)
+        try:
+            message = parse_json(line)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            text = logs.neutral(line.decode("utf-8", "replace"), 120)
+            raise ClientError(f"the client's host sent no message {when}: {text}", where=self.host.log)
         return message
 
     def _gone(self, host: OwnedProcess, when: str) -> MachineError | ClientError:
@@ -214,3 +223,11 @@ class Runner:
         return ClientError(
             f"the client's host ended with exit code {code} {when}: {output}", where=host.log, output=output
         )
+
+
+def _number(message: Mapping[str, Any], name: str) -> float:
+    """:raises ClientError: the host says no such number."""
+    value = message.get(name)
+    if not is_number(value):
+        raise ClientError(f"the client's host says no {name}: {logs.neutral(str(message), 120)}")
+    return float(value)

@@ -13,7 +13,11 @@ from perfbisect.clients.base import (
     Document,
     bench_facts,
     check_bench_identity,
+    check_number,
+    check_numbers,
     count,
+    fact,
+    is_number,
     read_totals,
     reporting_options,
     token_values,
@@ -109,35 +113,40 @@ class VllmBench(Client):
             seconds=totals.duration,
             facts={
                 **bench_facts(document, totals),
-                "draft_tokens": document.get("spec_decode_draft_tokens"),
-                "accepted_tokens": document.get("spec_decode_accepted_tokens"),
+                "draft_tokens": fact(document, "spec_decode_draft_tokens"),
+                "accepted_tokens": fact(document, "spec_decode_accepted_tokens"),
                 "medians_of_requests": medians,
             },
         )
 
 
 def _request_values(document: Document, completed: int) -> dict[str, tuple[float, ...]]:
-    """Seconds of each completed request (itl: chunk) by metric; empty without usable detail."""
+    """Seconds of each completed request (itl: chunk) by metric; empty without usable detail.
+
+    Raises:
+        ClientError: an item is no number.
+    """
     lists = [document.get(name) for name in ("ttfts", "itls", "output_lens", "errors")]
     rows = [items for items in lists if isinstance(items, list)]
     if len(rows) < len(lists) or len({len(items) for items in rows}) != 1:
         return {}
     latencies = document.get("latencies")
     if not isinstance(latencies, list) or len(latencies) != len(rows[0]):
-        latencies = [ttft + math.fsum(gaps) for ttft, gaps in zip(rows[0], rows[1], strict=True)]
+        latencies = [None] * len(rows[0])
     found: dict[str, list[float]] = {"ttft": [], "e2el": [], "tpot": [], "itl": []}
-    for ttft, gaps, tokens, error, latency in zip(*rows, latencies, strict=True):
-        if error or tokens <= 0:
+    for index, (ttft, gaps, tokens, error, latency) in enumerate(zip(*rows, latencies, strict=True)):
+        if error or check_number(tokens, f"output_lens[{index}]") <= 0:
             continue
-        found["ttft"].append(float(ttft))
-        found["e2el"].append(float(latency))
+        ttft = check_number(ttft, f"ttfts[{index}]")
+        gaps = check_numbers(gaps, f"itls[{index}]")
+        total = ttft + math.fsum(gaps)
+        latency = total if latency is None else check_number(latency, f"latencies[{index}]")
+        found["ttft"].append(ttft)
+        found["e2el"].append(latency)
         found["tpot"] += [(latency - ttft) / (tokens - 1)] if tokens > 1 else []
-        found["itl"] += map(float, gaps)
+        found["itl"] += gaps
     if len(found["ttft"]) != completed:
         return {}
-    for name, values in found.items():
-        if not all(map(math.isfinite, values)):
-            raise ClientError(f"a request's {name} is not a number")
     return {name: tuple(values) for name, values in found.items() if values}
 
 
@@ -155,7 +164,7 @@ def _short_outputs(cell: Cell, document: Document, completed: int) -> list[str]:
     tokens, lengths = count(document, "total_output_tokens"), document.get("output_lens")
     is_short = tokens < requested * completed
     if isinstance(lengths, list):
-        is_short = any(0 < length < requested for length in lengths)
+        is_short = any(0 < length < requested for length in filter(is_number, lengths))
     per_request = f"{tokens / completed:.1f} of {requested} tokens per request"
     return [f"outputs are shorter than requested: {per_request}"] if is_short else []
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from perfbisect.common.json_text import parse_json
 from perfbisect.errors import MachineError
 from perfbisect.machine.slots import Slot
 from perfbisect.system import logs, processes
@@ -135,7 +135,7 @@ def parse(text: str) -> Mapping[str, Any] | None:
     """Find the result in the output; None if there is none."""
     line = next((line for line in reversed(text.splitlines()) if line.startswith(_MARK)), "")
     try:
-        torch = json.loads(line.removeprefix(_MARK))
+        torch = parse_json(line.removeprefix(_MARK))
     except ValueError:
         return None
     return torch if isinstance(torch, dict) else None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import math
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from perfbisect.clients.runner import Runner
+from perfbisect.common.json_text import parse_json
 from perfbisect.errors import ClientError, FaultCode, Interrupted, MachineError, PerfbisectError, ServerError
 from perfbisect.machine.devices import Gpu, Smi
 from perfbisect.machine.interference import UNJUDGED, InterferenceLimits, interference_reason
@@ -28,6 +31,9 @@ from perfbisect.serving.server import Server
 from perfbisect.system import logs, processes
 from perfbisect.system.ports import SharedPortError
 from perfbisect.system.processes import Process, ProcessResult, StopRequested
+
+_LARGEST_RESULT = 1 << 29
+"""Bytes of a result, which holds each token's time."""
 
 _CLIENT_GRACE_S = 3.0
 """For a client to end after its server; some wait a minute for it to return."""
@@ -163,7 +169,7 @@ class BenchRuns:
         document = self._read(ended, result, log, sum(unfinished))
         expected = {"model_id": self.server.endpoint.model_name, **self._metadata}
         try:
-            run = self.record.instrument.parse(cell, document, index=index, seed=seed, expected=expected)
+            run = self.record.instrument.read(cell, document, index=index, seed=seed, expected=expected)
         except ClientError as error:
             raise self._client_failed(error, log, has_errors=_has_errors(document)) from error
         cpu_s, after = cpu_increase(cpu_before, self._cpu()), self.server.counters()
@@ -211,10 +217,12 @@ class BenchRuns:
             message = f"the client {how}" + (f": {output}" if output else f"\n{logs.tail(log)}")
         else:
             try:
-                document = json.loads(result.read_text("utf-8"))
+                document = parse_json(_read_result(result))
                 message = f"{result.name} holds a {type(document).__name__}, not one result"
             except FileNotFoundError:
                 message = f"the client ended with exit code 0 and wrote no {result.name}\n{logs.tail(log)}"
+            except OSError as error:
+                message = f"{result.name} cannot be read: {error.strerror or error}"
             except ValueError as error:
                 message = f"{result.name} is not JSON: {logs.neutral(str(error), 120)}"
         if isinstance(document, dict):
@@ -239,6 +247,16 @@ class BenchRuns:
         text = logs.text_of(self.server.owned.log, END_OF_LOG)
         reason = self.record.classifier.reason(error, "bench", text)
         return BlamedError(error, self.record.classifier.row(error, "bench", text), f"{reason} {more}")
+
+
+def _read_result(path: Path) -> bytes:
+    """:raises OSError: no file that can be read, or one that is too large."""
+    state = path.stat()
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError("it is no file")
+    if state.st_size > _LARGEST_RESULT:
+        raise OSError(f"it is larger than {_LARGEST_RESULT >> 20} MB")
+    return path.read_bytes()
 
 
 def _has_errors(document: Mapping[str, Any]) -> bool:
@@ -350,8 +368,8 @@ def _distance(
     )
     if ended.timed_out or ended.code != 0:
         raise ValueError(logs.tail(log) or f"the comparison ended with {ended.code}")
-    words = log.read_text("utf-8").split()
-    try:
-        return float(words[-1] if words else "")
-    except ValueError:
-        raise ValueError(f"the comparison printed no number: {logs.tail(log)}") from None
+    words = logs.text_of(log).split()
+    with suppress(ValueError):
+        if words and math.isfinite(distance := float(words[-1])):
+            return distance
+    raise ValueError(f"the comparison printed no number: {logs.tail(log)}")

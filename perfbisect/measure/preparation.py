@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from perfbisect.clients import Client
+from perfbisect.common.json_text import parse_json
 from perfbisect.environments.base import Environment
 from perfbisect.errors import ClientError, MachineError
 from perfbisect.measure.record import ClientVersion
@@ -164,10 +164,10 @@ def identify_client(
     )
     text = logs.text_of(log).strip()
     try:
-        facts = json.loads(text.splitlines()[-1]) if ended.code == 0 and text else None
+        facts = parse_json(text.splitlines()[-1]) if ended.code == 0 and text else None
     except ValueError:
         facts = None
-    if not isinstance(facts, dict) or not facts.get("files"):
+    if not isinstance(facts, dict) or not facts.get("files") or not facts.get("sha256"):
         output = logs.cause(log) or logs.tail(log, 3)
         raise ClientError(
             f"cannot digest the client's sources ({client.package}: {', '.join(client.sources)}) with "

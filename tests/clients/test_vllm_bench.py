@@ -262,7 +262,7 @@ class TestParse:
             ({"completed": 3.5}, "not a count"),
             ({"median_tpot_ms": None}, "median_tpot_ms is None"),
             ({"median_tpot_ms": True}, "median_tpot_ms is True"),
-            ({"ttfts": [0.01, math.nan, 0.03, 0.04]}, "a request's ttft is not a number"),
+            ({"ttfts": [0.01, math.nan, 0.03, 0.04]}, r"ttfts\[1\] is nan, not a number"),
             ({"median_ttft_ms": 26.0}, "contradicts itself: median_ttft_ms is 26, its requests have 25"),
             ({"median_e2el_ms": 3.5}, "contradicts itself"),
             ({"num_prompts": 5}, "of another run: num_prompts is 5, expected 4"),

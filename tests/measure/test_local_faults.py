@@ -64,6 +64,8 @@ def test_server_that_misbehaves_is_the_changes_fault(
         ("missing_keys", "_ms"),
         ("garbage_json", "not JSON"),
         ("half_written", "not JSON"),
+        ("odd_types", "errors is 1.5, not a list"),
+        ("pipe", "cannot be read: it is no file"),
     ],
 )
 def test_client_that_lies_or_fails_is_no_measurement(tmp_path: Path, fault: str, said: str) -> None:

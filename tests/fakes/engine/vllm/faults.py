@@ -16,7 +16,7 @@ half_metrics
 """
 CLIENT = """
 client_exit1 nothing_completed nan missing_keys zero_template some_failed short_outputs hang garbage_json
-half_written no_file
+half_written no_file odd_types pipe
 """
 KNOWN = frozenset(f"{SERVER} {CLIENT}".split())
 

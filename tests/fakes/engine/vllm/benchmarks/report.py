@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import statistics
 import sys
 import time
@@ -138,6 +139,11 @@ def write(options, outputs, duration, peak):
         text = "<html>502 Bad Gateway</html>"
     if wanted("half_written"):
         text = text[: len(text) // 2]
+    if wanted("odd_types"):
+        text = json.dumps({**result, "errors": 1.5, "duration": 10**400})
     name = options.result_filename or f"{options.backend}-{result['date']}.json"
+    if wanted("pipe"):
+        os.mkfifo(Path(options.result_dir or ".", name))
+        return 0
     Path(options.result_dir or ".", name).write_text(text, encoding="utf-8")
     return 0

@@ -1,0 +1,60 @@
+"""JSON of other programs and of users, within limits."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+DEEPEST = 100
+"""Levels of nesting that a document may have."""
+
+_LONGEST_INTEGER = 18
+"""Digits of a whole number that is kept exactly."""
+
+_LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape that may be half of a pair; such a half has no UTF-8."""
+
+
+def parse_json(text: str | bytes) -> object:
+    """The value of a JSON text.
+
+    A whole number beyond 18 digits becomes a float, an infinite one beyond 308: Python's would be exact and
+    no float. Half of a surrogate pair becomes ``?``.
+
+    Raises:
+        ValueError: no JSON, or nested deeper than ``DEEPEST`` levels.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8-sig")
+    try:
+        value = json.loads(text, parse_int=_integer)
+        if _LONE_SURROGATE.search(text):
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    except RecursionError:
+        raise _too_deep() from None
+    if text.count("[") + text.count("{") > DEEPEST:
+        _check_depth(value)
+    return value
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
+
+
+def _check_depth(value: object) -> None:
+    level: list[Any] = [value]
+    for _ in range(DEEPEST + 1):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"is nested deeper than {DEEPEST} levels")

@@ -1,0 +1,1 @@
+"""Bent inputs for every border of perfbisect: cells, reports, results, dashboards, journals."""
