@@ -8,14 +8,24 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, takewhile
 from typing import Literal
 
+from perfbisect.cells.reported_environment import (
+    NO_VARIABLES,
+    ReportedEnvironment,
+    is_workload,
+    read_assignments,
+    read_prefix,
+    unread_variables,
+)
 from perfbisect.common.arguments import parse_options
 from perfbisect.common.digests import canonical
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, DeployYaml, cell_difference
+from perfbisect.serving.families import FAMILIES
+from perfbisect.system import environ
 
 _MARKUP = re.compile(r"^[ \t]*(?:(?:>|[*+-]|\d+[.)])[ \t]+)*`*[ \t]*(?:\$[ \t]+)?", re.MULTILINE)
 """What Markdown and a shell put before a line: quotation, list, code, prompt."""
@@ -30,7 +40,7 @@ _OPEN_VALUE = re.compile(r"""'\s*(?:[{\[][^']*)?$|"\s*(?:[{\[].*)?$""")
 """A quoted value that later lines end, such as JSON; not the apostrophe of a sentence."""
 _MOST_LINES = 40
 """Lines of a command with such a value."""
-_CALL = re.compile(r"\bserve\b|benchmark_serving\.py|\bapi_server\b|vllm-openai")
+_CALL = re.compile(r"^export\s|\bserve\b|benchmark_serving\.py|\bapi_server\b|vllm-openai")
 _PROGRAM = re.compile(r"(?:\S*/)?vllm(?:-omni)?|\S*\bcli\.main")
 _SCRIPT = re.compile(r"(?:\S*/)?benchmark_serving\.py")
 _LLM = re.compile(r"\bLLM\(")
@@ -42,12 +52,15 @@ _END = re.compile(r"#|\d*>")
 """Comment or redirection, which ends a command's arguments."""
 
 
-Verb = Literal["bench", "script", "server"]
-"""``vllm bench serve``, ``benchmark_serving.py`` before it, or a server."""
+Verb = Literal["bench", "script", "server", "export"]
+"""``vllm bench serve``, ``benchmark_serving.py`` before it, a server, or the shell's ``export``."""
+
+_Command = tuple[Verb, list[str], list[str]]
+"""Verb, the words before the program, its arguments."""
 
 
-def _find_commands(text: str) -> Iterator[tuple[Verb, list[str]] | ValueError]:
-    """Verb and arguments of each command in a text, or why it cannot be read; other lines are passed over.
+def _find_commands(text: str) -> Iterator[_Command | ValueError]:
+    """Each command in a text, or why it cannot be read; other lines are passed over.
 
     Variables that the text assigns on lines of their own are replaced.
     """
@@ -84,8 +97,10 @@ def _split_words(line: str) -> list[str]:
     return list(lexer)
 
 
-def _split_command(words: Sequence[str]) -> tuple[Verb, list[str]] | None:
-    """Verb and arguments of a command; None of other programs and comments."""
+def _split_command(words: Sequence[str]) -> _Command | None:
+    """The parts of a command; None of other programs and comments."""
+    if words[:1] == ["export"]:
+        return "export", [], list(words[1:])
     for index, word in enumerate(words):
         before = words[index - 1] if index else ""
         verb: Verb | None = None
@@ -98,7 +113,8 @@ def _split_command(words: Sequence[str]) -> tuple[Verb, list[str]] | None:
         elif _API_SERVER.fullmatch(word):
             verb = "server"
         if verb:
-            return verb, list(takewhile(lambda argument: not _END.match(argument), words[index + 1 :]))
+            arguments = takewhile(lambda argument: not _END.match(argument), words[index + 1 :])
+            return verb, list(words[:index]), list(arguments)
     return None
 
 
@@ -159,7 +175,8 @@ class ReportedWorkload:
     ``fields``: fields of a cell; ``missing``: parts of :data:`WORKLOAD_PARTS` that it lacks; ``test``: name
     of the nightly test without ``test_``; ``time``: start of the run (``20260412-190115``, without zone);
     ``arguments``: of data set and client without a field; ``closed``: no other argument is set;
-    ``serve_args``: all options of the server, None if unknown.
+    ``serve_args``, ``env``: all options and environment variables of the server, None if unknown; ``unread``:
+    what is set for the server and cannot be compared; ``engine``: package of the server, empty if unknown.
     """
 
     fields: Mapping[str, object]
@@ -169,6 +186,9 @@ class ReportedWorkload:
     arguments: Mapping[str, object] = field(default_factory=dict)
     closed: bool = False
     serve_args: Mapping[str, object] | None = None
+    env: Mapping[str, str] | None = None
+    unread: tuple[str, ...] = ()
+    engine: Literal["", "vllm", "vllm_omni"] = ""
 
 
 def parse_report(text: str) -> ReportedWorkload:
@@ -222,15 +242,20 @@ def parse_command(text: str) -> ReportedWorkload:
     """
     client: tuple[dict[str, object], dict[str, object]] | None = None
     server: tuple[dict[str, object], dict[str, object]] | None = None
+    exported = served = NO_VARIABLES
+    engine: Literal["", "vllm", "vllm_omni"] = ""
     unreadable: list[ValueError] = []
     for command in _find_commands(text):
         try:
             if isinstance(command, ValueError):
                 raise command
-            verb, words = command
-            if verb == "server":
-                server = server or _server_fields(words)
-            else:
+            verb, before, words = command
+            if verb == "export":
+                exported |= _exported(words, text)
+            elif verb == "server" and server is None:
+                server, served = _server_fields(words), exported | read_prefix(before)
+                engine = "vllm_omni" if "--omni" in words else "vllm"
+            elif verb != "server":
                 client = client or _client_fields(words, _DEFAULTS if verb == "bench" else _SCRIPT_DEFAULTS)
         except ValueError as error:
             unreadable.append(error)
@@ -252,8 +277,23 @@ def parse_command(text: str) -> ReportedWorkload:
     missing += ["deploy YAML"] if serve_args is None else []
     missing += WORKLOAD_PARTS[WORKLOAD_PARTS.index("dataset") :] if client is None else ()
     return ReportedWorkload(
-        known, tuple(missing), arguments=arguments, closed=client is not None, serve_args=serve_args
+        known,
+        tuple(missing),
+        arguments=arguments,
+        closed=client is not None,
+        serve_args=serve_args,
+        env=served.values if engine else None,
+        unread=(*served.unread, *unread_variables(text, served.values)),
+        engine=engine,
     )
+
+
+def _exported(words: Sequence[str], text: str) -> ReportedEnvironment:
+    """What ``export`` sets, but variables of the script itself, which it uses as ``$NAME``."""
+    found = read_assignments(words)
+    own = {name for use in _VARIABLE.finditer(text) for name in use.groups() if name}
+    own = {name for name in own if not any(unread_variables(f"{name}=1", ()))}
+    return replace(found, values={name: text for name, text in found.values.items() if name not in own})
 
 
 def _client_fields(
@@ -355,11 +395,17 @@ class Match:
 
 
 def nearest_cells(report: ReportedWorkload, cells: Iterable[Cell]) -> tuple[Match, ...]:
-    """The cells by number of differences, then those of the report's test, then by name."""
+    """The cells of the report's engine, endpoint and model first, then by number of differences, then those
+    of the report's test, then by name."""
     found = [Match(cell, differing(report, cell)) for cell in cells]
-    return tuple(
-        sorted(found, key=lambda m: (len(m.differing), not _is_of_test(report, m.cell), m.cell.name))
-    )
+
+    def distance(match: Match) -> tuple[object, ...]:
+        fields = {row[0] for row in match.differing}
+        engine = FAMILIES[match.cell.family].module.partition(".")[0]
+        kind = (report.engine not in ("", engine), "endpoint" in fields, "model" in fields)
+        return *kind, len(match.differing), not _is_of_test(report, match.cell), match.cell.name
+
+    return tuple(sorted(found, key=distance))
 
 
 def fields_apart(cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -376,6 +422,8 @@ def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
     options = {name.replace("_", "-"): value for name, value in sampling.items()}
     client = {name: value for name, value in cell.client.args.items() if not _REPORTING.match(name)}
     own = {**cell.dataset_args, **client, **options}
+    if _is_silent_on_temperature(report, cell):
+        own.pop("temperature", None)
     names = {*report.arguments, *(own if report.closed else ())}
     rows += [(name, report.arguments.get(name, "-"), own.get(name, "-")) for name in sorted(names)]
     if (serve := report.serve_args) is not None:
@@ -385,9 +433,29 @@ def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
             for name in sorted(names)
         ]
     rows = [row for row in rows if canonical(row[1]) != canonical(row[2])]
+    rows += _differing_variables(report.env, cell.env) if report.env is not None else ()
     if report.test and not _is_of_test(report, cell):
         rows.insert(0, ("test", report.test, cell.name))
     return tuple(rows)
+
+
+def _is_silent_on_temperature(report: ReportedWorkload, cell: Cell) -> bool:
+    """Whether the cell asks for 0 and the report is silent: vLLM's client sent 0 by default until v0.15."""
+    return report.closed and cell.sampling.temperature == 0 and "temperature" not in report.arguments
+
+
+def unsaid(report: ReportedWorkload, cells: Iterable[Cell]) -> tuple[str, ...]:
+    """What of these cells the report does not determine."""
+    silent = any(_is_silent_on_temperature(report, cell) for cell in cells)
+    return (*report.missing, *(["temperature"] if silent else []))
+
+
+def _differing_variables(reported: Mapping[str, str], own: Mapping[str, str]) -> Iterator[Difference]:
+    own = {name: value for name, value in own.items() if is_workload(name)}
+    for name in sorted({*reported, *own}):
+        if reported.get(name) != own.get(name):
+            there, here = (environ.redacted(side).get(name, "-") for side in (reported, own))
+            yield f"env.{name}", there, here
 
 
 def _is_of_test(report: ReportedWorkload, cell: Cell) -> bool:

@@ -23,7 +23,7 @@ from perfbisect.cells.importers.base import (
 )
 from perfbisect.cells.lint import Checkout, LintFinding, lint
 from perfbisect.cells.loading import CellFile, ReadAt, known_cells, list_cells, load_cell, load_cells
-from perfbisect.cells.match import fields_apart, nearest_cells, parse_report
+from perfbisect.cells.match import fields_apart, nearest_cells, parse_report, unsaid
 from perfbisect.changes.git import Repository
 from perfbisect.commands.output import CommandResult
 from perfbisect.common.digests import canonical_json
@@ -180,13 +180,15 @@ class CellMatchDocument(Document):
 class CellsMatchDocument(Document):
     """``perfbisect cells match``: the nearest cells.
 
-    ``missing``: properties of a cell that the text does not state. ``apart``: fields that would distinguish
-    the cells that agree. ``warnings``: unreadable cell files, which are left out.
+    ``missing``: properties of a cell that the text does not state. ``unread``: what it sets for the server
+    and cannot be compared; no cell is ``exact`` then. ``apart``: fields that would distinguish the cells that
+    agree. ``warnings``: unreadable cell files, which are left out.
     """
 
-    schema_: Literal["perfbisect.cells-match/1"] = Field(default="perfbisect.cells-match/1", alias="schema")
+    schema_: Literal["perfbisect.cells-match/2"] = Field(default="perfbisect.cells-match/2", alias="schema")
     exact: bool
     missing: tuple[str, ...]
+    unread: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     cells: tuple[CellMatchDocument, ...]
@@ -204,8 +206,9 @@ def match_cells(text: str, among: Sequence[Path]) -> CommandResult:
     matches = nearest_cells(reported, [*known, *others])
     exact = [match for match in matches if match.exact]
     document = CellsMatchDocument(
-        exact=bool(exact),
-        missing=reported.missing,
+        exact=bool(exact) and not reported.unread,
+        missing=unsaid(reported, (match.cell for match in exact)),
+        unread=reported.unread,
         apart=fields_apart([match.cell for match in exact]),
         warnings=warnings,
         cells=tuple(
@@ -220,7 +223,7 @@ def match_cells(text: str, among: Sequence[Path]) -> CommandResult:
             for match in exact or matches[:_NEAREST_SHOWN]
         ),
     )
-    return CommandResult(document, _match_lines(document), EXIT_OK if exact else EXIT_INCONCLUSIVE)
+    return CommandResult(document, _match_lines(document), EXIT_OK if document.exact else EXIT_INCONCLUSIVE)
 
 
 def _shown(value: object) -> str:
@@ -231,13 +234,16 @@ def _match_lines(document: CellsMatchDocument) -> list[str]:
     lines = []
     for cell in document.cells:
         count = len(cell.differences)
-        lines.append(f"{cell.cell}: {f'differs in {count}' if count else 'agrees with all that is said'}")
+        agrees = "agrees with all that was read" if document.unread else "agrees with all that is said"
+        lines.append(f"{cell.cell}: {f'differs in {count}' if count else agrees}")
         lines += [
             f"  {row.field}: {line(row.left)} there, {line(row.right)} here" for row in cell.differences
         ]
     if document.exact and len(document.cells) > 1:
         lines.append(f"{len(document.cells)} cells agree: what is said does not tell them apart")
         lines.append(f"these would: {', '.join(document.apart)}")
+    if document.unread:
+        lines.append(f"set for the server, not compared: {', '.join(map(line, document.unread))}")
     if document.missing:
         unique = "; no other known cell agrees" if document.exact and len(document.cells) == 1 else ""
         lines.append(f"not said: {', '.join(document.missing)}{unique}")

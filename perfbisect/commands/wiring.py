@@ -55,7 +55,13 @@ def require_workload(cell: Cell, report: str | None) -> None:
     """Require that a cell agrees with a reported workload (text or ``@FILE``)."""
     if report is None:
         return
-    found = differing(parse_report(report_text(report)), cell)
+    reported = parse_report(report_text(report))
+    found = differing(reported, cell)
+    if reported.unread and not found:
+        raise UsageError(
+            f"the report sets what cannot be compared with cell {cell.name}: {', '.join(reported.unread)}",
+            next_step="write them before the command (X=1 vllm serve ...); or leave --expect-workload out",
+        )
     if found:
         differences = "; ".join(f"{field}: {left} there, {right} here" for field, left, right in found)
         raise UsageError(

@@ -389,3 +389,31 @@ def test_the_servers_command_is_compared_too() -> None:
     own = cell.model_copy(update={"deploy_yaml": DeployYaml(text="stages: []")})
     (unlike,) = nearest_cells(parse_report(serve + COMMAND), [own])
     assert unlike.differing == (("deploy_yaml", "vllm_omni/deploy/high.yaml", "a text of the cell's own"),)
+
+
+def test_the_engine_and_the_endpoint_come_before_the_count_of_differences() -> None:
+    """An image cell has few options, so that it differs from any report of text in few fields."""
+    image = FIRST.model_copy(
+        update={
+            "name": "image",
+            "family": "diffusion",
+            "endpoint": "/v1/images/generations",
+            "dataset_args": {},
+        }
+    )
+    text = FIRST.model_copy(
+        update={
+            "name": "text",
+            "family": "text",
+            "model": "org/other",
+            "serve_args": {"max-model-len": 512, "enforce-eager": True, "max-num-seqs": 8},
+        }
+    )
+    for report in (
+        "vllm serve org/third\n",
+        f"vllm serve org/third\n{COMMAND}",
+        COMMAND.replace("model ", "third "),
+    ):
+        assert nearest_cells(parse_report(report), [image, text])[0].cell.name == "text"
+    own = image.model_copy(update={"name": "own", "family": "text", "model": "org/third"})
+    assert nearest_cells(parse_report("vllm serve org/third\n"), [text, own])[0].cell.name == "own"

@@ -22,13 +22,15 @@ def main():
         sys.stdout.buffer.write(done.stdout)
         return done.returncode
     found = json.loads(done.stdout)
-    word = "agrees with all that is said" if found["exact"] else "differs"
     for cell in found["cells"]:
-        print(f"{cell['cell']}: {word}", flush=True)
+        agrees = "agrees with all that is said" if found["exact"] else "agrees with all that was read"
+        print(f"{cell['cell']}: {'differs' if cell['differences'] else agrees}", flush=True)
         for row in cell["differences"]:
             print(f"  {row['field']}: {row['left']} in the report, {row['right']} in the cell", flush=True)
         if found["exact"]:
             subprocess.run(["perfbisect", "cells", "show", cell["cell"]], check=True)
+    if found["unread"]:
+        print("set for the server, not compared: " + ", ".join(found["unread"]))
     if found["missing"]:
         print("not said: " + ", ".join(found["missing"]))
     return 0 if found["exact"] and len(found["cells"]) == 1 else 4
