@@ -22,6 +22,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from perfbisect.redaction import without_secrets
+
 FaultCode = Literal[
     "load_exceeded",
     "oom_killed",
@@ -71,7 +73,7 @@ class PerfbisectError(Exception):
     """A failure shown to the user.
 
     ``message``: what failed and why; ``where``: a log or ``file:line``; ``next_step``: the next command.
-    Decisions use only ``code`` and ``output`` (text of another program).
+    Decisions use only ``code`` and ``output`` (text of another program). None of the texts holds a secret.
     """
 
     exit_code = EXIT_OURS
@@ -85,12 +87,12 @@ class PerfbisectError(Exception):
         code: FaultCode | None = None,
         output: str = "",
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = without_secrets(message)
+        super().__init__(self.message)
         self.where = None if where is None else str(where)
-        self.next_step = next_step
+        self.next_step = None if next_step is None else without_secrets(next_step)
         self.code = code
-        self.output = output
+        self.output = without_secrets(output)
 
     @property
     def next(self) -> str:

@@ -24,8 +24,8 @@ from perfbisect.common.arguments import parse_options
 from perfbisect.common.digests import canonical
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, DeployYaml, cell_difference
+from perfbisect.redaction import redacted
 from perfbisect.serving.families import FAMILIES
-from perfbisect.system import environ
 
 _MARKUP = re.compile(r"^[ \t]*(?:(?:>|[*+-]|\d+[.)])[ \t]+)*`*[ \t]*(?:\$[ \t]+)?", re.MULTILINE)
 """What Markdown and a shell put before a line: quotation, list, code, prompt."""
@@ -454,7 +454,7 @@ def _differing_variables(reported: Mapping[str, str], own: Mapping[str, str]) ->
     own = {name: value for name, value in own.items() if is_workload(name)}
     for name in sorted({*reported, *own}):
         if reported.get(name) != own.get(name):
-            there, here = (environ.redacted(side).get(name, "-") for side in (reported, own))
+            there, here = (redacted(side).get(name, "-") for side in (reported, own))
             yield f"env.{name}", there, here
 
 

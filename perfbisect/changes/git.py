@@ -16,6 +16,7 @@ from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, RevisionError, ServerError
 from perfbisect.model.change import Change
 from perfbisect.system import processes
+from perfbisect.system.logs import excerpt
 
 _FORMAT = "--format=%H%x00%P%x00%ct%x00%an%x00%s"
 _FIELDS = 5
@@ -303,7 +304,7 @@ class Repository:
 def error_text(done: subprocess.CompletedProcess[bytes]) -> str:
     lines = done.stderr.decode(errors="replace").split("\n")
     text = " ".join(line.strip() for line in lines if line.strip() and not line.startswith("hint:"))
-    return without_credentials(text) or f"exit code {done.returncode}"
+    return excerpt(without_credentials(text), 1000) or f"exit code {done.returncode}"
 
 
 def without_credentials(text: str) -> str:
@@ -338,4 +339,6 @@ def fetch_remote(repository: Repository, remote: str, log: Path, timeout_s: floa
         raise MachineError(f"{command} took more than {timeout_s:.0f} s", where=log, next_step=command)
     if done.code:
         output = " ".join(line.strip() for line in lines if line.strip())
-        raise MachineError(f"{command} failed: {without_credentials(output)}", where=log, next_step=command)
+        raise MachineError(
+            f"{command} failed: {excerpt(without_credentials(output), 1000)}", where=log, next_step=command
+        )

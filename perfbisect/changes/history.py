@@ -14,6 +14,7 @@ from perfbisect.changes.pins import DOCKERFILE, parse_pins
 from perfbisect.errors import MachineError, RevisionError, UsageError
 from perfbisect.model.change import Change, History
 from perfbisect.model.commit_details import ChangedFile, Commit
+from perfbisect.system.logs import excerpt
 from perfbisect.system.processes import capture
 
 
@@ -240,7 +241,7 @@ def list_releases(package: str) -> tuple[str, ...]:
     found = _LISTED.search(done.stdout)
     if done.returncode == 0 and found:
         return tuple(sorted((v.strip() for v in found["versions"].split(",")), key=Version))
-    problem = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+    problem = excerpt((done.stderr.strip().splitlines() or ["nothing"])[-1])
     if "No matching distribution" in done.stderr:
         raise RevisionError(f"the registry has no package {package!r}: {problem}", next_step=next_step)
     raise MachineError(f"the registry could not be asked for {package!r}: {problem}", next_step=next_step)

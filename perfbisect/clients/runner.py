@@ -84,7 +84,7 @@ class Runner:
         if message is not None and message.get("ready") and is_timed:
             self.imported = message
         else:
-            failed = "" if message is None else logs.neutral(str(message.get("failed")))
+            failed = "" if message is None else logs.excerpt(str(message.get("failed")))
             self.plain = failed or f"not imported after {limit:.0f} s"
             self.end()
         self._waited = time.monotonic() - began
@@ -143,7 +143,7 @@ class Runner:
             self._channel.close()  # ends the host
         if host is not None:
             processes.stop(host, 0.0)
-            if host.log.exists() and not logs.text_of(host.log, 1):
+            if host.log.exists() and not host.log.stat().st_size:
                 host.log.unlink()
 
     def facts(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class Runner:
             raise self._gone(self.host, when) from None
         message = self._receive(deadline, processes.never, when) or {}
         if "pid" not in message:
-            reason = message.get("refused", "")
+            reason = logs.excerpt(str(message.get("refused", "")))
             raise MachineError(
                 f"the client's host did not start a run: {reason or 'no answer'}",
                 where=self.host.log,
@@ -206,7 +206,7 @@ class Runner:
         except ValueError:
             message = None
         if not isinstance(message, dict):
-            text = logs.neutral(line.decode("utf-8", "replace"), 120)
+            text = logs.excerpt(line.decode("utf-8", "replace"), 120)
             raise ClientError(f"the client's host sent no message {when}: {text}", where=self.host.log)
         return message
 
@@ -229,5 +229,5 @@ def _number(message: Mapping[str, Any], name: str) -> float:
     """:raises ClientError: the host says no such number."""
     value = message.get(name)
     if not is_number(value):
-        raise ClientError(f"the client's host says no {name}: {logs.neutral(str(message), 120)}")
+        raise ClientError(f"the client's host says no {name}: {logs.excerpt(str(message), 120)}")
     return float(value)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfbisect.errors import BuildError, MachineError, ServerError
+from perfbisect.redaction import without_secrets
 from perfbisect.system import environ, processes
-from perfbisect.system.logs import neutral
+from perfbisect.system.logs import excerpt
 
 _ANY_DAY = "2999-12-31"
 _REGISTRY_PREFIXES = ("UV_", "NETRC", "KEYRING", "CC", "CXX")
@@ -63,7 +64,7 @@ class Output:
 
     @property
     def last_line(self) -> str:
-        return neutral(self.lines[-1]) if self.lines else "no output"
+        return excerpt(self.lines[-1]) if self.lines else "no output"
 
     @property
     def ending(self) -> str:
@@ -96,12 +97,11 @@ class BuildRun:
         except ServerError as error:
             raise BuildError(error.message, where=self.log, code=error.code, output=error.output) from error
         finally:
-            hidden = environ.secret_values(os.environ)
-            text = environ.without_secrets(raw.read_text(errors="replace"), hidden)
+            text = without_secrets(raw.read_text(errors="replace"))
             command = " ".join("SCRIPT" if "\n" in word else word for word in argv)
             with contextlib.suppress(OSError):
                 raw.unlink()
-            self.note(f"$ {environ.without_secrets(command, hidden)}\n{text}")
+            self.note(f"$ {without_secrets(command)}\n{text}")
         return Output(done.code, text, done.timed_out, done.seconds)
 
     def note(self, text: str) -> None:

@@ -19,7 +19,7 @@ from perfbisect.environments.build import BuildRun, Output, interpreter_environm
 from perfbisect.environments.cache import CheckedEnvironment, variables
 from perfbisect.environments.packages import EnginePackage
 from perfbisect.errors import BuildError, FaultCode, MachineError
-from perfbisect.system.logs import neutral
+from perfbisect.system.logs import excerpt
 
 _LIMIT_S = 900.0
 
@@ -146,7 +146,7 @@ def import_engine(
     if output.timed_out:
         raise BuildError(f"{problem} took more than {limit:.0f} s", where=build.log)
     if "error" in found:
-        reason = neutral(found["error"])
+        reason = excerpt(found["error"])
         code: FaultCode | None = None
         if found["kind"] == "MemoryError" or found["errno"] == errno.ENOMEM:
             code = "out_of_memory"

@@ -21,7 +21,7 @@ from typing import Any
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.wheel_index import State
 from perfbisect.errors import MachineError
-from perfbisect.system.logs import neutral
+from perfbisect.system.logs import excerpt
 from perfbisect.system.processes import capture
 
 _AT_ONCE = 16
@@ -65,17 +65,18 @@ def _checked(*argv: str) -> subprocess.CompletedProcess[str]:
     """Like ``run_tool``; MachineError if it fails."""
     done = run_tool(*argv)
     if done.returncode:
-        raise MachineError(f"{' '.join(argv[:2])}: {_problem(done)}", code="container_failed")
+        raise MachineError(f"{' '.join(argv[:2])}: {problem_of(done)}", code="container_failed")
     return done
 
 
-def _problem(done: subprocess.CompletedProcess[str]) -> str:
+def problem_of(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a container tool failed."""
     lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    return neutral(lines[-1]) if lines else f"{done.args[0]} ended with exit code {done.returncode}"
+    return excerpt(lines[-1]) if lines else f"{done.args[0]} ended with exit code {done.returncode}"
 
 
 def _failed(done: subprocess.CompletedProcess[str]) -> ImageLookup:
-    return ImageLookup("hole" if _ABSENT.search(done.stderr) else "silent", problem=_problem(done))
+    return ImageLookup("hole" if _ABSENT.search(done.stderr) else "silent", problem=problem_of(done))
 
 
 @dataclass
@@ -182,7 +183,7 @@ class DaemonStore(ImageStore):
         try:
             return json.loads(done.stdout)
         except ValueError:
-            return ImageLookup("silent", problem=_problem(done))
+            return ImageLookup("silent", problem=problem_of(done))
 
     def fetch(self, build: BuildRun, reference: str, digest: str, folder: Path) -> str:
         """Pull what is not there; a tag that moved since it was looked up is refused."""

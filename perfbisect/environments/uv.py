@@ -28,7 +28,7 @@ from perfbisect.environments.packages import EnginePackage, torch_backend_of
 from perfbisect.errors import BuildError, MachineError, UsageError
 from perfbisect.system import processes
 from perfbisect.system.http import open_session, send_request
-from perfbisect.system.logs import neutral
+from perfbisect.system.logs import excerpt
 
 _REGISTRY = re.compile(
     r"error sending request|dns error|connect error|connection (refused|reset|closed)|timed out|certificate"
@@ -229,7 +229,7 @@ def _uv(
     argv = (str(find_uv()), *arguments)
     output = build.run(argv, env={**_environment(), **(variables or {})}, cwd=cwd, timeout=timeout)
     if output.code != 0 or output.timed_out:
-        raise _failure(output, action, build.log)
+        raise failure_of(output, action, build.log)
     return output
 
 
@@ -284,7 +284,8 @@ def _undated_packages(text: str) -> list[str]:
     return sorted(undated & set(map(canonicalize_name, _FILTERED.findall(text))))
 
 
-def _failure(output: Output, action: str, log: Path) -> BuildError | MachineError | UsageError:
+def failure_of(output: Output, action: str, log: Path) -> BuildError | MachineError | UsageError:
+    """The error behind uv's output."""
     problem = f"cannot {action}"
     if output.code != 0 and _NO_MEMORY.search(output.text):
         next_step = "set MAX_JOBS lower"
@@ -305,7 +306,7 @@ def _failure(output: Output, action: str, log: Path) -> BuildError | MachineErro
             next_step="--exclude-newer none (--constraints pins versions), or an index with upload dates",
         )
     errors = [line for line in output.lines if line.startswith(("error", "cause", "×", "╰", "├"))]
-    reason = neutral(" ".join((errors or output.lines[-1:])[:3])) or output.ending
+    reason = excerpt(" ".join((errors or output.lines[-1:])[:3])) or output.ending
     if _REGISTRY.search(output.text) and not _UNSOLVED.search(output.text):
         return MachineError(
             f"{problem}: the package registry cannot be reached: {reason}",

@@ -27,6 +27,7 @@ from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.plans import MeasurementConfig, PlanPart
 from perfbisect.model.change import Change
+from perfbisect.system.logs import excerpt_lines
 
 REQUEST = "request.json"
 LOG = "build.log"
@@ -152,8 +153,8 @@ class BuildMachines:
         try:
             built = BuildDocument.model_validate_json(answer.output)
         except ValidationError:
-            said = answer.errors or answer.text or "no output"
-            raise MachineError(f"perfbisect cannot build on {host.name}: {said}", where=run.log) from None
+            message = f"perfbisect cannot build on {host.name}: {answer.said}"
+            raise MachineError(message, where=run.log) from None
         _require_same(built, key, host, run.log)
         for each in reversed(built.environments):  # what it stands on comes first
             self._cache.receive(each, partial(_copy, host, self._cache, each), _COPY_S)
@@ -259,7 +260,7 @@ def _copy(host: FleetHost, cache: EnvironmentCache, key: str, into: Path) -> Non
             into=unpacking.stdin,
             timeout=_COPY_S,
         )
-        errors = unpacking.communicate()[1].decode(errors="replace").strip()
+        errors = excerpt_lines(unpacking.communicate()[1].decode(errors="replace"))
     if answer.code or unpacking.returncode:
         raise MachineError(
             f"environment {key} cannot be copied from {host.name}: {answer.errors or errors}",

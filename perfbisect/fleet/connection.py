@@ -20,6 +20,7 @@ import psutil
 
 from perfbisect.errors import MachineError
 from perfbisect.fleet.base import UnreachableError
+from perfbisect.system.logs import excerpt_lines
 
 TIMEOUT_S = 60.0
 
@@ -29,7 +30,7 @@ _SOCKETS = "pb-ssh-"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command printed. ``errors``: the end of its standard error."""
+    """What a command printed. ``errors``: an excerpt of its standard error."""
 
     code: int
     output: bytes
@@ -38,6 +39,11 @@ class Answer:
     @property
     def text(self) -> str:
         return self.output.decode("utf-8", "replace").strip()
+
+    @property
+    def said(self) -> str:
+        """An excerpt of what it printed, for an error."""
+        return self.errors or excerpt_lines(self.text) or "no output"
 
     def checked(self, what: str, where: str = "") -> Answer:
         """Itself. :raises MachineError: the command failed, so ``what`` cannot be done."""
@@ -106,7 +112,7 @@ class LocalConnection(Connection):
             raise UnreachableError(f"{self.address} does not answer: {why}") from None
         except OSError as error:
             raise MachineError(f"{command[0]} cannot be run: {error.strerror or error}") from error
-        errors = done.stderr.decode("utf-8", "replace").strip()[-2000:]
+        errors = excerpt_lines(done.stderr.decode("utf-8", "replace"))
         if self.silence is not None and done.returncode == self.silence:
             raise UnreachableError(f"{self.address} does not answer: {errors or 'ssh failed'}")
         return Answer(done.returncode, done.stdout or b"", errors)

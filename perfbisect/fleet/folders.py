@@ -32,6 +32,7 @@ from perfbisect.fleet.base import BundleState, Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, BundleDocument, MachineDocument
 from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.phases import PhaseRecord, read_phase
+from perfbisect.system.logs import excerpt_lines
 
 RUN = "run"
 """The agent's own folder in that of a bundle."""
@@ -155,7 +156,7 @@ class FolderFleet:
             answer = host.ask(self._absolute(host).agent(*words, *profile))
             document = MachineDocument.model_validate_json(answer.output)
         except ValidationError:
-            problem = f"perfbisect does not answer there: {answer.errors or answer.text or 'no output'}"
+            problem = f"perfbisect does not answer there: {answer.said}"
         except MachineError as error:
             problem = error.message
         else:
@@ -260,9 +261,9 @@ class FolderFleet:
 def error_in(output: str) -> str:
     """The message in what an agent printed before it failed; other output as it is."""
     try:
-        return str(json.loads(output)["error"])
+        return excerpt_lines(str(json.loads(output)["error"]))
     except (ValueError, KeyError, TypeError):
-        return output or "the agent ended without output"
+        return excerpt_lines(output) or "the agent ended without output"
 
 
 def with_bases(folder: Path) -> list[Path]:

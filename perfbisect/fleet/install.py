@@ -27,6 +27,7 @@ from perfbisect.environments.uv import find_uv
 from perfbisect.errors import MachineError
 from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.documents import Document
+from perfbisect.system.logs import excerpt_lines
 
 _INSTALL_S = 1800.0
 
@@ -83,7 +84,7 @@ def own_wheel(folder: Path) -> Path:
         )
         if done.returncode == 0:
             return next(folder.glob("perfbisect-*.whl"))
-    raise MachineError(f"no wheel of perfbisect can be made: {done.stderr.strip()[-500:]}", where=source)
+    raise MachineError(f"no wheel of perfbisect can be made: {excerpt_lines(done.stderr, 500)}", where=source)
 
 
 def _source(installed: Distribution) -> Path | None:

@@ -27,6 +27,7 @@ from typing import IO, Any
 from perfbisect.fleet.base import UnreachableError
 from perfbisect.fleet.connection import TIMEOUT_S, Answer, Connection
 from perfbisect.fleet.hosts import FOLDER, FleetHost
+from perfbisect.system.logs import excerpt, excerpt_lines
 
 _CONNECTED_S = 90.0
 _MARGIN_S = 120.0
@@ -90,7 +91,7 @@ class RayCluster:
             UnreachableError: the node or the cluster does not answer, or the command not in time.
         """
         code, output, errors = self._ask(("run", node, list(argv), timeout), given, timeout)
-        return Answer(code, output, errors.decode("utf-8", "replace").strip()[-2000:])
+        return Answer(code, output, excerpt_lines(errors.decode("utf-8", "replace")))
 
     def _ask(self, request: tuple[Any, ...], given: IO[bytes], timeout: float) -> list[Any]:
         answer: list[Any]
@@ -107,7 +108,7 @@ class RayCluster:
             except (OSError, EOFError):
                 raise self._silence(self._last_words()) from None
         if kind == "silent":
-            raise self._silence(answer[0])
+            raise self._silence(excerpt(answer[0]))
         return answer
 
     def _silence(self, why: str) -> UnreachableError:
@@ -152,7 +153,7 @@ class RayCluster:
         assert self._folder is not None
         with suppress(OSError):
             lines = (self._folder / "log").read_text("utf-8", "replace").strip().splitlines()
-            return lines[-1][-500:] if lines else ""
+            return excerpt(lines[-1], 500) if lines else ""
         return ""
 
 

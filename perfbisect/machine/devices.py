@@ -14,6 +14,7 @@ from pathlib import Path
 
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.system import environ
+from perfbisect.system.logs import excerpt
 from perfbisect.system.processes import StopRequested, capture, never, process
 
 _TIMEOUT_S = 20.0
@@ -108,7 +109,7 @@ def run_command(argv: Sequence[str], timeout_s: float) -> tuple[str, str]:
     """Run a command that lists devices: its output, and why it failed, empty if it did not."""
     done = capture(argv, timeout_s, {**environ.allowed(os.environ), "LC_ALL": "C"})
     if done.returncode != 0:
-        problem = " ".join((done.stdout + " " + done.stderr).split())
+        problem = excerpt(" ".join((done.stdout + " " + done.stderr).split()), 1000)
         return "", problem or f"{Path(argv[0]).name} ended with exit code {done.returncode}"
     return done.stdout, ""
 

@@ -376,6 +376,6 @@ def _read(descriptor: int) -> LeaseHolder | None:
         data = json.loads(os.pread(descriptor, 4096, 0))
     if not isinstance(data, dict):
         return None
-    fields = {key: logs.neutral(str(data.get(key, "")), 80) for key in ("job", "user", "since", "slot")}
+    fields = {key: logs.excerpt(str(data.get(key, "")), 80) for key in ("job", "user", "since", "slot")}
     pid = data.get("pid")
     return LeaseHolder(**fields, pid=pid if isinstance(pid, int) else 0)

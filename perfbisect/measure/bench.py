@@ -224,7 +224,7 @@ class BenchRuns:
             except OSError as error:
                 message = f"{result.name} cannot be read: {error.strerror or error}"
             except ValueError as error:
-                message = f"{result.name} is not JSON: {logs.neutral(str(error), 120)}"
+                message = f"{result.name} is not JSON: {logs.excerpt(str(error), 120)}"
         if isinstance(document, dict):
             return document
         raise self._client_failed(ClientError(message, where=log, code=code, output=output), log)
@@ -332,7 +332,7 @@ def check_image(
         pixels = json.dumps([pixel.model_dump() for pixel in reference.pixels])
         distance = _distance(record, image, reference.image or pixels, env, stop_requested)
     except (ServerError, MachineError, OSError, ValueError) as error:
-        reason = logs.neutral(str(error), 400)
+        reason = logs.excerpt(str(error), 400)
         record.facts["reference"] = {"image": reference.described, "why_not": reason}
         sink("warning", {"text": f"the image was not compared with its reference: {reason}"})
         return

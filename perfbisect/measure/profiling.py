@@ -176,7 +176,7 @@ class ProfileCapture:
                     part()
                 except (PerfbisectError, NoAnswerError, OSError) as error:
                     if not isinstance(error, Interrupted):
-                        self._problems.append(logs.neutral(str(error), 300))
+                        self._problems.append(logs.excerpt(str(error), 300))
         finally:
             self.finished.set()
 

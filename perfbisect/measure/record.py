@@ -21,8 +21,9 @@ from perfbisect.measure import faults
 from perfbisect.measure.attempt import plain
 from perfbisect.measure.executor import AttemptRequest, Turn
 from perfbisect.model.attempt import Attempt, Failure, Phase, Provenance, RunResult
+from perfbisect.redaction import redacted, redacted_argv
 from perfbisect.serving.eras import era_of
-from perfbisect.system import clock, environ, logs, ports
+from perfbisect.system import clock, logs, ports
 from perfbisect.system.files import scratch_folder
 from perfbisect.system.processes import OwnedProcess
 
@@ -57,7 +58,7 @@ class ClientVersion:
 
 def command_facts(argv: tuple[str, ...], env: Mapping[str, str]) -> dict[str, Any]:
     """A command and its environment without secrets."""
-    return {"argv": environ.redacted_argv(argv), "env": environ.redacted(env)}
+    return {"argv": redacted_argv(argv), "env": redacted(env)}
 
 
 @dataclass

@@ -27,6 +27,7 @@ from perfbisect.nightly.config import DashboardRules, NightlyFile, WebhookRules
 from perfbisect.nightly.model import Night, NightBisection
 from perfbisect.nightly.night import NightlyContext, NightTask, OpenNight, StepResult
 from perfbisect.nightly.report import night_report, night_verdict
+from perfbisect.redaction import REDACTED, without_secrets
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 from perfbisect.series.detect import SeriesAnalysis
@@ -34,10 +35,9 @@ from perfbisect.series.export import export_files, series_for_export
 from perfbisect.series.nightly_report import build_nightly_report, nightly_report
 from perfbisect.series.publish import publish
 from perfbisect.series.store import SeriesStore
-from perfbisect.system.environ import REDACTED, without_secrets
 from perfbisect.system.files import write_atomic
 from perfbisect.system.http import RetryPolicy, failure_reason, is_safe_for_token, open_session
-from perfbisect.system.logs import neutral
+from perfbisect.system.logs import excerpt
 
 SCHEMA = "perfbisect.nightly-message/1"
 
@@ -321,5 +321,5 @@ def _post(
                 content = next(response.iter_content(_MAX_RESPONSE_BYTES), b"")
     except (requests.RequestException, OSError, ValueError) as error:
         return 0, failure_reason(error, timeouts_s[1])
-    text = neutral(" ".join(target.redact(content.decode("utf-8", "replace")).split()), 200)
+    text = excerpt(" ".join(target.redact(content.decode("utf-8", "replace")).split()), 200)
     return status, f"status {status}" + (f": {text}" if text else "")

@@ -268,7 +268,7 @@ def _binary_problem(answer: Reply, request: ProbeRequest) -> str:
     if kind.startswith("text/event-stream"):
         return f"the first answer is a stream of events, not {request.content_type}..."
     if not kind.startswith(request.content_type):
-        return f"the first answer is {logs.neutral(kind, 60) or 'nothing'}, not {request.content_type}..."
+        return f"the first answer is {logs.excerpt(kind, 60) or 'nothing'}, not {request.content_type}..."
     if len(answer.content) < request.at_least:
         return f"the first answer has {len(answer.content)} bytes, at least {request.at_least} were expected"
     return ""

@@ -39,6 +39,7 @@ from perfbisect.measure.profiling import find_py_spy, sampling_problem
 from perfbisect.model.attempt import is_same_class
 from perfbisect.model.change import Change
 from perfbisect.system import clock, ports, processes
+from perfbisect.system.logs import excerpt
 
 State = Literal["good", "warning", "bad"]
 
@@ -343,7 +344,7 @@ def check_command(path: Path) -> Finding:
     """The version a command prints."""
     command = [str(path), "--version"]
     output = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-    return Finding("good", output.stdout.strip())
+    return Finding("good", excerpt(output.stdout.strip()))
 
 
 def check_disk(name: str, folder: Path) -> Finding:

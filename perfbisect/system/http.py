@@ -22,8 +22,8 @@ from urllib3.exceptions import InvalidHeader, MaxRetryError
 from urllib3.util.retry import Retry
 
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.system.environ import without_secrets
-from perfbisect.system.logs import neutral
+from perfbisect.redaction import without_secrets
+from perfbisect.system.logs import excerpt
 from perfbisect.system.processes import start_thread
 
 if TYPE_CHECKING:
@@ -193,8 +193,8 @@ class Reply:
 
     def __str__(self) -> str:
         if self.content_type.startswith(("audio/", "image/", "video/", "application/octet-stream")):
-            return f"{self.status} {neutral(self.content_type, 60)}, {len(self.content)} bytes"
-        return f"{self.status} {neutral(' '.join(self.text.split()), 200) or '(empty)'}"
+            return f"{self.status} {excerpt(self.content_type, 60)}, {len(self.content)} bytes"
+        return f"{self.status} {excerpt(' '.join(self.text.split()), 200) or '(empty)'}"
 
 
 def send_request(session: requests.Session, method: str, url: str, most: int, **options: Any) -> Reply:
@@ -328,7 +328,7 @@ def ask_server(
             cause = _innermost(error)
             if isinstance(cause, TimeoutError):
                 raise NoAnswerError(f"no answer within {timeout_s:.0f} s") from error
-            reason = neutral(f"{type(cause).__name__}: {cause}", 160)
+            reason = excerpt(f"{type(cause).__name__}: {cause}", 160)
             raise NoAnswerError(reason, reason) from error
 
 

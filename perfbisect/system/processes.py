@@ -21,7 +21,7 @@ from pathlib import Path
 
 from perfbisect.errors import FaultCode, Interrupted, MachineError, ServerError
 from perfbisect.system.files import scratch_folder
-from perfbisect.system.logs import neutral
+from perfbisect.system.logs import excerpt
 
 TOKEN_VARIABLE = "PERFBISECT_TOKEN"
 """Environment variable that marks every process of one owner."""
@@ -62,7 +62,7 @@ class Process:
         return self.pid, self.created
 
     def __str__(self) -> str:
-        return f"{neutral(self.name)} (pid {self.pid})"
+        return f"{excerpt(self.name)} (pid {self.pid})"
 
 
 def process(pid: int) -> Process | None:

@@ -8,7 +8,7 @@ from perfbisect.system import logs
 
 
 def test_colours_are_dropped_and_other_escapes_shown() -> None:
-    assert logs.neutral("\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b[2J\r\x9b1m") == (
+    assert logs.excerpt("\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b[2J\r\x9b1m") == (
         "red \\x1b]0;title\\x07\\x1b[2J\\r\\x9b1m"
     )
 

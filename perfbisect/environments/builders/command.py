@@ -19,7 +19,7 @@ from perfbisect.environments.source_tree import sync_tree
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
-from perfbisect.system import environ
+from perfbisect.redaction import redacted
 
 PLACEHOLDERS = ("sha", "env", "python", "repo", "tree")
 """Names that a template may contain in braces."""
@@ -70,7 +70,7 @@ class CommandBuilder(CommitBuilder):
         if not os.access(interpreter, os.X_OK):
             message = f"{change.short}: the command ended well but left no interpreter at {interpreter}"
             raise BuildError(message, where=build.log)
-        variables = environ.redacted(self.variables)
+        variables = redacted(self.variables)
         return {"command": self.template, "variables": variables, **self.limits.facts()}
 
     def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:

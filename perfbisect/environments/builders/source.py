@@ -29,7 +29,7 @@ from perfbisect.environments.source_tree import SyncResult, build_requirements, 
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
-from perfbisect.system import environ
+from perfbisect.redaction import redacted
 from perfbisect.system.files import replace_file
 from perfbisect.system.processes import capture
 
@@ -282,7 +282,7 @@ class SourceBuilder(CommitBuilder):
         uv.create_venv(build, staging, requirements, self.package, python=self.python)
         shutil.rmtree(wheel.parent)
         return {
-            "variables": environ.redacted(variables),
+            "variables": redacted(variables),
             "ccache": self._ccache or "",
             "compilers": list(self._compilers),
             **facts,
@@ -301,7 +301,7 @@ class SourceBuilder(CommitBuilder):
 
     def notes(self) -> tuple[str, ...]:
         notes = [f"ccache {self._ccache} keeps compiled files" if self._ccache else "there is no ccache"]
-        variables = environ.redacted(relevant_variables(self.variables))
+        variables = redacted(relevant_variables(self.variables))
         if variables:
             notes.append("built with " + " ".join(f"{name}={value}" for name, value in variables.items()))
         first, incremental = self._median_minutes()

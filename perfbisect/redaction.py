@@ -1,0 +1,63 @@
+"""Secrets in text: the values of this process's variables, and what has the format of a secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote
+
+REDACTED = "(redacted)"
+
+_SECRET = re.compile(r"TOKEN|SECRET|KEY|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+_SECRET_HOLDER = re.compile(
+    r"TOKEN(?!IZ)|SECRET|PASSW|API_?KEY|(?:^|_)KEY$|CREDENTIAL|AUTH(?!OR(?!IZ))|COOKIE", re.IGNORECASE
+)
+"""Narrower: values are replaced in whole texts, and neither ``UV_KEYRING_PROVIDER=subprocess`` nor
+``GIT_AUTHOR_NAME`` holds a secret."""
+_SHORTEST_SECRET = 6
+_SECRET_VALUE = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|AKIA|eyJ)[A-Za-z0-9_\-.]{8,}")
+_IN_HEADER = re.compile(
+    r"(\bauthorization\b['\"]?\s*[:=]\s*['\"]?(?:bearer|basic|token)\s+)[^\s'\",;]+", re.IGNORECASE
+)
+_IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
+_SWITCH = re.compile(
+    r"(--(?:[a-z0-9-]*-)?(?:token|secret|password|api-key))(=|\x00)([^\x00]+)", re.IGNORECASE
+)
+
+
+def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Values of variables named like secrets, and passwords in URLs, except very short ones."""
+    named = [value for name, value in environment.items() if _SECRET_HOLDER.search(name)]
+    passwords = [found[1] for value in environment.values() for found in _PASSWORD.finditer(value)]
+    return tuple(value for value in (*named, *passwords) if len(value) >= _SHORTEST_SECRET)
+
+
+def without_secrets(text: str, more: Iterable[str] = ()) -> str:
+    """Replace the secrets of this process's environment and ``more``, access tokens, and users in URLs."""
+    known = {form for secret in (*secret_values(os.environ), *more) for form in _forms(secret)}
+    for form in sorted(filter(None, known), key=len, reverse=True):  # one may be part of another
+        text = text.replace(form, REDACTED)
+    text = _IN_HEADER.sub(rf"\1{REDACTED}", _SECRET_VALUE.sub(REDACTED, text))
+    return _IN_URL.sub(REDACTED, text)
+
+
+def _forms(secret: str) -> tuple[str, ...]:
+    """A secret as it is, in JSON, in a Python literal and in a URL."""
+    return secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], quote(secret, safe="")
+
+
+def redacted(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables with secrets replaced, which are recognised by name or format."""
+    return {
+        name: REDACTED if _SECRET.search(name) and value else without_secrets(value)
+        for name, value in sorted(environment.items())
+    }
+
+
+def redacted_argv(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """A command with secrets replaced, such as the value of ``--api-key``."""
+    joined = _SWITCH.sub(lambda found: found[1] + found[2] + REDACTED, "\x00".join(argv))
+    return tuple(without_secrets(word) for word in joined.split("\x00"))
