@@ -9,8 +9,10 @@ of a fleet measures its cells every night: a change that only it shows is none o
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -311,8 +313,9 @@ class SeriesIndex:
         traits: Callable[[str], frozenset[str]],
         features: Callable[[str, str, str], frozenset[str]] = lambda *_: frozenset(),
     ) -> None:
-        self._traits, self._features = traits, features
+        self._traits, self._features = cache(traits), cache(features)
         self._by_cell: dict[str, dict[str, CellSeries]] = {}
+        self._moves: dict[tuple[str, _Window], list[tuple[CellSeries, float, float]]] = {}
         for item in series:
             self._by_cell.setdefault(item.cell, {})[item.metric] = item
 
@@ -344,22 +347,19 @@ class SeriesIndex:
         own = like.points[-1].workload
         for metrics in self._by_cell.values() if own.model and own.dataset else ():
             series = next(iter(metrics.values()))
-            load, tokens = series.points[-1].workload, [c.get("input_tokens") for c in series.covariates]
+            load = series.points[-1].workload
             for hint in series.hints if (load.model, load.dataset) == (own.model, own.dataset) else ():
-                before, after = tokens[hint.index - 1], tokens[hint.index]
+                before, after = (
+                    series.points[at].covariates.get("input_tokens") for at in (hint.index - 1, hint.index)
+                )
                 if hint.kind == "workload" and series.nights[hint.index] in nights and before and after:
                     yield series.nights[hint.index], series.cell, hint.what, abs(math.log(after / before))
 
     def measured_cells(self, change: SeriesChange) -> tuple[MeasuredCell, ...]:
         """Every cell measured on both sides of a change, by the same metric, else by its headline."""
         cells = []
-        for metrics in self._by_cell.values():
-            names = (change.series.metric, *HEADLINES)
-            series = next((metrics[name] for name in names if name in metrics), None)
-            moved = shift(series, change)
-            if series is None or moved is None:
-                continue
-            load, (size, noise) = series.points[-1].workload, moved
+        for series, size, noise in self._moved(change.series.metric, _window(change)):
+            load, metrics = series.points[-1].workload, self._by_cell[series.cell]
             low = load.concurrency == 1 or (load.concurrency is None and load.rate <= _LOW_RATE)
             newest = (item.points[-1].workload.model for item in metrics.values())
             model = next(filter(None, newest), "")
@@ -378,19 +378,42 @@ class SeriesIndex:
             )
         return tuple(cells)
 
+    def _moved(self, metric: str, window: _Window) -> list[tuple[CellSeries, float, float]]:
+        """The series of every cell that was measured around a window, with its shift and noise.
+
+        Changes of one night often have the same window, and each asks for all cells.
+        """
+        if (metric, window) not in self._moves:
+            moves = self._moves[metric, window] = []
+            for metrics in self._by_cell.values():
+                names = (name for name in (metric, *HEADLINES) if name in metrics)
+                series = metrics.get(next(names, ""))
+                if series is not None and (moved := _shift_in(series, window)) is not None:
+                    moves.append((series, *moved))
+        return self._moves[metric, window]
+
+
+_Window = tuple[int, int, int, int]
+"""The first and the last night before a change, and the first and the last that show it."""
+
+
+def _window(change: SeriesChange) -> _Window:
+    nights, before, after = change.series.nights, change.before, change.after
+    return nights[before[0]], nights[before[-1]], nights[after[0]], nights[after[-1]]
+
 
 def shift(series: CellSeries | None, change: SeriesChange) -> tuple[float, float] | None:
     """By how much a series moved between the nights before a change and those that show it, and its noise.
 
     A log, above 0 worse. None where it was not measured on both sides, or is another series since.
     """
-    if series is None:
-        return None
-    own = change.series
-    first, last = own.nights[change.after[0]], own.nights[change.after[-1]]
-    left, edge = own.nights[change.before[0]], own.nights[change.before[-1]]
-    after = [i for i, night in enumerate(series.nights) if first <= night <= last]
-    before = [i for i, night in enumerate(series.nights) if left <= night <= edge][-_NOISE_NIGHTS:]
+    return None if series is None else _shift_in(series, _window(change))
+
+
+def _shift_in(series: CellSeries, window: _Window) -> tuple[float, float] | None:
+    nights, (left, edge, first, last) = series.nights, window
+    after = range(bisect_left(nights, first), bisect_right(nights, last))
+    before = range(bisect_left(nights, left), bisect_right(nights, edge))[-_NOISE_NIGHTS:]
     if not after or len(before) < _FEWEST_NIGHTS:
         return None
     if any(before[0] < boundary.index <= after[-1] for boundary in series.boundaries):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal
 
 from perfbisect.common.quantities import moment
@@ -24,7 +25,7 @@ RejectionKind = Literal[
 """Why a result is no point; docs/track.md explains each."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Workload:
     """What a result and the name of its file say of the workload; not all of what makes a cell.
 
@@ -57,7 +58,7 @@ class Workload:
         return (f"{stem}@{'-'.join(parts)}" if parts else stem) + ("-text" if self.only_text else "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Build:
     """One night's work of a pipeline, or what stands for it.
 
@@ -119,7 +120,7 @@ class RejectedResult:
     night: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Point:
     """One cell's result in one build.
 
@@ -177,15 +178,21 @@ class Point:
     def metrics(self) -> Iterator[tuple[MetricRef, float]]:
         """The values of metrics that the table knows, by name."""
         for name, value in sorted(self.values.items()):
-            try:
-                yield parse_metric(name), value
-            except UsageError:
-                continue
+            if (ref := _known_metric(name)) is not None:
+                yield ref, value
 
     def rejected(self, kind: RejectionKind, reason: str) -> RejectedResult:
         """The same result as one that is no point."""
         night = self.night or self.began[:10]
         return RejectedResult(self.build, kind, reason, self.raw, self.record, self.cell, night)
+
+
+@lru_cache(maxsize=4096)
+def _known_metric(name: str) -> MetricRef | None:
+    try:
+        return parse_metric(name)
+    except UsageError:
+        return None
 
 
 ALONE = "alone"

@@ -141,24 +141,51 @@ def build_series(
             if _is_usable(value, ref.metric) and ref.statistic != "std" and wanted in ("", str(ref)):
                 columns.setdefault(ref, {})[index] = value
     series = []
+    # Most metrics of a cell are reported by the same points.
+    tracks: dict[tuple[int, ...], _Track] = {}
     for ref, column in columns.items():
-        kept = [ordered[index] for index in column]
+        places = tuple(column)
+        if places not in tracks:
+            tracks[places] = _track(tuple(ordered[index] for index in places), eras)
+        track = tracks[places]
         series.append(
             CellSeries(
-                cell=cell or kept[0].cell,
+                cell=cell or track.points[0].cell,
                 metric=str(ref),
                 part=part_of(ref.statistic),
                 row=ref.metric,
                 values=tuple(column.values()),
-                nights=tuple(day_number(point.night) for point in kept),
-                points=tuple(kept),
-                boundaries=tuple(_boundaries(kept, ref.metric.name, eras)),
-                hints=tuple(sorted(_hints(kept, eras), key=lambda hint: (hint.index, hint.kind))),
+                nights=track.nights,
+                points=track.points,
+                boundaries=track.boundaries(ref.metric.name),
+                hints=track.hints,
                 lacking=max(column) - min(column) + 1 - len(column),
             )
         )
     rank = {"typical": 0, "mean": 1, "tail": 2}
     return tuple(sorted(series, key=lambda item: (rank[item.part], item.metric)))
+
+
+@dataclass(frozen=True)
+class _Track:
+    """What the series of the same points share; ``marks``: with the era of the instrument behind it."""
+
+    points: tuple[Point, ...]
+    nights: tuple[int, ...]
+    marks: tuple[tuple[Discontinuity, Era | None], ...]
+    hints: tuple[Discontinuity, ...]
+
+    def boundaries(self, metric: str) -> tuple[Discontinuity, ...]:
+        return tuple(mark for mark, era in self.marks if era is None or era.touched(metric))
+
+
+def _track(points: tuple[Point, ...], eras: Callable[[Point], Sequence[Era]]) -> _Track:
+    return _Track(
+        points,
+        tuple(day_number(point.night) for point in points),
+        tuple(_marks(points, eras)),
+        tuple(sorted(_hints(points, eras), key=lambda hint: (hint.index, hint.kind))),
+    )
 
 
 def nightly(series: CellSeries) -> CellSeries:
@@ -207,21 +234,21 @@ def _is_usable(value: float, metric: Metric) -> bool:
     return math.isfinite(value) and (value > 0 or (metric.absolute and value == 0))
 
 
-def _boundaries(
-    points: Sequence[Point], metric: str, eras: Callable[[Point], Sequence[Era]]
-) -> Iterator[Discontinuity]:
+def _marks(
+    points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]
+) -> Iterator[tuple[Discontinuity, Era | None]]:
     for index, (before, after) in enumerate(pairwise(points), start=1):
         a, b = before.workload, after.workload
         if a.digest and b.digest and a.digest != b.digest:
-            yield Discontinuity(index, "digest", f"the cell's digest is {b.digest[:12]}, was {a.digest[:12]}")
+            what = f"the cell's digest is {b.digest[:12]}, was {a.digest[:12]}"
+            yield Discontinuity(index, "digest", what), None
         if a.model and b.model and a.model != b.model:
-            yield Discontinuity(index, "model", f"the model is {b.model}, was {a.model}")
+            yield Discontinuity(index, "model", f"the model is {b.model}, was {a.model}"), None
         left, right = before.covariates.get("server"), after.covariates.get("server")
         if left and right and left != right:
-            yield Discontinuity(index, "server", "the server's arguments are others")
+            yield Discontinuity(index, "server", "the server's arguments are others"), None
         for era in _new_eras(before, after, eras):
-            if era.touched(metric):
-                yield Discontinuity(index, "instrument", f"{era.what} ({era.change})")
+            yield Discontinuity(index, "instrument", f"{era.what} ({era.change})"), era
 
 
 def _new_eras(before: Point, after: Point, eras: Callable[[Point], Sequence[Era]]) -> list[Era]:

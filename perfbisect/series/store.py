@@ -13,7 +13,10 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from sys import intern
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -259,10 +262,7 @@ class SeriesStore:
 
     def points(self, cells: Sequence[str] = (), *, since: str = "") -> tuple[Point, ...]:
         """The points of these cells (none named: of all), by cell and time; from the night ``since`` on."""
-        points = [
-            Point(build, Workload(**fields.pop("workload")), **fields)
-            for build, fields in self._results(True, cells, since)
-        ]
+        points = (_point(build, fields) for build, fields in self._results(True, cells, since))
         return tuple(sorted(points, key=lambda point: point.order))
 
     def rejections(self, cells: Sequence[str] = (), *, since: str = "") -> tuple[RejectedResult, ...]:
@@ -276,11 +276,14 @@ class SeriesStore:
         builds = {number: _build(text) for number, text in self._db.execute("SELECT id, build FROM builds")}
         among = f" AND cell IN ({', '.join('?' * len(cells))})" if cells else ""
         rows = self._db.execute(
-            f"SELECT build, result FROM results WHERE is_point = ? AND night >= ?{among}",
+            f"SELECT cell, build, result FROM results WHERE is_point = ? AND night >= ?{among} ORDER BY cell",
             (is_point, since, *cells),
         )
-        for number, text in rows:
-            yield builds[number], json.loads(text)
+        for _, group in groupby(rows, key=itemgetter(0)):
+            numbers, texts = zip(*((number, text) for _, number, text in group), strict=True)
+            # Parsed together, the results of a cell share the names of their fields.
+            for number, fields in zip(numbers, json.loads(f"[{','.join(texts)}]"), strict=True):
+                yield builds[number], fields
 
     def builds(self) -> tuple[Build, ...]:
         """Every build, in the order in which they were first stored."""
@@ -367,6 +370,17 @@ def _alert_record(state: State, why: str, by_rule: int, text: str) -> AlertRecor
     return replace(
         record, alert=replace(record.alert, state=state, why=why, new=False), by_rule=bool(by_rule)
     )
+
+
+def _point(build: Build, fields: dict[str, Any]) -> Point:
+    """A point of its stored fields; texts that many points have are shared, which is most of their size."""
+    workload = Workload(**_with_shared_texts(fields.pop("workload")))
+    covariates = _with_shared_texts(fields.pop("covariates"))
+    return Point(build, workload, covariates=covariates, **_with_shared_texts(fields))
+
+
+def _with_shared_texts(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: intern(value) if type(value) is str else value for name, value in fields.items()}
 
 
 def _build(text: str) -> Build:
