@@ -22,9 +22,10 @@ from perfbisect.clients.base import (
     reporting_options,
     token_values,
 )
-from perfbisect.errors import ClientError
+from perfbisect.errors import ClientError, UsageError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
+from perfbisect.serving.families.text import CHAT, COMPLETIONS
 
 _MAD_TO_SIGMA = 1.4826
 """Standard deviation of a normal distribution over its MAD."""
@@ -38,6 +39,12 @@ _LENGTHS = (
 )
 _REPORTED = ("ttft", "tpot", "itl", "e2el")
 """Percentile metrics of the client that the metric table has."""
+
+_BACKENDS: Mapping[str, str] = {
+    **dict.fromkeys(("openai", "vllm", "lmdeploy", "scalellm", "sglang"), COMPLETIONS),
+    **dict.fromkeys(("openai-chat", "vllm-chat"), CHAT),
+}
+"""The backends whose requests stream text, and their endpoints."""
 
 _IMPORTED = (
     *(f"vllm.entrypoints.cli.benchmark.{name}" for name in ("main", "serve", "latency", "throughput")),
@@ -57,6 +64,15 @@ class VllmBench(Client):
     sources: tuple[str, ...] = ("benchmarks", "entrypoints/cli/benchmark")
 
     def options(self, cell: Cell) -> dict[str, object]:
+        """See :class:`Client`. :raises UsageError: the backend is unknown or does not fit the endpoint."""
+        endpoint = _BACKENDS.get(cell.backend)
+        if endpoint != cell.endpoint:
+            problem = (
+                f"uses {endpoint}, but the cell's endpoint is {cell.endpoint}"
+                if endpoint
+                else (f"is none that streams text: {', '.join(_BACKENDS)}")
+            )
+            raise UsageError(f"cell {cell.name}: backend {cell.backend} {problem}", field="backend")
         return {
             "extra-body": dict(cell.extra_body) or None,
             "ready-check-timeout-sec": 30,

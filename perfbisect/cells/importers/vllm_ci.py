@@ -29,6 +29,7 @@ from perfbisect.cells.importers.base import (
 )
 from perfbisect.model.cell import parallel_devices
 from perfbisect.serving.families import FAMILIES
+from perfbisect.serving.families.text import COMPLETIONS, ENDPOINTS
 
 _LISTS = ("qps_list", "max_concurrency_list")
 _MAPPINGS = ("server_environment_variables", "server_parameters", "client_parameters")
@@ -40,7 +41,6 @@ OFFLINE_KEYS = ("test_name", "environment_variables", "parameters")
 _NIGHTLY_COMMON = ("model", "tp", "dataset_name", "dataset_path", "num_prompts", "port", "reuse_server")
 _NIGHTLY_MAPPINGS = ("common_parameters", "vllm_server_parameters", "vllm_client_parameters")
 
-_ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 _ADDRESS = ("host", "port", "base-url")
 """Options that an attempt sets itself."""
 
@@ -72,8 +72,8 @@ def read_tests(source: SpecificationFile, document: Mapping[str, Any], *, at: st
                 {**above, **_options(source, place, test, key)}
                 for key, above in zip(_MAPPINGS, inherited, strict=True)
             )
-            endpoint = client.get("endpoint", _ENDPOINTS[0])
-            if endpoint not in _ENDPOINTS:
+            endpoint = client.get("endpoint", COMPLETIONS)
+            if endpoint not in ENDPOINTS:
                 found.skip(place, f"no family here asks at {endpoint} ({name})")
                 continue
             lists = {key: defaults.get(key) if test.get(key) is None else test[key] for key in _LISTS}

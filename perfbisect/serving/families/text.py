@@ -8,6 +8,13 @@ from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell
 from perfbisect.serving.families import Engine, Family, ProbeRequest, hub_revision
 
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+ENDPOINTS = (COMPLETIONS, CHAT)
+"""What text is asked at; pooling (embeddings, rerank, score) and transcription return no output tokens."""
+
+_POOLING_TASKS = frozenset({"embed", "embedding", "classify", "score", "reward", "rerank"})
+"""Values of ``--task`` of vLLM until ``--runner pooling``."""
+
 
 class TextFamily(Family):
     """``vllm serve`` with the engine's sampling defaults, not the hub's, and a fixed seed.
@@ -28,7 +35,12 @@ class TextFamily(Family):
     environment: Mapping[str, str] = {"VLLM_SERVER_DEV_MODE": "1", "PYTHONFAULTHANDLER": "1"}
 
     def options(self, cell: Cell, engine: Engine) -> dict[str, object]:  # noqa: ARG002
-        """:raises UsageError: a deploy YAML or stage overrides."""
+        """:raises UsageError: a deploy YAML, stage overrides, or a server that generates nothing."""
+        if cell.serve_args.get("runner") == "pooling" or cell.serve_args.get("task") in _POOLING_TASKS:
+            raise UsageError(
+                f"cell {cell.name}: no family here serves pooling models (embeddings, rerank, score, ...)",
+                field="serve_args",
+            )
         for field in ("deploy_yaml", "stage_overrides"):
             if getattr(cell, field):
                 raise UsageError(
@@ -37,7 +49,13 @@ class TextFamily(Family):
         pinned = cell.revision.tokenizer or (None if cell.tokenizer else cell.revision.model)
         return {"seed": cell.seed, "tokenizer": cell.tokenizer, "tokenizer-revision": hub_revision(pinned)}
 
-    def first_request(self, cell: Cell, model: str) -> ProbeRequest:  # noqa: ARG002
+    def first_request(self, cell: Cell, model: str) -> ProbeRequest:
+        if cell.endpoint not in ENDPOINTS:
+            raise UsageError(
+                f"cell {cell.name}: no family here asks at {cell.endpoint}; "
+                f"text asks at {' or '.join(ENDPOINTS)}",
+                field="endpoint",
+            )
         prompt: dict[str, object] = {
             "model": model,
             "prompt": "The first request of an attempt must be answered.",
