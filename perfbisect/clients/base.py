@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Any, TypeGuard
 
 from perfbisect.common.arguments import option_tokens
+from perfbisect.common.json_text import WRONG_SHAPE
 from perfbisect.common.text import line, nearest
 from perfbisect.errors import ClientError, PerfbisectError, UsageError
 from perfbisect.model.attempt import RunResult
@@ -178,7 +179,7 @@ class Client(ABC):
             run = self.parse(cell, document, index=index, seed=seed, expected=expected)
         except PerfbisectError:
             raise
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except WRONG_SHAPE as error:
             reason = line(f"{type(error).__name__}: {error}")
             raise ClientError(f"the result cannot be read ({reason})") from error
         for key, value in {**run.spread, **run.values}.items():

@@ -9,6 +9,9 @@ from typing import Any
 DEEPEST = 100
 """Levels of nesting that a document may have."""
 
+WRONG_SHAPE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What code raises that reads a document of another shape."""
+
 _LONGEST_INTEGER = 18
 """Digits of a whole number that is kept exactly."""
 
@@ -57,4 +60,4 @@ def _check_depth(value: object) -> None:
 
 
 def _too_deep() -> ValueError:
-    return ValueError(f"is nested deeper than {DEEPEST} levels")
+    return ValueError(f"nested deeper than {DEEPEST} levels")

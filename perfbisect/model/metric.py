@@ -172,6 +172,15 @@ def parse_metric(text: str) -> MetricRef:
     return MetricRef(name, statistic or ("median" if metric.per_request else ""))
 
 
+def is_metric(text: str) -> bool:
+    """Whether :func:`parse_metric` reads it."""
+    try:
+        parse_metric(text)
+    except UsageError:
+        return False
+    return True
+
+
 def check_metrics(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
     """Validator of metric names. :raises ValueError: one is unknown."""
     for text in (value,) if isinstance(value, str) else value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -14,6 +14,7 @@ from perfbisect.jobs.documents import Document
 from perfbisect.report.document import Command, Items, Paragraph, Report, Verdict, code
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult
 from perfbisect.series.sources import IngestOptions, ResultSource, SourceBuild, find_source, journals
+from perfbisect.series.sources.base import UnreadableFileError
 from perfbisect.series.sources.results import read_file, zone_of
 from perfbisect.series.store import FileState, SeriesStore
 
@@ -111,8 +112,15 @@ def _read_new(build: SourceBuild, versions: dict[str, str]) -> _NewFiles:
     for file in build.files:
         version = f"{file.version} {build.zone}"
         if versions.get(file.place) != version:
-            texts = file.read(), file.commands()
-            yield RawFile(file.name, file.place, *texts, build.zone, file.facts), version
+            text, commands = _stored_text(file.read), _stored_text(file.commands)
+            yield RawFile(file.name, file.place, text, commands, build.zone, file.facts), version
+
+
+def _stored_text(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except UnreadableFileError as error:
+        return error.text
 
 
 def _store_build(store: SeriesStore, build: SourceBuild, new_files: _NewFiles) -> Counter[FileState]:

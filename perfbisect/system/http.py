@@ -7,7 +7,6 @@ follow a redirect and never appear in a message.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import InvalidHeader, MaxRetryError
 from urllib3.util.retry import Retry
 
+from perfbisect.common.json_text import parse_json
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.redaction import without_secrets
 from perfbisect.system.logs import excerpt
@@ -187,8 +187,8 @@ class Reply:
     def json(self) -> Any:
         """The content as JSON, or None."""
         try:
-            return json.loads(self.text)
-        except (ValueError, RecursionError):
+            return parse_json(self.text)
+        except ValueError:
             return None
 
     def __str__(self) -> str:
@@ -281,8 +281,8 @@ class RestClient:
 
     def _document(self, reply: Reply, url: str) -> Any:
         try:
-            return json.loads(reply.content)
-        except (ValueError, RecursionError):
+            return parse_json(reply.content)
+        except ValueError:
             raise self._unexpected(url, "invalid JSON") from None
 
     def _gave_up(self, reason: str, where: str) -> MachineError:

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from perfbisect.common import json_text
+from perfbisect.common.text import line
 from perfbisect.errors import MachineError
 from perfbisect.series.points import Build
 
@@ -23,14 +25,28 @@ COMMANDS = ".commands"
 LARGEST = 64 * 1024 * 1024
 """Bytes of a result that is read; a larger file is none."""
 
+UNREADABLE = "perfbisect.unreadable/1"
+"""Schema of what is stored in place of a file that cannot be read."""
+
 _GZIP = b"\x1f\x8b"
+_LONGEST_NAME = 500
+
+
+class UnreadableFileError(ValueError):
+    """A file whose content is damaged, encrypted or too large; it is rejected, others are read."""
+
+    @property
+    def text(self) -> str:
+        """What is stored in its place."""
+        return json.dumps({"schema": UNREADABLE, "reason": str(self)})
 
 
 @dataclass(frozen=True)
 class SourceFile:
     """A file that was listed and not yet read; see :class:`RawFile`.
 
-    ``version`` changes with the content. ``read`` gives its text, ``commands`` those beside it.
+    ``version`` changes with the content. ``read`` gives its text, ``commands`` those beside it; both may
+    raise UnreadableFileError.
     """
 
     name: str
@@ -121,39 +137,61 @@ def local_file(path: Path, root: Path) -> SourceFile:
 
 def _name(path: Path) -> str:
     """A path as text; bytes that are no UTF-8 are escaped."""
-    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
+    return safe_name(os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace"))
+
+
+def safe_name(name: str) -> str:
+    """A name of a file without control characters, cut where it is longer than any."""
+    return line(name, _LONGEST_NAME)
 
 
 def read_text(path: Path) -> str:
-    """A file's text without byte order mark; bytes that are no UTF-8 are replaced."""
-    return decode(read_bytes(path, LARGEST))
+    """A file's text without byte order mark; bytes that are no UTF-8 are replaced.
+
+    Raises:
+        UnreadableFileError: its content is damaged or too large.
+        MachineError: it cannot be read.
+    """
+    return decode(read_bytes(path, LARGEST + 1))
 
 
 def read_json(path: Path) -> object:
-    """What a file holds; None where it is no JSON."""
-    return parse_json(read_text(path))
+    """What a file holds; None where it is no JSON. :raises MachineError: it cannot be read."""
+    try:
+        return parse_json(read_text(path))
+    except UnreadableFileError:
+        return None
 
 
 def parse_json(text: str) -> object:
     """None where it is none."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return json_text.parse_json(text)
+    except ValueError:
         return None
 
 
 def decode(content: bytes) -> str:
+    """:raises UnreadableFileError: it is larger than ``LARGEST``."""
+    if len(content) > LARGEST:
+        raise UnreadableFileError(f"is larger than {LARGEST >> 20} MB")
     return content.decode("utf-8-sig", "replace")
 
 
 def read_bytes(path: Path, size: int) -> bytes:
-    """The first bytes of a file, unpacked if it is gzip, as object stores serve it."""
+    """The first bytes of a file, unpacked if it is gzip, as object stores serve it.
+
+    Raises:
+        UnreadableFileError: damaged gzip.
+        MachineError: the file cannot be read.
+    """
     try:
         with path.open("rb") as stream:
             if stream.peek(2)[:2] != _GZIP:
                 return stream.read(size)
             with gzip.GzipFile(fileobj=stream) as unpacked:
                 return unpacked.read(size)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise MachineError(f"the file cannot be read: {reason}", where=path) from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UnreadableFileError(f"is damaged gzip: {error}") from error
+    except OSError as error:
+        raise MachineError(f"the file cannot be read: {error.strerror or error}", where=path) from error

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from perfbisect.common.json_text import WRONG_SHAPE
 from perfbisect.common.quantities import moment, stamp
+from perfbisect.common.text import line
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.points import Build
 from perfbisect.series.sources.base import IngestOptions, SourceBuild, SourceFile
@@ -27,6 +29,7 @@ _WEB = re.compile(r"^/(?P<org>[\w-]+)/(?P<pipe>[\w-]+)(?:/builds/(?P<build>\d+))
 _REST = re.compile(
     r"^(?P<base>.*/v2)/organizations/(?P<org>[\w-]+)/pipelines/(?P<pipe>[\w-]+)(?:/builds(?:/(?P<build>\d+))?)?/?$"
 )
+_BUILD_NUMBER = re.compile(r"[0-9]{1,15}")
 _NIGHTLY = re.compile(r"nightly", re.IGNORECASE)
 _TESTED = {"perf-eval": "VLLM_COMMIT"}
 """Pipelines that test another repository -> the variable of a build with the commit of that."""
@@ -82,29 +85,34 @@ class Buildkite:
                 next_step=f"export {TOKENS[0]}=..., of one that may read builds and artifacts",
             )
         rest = RestClient(pipeline.api, token, "Buildkite", say=options.say, wait=options.wait)
-        try:
-            for fields in _list_builds(rest, pipeline, options):
+        listed, unreadable = _list_builds(rest, pipeline, options), 0
+        for fields in listed:
+            try:
                 build = _build(pipeline, fields)
-                if build.key not in options.finished:
-                    yield _source_build(rest, pipeline, fields, build, options)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise MachineError(
-                f"Buildkite answered with what is no build ({type(error).__name__}: {error})",
-                where=pipeline.url,
-            ) from error
+                if build.key in options.finished:
+                    continue
+                found = _source_build(rest, pipeline, fields, build, options)
+            except WRONG_SHAPE as error:
+                reason = line(f"{type(error).__name__}: {error}")
+                options.say(f"Buildkite: build {_number(fields)} is left out, it cannot be read ({reason})")
+                unreadable += 1
+                continue
+            yield found
+        if listed and unreadable == len(listed):
+            raise MachineError("Buildkite answered with what is no build", where=pipeline.url)
 
 
 def _list_builds(
     rest: RestClient, pipeline: PipelineAddress, options: IngestOptions
 ) -> list[Mapping[str, Any]]:
     if pipeline.build:
-        return [rest.json(f"{pipeline.url}/builds/{pipeline.build}")]
+        return _check_builds([rest.json(f"{pipeline.url}/builds/{pipeline.build}")], pipeline, options)
     query: dict[str, str | int] = {"per_page": _PAGE}
     if options.branch:
         query["branch"] = options.branch
     if options.since:
         query["created_from"] = f"{options.since}T00:00:00Z"
-    builds = list(rest.pages(f"{pipeline.url}/builds", query))
+    builds = _check_builds(list(rest.pages(f"{pipeline.url}/builds", query)), pipeline, options)
     nightly = [
         fields
         for fields in builds
@@ -113,7 +121,25 @@ def _list_builds(
     if not nightly:
         branch, since = options.branch or "any branch", options.since or "the beginning"
         options.say(f"Buildkite: no nightly build among the {len(builds)} builds of {branch} since {since}")
-    return sorted(nightly, key=lambda fields: int(fields["number"]))
+    return sorted(nightly, key=_number)
+
+
+def _check_builds(
+    listed: list[Any], pipeline: PipelineAddress, options: IngestOptions
+) -> list[Mapping[str, Any]]:
+    """What has a number. :raises MachineError: nothing of the list has one."""
+    builds = [fields for fields in listed if isinstance(fields, Mapping) and _number(fields)]
+    if listed and not builds:
+        raise MachineError("Buildkite answered with what is no build", where=pipeline.url)
+    if len(builds) < len(listed):
+        options.say(f"Buildkite: {len(listed) - len(builds)} builds have no number and are left out")
+    return builds
+
+
+def _number(fields: Mapping[str, Any]) -> int:
+    """The number of a build; 0 without one."""
+    text = str(fields.get("number"))
+    return int(text) if _BUILD_NUMBER.fullmatch(text) else 0
 
 
 def _build(pipeline: PipelineAddress, fields: Mapping[str, Any]) -> Build:
@@ -123,7 +149,7 @@ def _build(pipeline: PipelineAddress, fields: Mapping[str, Any]) -> Build:
     return Build(
         source="buildkite",
         pipeline=f"{pipeline.organisation}/{pipeline.pipeline}",
-        name=str(fields["number"]),
+        name=str(_number(fields)),
         commit=commit if re.fullmatch(r"[0-9a-f]{40}", commit) else "",
         branch=str(fields.get("branch") or ""),
         fixed=stamp(moment(created)) if created else "",

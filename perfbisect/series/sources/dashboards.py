@@ -10,30 +10,38 @@ One file holds many builds, so each of its results is stored by itself. A docume
 from __future__ import annotations
 
 import json
+import lzma
 import math
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import partial
-from itertools import count
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
+from perfbisect.clients.base import is_number
 from perfbisect.common.digests import digest
+from perfbisect.common.json_text import WRONG_SHAPE, parse_json
 from perfbisect.common.quantities import stamp
-from perfbisect.errors import UsageError
+from perfbisect.common.text import line
+from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.points import Build, Workload
 from perfbisect.series.sources.base import (
     LARGEST,
     IngestOptions,
     SourceBuild,
     SourceFile,
+    UnreadableFileError,
     decode,
     json_files,
     read_bytes,
+    safe_name,
 )
 
 SCHEMA = "perfbisect.dashboard-result/1"
@@ -44,6 +52,7 @@ _MARKED_WITHIN = 64 * 1024
 """Bytes of a file in which its first result names its values."""
 
 _DAY = re.compile(r"20\d{2}-\d{2}-\d{2}")
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _COMMIT_TAG = re.compile(r"^nightly-([0-9a-f]{7,40})|(?:^|[-_.])([0-9a-f]{12,40})(?=$|[-_.])", re.IGNORECASE)
 _COMPARED = ("model", "device", "tp", "conc", "isl", "osl", "precision")
 _TOPOLOGY = ("tp", "pp", "dcp_size", "pcp_size", "ep", "dp_attention", "num_workers")
@@ -56,6 +65,22 @@ _IDENTITY = (
     *("disagg", *_ROLES, "kv_offloading", "offload_mode"),
 )
 """Keys of a row that tell one configuration of a model from another, in the order in which they are named."""
+
+_ARCHIVE = ".zip"
+_LARGEST_ARCHIVE = 1 << 30
+"""Unpacked bytes of an archive that are read."""
+_ARCHIVE_LIMIT = f"is beyond the first {_LARGEST_ARCHIVE >> 30} GB of its archive"
+_DAMAGED = (
+    zipfile.BadZipFile,
+    RuntimeError,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    OSError,
+    *WRONG_SHAPE,
+)
+"""What zipfile raises of an archive that is damaged, encrypted or packed in an unknown way."""
 
 _RENAMED = {"requests_per_second": "request_throughput", "tokens_per_second": "total_token_throughput"}
 
@@ -88,7 +113,14 @@ class DashboardResult:
         return json.dumps({"schema": SCHEMA, "began": self.began or day, **kept})
 
 
-def read_results(document: object) -> Iterator[DashboardResult | object]:
+@dataclass(frozen=True)
+class UnreadableRecord:
+    """A record of a known shape with values of another."""
+
+    reason: str
+
+
+def read_results(document: object) -> Iterator[DashboardResult | UnreadableRecord | object]:
     """The results of a document; records of no known shape as they are."""
     if isinstance(document, Mapping) and isinstance(document.get("rows"), list):
         document = document["rows"]
@@ -101,8 +133,19 @@ def read_results(document: object) -> Iterator[DashboardResult | object]:
             shared = {name: value for name, value in record.items() if name != "metric"}
             runs.setdefault(json.dumps(shared, sort_keys=True, default=str), []).append(record)
         else:
-            yield _read_row(record) if _is_row(record) else record
-    yield from map(_read_run, runs.values())
+            yield _guarded(_read_row, record) if _is_row(record) else record
+    for records in runs.values():
+        yield _guarded(_read_run, records)
+
+
+_Raw = TypeVar("_Raw")
+
+
+def _guarded(read: Callable[[_Raw], DashboardResult], raw: _Raw) -> DashboardResult | UnreadableRecord:
+    try:
+        return read(raw)
+    except WRONG_SHAPE as error:
+        return UnreadableRecord(line(f"cannot be read ({type(error).__name__}: {error})"))
 
 
 def commit_of_image(image: str) -> str:
@@ -251,7 +294,8 @@ def _versions(repository: str, record: Mapping[str, Any]) -> tuple[str, str]:
     }
     found[repository] = {"sha": record.get("head_sha")}
     torch = found.get("pytorch") or found.get("torch") or {}
-    return str(found.get("vllm", {}).get("sha") or ""), str(torch.get("version") or torch.get("sha") or "")
+    commit = str(found.get("vllm", {}).get("sha") or "")
+    return commit if _COMMIT.fullmatch(commit) else "", str(torch.get("version") or torch.get("sha") or "")
 
 
 def _word(name: str, value: object) -> str:
@@ -285,7 +329,7 @@ def _as_number(value: object) -> object:
 
 
 def _count(value: object) -> int | None:
-    return int(value) if isinstance(value, float) and value.is_integer() and value > 0 else None
+    return int(value) if is_number(value) and value > 0 and value == int(value) else None
 
 
 def _is_text(value: object) -> bool:
@@ -302,7 +346,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
     """A mapping, also one that is written as JSON text, as the database keeps it."""
     if isinstance(value, str) and value.startswith("{"):
         try:
-            value = json.loads(value)
+            value = parse_json(value)
         except ValueError:
             return {}
     return value if isinstance(value, Mapping) else {}
@@ -316,88 +360,143 @@ class Dashboard:
     is_remote = False
 
     def takes(self, place: str) -> bool:
-        """Whether a file in it has the values of a dashboard's result."""
-        return any(_is_marked(read) for _, read in _members(Path(place)))
+        """Whether a file in it has the values of a dashboard's result, or an archive cannot be read."""
+        is_archive = Path(place).suffix == _ARCHIVE
+        return any(_is_marked(read, otherwise=is_archive) for _, read in _members(Path(place)))
 
     def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
         """The results of each build; what cannot be read is of a build without a day."""
-        builds: dict[str, tuple[Build, dict[str, SourceFile]]] = {}
+        builds: dict[str, tuple[Build, _Files]] = {}
         others = 0
         for name, read in _members(Path(place)):
-            if not _is_marked(read):
+            if not _is_marked(read, otherwise=True):
                 others += 1
                 continue
             path = place if name == Path(place).name else f"{place}/{name}"
             day = "".join(_DAY.findall(path)[-1:])
-            for build, label, text in _stored_results(decode(read(LARGEST)), day):
+            for build, label, text in _stored_results(read, day):
                 if build.name[:10] >= options.since:
-                    _, files = builds.setdefault(build.key, (build, {}))
-                    _add(files, name, f"{path}#{build.name}", label, text)
+                    _, files = builds.setdefault(build.key, (build, _Files()))
+                    files.add(name, f"{path}#{build.name}", label, text)
         if others:
             options.say(f"{others} files of {place} have no values of a dashboard and are left out")
         if not builds:
             since = f" since {options.since}" if options.since else ""
             raise UsageError(f"{place} has no result{since}")
         for _, (build, files) in sorted(builds.items(), key=lambda item: (item[1][0].name, item[0])):
-            yield SourceBuild(build, tuple(files.values()), "UTC")
+            yield SourceBuild(build, tuple(files.files.values()), "UTC")
 
 
-def _add(files: dict[str, SourceFile], name: str, path: str, label: str, text: str) -> None:
-    """Add a result to the files of a build; one of the same label and another content gets a number."""
-    version = digest(text)
-    for number in count(1):
-        own = f"{name}#{label}" if number == 1 else f"{name}#{label} ({number})"
-        if own not in files or files[own].version == version:
-            break
-    files[own] = SourceFile(own, f"{path} {own.partition('#')[2]}", version, lambda: text)
+@dataclass
+class _Files:
+    """The files of a build, and the versions of each label."""
+
+    files: dict[str, SourceFile] = field(default_factory=dict)
+    versions: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, name: str, path: str, label: str, text: str) -> None:
+        """Add a result; one of the same label and another content gets a number."""
+        version, own = digest(text), safe_name(f"{name}#{label}")
+        known = self.versions.setdefault(own, set())
+        if version in known:
+            return
+        known.add(version)
+        own += f" ({len(known)})" if len(known) > 1 else ""
+        self.files[own] = SourceFile(own, f"{path} {own.partition('#')[2]}", version, lambda: text)
 
 
-def _stored_results(text: str, day: str) -> Iterator[tuple[Build, str, str]]:
+def _stored_results(read: _Read, day: str) -> Iterator[tuple[Build, str, str]]:
     """Build, label and stored text of each result of a file."""
     unknown = Build("dashboard", "dashboard", day or "undated")
     try:
-        document = _parse(text)
-    except (ValueError, RecursionError):
+        text = decode(read(LARGEST + 1))
+    except UnreadableFileError as error:
+        yield unknown, "file", error.text
+        return
+    document = _parse(text)
+    if document is None:
         yield unknown, "file", text
         return
     for result in read_results(document):
         if isinstance(result, DashboardResult):
             label = f"{result.workload.cell} {result.began}".strip()
             yield result.build(day), label, result.text(day)
+        elif isinstance(result, UnreadableRecord):
+            yield unknown, "record", UnreadableFileError(result.reason).text
         else:
             yield unknown, "record", json.dumps(result)
 
 
 def _parse(text: str) -> object:
-    """JSON, or a record or a list of records a line. :raises ValueError: neither."""
+    """JSON, or a record or a list of records a line, of which a broken one is unreadable; None: neither."""
+    with suppress(ValueError):
+        return parse_json(text)
+    rows = [row for row in text.splitlines() if row.strip()]
+    found = [_parse_line(row) for row in rows]
+    if len(found) < 2 or not isinstance(found[0], (dict, list)):
+        return None
+    return [record for row in found for record in (row if isinstance(row, list) else [row])]
+
+
+def _parse_line(row: str) -> object:
     try:
-        return json.loads(text)
-    except ValueError:
-        lines = [json.loads(line) for line in text.splitlines() if line.strip()]
-        return [record for line in lines for record in (line if isinstance(line, list) else [line])]
+        return parse_json(row)
+    except ValueError as error:
+        return UnreadableRecord(f"is no JSON: {error}")
 
 
 _Read = Callable[[int], bytes]
-"""So many bytes of a file, from its beginning."""
+"""So many bytes of a file, from its beginning. Raises UnreadableFileError."""
 
 
 def _members(path: Path) -> Iterator[tuple[str, _Read]]:
     """The JSON files of a place by their names in it."""
     if path.is_dir():
         for file in json_files(path):
-            yield file.relative_to(path).as_posix(), partial(read_bytes, file)
-    elif path.suffix == ".zip" and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            for name in sorted(name for name in archive.namelist() if name.endswith(".json")):
-                yield name, partial(_read_member, archive, name)
+            yield safe_name(file.relative_to(path).as_posix()), partial(read_bytes, file)
+    elif path.suffix == _ARCHIVE:
+        yield from _archived(path)
     elif path.suffix in (".json", ".jsonl"):
         yield path.name, partial(read_bytes, path)
 
 
-def _read_member(archive: zipfile.ZipFile, name: str, size: int) -> bytes:
-    with archive.open(name) as stream:
-        return stream.read(size)
+def _archived(path: Path) -> Iterator[tuple[str, _Read]]:
+    """The JSON files of an archive, or the archive as one file that cannot be read."""
+    with ExitStack() as stack:
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(path))
+        except OSError as error:
+            raise MachineError(f"the file cannot be read: {error.strerror or error}", where=path) from error
+        except _DAMAGED as error:
+            yield path.name, partial(_refuse, f"is no zip archive, or a damaged one: {error}")
+            return
+        left = _LARGEST_ARCHIVE
+        members = {info.filename: info for info in archive.infolist() if info.filename.endswith(".json")}
+        for name, info in sorted(members.items()):
+            # The header may lie, but a member gives no more bytes than it says.
+            left -= min(info.file_size, LARGEST)
+            if left < 0:
+                yield safe_name(name), partial(_refuse, _ARCHIVE_LIMIT)
+            else:
+                yield safe_name(name), partial(_read_member, archive, info)
 
 
-def _is_marked(read: _Read) -> bool:
-    return _MARK.search(read(_MARKED_WITHIN)) is not None
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size: int) -> bytes:
+    """:raises UnreadableFileError: encrypted, damaged, or of an unknown method."""
+    try:
+        with archive.open(info) as stream:
+            return stream.read(size)
+    except _DAMAGED as error:
+        raise UnreadableFileError(line(f"cannot be read from the archive: {error}")) from error
+
+
+def _refuse(reason: str, size: int) -> bytes:  # noqa: ARG001 - a _Read
+    raise UnreadableFileError(reason)
+
+
+def _is_marked(read: _Read, *, otherwise: bool) -> bool:
+    """Whether a file has the values of a dashboard; ``otherwise``: of one that cannot be read."""
+    try:
+        return _MARK.search(read(_MARKED_WITHIN)) is not None
+    except UnreadableFileError:
+        return otherwise

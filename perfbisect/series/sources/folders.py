@@ -111,7 +111,7 @@ def _kanban_folders(path: Path) -> Iterator[tuple[Path, bool]]:
 def _numbered_builds(raw: Path) -> Iterator[_FoundBuild]:
     folders = sorted(
         (entry for entry in raw.iterdir() if entry.is_dir()),
-        key=lambda folder: (int(folder.name) if folder.name.isdigit() else 0, folder.name),
+        key=lambda folder: (int(folder.name) if folder.name.isdecimal() else 0, folder.name),
     )
     for folder in folders:
         if paths := _results(folder):

@@ -15,13 +15,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from perfbisect.common.json_text import WRONG_SHAPE
 from perfbisect.common.quantities import moment, stamp
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import JOURNAL
 from perfbisect.jobs.journal import read
 from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt
-from perfbisect.model.metric import parse_metric
+from perfbisect.model.metric import is_metric, parse_metric
 from perfbisect.series.points import (
     ALONE,
     Build,
@@ -31,7 +32,7 @@ from perfbisect.series.points import (
     Workload,
     known,
 )
-from perfbisect.series.sources.base import IngestOptions, SourceBuild, SourceFile
+from perfbisect.series.sources.base import IngestOptions, SourceBuild, SourceFile, UnreadableFileError
 
 SOURCE = "journal"
 """The source of builds of ours: their launches are no repetitions of each other."""
@@ -56,13 +57,19 @@ class Journals:
     def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
         is_empty = True
         for path in _journals(Path(place)):
-            state, recorded = path.stat(), read_run(path)
-            if recorded is None or recorded.build.fixed[:10] < options.since:
-                continue
-            is_empty = False
+            state = path.stat()
             version = f"{state.st_size} {state.st_mtime_ns}"
-            file = SourceFile(JOURNAL, str(path), version, partial(json.dumps, recorded.document))
-            yield SourceBuild(recorded.build, (file,))
+            try:
+                recorded = read_run(path)
+            except (UsageError, *WRONG_SHAPE) as error:
+                # The other jobs are read; this one is rejected until it changes.
+                build, text = Build(SOURCE, PIPELINE, path.parent.name), UnreadableFileError(str(error)).text
+            else:
+                if recorded is None or recorded.build.fixed[:10] < options.since:
+                    continue
+                build, text = recorded.build, json.dumps(recorded.document)
+            is_empty = False
+            yield SourceBuild(build, (SourceFile(JOURNAL, str(path), version, partial(str, text)),))
         if is_empty:
             raise UsageError(
                 f"no job of `perfbisect run` in {place}: others measure old commits and are no nights",
@@ -177,9 +184,14 @@ def read_attempts(document: Mapping[str, Any]) -> Iterator[tuple[Attempt | None,
 
 def recorded_results(build: Build, document: Mapping[str, Any], raw: str) -> Iterator[Point | RejectedResult]:
     """The points of a job's document, and the attempts that failed or were discarded."""
-    fields = document["cell"]
-    cell = RecordedCell(str(fields["name"]), str(fields.get("model", "")), fields.get("num_prompts"))
-    for record, (attempt, reason) in enumerate(read_attempts(document)):
+    try:
+        fields = document["cell"]
+        cell = RecordedCell(str(fields["name"]), str(fields.get("model", "")), fields.get("num_prompts"))
+        attempts = list(read_attempts(document))
+    except WRONG_SHAPE as error:
+        yield RejectedResult(build, "broken", f"cannot be read ({type(error).__name__}: {error})", raw)
+        return
+    for record, (attempt, reason) in enumerate(attempts):
         if attempt is None:
             yield RejectedResult(build, "broken", reason, raw, record, cell.name)
         elif reason:
@@ -219,7 +231,17 @@ def published_results(
 def _launch_result(
     build: Build, cell: RecordedCell, attempt: Attempt, raw: str, record: int
 ) -> Point | RejectedResult:
-    """The point of a measured launch, with the metrics that all of its runs report."""
+    try:
+        return _launch_point(build, cell, attempt, raw, record)
+    except WRONG_SHAPE as error:
+        reason = f"cannot be read ({type(error).__name__}: {error})"
+        return RejectedResult(build, "broken", reason, raw, record, cell.name)
+
+
+def _launch_point(
+    build: Build, cell: RecordedCell, attempt: Attempt, raw: str, record: int
+) -> Point | RejectedResult:
+    """The point of a measured launch, with the metrics that the table knows and all of its runs report."""
     began = stamp(moment(attempt.started_at))
     if lost := _lost_requests(attempt, cell.num_prompts):
         return RejectedResult(build, "failed", lost, raw, record, cell.name, began[:10])
@@ -252,7 +274,9 @@ def _launch_result(
         began=began,
         ended=began,
         values={
-            name: attempt.value(parse_metric(name)) for name in sorted(names) if not name.endswith(":std")
+            name: attempt.value(parse_metric(name))
+            for name in sorted(names)
+            if not name.endswith(":std") and is_metric(name)
         },
         covariates=known(covariates),
         start=_start(attempt),

@@ -16,14 +16,18 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from pydantic import TypeAdapter
+
 from perfbisect.cells.match import WORKLOAD_PARTS, ReportedWorkload, parse_command, parse_result_name
-from perfbisect.clients.base import CELL, count, number, positive_goodput, read_stages
+from perfbisect.clients.base import CELL, count, fact, number, positive_goodput, read_stages
+from perfbisect.common.json_text import WRONG_SHAPE, parse_json
 from perfbisect.common.quantities import moment, stamp
+from perfbisect.common.text import line
 from perfbisect.errors import ClientError, LocatedError, UsageError
 from perfbisect.model.metric import METRICS, per_unit
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, RejectionKind, Workload, known
 from perfbisect.series.sources import dashboards, journals
-from perfbisect.series.sources.base import LARGEST
+from perfbisect.series.sources.base import UNREADABLE
 from perfbisect.series.sources.folders import of_nightly
 from perfbisect.serving.eras import nightly_warmups
 
@@ -43,6 +47,8 @@ _PERF_EVAL = re.compile(
 )
 """A result of vLLM's perf-eval, in the folder of its recipe."""
 
+_WORKLOAD = TypeAdapter(Workload)
+_LONGEST_CELL = 500
 _TEMPLATE = "the form of zeros that the harness writes where the benchmark left none"
 _PLAIN_TIME = "%Y%m%d-%H%M%S"
 _LOAD_OR_TIME = re.compile(
@@ -115,19 +121,24 @@ def read_file(build: Build, file: RawFile) -> Iterator[Point | RejectedResult | 
                 allowed="a time with its zone, or --zone",
                 next_step="add --zone UTC, or the zone of the machine that measured: --zone Asia/Shanghai",
             ) from None
-        except (ValueError, ArithmeticError) as error:
-            yield RejectedResult(build, "broken", str(error), file.place, index)
+        except WRONG_SHAPE as error:
+            yield RejectedResult(build, "broken", _reason(error), file.place, index)
+
+
+def _reason(error: Exception) -> str:
+    """What a reader says of a value; what Python says of another shape has the name of its error."""
+    said = isinstance(error, ValueError) and type(error) is not UnicodeEncodeError
+    return line(str(error) if said else f"cannot be read ({type(error).__name__}: {error})")
 
 
 def _parse_document(text: str) -> object:
-    """Raises UnusableResultError: it is no JSON, or no single results are in it."""
+    """Raises UnusableResultError: it could not be read, is no JSON, or no single results are in it."""
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        is_cut = len(text.encode("utf-8", "replace")) >= LARGEST
-        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        reason = f"is larger than {LARGEST >> 20} MB" if is_cut else f"is no JSON: {why}"
-        raise UnusableResultError("broken", reason) from error
+        document = parse_json(text)
+    except ValueError as error:
+        raise UnusableResultError("broken", f"is no JSON: {error}") from error
+    if isinstance(document, dict) and document.get("schema") == UNREADABLE:
+        raise UnusableResultError("broken", str(document.get("reason")))
     if isinstance(document, dict) and isinstance(document.get("results"), list) and "date" in document:
         raise UnusableResultError("older", "a day's summary: no cells, requests or lengths stand behind it")
     return document
@@ -156,6 +167,8 @@ def _point(build: Build, file: RawFile, name: ReportedWorkload, index: int, resu
         dataset=result.workload.dataset or str(dataset),
         lengths=_lengths({**commands.arguments, **name.arguments}) or result.workload.lengths,
     )
+    if len(workload.cell) > _LONGEST_CELL:
+        raise ValueError(f"names a cell of {len(workload.cell)} characters, more than {_LONGEST_CELL}")
     return Point(
         build=build,
         workload=workload,
@@ -219,9 +232,9 @@ def _check_load(name: ReportedWorkload, workload: Workload) -> None:
 def _parse_commands(text: str) -> tuple[ReportedWorkload, str]:
     """The workload and the device that the commands beside a result say; empty without them."""
     try:
-        document = json.loads(text) if text else {}
+        document: Any = parse_json(text) if text else {}
         return parse_command(str(document["client_command"])), str(document.get("gpu_type") or "").strip()
-    except (ValueError, KeyError, TypeError, UsageError):
+    except (*WRONG_SHAPE, UsageError):
         return ReportedWorkload({}, WORKLOAD_PARTS), ""
 
 
@@ -328,7 +341,9 @@ def _of_dashboard(record: Mapping[str, Any]) -> ParsedResult:
         names = ", ".join(reported) or "it names none"
         raise UnusableResultError("other", f"has no metric that perfbisect knows: {names}")
     covariates = {**covariates, **record["covariates"]}
-    return ParsedResult(Workload(**record["workload"]), values, covariates, str(record["began"]))
+    return ParsedResult(
+        _WORKLOAD.validate_python(record["workload"]), values, covariates, str(record["began"])
+    )
 
 
 def _is_diffusion(record: object) -> bool:
@@ -372,8 +387,8 @@ def _served(document: Mapping[str, Any]) -> ParsedResult:
         "input_tokens": values.get("input_tokens"),
         "output_tokens": values.get("output_tokens"),
         "audio_duration": values.get("audio_duration:median"),
-        "max_concurrent_requests": document.get("max_concurrent_requests"),
-        "warmups": document.get("num_warmups"),
+        "max_concurrent_requests": fact(document, "max_concurrent_requests"),
+        "warmups": fact(document, "num_warmups"),
         "baseline": _mapping(document.get("baseline")),
         "hardware": _hardware(document),
     }
@@ -383,7 +398,7 @@ def _served(document: Mapping[str, Any]) -> ParsedResult:
 
 def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedResult:
     load, server = _mapping(record.get("benchmark_params")), _mapping(record.get("server_params"))
-    prompts = load.get("num-prompts") or 0
+    prompts = count(load, "num-prompts") if load.get("num-prompts") else 0
     if not record.get("timestamp") and not prompts:
         raise UnusableResultError("template", _TEMPLATE)
     completed, failed = count(result, "completed_requests"), count(result, "failed_requests")
@@ -393,7 +408,7 @@ def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedRe
     workload = Workload(
         test=str(record.get("test_name") or "").removeprefix("test_"),
         dataset=str(load.get("name") or load.get("task") or ""),
-        concurrency=load.get("max-concurrency"),
+        concurrency=count(load, "max-concurrency") if load.get("max-concurrency") else None,
         rate=_rate(load.get("request-rate")),
         prompts=prompts,
         model=str(server.get("model") or result.get("model") or ""),

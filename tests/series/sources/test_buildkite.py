@@ -163,6 +163,16 @@ def test_what_is_no_build_is_refused(service: Service, fields: dict[str, Any]) -
         fetched(service)
 
 
+def test_one_odd_build_keeps_no_other_out(service: Service) -> None:
+    service.add(6401, {name_of(): served()}).update(jobs=3)
+    service.add(6402, {name_of(): served()}).update(number="x")
+    service.add(6403, {name_of(): served()})
+    said: list[str] = []
+    assert [build.build.name for build in fetched(service, say=said.append)] == ["6403"]
+    assert said[0] == "Buildkite: 1 builds have no number and are left out"
+    assert said[1].startswith("Buildkite: build 6401 is left out, it cannot be read (TypeError: ")
+
+
 def test_a_service_that_is_not_there() -> None:
     with buildkite() as gone:
         address = gone.api + PIPELINE

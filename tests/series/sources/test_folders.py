@@ -10,9 +10,11 @@ import pytest
 
 from perfbisect.errors import UsageError
 from perfbisect.model.attempt import Failure
+from perfbisect.series.ingest import ingest
 from perfbisect.series.points import Point, RejectedResult
 from perfbisect.series.sources import SOURCES, IngestOptions, SourceBuild, find_source
 from perfbisect.series.sources.journals import recorded_results
+from perfbisect.series.store import SeriesStore
 from tests.series.made import RAW, drawn, name_of, result, served, write
 from tests.series.test_publish import COMMIT, VALUES, attempt, cell, job_of
 
@@ -170,6 +172,19 @@ def test_our_own_runs_are_points(tmp_path: Path) -> None:
     assert kinds[:2] == [("unmeasured", "no memory"), ("unmeasured", "others measured")]
     assert kinds[2][0] == "broken"
     assert source_of(tmp_path / "jobs" / "a") == "journals"
+
+
+def test_a_damaged_journal_and_an_unknown_metric_keep_no_other_job_out(tmp_path: Path) -> None:
+    of = cell()
+    job_of(tmp_path, "a", of, attempt(1, of, {**VALUES, "of_tomorrow": 1.0}))
+    damaged = job_of(tmp_path, "b", of, attempt(2, of, VALUES))
+    lines = damaged.journal.read_text().splitlines()
+    damaged.journal.write_text("\n".join([lines[0], "[" * 9000, *lines[1:]]) + "\n")
+    with SeriesStore.of(tmp_path / "store") as store:
+        ingest(store, [str(tmp_path)], IngestOptions())
+        assert [(point.build.name, set(point.values)) for point in store.points()] == [("a", set(VALUES))]
+        (rejected,) = store.rejections()
+        assert (rejected.build.name, rejected.kind) == ("b", "broken")
 
 
 def test_jobs_that_are_no_runs_are_no_nights(tmp_path: Path) -> None:
