@@ -15,8 +15,9 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Literal
 
-from perfbisect.changes.git import Repository
+from perfbisect.changes.git import Repository, error_text
 from perfbisect.clients import CLIENTS, Client
+from perfbisect.errors import RevisionError
 from perfbisect.model.cell import Cell
 from perfbisect.serving.families import FAMILIES, Endpoint
 
@@ -100,10 +101,18 @@ class Checkout:
         return tuple(option for option, words in forms.items() if not any(map(self._searched.get, words)))
 
     def occurring(self, words: Iterable[str]) -> frozenset[str]:
-        """Words, at least one, that stand in its Python sources; searched for by one git process."""
+        """Words, at least one, that stand in its Python sources; searched for by one git process.
+
+        Raises:
+            RevisionError: git cannot read them, as in a partial clone.
+        """
         patterns = (part for word in sorted(words) for part in ("-e", word))
         search = ("grep", "-h", "-o", "-w", "-F", *patterns, self.sha, "--", "*.py")
-        return frozenset(self.repository.run(*search).stdout.decode(errors="replace").splitlines())
+        done = self.repository.run(*search)
+        # git ends with 1 where nothing is found, and also where it cannot read a file.
+        if done.returncode > 1 or b"error:" in done.stderr:
+            raise RevisionError(f"the sources at {self.at} cannot be searched: {error_text(done)}")
+        return frozenset(done.stdout.decode(errors="replace").splitlines())
 
     def contains_pull(self, number: int) -> bool:
         """Whether a pull request was merged before the commit."""

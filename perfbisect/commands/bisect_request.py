@@ -89,7 +89,7 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
         direction=request.direction,
         all_steps=request.all_steps,
         confirm_revert=request.confirm_revert,
-        workers=len(setup.slots) if setup.setting.fleet else request.workers,
+        workers=len(setup.slots) or request.workers,
         weights=str(request.weights or ""),
         branch=branch,
     )

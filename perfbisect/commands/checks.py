@@ -183,7 +183,7 @@ def _plan_check(
     measuring, good, bad = request.measuring, request.good_value, request.bad_value
     if len(recorded) > 1 and measuring.exclude_newer is None:  # git's ends, which may be of yesterday
         measuring = replace(measuring, exclude_newer=recorded[0].exclude_newer)
-    setup, change = build_change_setup(workspace, request.cell, at, measuring)
+    setup, change = build_change_setup(workspace, request.cell, at, measuring, dry_run=request.dry_run)
     setup = _on_recorded_machine(setup, recorded)
     plan = build_check_plan(
         setup,
@@ -193,7 +193,7 @@ def _plan_check(
         max_regression=request.max_regression or 0.0,
         launches=request.launches or MAX_LAUNCHES,
         budget=wiring.budget_minutes(workspace, request.budget),
-        machine_class=setup.machine_class,
+        machine_class=setup.machine_class or None,
     )
     shown = CheckPlanDocument(
         **change_plan_fields(workspace, plan, setup),

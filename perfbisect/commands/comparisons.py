@@ -11,7 +11,7 @@ from perfbisect.cells.loading import load_cells
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.options import JobOptions, MeasureOptions
-from perfbisect.commands.output import UNDONE, CommandResult, progress_printer
+from perfbisect.commands.output import CommandResult, plan_result, progress_printer
 from perfbisect.commands.session import (
     PlannedJob,
     build_setup,
@@ -152,6 +152,7 @@ def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedCom
         b.typed,
         (a.change, b.change),
         measuring,
+        served=[apply_variant(cell, side.variant) if side.variant else cell for side in (a, b)],
         dry_run=request.dry_run,
         claimed=bool(request.expect),
     )
@@ -240,7 +241,7 @@ def _show_plans(planned: Sequence[PlannedComparison], heading: str = "") -> Comm
     if len(plans) > 1:
         lines += ["", f"All {len(plans)} comparisons: {minutes(low)} to {minutes(high)}"]
     document = plans[0].model_copy(update={"others": tuple(plans[1:]), "all_minutes": (low, high)})
-    return CommandResult(document, [*lines, UNDONE])
+    return plan_result(document, lines, can_start=all(comparison.slots for comparison in planned))
 
 
 def measure_comparisons(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.commands.options import JobOptions
-from perfbisect.errors import EXIT_OK, UsageError
+from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE, UsageError
 
 if TYPE_CHECKING:
     from perfbisect.jobs.documents import Document
@@ -46,10 +46,6 @@ def report_text(typed: str) -> str:
     return typed
 
 
-UNDONE = "next: the same command without --dry-run"
-"""The last line of a dry run."""
-
-
 def print_progress(text: str) -> None:
     """Print a progress line on standard error."""
     click.echo(text, err=True)
@@ -71,6 +67,14 @@ class CommandResult:
     lines: Sequence[str]
     exit_code: int = EXIT_OK
     json: bool = False
+
+
+def plan_result(document: Document, lines: Iterable[str], *, can_start: bool) -> CommandResult:
+    """What a dry run prints, and its exit code: 5 where nothing of the plan can start."""
+    if can_start:
+        return CommandResult(document, [*lines, "next: the same command without --dry-run"])
+    step = "next: perfbisect doctor shows what there is; nothing of this plan can start, see its notes"
+    return CommandResult(document, [*lines, step], EXIT_OUTSIDE)
 
 
 def print_output(output: CommandResult, *, as_json: bool, full: bool = False) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.detach import report_job_begun
 from perfbisect.commands.options import JobOptions, MeasureOptions
-from perfbisect.commands.output import UNDONE, CommandResult, print_progress, progress_printer
+from perfbisect.commands.output import CommandResult, plan_result, print_progress, progress_printer
 from perfbisect.commands.slots import find_slots, reason_not_prebuilding, spare_cores
 from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.compare.plan import MeasurementSetup
@@ -234,14 +234,23 @@ def build_setup(
     measured: Sequence[Change],
     measuring: MeasureOptions,
     *,
+    served: Sequence[Cell] = (),
     workers: int = 1,
     dry_run: bool = False,
     claimed: bool = False,
 ) -> MeasurementSetup:
-    """What changes of a cell are measured with; ``newest``: the newest of them as it was typed."""
+    """What changes of a cell are measured with; ``newest``: the newest of them as it was typed.
+
+    ``served``: the cell as the first and the last change serve it, where they serve variants of it.
+
+    Raises:
+        UsageError: the cell cannot run at the first or the last change.
+    """
     metric, *further = resolve_metrics(workspace, cell, measuring, claimed=claimed)
     environment = changes.environment_spec(workspace, measuring.env, newest)
     setting = wiring.build_config(workspace, environment, measured, measuring)
+    ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
+    linted = wiring.lint_sides(workspace, setting, ends[: len(measured)])
     planned = find_slots(workspace, cell, setting, workers, dry_run=dry_run)
     return MeasurementSetup(
         cell=cell,
@@ -255,6 +264,7 @@ def build_setup(
         notes=(
             *wiring.repository_notes(workspace, setting),
             *dependency_notes(setting.environment, setting.exclude_newer),
+            *linted,
             *planned.notes,
         ),
     )
@@ -410,7 +420,7 @@ class PlannedJob(Generic[PlanT, ShownT]):
 
     def show(self: PlannedJob[PlanT, DocumentT]) -> CommandResult:
         """What ``--dry-run`` prints."""
-        return CommandResult(self.shown, [*self.lines, *self.commands, UNDONE])
+        return plan_result(self.shown, (*self.lines, *self.commands), can_start=bool(self.slots))
 
 
 def measure(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from perfbisect.commands import wiring
 from perfbisect.commands.workspace import Workspace
-from perfbisect.errors import UsageError
+from perfbisect.errors import MachineError, UsageError
 from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.fleet.specs import choose_slots, make_fleet
 from perfbisect.jobs.plans import MeasurementConfig
@@ -16,7 +16,7 @@ from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.jobs.runner import LEAST_CORES
 from perfbisect.machine.leases import holders, leased_devices, lock_folder
 from perfbisect.machine.profile import machine
-from perfbisect.machine.slots import NoDeviceError, Slot, machine_of, plan_slots
+from perfbisect.machine.slots import Slot, machine_of, plan_slots
 from perfbisect.measure.serving import check_stages
 from perfbisect.model.attempt import is_same_class
 from perfbisect.model.cell import Cell
@@ -40,19 +40,24 @@ def find_slots(
 ) -> JobSlots:
     """The slots for concurrent launches of a cell, on this machine or on the fleet.
 
-    On a fleet ``workers`` are the most, 1: all. A dry run needs no devices: where there are none it gets no
-    slots and a note.
+    On a fleet ``workers`` are the most, 1: all. A dry run needs no machine: where nothing can start it gets
+    no slots and a note.
     """
+    try:
+        return _find_slots(workspace, cell, setting, workers)
+    except MachineError as error:
+        if not dry_run:
+            raise
+        where = "the fleet" if setting.fleet else "this machine"
+        return JobSlots((), "", (f"nothing can start on {where}: {error.message}",))
+
+
+def _find_slots(workspace: Workspace, cell: Cell, setting: MeasurementConfig, workers: int) -> JobSlots:
     if setting.fleet:
         machines = fleet_machines(workspace, cell, setting.fleet)
         found = choose_slots(machines, workers if workers > 1 else None)
         return JobSlots(found.slots, found.machine_class, found.notes, found.machines)
-    try:
-        slots = slots_here(cell, workers, setting.machine)
-    except NoDeviceError as error:
-        if not dry_run:
-            raise
-        return JobSlots((), "", (f"nothing can start on this machine: {error.message}",))
+    slots = slots_here(cell, workers, setting.machine)
     kind = machine_of(slots[0], dict(os.environ), wiring.load_profile(setting.machine)).kind
     return JobSlots(slots, kind, _slot_notes(slots))
 

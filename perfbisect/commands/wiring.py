@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfbisect.cells.lint import ENGINES, Checkout, lint
 from perfbisect.cells.loading import load_cell
 from perfbisect.cells.match import differing, parse_report
 from perfbisect.cells.settings import FILE
@@ -20,7 +21,7 @@ from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.dependency_day import client_changes, newest_day, require_day
 from perfbisect.environments.factory import make_builder
 from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec, pinned_client
-from perfbisect.errors import UsageError
+from perfbisect.errors import MachineError, RevisionError, UsageError
 from perfbisect.fleet.building import BuildMachines
 from perfbisect.fleet.specs import absolute_fleet, build_hosts
 from perfbisect.jobs.folders import Job
@@ -69,6 +70,56 @@ def require_workload(cell: Cell, report: str | None) -> None:
             f"{differences}",
             next_step="perfbisect cells match shows the nearest cell; or leave --expect-workload out",
         )
+
+
+def lint_sides(
+    workspace: Workspace, setting: MeasurementConfig, sides: Sequence[tuple[Cell, Change]]
+) -> tuple[str, ...]:
+    """Lint cells at the changes that serve them, the newest last.
+
+    Returns a plan's notes: warnings, and what is not checked.
+
+    Raises:
+        UsageError: a cell cannot run at a change.
+    """
+    unread = "the cell is not checked against the sources of its engine"
+    commits = [(cell, change) for cell, change in sides if change.kind == "commit"]
+    if not commits:
+        return (f"{unread}: those of a release are not here",)
+    pinned = pinned_client(setting.environment, setting.client)
+    notes = {}
+    if pinned:
+        notes["client"] = (
+            f"data set, backend and options of the client are not checked: it comes from {pinned}"
+        )
+    errors: dict[str, list[tuple[str, Change]]] = {}
+    for cell, change in commits:
+        checkout = Checkout(workspace.needed_repository(), change.source)
+        if checkout.engine not in ENGINES or checkout.of_another_engine(cell):
+            notes["engine"] = f"{unread}: {workspace.root} does not have them"
+            continue
+        own_client = not pinned and (setting.client == CLIENT_OF_CHANGE or change == sides[-1][1])
+        try:
+            findings = lint(cell, checkout, own_client=own_client)
+        except (RevisionError, MachineError) as error:  # a partial clone
+            notes["engine"] = f"{unread} at {change.short}: {error.message}"
+            continue
+        for found in findings:
+            if found.level == "error":
+                errors.setdefault(found.field, []).append((found.message, change))
+            else:
+                notes.setdefault(found.field, f"{found.field}: {found.message}")
+    if errors:
+        name = sides[0][0].name
+        problems = (
+            f"{field}: {first}" + "".join(f" (and at {change.short})" for _, change in others)
+            for field, ((first, _), *others) in errors.items()
+        )
+        raise UsageError(
+            f"cell {name} cannot run on these changes: {'; '.join(problems)}",
+            next_step=f"another end, or another cell: perfbisect cells lint --repo {workspace.root} --at REV",
+        )
+    return tuple(notes.values())
 
 
 def build_config(

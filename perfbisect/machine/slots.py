@@ -171,10 +171,6 @@ def machine_of(slot: Slot, shell: Mapping[str, str], profile: Profile = CUDA) ->
     return machine({**shell, **slot.env}, profile, part=len(slot.cores))
 
 
-class NoDeviceError(UsageError):
-    """No device of this machine is visible."""
-
-
 def plan_slots(
     hardware: Machine,
     *,
@@ -194,8 +190,7 @@ def plan_slots(
     One worker without devices or pinning gets ``Slot("")``, the whole machine.
 
     Raises:
-        UsageError: too few devices of one kind; NoDeviceError where none is visible.
-        MachineError: too few cores.
+        MachineError: too few devices of one kind, or too few cores.
     """
     if workers < 1 or gpus < 0:
         raise UsageError(f"{workers} workers with {gpus} devices each: at least 1 worker, at least 0 devices")
@@ -269,9 +264,8 @@ def _groups(
     if size > 1 and any(gpu.parent for gpu in devices):
         problem += "; a process computes on one MIG instance at most, so these do not count for several"
     advice = f"look at {variable} and the devices that the driver lists (perfbisect doctor)"
-    if not devices:
-        raise NoDeviceError(problem, next_step=f"{advice}; --dry-run needs none")
-    raise UsageError(problem, next_step=f"{'ask for fewer workers, or ' if workers > 1 else ''}{advice}")
+    fewer = "ask for fewer workers, or " if workers > 1 and devices else ""
+    raise MachineError(problem, next_step=f"{fewer}{advice}; --dry-run shows the plan without them")
 
 
 def _chunks(

@@ -8,7 +8,9 @@ import pytest
 
 from perfbisect.cells.lint import Checkout, lint
 from perfbisect.changes.git import Repository
+from perfbisect.errors import RevisionError
 from perfbisect.model.cell import Cell
+from tests.changes.repositories import commit, git
 from tests.fakes.gitwriter import HistoryWriter
 
 BENCH = 'DATASETS = {"seed-tts": 1}\nif args.backend == "openai-audio-speech":\n    pass\n'
@@ -117,3 +119,16 @@ def test_a_checkout_without_benchmarks_says_so(tmp_path: Path) -> None:
     (found,) = lint(cell(), checkout)
     assert (found.level, checkout.engine) == ("warning", "repo")
     assert "are not checked" in found.message
+
+
+def test_sources_that_the_clone_lacks_are_no_finding(tmp_path: Path) -> None:
+    """A partial clone: git stops at a file that it cannot read, which is not the same as no match."""
+    path = tmp_path / "repo"
+    git(tmp_path, "init", "--quiet", "--initial-branch=main", "repo")
+    sha = commit(path, "Begin", **{"serve.py": SERVE})
+    blob = git(path, "rev-parse", "HEAD:serve.py")
+    checkout = Checkout(Repository.open(path), sha)
+    assert checkout.occurring(["max_num_seqs", "absent"]) == {"max_num_seqs"}
+    (path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    with pytest.raises(RevisionError, match="cannot be searched"):
+        checkout.occurring(["max_num_seqs"])

@@ -12,6 +12,7 @@ from perfbisect.measure.local import LocalExecutor
 from perfbisect.resources import cells_folder
 from perfbisect.serving.server import Server
 from tests.command_line import type_command, type_json
+from tests.fakes.gitwriter import HistoryWriter
 from tests.fakes.history import PretendHistory, make_history
 from tests.skill.worlds import omni
 
@@ -78,6 +79,57 @@ def test_the_wrong_cell_is_refused_before_a_server_starts(
 CELL = "tts_default_voice_high_c"
 """A shipped cell of two devices."""
 
+ENDS = {
+    "run": "--at {bad}",
+    "bisect": "--good {good} --bad {bad}",
+    "compare": "--a {good} --b {bad}",
+    "check": "--at {bad} --against {good} --max-regression 5%",
+}
+
+
+def engine(folder: Path, package: str) -> dict[str, str]:
+    """Two commits of an engine whose benchmarks know one data set and one backend, and no deploy YAML."""
+    writer = HistoryWriter(folder / package)
+    source = b'DATASETS = ["random"]\nBACKENDS = ["openai"]\n'
+    writer.commit("Begin", {f"{package}/benchmarks/serve.py": source, f"{package}/a.py": b""})
+    writer.commit("Step", {f"{package}/a.py": b"STEP = 1\n"})
+    good, bad = writer.finish()
+    return {"repo": str(writer.path), "good": good, "bad": bad}
+
+
+@pytest.mark.parametrize("more", [("--dry-run",), ()], ids=["plan", "start"])
+@pytest.mark.parametrize("verb", ENDS)
+def test_a_cell_that_the_commits_cannot_run_is_refused(verb: str, more: tuple[str, ...], home: Path) -> None:
+    names = engine(home, "vllm_omni")
+    words = [verb, CELL, *ENDS[verb].format(**names).split(), "--repo", names["repo"], *more]
+    told = type_json(*words, "--env", "source,package=vllm_omni", code=2)
+    for field in ("deploy_yaml", "dataset_name", "backend"):
+        assert f"{field}: " in told["error"]
+    assert (f"(and at {names['bad'][:12]})" in told["error"]) == (verb != "run")
+    assert "perfbisect cells lint" in told["next"]
+    assert not (home / "state" / "jobs").exists()
+    assert not (home / "cache" / "environments").exists()
+
+
+def test_a_plan_says_what_of_the_cell_is_not_checked(home: Path) -> None:
+    omni, other = engine(home, "vllm_omni"), engine(home, "vllm")
+    (home / "tiny.yaml").write_text(
+        "family: text\nmodel: acme/tiny\ndataset_name: random\nnum_prompts: 8\nmax_concurrency: 1\n"
+    )
+    compare = ["compare", str(home / "tiny.yaml"), "--dry-run", "--machine", "cpu"]
+
+    def notes(names: dict[str, str], *more: str) -> str:
+        ends = ["--a", names["good"], "--b", names["bad"], "--repo", names["repo"]]
+        return "\n".join(type_json(*compare, *ends, *more)["notes"])
+
+    assert "vllm_omni does not have them" in notes(omni, "--env", "source,package=vllm_omni")
+    pinned = ("--env", "source", "--client", "existing:/somewhere/python")
+    assert "options of the client are not checked: it comes from existing:/somewhere" in notes(other, *pinned)
+    releases = ["--a", "vllm==0.1.0", "--b", "vllm==0.2.0", "--exclude-newer", "2026-01-01"]
+    told = type_json(*compare, *releases, "--env", "release:vllm")
+    assert any("those of a release are not here" in note for note in told["notes"])
+
+
 CLAIM = f"""claim: it is faster
 source: a pull request
 cells: [{CELL}, tts_voice_clone_nightly]
@@ -93,14 +145,25 @@ def repo(home: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "asked", ["bisect {cell} --good v0.21.0rc1 --bad main", "compare {cell} --a v0.21.0rc1 --b main"]
+    "asked",
+    [
+        "bisect {cell} --good v0.21.0rc1 --bad main",
+        "compare {cell} --a v0.21.0rc1 --b main",
+        "check {cell} --at main --against v0.21.0rc1 --max-regression 5%",
+        "check {cell} --at main --good-value 1 --bad-value 2",
+        "run {cell} --at main",
+    ],
 )
-def test_a_dry_run_needs_no_devices(asked: str, repo: str, tmp_path: Path) -> None:
+def test_a_plan_that_cannot_start_here_is_shown_and_ends_with_5(
+    asked: str, repo: str, tmp_path: Path
+) -> None:
     words = [*shlex.split(asked.format(cell=CELL)), "--repo", repo, "--machine", "cpu"]
-    plan = type_json(*words, "--dry-run")
+    plan = type_json(*words, "--dry-run", code=5)
     (told,) = [text for text in plan["notes"] if "nothing can start on this machine" in text]
     assert "need 2 devices of one kind; there is none visible" in told
-    assert "--dry-run needs none" in type_json(*words, code=2)["next"]
+    shown = type_command([*words, "--dry-run"])
+    assert shown.code == 5 and "without --dry-run" not in shown.out
+    assert "--dry-run shows the plan" in type_json(*words, code=5)["next"]
     assert not list((tmp_path / "state").glob("jobs/*"))
 
 
@@ -109,14 +172,16 @@ def test_a_dry_run_of_a_claim_has_the_commands_of_each_cell_and_what_all_of_them
 ) -> None:
     (tmp_path / "claim.yaml").write_text(CLAIM)
     words = ["verify", str(tmp_path / "claim.yaml"), "--repo", repo, "--machine", "cpu", "--budget", "2h"]
-    shown = type_command([*words, "--dry-run"]).out
+    outcome = type_command([*words, "--dry-run"])
+    assert outcome.code == 5, "this machine has no devices"
+    shown = outcome.out
     for command in (
         "-m vllm_omni.entrypoints.cli.main serve",
         "-m vllm_omni.entrypoints.cli.main bench serve",
     ):
         assert shown.count(command) == 5, "once a cell, since both sides are served alike"
     assert "All 5 comparisons: " in shown
-    plan = type_json(*words, "--dry-run")
+    plan = type_json(*words, "--dry-run", code=5)
     all_of_them = [plan, *plan["others"]]
     assert plan["all_minutes"] == [
         sum(one["minutes_low"] for one in all_of_them),

@@ -13,7 +13,7 @@ from perfbisect.errors import MachineError, UsageError
 from perfbisect.machine import devices
 from perfbisect.machine.devices import Gpu, Smi
 from perfbisect.machine.profile import Machine, Profile
-from perfbisect.machine.slots import NoDeviceError, Slot, Topology, machine_of, plan_slots
+from perfbisect.machine.slots import Slot, Topology, machine_of, plan_slots
 from tests.machine import fake_smi
 
 Known = Callable[[str], tuple[Gpu, ...]]
@@ -139,10 +139,9 @@ def test_instances(known: Known) -> None:
 def test_too_few_devices(
     known: Known, machine: str, size: int, workers: int, mask: str | None, said: str
 ) -> None:
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError if "at least" in said else MachineError) as raised:
         plan(known(machine), size, workers, mask)
     assert said in str(raised.value)
-    assert isinstance(raised.value, NoDeviceError) == ("none visible" in said)
 
 
 def test_devices_with_too_few_cores(known: Known) -> None:

@@ -5,6 +5,15 @@ import sys
 
 from vllm import faults
 
+IGNORED = (
+    "--async-scheduling",
+    "--enforce-eager",
+    "--load-format",
+    "--max-num-batched-tokens",
+    "--max-num-seqs",
+)
+"""Options of ``vllm serve`` that cells name and the pretend engine ignores: a cell is linted against them."""
+
 
 def parse(argv):
     """The options that the pretend engine obeys; all others of ``vllm serve`` are accepted and ignored."""
