@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from perfbisect.series.detection.fdr import detect_all
+from perfbisect.series.detection.fdr import FDR, detect_all
 from perfbisect.series.detection.likelihood import scale_of
 from perfbisect.series.detection.machines import replaced_machines
 from perfbisect.series.detection.model import ALPHA, ChangePoint, SeriesValues, detect
@@ -248,6 +248,28 @@ def of_commits(series: SeriesValues) -> list[ChangePoint]:
     return [point for point in points if not is_machine(point)]
 
 
+EARLY = (2, 3, 4, 5, 6)
+"""Nights before a step near the beginning of a series."""
+
+AFTER = (5, 8, 12, 20, 30)
+"""Nights after it."""
+
+
+def early_step(before: int, noise: float, sizes: Sequence[float], seed: int) -> tuple[bool, bool, bool]:
+    """Whether a step after few nights is reported, and if so, on its night and with it in its set of places.
+
+    At the rate of a store's series; the length after the step and its size are drawn from :data:`AFTER` and
+    ``sizes``.
+    """
+    rng = np.random.default_rng([SEED, before, seed])
+    n = before + int(rng.choice(AFTER))
+    logs = noise * rng.normal(size=n)
+    logs[before:] += math.log1p(rng.choice(sizes) * rng.choice([-1, 1]))
+    points = [point for point in detect(series_of(100 * np.exp(logs)), FDR) if point.shape != "transient"]
+    exact = [point.index for point in points] == [before]
+    return bool(points), exact, exact or any(before in point.places for point in points)
+
+
 World = Callable[[float, np.random.Generator], SeriesValues]
 
 
@@ -377,6 +399,23 @@ def _latency(scorer: ModuleType, _: Path) -> None:
     _print("Night after night", [*head, "alarm ever, unchanged"], lines)
 
 
+def _early(_: ModuleType, __: Path) -> None:
+    worlds = [
+        (noise, sizes) for noise in (0.005, 0.01) for sizes in ((5 * noise,), (8 * noise,), (0.1, 0.14, 0.18))
+    ]
+    lines = []
+    for noise, sizes in worlds:
+        row = []
+        for before in EARLY:
+            seen = [early_step(before, noise, sizes, seed) for seed in range(200)]
+            told, right, held = (sum(column) for column in zip(*seen, strict=True))
+            share = [f"{100 * count / max(1, told):.0f}" for count in (right, held)]
+            row.append(f"{told / 2:.0f}: {share[0]} / {share[1]} %")
+        lines.append([f"{noise:.1%}", "10 to 18 %" if len(sizes) > 1 else f"{sizes[0]:.1%}", *row])
+    head = ["noise", "step", *(f"{before} nights before" for before in EARLY)]
+    _print("Steps near the beginning: reported (%): of those on their night / held by the set", head, lines)
+
+
 def _cost(scorer: ModuleType, _: Path) -> None:
     got = scorer.scale(detect_indices, [100, 1000, 10000], 120)
     lines = [[f"1 x {n}", *map(str, row or ("-", "-"))] for n, row in got.items()]
@@ -398,6 +437,7 @@ PARTS: dict[str, Callable[[ModuleType, Path], None]] = {
     "ticks": _ticks,
     "machines": _machines,
     "latency": _latency,
+    "early": _early,
     "cost": _cost,
 }
 

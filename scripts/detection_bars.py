@@ -9,7 +9,7 @@ import numpy as np
 
 from perfbisect.series.detection.fdr import detect_all
 from scripts.bars import Bar, Experiment
-from scripts.detection import ONLINE, detect_indices, noise, series_of, steps_of
+from scripts.detection import EARLY, ONLINE, detect_indices, early_step, noise, series_of, steps_of
 
 NIGHTS = 60
 CHANGE = 35  # first night of a step that is planted in a growing series
@@ -50,6 +50,13 @@ def placed(kind: str, seed: int) -> tuple[bool | None, bool | None]:
     if not near:
         return None, None
     return place in near[0].places, near[0].low <= size <= near[0].high
+
+
+def early(before: int, seed: int) -> tuple[bool | None, bool | None]:
+    """Whether a step of 5 % at noise of 0.5 % or more is dated to its night after so few nights, and whether
+    its set of places holds the night; None where it is not reported."""
+    told, right, held = early_step(before, 0.01 if seed % 2 else 0.005, (0.05, 0.08, 0.14), seed)
+    return (right, held) if told else (None, None)
 
 
 def false_discovery(kind: str, fdr: float, seed: int) -> tuple[bool]:
@@ -99,6 +106,15 @@ EXPERIMENTS = (
             ),
         )
         for kind in ("gauss", "t3")
+    ),
+    *(
+        Experiment(
+            f"step after {before} nights",
+            400,
+            partial(early, before),
+            (Bar("on its night", "at least", 0.95), Bar("set of places holds it", "at least", 0.95)),
+        )
+        for before in EARLY
     ),
     *(
         Experiment(

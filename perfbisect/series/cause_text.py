@@ -38,6 +38,7 @@ SENTENCES: Mapping[str, str] = {
     "one night so far": "one night so far: the next tells a bad night from a change",
     "one night, then back": "one night long, then back",
     "few nights": "{nights} nights so far: the next tell whether it stays",
+    "few nights before": "only {nights} nights before it: the old level is not sure",
     "size of one night": f"one night long: {_SIZE}",
     "size": _SIZE,
     "within noise": "no more than a bad night does",

@@ -54,6 +54,7 @@ _DEVIATIONS = 8.0  # ... standard deviations, from which on a single night may b
 _SAME_MOVE = 0.25  # share of a move that another series must show of it to have moved with it
 _LOW_RATE = 0.1  # requests a second up to which a cell is of low concurrency
 _LASTING_NIGHTS = 5  # nights of a step that show by themselves that it lasts
+_NIGHTS_BEFORE = 4  # nights before a step that show by themselves that the old level lasted
 _SETTLED_NIGHTS = 7  # nights after which a step lasts, whatever single nights before were like
 _SAME_STREAM = {"itl": "tpot"}  # metrics of one stream that count chunks and tokens
 
@@ -526,6 +527,9 @@ def _confirm_product(change: SeriesChange, cause: Cause, index: SeriesIndex) -> 
     if is_step and nights < _LASTING_NIGHTS and not cause.has("all servers moved", "shared trait"):
         others = (evidence for evidence in cause.evidence if evidence.kind != "lasting")
         return Cause("unknown", (Evidence("few nights", {"nights": nights}), *others))
+    if is_step and len(change.before) < _NIGHTS_BEFORE:
+        few = Evidence("few nights before", {"nights": len(change.before)})
+        return Cause("unknown", (few, *cause.evidence))
     alike = _nights_at_new_level(change) if is_step and nights <= _SETTLED_NIGHTS else []
     if alike:
         return Cause("unknown", (Evidence("level seen before", {"night": alike[-1]}), *cause.evidence))

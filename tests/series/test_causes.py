@@ -310,6 +310,15 @@ def test_a_few_nights_are_enough_only_where_those_that_run_one_thing_moved() -> 
     assert [evidence.kind for evidence in cause.evidence] == ["lasting", "shared trait"]
 
 
+@pytest.mark.parametrize(
+    ("before", "word", "kind"), [(3, "unknown", "few nights before"), (4, "product", "lasting")]
+)
+def test_a_step_after_few_nights_is_a_products_on_its_night(before: int, word: str, kind: str) -> None:
+    found, cause = cause_of([*e2el("a", 1, at=before, factor=1.15), *quiet()])
+    assert (found.point.shape, found.point.index, found.start) == ("step", before, 0)
+    assert (cause.word, cause.evidence[0].kind) == (word, kind)
+
+
 def test_one_night_of_those_that_run_one_thing_is_a_products() -> None:
     hit = [*e2el("chunk", 1, at=15, factor=3, until=16), *e2el("tts", 2, at=15, factor=2, until=16)]
     series = [*hit, *quiet("abcd")]

@@ -50,7 +50,7 @@ def test_a_transient_is_its_own_nights_and_a_missing_night_moves_its_places() ->
     ("name", "values", "reason"),
     [
         ("ttft", step(noise(4, 60, spread=0.004), 30, 1.03), "too small"),
-        ("peak_memory_mb", step(noise(5, 30, spread=0.0001), 0, 1.08, 2), "starts the series"),
+        ("peak_memory_mb", step(noise(5, 30, spread=0.0001), 0, 1.08, 1), "starts the series"),
     ],
 )
 def test_changes_that_are_no_alerts(name: str, values: list[float], reason: str) -> None:

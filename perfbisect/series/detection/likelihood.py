@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from perfbisect.stats.robust import FAR_SCALE, Array, adaptive_grid, grid_cells, log_sum_exp, quantiles
 
 INNER = 5  # nights that a level must last: a shorter one is a transient ...
-LAST = 2  # ... but the last one, which may go on
+OUTER = 2  # ... but the first and the last one, which may have begun before the series and may go on
 _UNEQUAL = 0.2  # prior probability that the scale of the noise changes where the level might
 
 MEMORY = (0.0, 0.3, 0.6)  # correlations of one night's noise with the next that are weighed ...
@@ -324,10 +324,14 @@ class Likelihoods:
         return ChangeEvidence(self.places, logs - float(log_sum_exp(noise + self.same)))
 
 
-def likelihoods(t: Tables, start: int, end: int) -> Likelihoods:
-    """Of nights ``start`` to ``end`` (excluded), with one change of level in them and without."""
-    last = LAST if end == len(t.values) else INNER
-    places = np.arange(start + INNER, end - last + 1)
+def likelihoods(t: Tables, start: int, end: int, inner: int = INNER) -> Likelihoods:
+    """Of nights ``start`` to ``end`` (excluded), with one change of level in them and without.
+
+    ``inner``: nights that a level between two changes must last.
+    """
+    first = inner if start else OUTER
+    last = inner if end < len(t.values) else OUTER
+    places = np.arange(start + first, end - last + 1)
     if not len(places):
         return Likelihoods(places, np.empty((len(t.families), 0)), np.empty(len(t.families)))
     before, after, rest, stay = _parts(t, start, end, places)

@@ -18,8 +18,8 @@ from scipy.special import bdtr, stdtr
 from perfbisect.series.detection.likelihood import (
     FLOOR,
     INNER,
-    LAST,
     LEAST,
+    OUTER,
     least_scale,
     smooth,
     step_density,
@@ -35,7 +35,7 @@ Size = tuple[float, float, float]
 
 ALPHA = 0.01  # share of series without a change in which ``detect`` reports one
 SET = 0.95  # probability of the set of places, and of the interval of a size and of a level
-FEWEST = INNER + LAST  # nights below which nothing can be judged
+FEWEST = INNER + OUTER  # nights below which nothing can be judged
 WEEK = 7  # days after which a change that was undone is two changes; undone within them, a transient
 
 _WIDTH = 2.5  # standard errors of the size of a drift or transient that make its interval

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ from perfbisect.series.detection.likelihood import (
     FINE,
     FLOOR,
     INNER,
-    LAST,
+    OUTER,
     ChangeEvidence,
     Likelihoods,
     Tables,
@@ -36,6 +36,7 @@ from perfbisect.stats.robust import Array, log_sum_exp
 
 _WIDTHS = (3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)  # nights on either side whose means are compared
 _CANDIDATE = 3.0  # standard errors between those means that make a candidate
+_EARLY = 0.4  # prior of a place with fewer than INNER nights before it, relative to that of others
 NEW_SHARE, NEWEST = 0.5, 6  # share of the prior on the newest places, and their number
 _NEAR = 1e-4  # probability of a place below which the nights around a change are the evidence for it
 _ROUNDS = 4  # rounds of dropping and adding; the changes of a series that need more are close to no change
@@ -137,10 +138,11 @@ def _drop_weakest(chosen: list[int], sums: Array, scale: float) -> list[int]:
 
 
 def place_prior(nights: int) -> Array:
-    """log prior of a change before each night of a series: even over all, and a share more for the newest,
-    since the series is judged every morning."""
+    """log prior of a change before each night of a series: even over all but the first, which are a short
+    level's, and a share more for the newest, since the series is judged every morning."""
     prior = np.full(nights, (1 - NEW_SHARE) / nights)
-    newest = np.s_[max(0, nights - LAST - NEWEST + 1) : max(0, nights - LAST + 1)]
+    prior[:INNER] *= _EARLY
+    newest = np.s_[max(0, nights - OUTER - NEWEST + 1) : max(0, nights - OUTER + 1)]
     prior[newest] += NEW_SHARE / NEWEST
     return np.asarray(np.log(prior))
 
@@ -158,7 +160,7 @@ class _PieceSearch:
     threshold: float
     candidates: list[int]
     reach: int
-    _likelihoods: dict[tuple[int, int], Likelihoods] = field(default_factory=dict)
+    _likelihoods: dict[tuple[int, int, int], Likelihoods] = field(default_factory=dict)
     _levels: dict[tuple[int, int], Array] = field(default_factory=dict)
 
     @property
@@ -174,7 +176,7 @@ class _PieceSearch:
             if not new:
                 break
             changes = self._prune(sorted({c.place for c in changes} | new))
-        return changes, self._between(changes)
+        return self._place(changes), self._between(changes)
 
     def _prune(self, places: list[int]) -> list[LevelChange]:
         """The changes that stand on their own evidence, and together against none."""
@@ -193,13 +195,37 @@ class _PieceSearch:
             places = moved
         return kept
 
+    def _place(self, changes: list[LevelChange]) -> list[LevelChange]:
+        """The same changes, where the level between two may last less than :data:`INNER` nights.
+
+        The least length decides whether there is a change; kept here, it would move the place of one that is
+        sure.
+        """
+        bounds = [0, *(change.place for change in changes), len(self.tables.values)]
+        placed = list(changes)
+        for _ in range(_ROUNDS if len(changes) > 1 else 0):
+            before = list(bounds)
+            for i, change in enumerate(changes):
+                start, end = self._stretch(bounds, i)
+                noise = self._noise(bounds, i, i + 2)
+                evidence = self._evidence(start, end, noise, OUTER)
+                placed[i] = replace(change, start=start, end=end, evidence=evidence, noise=noise)
+                bounds[i + 1] = placed[i].place
+            if bounds == before:
+                break
+        return placed
+
+    def _stretch(self, bounds: Sequence[int], i: int) -> tuple[int, int]:
+        """The nights by which the change at ``bounds[i + 1]`` is weighed: between its neighbours."""
+        middle = bounds[i + 1] - bounds[i + 1] % _GRID
+        return max(bounds[i], middle - self.reach), min(bounds[i + 2], middle + _GRID + self.reach)
+
     def _changes_at(self, places: list[int]) -> list[LevelChange | None]:
         """Each of several changes, given the others."""
         bounds = [0, *places, len(self.tables.values)]
         changes = []
-        for i, place in enumerate(places):
-            middle = place - place % _GRID
-            start, end = max(bounds[i], middle - self.reach), min(bounds[i + 2], middle + _GRID + self.reach)
+        for i in range(len(places)):
+            start, end = self._stretch(bounds, i)
             changes.append(self._likeliest(start, end, self._noise(bounds, i, i + 2)))
         return changes
 
@@ -221,10 +247,10 @@ class _PieceSearch:
             return None
         return LevelChange(self.tables, self.offset, start, end, evidence, logs, noise)
 
-    def _evidence(self, start: int, end: int, noise: Array) -> ChangeEvidence:
-        if (start, end) not in self._likelihoods:
-            self._likelihoods[start, end] = likelihoods(self.tables, start, end)
-        return self._likelihoods[start, end].evidence(noise)
+    def _evidence(self, start: int, end: int, noise: Array, inner: int = INNER) -> ChangeEvidence:
+        if (start, end, inner) not in self._likelihoods:
+            self._likelihoods[start, end, inner] = likelihoods(self.tables, start, end, inner)
+        return self._likelihoods[start, end, inner].evidence(noise)
 
     def _noise(self, bounds: list[int], low: int, high: int) -> Array:
         """log weights of the families of noise, from all levels but those between two of the bounds."""

@@ -9,9 +9,8 @@ import pytest
 from scipy import integrate, stats
 
 from perfbisect.series.detection.likelihood import (
-    INNER,
-    LAST,
     LEAST,
+    OUTER,
     ChangeEvidence,
     NoiseFamilies,
     Tables,
@@ -60,7 +59,7 @@ def exact(values: np.ndarray, k: int) -> float:
 def test_it_is_the_integral_over_both_levels(n: int, at: int, step: float) -> None:
     values = logs(n, 3, at, step)
     got = weigh(tables(values, ONE), 0, n)
-    assert list(got.places) == list(range(INNER, n - LAST + 1))
+    assert list(got.places) == list(range(OUTER, n - OUTER + 1))
     expected = [exact(values, int(k)) for k in got.places]
     assert got.logs == pytest.approx(expected, abs=0.06)
 
@@ -110,8 +109,9 @@ def test_the_likelihood_of_a_level_is_the_integral_over_it() -> None:
     assert level(t, 0, 20) == pytest.approx([expected], abs=0.05)
 
 
-def test_a_level_lasts_five_nights_but_the_newest() -> None:
+def test_a_level_lasts_five_nights_but_the_first_and_the_newest() -> None:
     t = tables(logs(30, 1), ONE)
+    assert list(weigh(t, 0, 30).places) == list(range(2, 29))
     assert list(weigh(t, 10, 30).places) == list(range(15, 29))
     assert list(weigh(t, 10, 29).places) == list(range(15, 25))
     assert weigh(t, 10, 19).total == -math.inf

@@ -58,6 +58,36 @@ def test_a_step_is_told_with_its_place_and_size() -> None:
     assert got.p < 1e-6
 
 
+def early(before: int, after: int, size: float, noise: float, seed: int) -> SeriesValues:
+    rng = np.random.default_rng([before, after, seed])
+    logs = noise * rng.normal(size=before + after) + math.log1p(size) * (np.arange(before + after) >= before)
+    return series(logs, min_effect=0.03)
+
+
+@pytest.mark.parametrize("before", [2, 3, 4, 5, 6])
+def test_a_step_after_few_nights_has_its_night(before: int) -> None:
+    """The first level may have begun before the series."""
+    worlds = [(after, size) for after in (5, 12, 30) for size in (0.10, -0.14, 0.18)]
+    right = 0
+    for seed, (after, size) in enumerate(worlds * 2):
+        found = detect(early(before, after, size, (0.005, 0.01)[seed >= len(worlds)], seed), 0.05)
+        steps = [point for point in found if point.shape == "step"]
+        assert before in steps[0].places, (after, size, found)
+        right += steps[0].index == before and len(found) == 1
+    assert right >= 0.95 * 2 * len(worlds) - 1
+
+
+@pytest.mark.parametrize("size", [0.24, -0.10])
+@pytest.mark.parametrize("nights_between", [4, 5])
+def test_two_steps_with_few_nights_between_have_their_nights(nights_between: int, size: float) -> None:
+    """How long a level must last does not move the place of a change that is sure."""
+    second = 20 + nights_between
+    logs = nights(40, 3, 0.008)
+    logs[20:second] += math.log1p(0.12)
+    logs[second:] += math.log1p(size)
+    assert [(b.shape, b.index) for b in detect(series(logs))] == [("step", 20), ("step", second)]
+
+
 def test_more_is_better_where_the_sign_says_so() -> None:
     logs = stepped(60, 33, 0.10)
     up, down = only(detect(series(logs))), only(detect(series(logs, sign=-1)))
