@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfbisect.bisect.forecast import PlanDocument, plan_document, plan_lines
@@ -18,7 +18,7 @@ from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.session import PlannedJob, build_setup
 from perfbisect.commands.slots import reason_not_prebuilding
 from perfbisect.commands.workspace import Workspace
-from perfbisect.errors import RevisionError, UsageError
+from perfbisect.errors import MachineError, RevisionError, UsageError
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise
 from perfbisect.model.change import History
 from perfbisect.report.sections import command_lines
@@ -59,7 +59,15 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
     measuring = request.measuring
     cell = wiring.resolve_cell(workspace, request.cell, measuring.variant)
     wiring.require_workload(cell, measuring.expect_workload)
-    commits, branch = resolve_range(workspace, request)
+    unlisted: tuple[str, ...] = ()
+    try:
+        commits, branch = resolve_range(workspace, request)
+    except MachineError as error:
+        if not (request.dry_run and request.releases):
+            raise
+        unlisted = (f"the releases between the ends are not known: {error.message}",)
+        ends = (end.removeprefix(f"{request.releases}==") for end in (request.good, request.bad))
+        commits, branch = resolve_range(workspace, replace(request, versions=",".join(ends)))
     newest = f"{request.releases}=={request.bad}" if request.releases else "HEAD"
     setup = build_setup(
         workspace,
@@ -78,7 +86,7 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
         metric=setup.metric,
         setting=setup.setting,
         costs=learnt_costs(earlier, wiring.costs(setup.setting.environment)),
-        notes=setup.notes,
+        notes=(*unlisted, *setup.notes),
         deploy=workspace.repository.tree_id if workspace.repository else None,
         weigh=position_weigher(workspace, request.weights)
         if request.weights and not request.releases

@@ -141,7 +141,7 @@ def plan_profile(
             next_step="compare the two changes on this machine, and explain that job",
         )
     cell, repository = plan_cell(sides.plan), repository_of(setting)
-    builder = wiring.build_builder(workspace, setting)
+    builder = wiring.build_builder(workspace, setting, is_plan=request.dry_run)
     builder.prepare((sides.a.change, sides.b.change))
     found = find_slots(workspace, cell, setting, dry_run=request.dry_run)
     problem = sampling_problem(find_py_spy(), is_root=os.geteuid() == 0)
@@ -195,7 +195,7 @@ def plan_hunks(
     repository = repository_of(setting)
     if repository is None:
         raise UsageError(f"job {job.id} has no repository: there is no diff to split")
-    builder = wiring.build_builder(workspace, setting)
+    builder = wiring.build_builder(workspace, setting, is_plan=request.dry_run)
     builder.prepare((culprit,))
     try:
         diff = read_diff(repository, culprit)

@@ -257,7 +257,7 @@ def build_setup(
         metric=metric,
         further=tuple(further),
         setting=setting,
-        builder=wiring.build_builder(workspace, setting),
+        builder=wiring.build_builder(workspace, setting, is_plan=dry_run),
         slots=planned.slots,
         machine_class=planned.machine_class,
         machines=planned.machines,

@@ -177,10 +177,21 @@ def load_profile(name: str) -> Profile:
     return load_machine(name or next((kind for kind, tool in tools.items() if shutil.which(tool)), "cpu"))
 
 
-def build_builder(workspace: Workspace, setting: MeasurementConfig, spec: str | None = None) -> Builder:
+def machine_kind(named: str) -> str:
+    """The kind of machine that environments are for; empty: this one, as nothing was named."""
+    if not named:
+        return ""
+    profile = load_machine(named)
+    return "cuda" if profile.devices == "nvidia-smi" else profile.name
+
+
+def build_builder(
+    workspace: Workspace, setting: MeasurementConfig, spec: str | None = None, *, is_plan: bool = False
+) -> Builder:
     """The builder of a configuration, or of another specification with the same configuration.
 
-    On a fleet that has machines with the role ``build``, these build.
+    On a fleet that has machines with the role ``build``, these build. ``is_plan``: nothing is built, and an
+    index that does not answer is a note.
     """
     cache = Path(setting.cache) if setting.cache else workspace.cache
     repository = repository_of(setting, cache) or workspace.repository
@@ -192,6 +203,8 @@ def build_builder(workspace: Workspace, setting: MeasurementConfig, spec: str | 
         exclude_newer=setting.exclude_newer,
         constraints=Path(setting.constraints) if setting.constraints else None,
         site=BuildMachines(hosts, setting, repository, cache) if hosts else None,
+        machine=machine_kind(setting.machine),
+        is_plan=is_plan,
     )
 
 

@@ -132,11 +132,14 @@ def make_builder(
     exclude_newer: str | None = None,
     constraints: Path | None = None,
     site: BuildSite | None = None,
+    machine: str = "",
+    is_plan: bool = False,
 ) -> Builder:
     """The builder of a specification, which also overrides packages (``REV+pip:NAME==V``).
 
     ``exclude_newer`` (a day, or ``none``) and ``constraints`` (a file) limit the versions of dependencies.
-    ``site``: machines that build in place of this one.
+    ``site``: machines that build in place of this one. ``machine``: the kind that the environments are for,
+    by default this one. ``is_plan``: nothing is built, and an index that does not answer is a note.
 
     :raises UsageError: the specification is wrong, a file it names is missing, or it needs a repository.
     :raises RevisionError: its base commit does not exist.
@@ -146,7 +149,9 @@ def make_builder(
         raise UsageError(f"no such constraints file: {constraints}")
     day = None if exclude_newer == NO_DAY else exclude_newer
     limits = DependencyLimits(day or None, constraints.absolute() if constraints else None)
-    context = BuildContext(EnvironmentCache(cache.expanduser().absolute()), limits, repository, site)
+    context = BuildContext(
+        EnvironmentCache(cache.expanduser().absolute()), limits, repository, site, machine, is_plan
+    )
     builders = [BUILDERS[spec.name](spec, context) for spec in specs]
     inner = builders[0] if len(builders) == 1 else ChainBuilder(builders, context.cache)
     pythons = {spec.option("python") for spec in specs}

@@ -176,7 +176,7 @@ def upload_day(package: str, version: Version) -> str:
             timeout=_INDEX_TIMEOUT_S,
             headers={"Accept": _INDEX_TYPE},
         )
-    except requests.RequestException:
+    except (requests.RequestException, MachineError):
         return ""
     document = reply.json() if reply.status == 200 else None
     files = document.get("files") if isinstance(document, dict) else None

@@ -28,12 +28,17 @@ CLIENT_TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True)
 class BuildContext:
-    """What builders share. ``site``: builds in place of this machine."""
+    """What builders share. ``site``: builds in place of this machine.
+
+    ``machine``: the kind that environments are for, empty: this one. ``is_plan``: lookups may fail.
+    """
 
     cache: EnvironmentCache
     limits: DependencyLimits
     repository: Repository | None
     site: BuildSite | None = None
+    machine: str = ""
+    is_plan: bool = False
 
     @property
     def here(self) -> BuildContext:

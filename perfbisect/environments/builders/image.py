@@ -25,7 +25,7 @@ from perfbisect.environments.health import check_version, identify_commit, impor
 from perfbisect.environments.images import STORES, ImageLookup, default_tool, full_reference
 from perfbisect.environments.source_tree import blobs_inside
 from perfbisect.environments.spec import Spec
-from perfbisect.errors import BuildError
+from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
 
 REVISION = "org.opencontainers.image.revision"
@@ -79,6 +79,7 @@ class ImageBuilder(CachedBuilder):
         self.store = kind(program)
         self.words = spec.words("run")
         self._lookups: dict[str, ImageLookup] = {}
+        self._is_plan = context.is_plan
         self.repository = context.required_repository(spec) if self.kind == "commit" else None
         if client := spec.option("client"):
             release = Change(f"{self.package.name}=={client}", "release")
@@ -87,7 +88,16 @@ class ImageBuilder(CachedBuilder):
     def prepare(self, changes: Iterable[Change]) -> None:
         named = {name for change in changes if (name := self.reference(change))} - set(self._lookups)
         if named:
-            self._lookups |= self.store.find(sorted(named))
+            try:
+                self._lookups |= self.store.find(sorted(named))
+            except MachineError as error:
+                if not self._is_plan:
+                    raise
+                self._lookups |= dict.fromkeys(named, ImageLookup("silent", problem=error.message))
+
+    def notes(self) -> tuple[str, ...]:
+        silent = {lookup.problem for lookup in self._lookups.values() if lookup.state == "silent"}
+        return tuple(f"images could not be looked up: {problem}" for problem in sorted(silent))
 
     def reference(self, change: Change) -> str:
         """The image's name; empty for a change that has none by its kind."""

@@ -27,9 +27,11 @@ from perfbisect.environments.builders.cached import (
 )
 from perfbisect.environments.builders.release import add_alias, site_packages, write_metadata
 from perfbisect.environments.builders.wheel import (
+    CPU,
+    CUDA,
     ReleaseWheels,
     allowed_variants,
-    driver_cuda,
+    machine_cuda,
     torch_backend,
 )
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
@@ -50,9 +52,10 @@ class PinnedBaseBuilder(CachedBuilder):
     def __init__(self, spec: Spec, context: BuildContext) -> None:
         super().__init__(spec, context, package(spec.option("release", "vllm")))
         template = spec.index_url(spec.options["wheel"]) if "wheel" in spec.options else ""
-        self.index = WheelIndex(template, self.package.distribution, self.python)
-        self.variants = allowed_variants(template, spec.option("variant")) if template else ("",)
-        self.releases = ReleaseWheels(self.package, spec.option("variant"), self.python)
+        self.index = WheelIndex(template, self.package.distribution, self.python, optional=context.is_plan)
+        variant = spec.option("variant")
+        self.variants = allowed_variants(template, variant, context.machine) if template else ("",)
+        self.releases = ReleaseWheels(self.package, variant, self.python, "", context)
         self.declared: dict[str, DeclaredBase] = {}
 
     def refuses(self, change: Change) -> Refusal | None:
@@ -148,7 +151,7 @@ class PinnedBuilder(LayerBuilder, CommitBuilder):
         if not spec.argument.replace(".", "_").isidentifier():
             raise spec.error(f"{spec.argument!r} is no package", "name what is imported: pinned:vllm_omni")
         super().__init__(spec, context, engine(spec.argument))
-        self.platform = spec.option("platform") or ("cuda" if driver_cuda() else "cpu")
+        self.platform = spec.option("platform") or (CUDA if machine_cuda(context.machine) else CPU)
         self.bases = PinnedBaseBuilder(spec, context.here)
 
     def base(self, change: Change) -> tuple[Builder, Change]:
@@ -215,7 +218,7 @@ class PinnedBuilder(LayerBuilder, CommitBuilder):
                 )
         shares = ", ".join(f"{group} under {count} commits" for group, count in groups.items())
         pinned = f"{self.bases.package.name} as {DOCKERFILE} of each commit pins it: {shares}"
-        return (pinned, *images.values(), *self.bases.releases.notes())
+        return (pinned, *images.values(), *self.bases.releases.notes(), *self.bases.index.notes())
 
 
 def _version_file(version: str) -> str:

@@ -36,7 +36,9 @@ class ReleaseBuilder(CachedBuilder):
                 f"write release:{requirement.name}, and the versions as --good and --bad",
             )
         super().__init__(spec, context, package(requirement.name, spec.option("package")))
-        self.wheels = ReleaseWheels(self.package, spec.option("variant"), self.python, spec.option("wheel"))
+        self.wheels = ReleaseWheels(
+            self.package, spec.option("variant"), self.python, spec.option("wheel"), context
+        )
         if self.wheels.variant not in ("", DEFAULT) and not self.wheels.index.template:
             problem = f"variant= of {self.package.name} needs the index of its releases"
             raise spec.error(problem, "add wheel=URL with {version} in it")

@@ -28,7 +28,7 @@ from perfbisect.machine.devices import Smi
 from perfbisect.model.change import Change
 from perfbisect.system.files import replace_file
 
-CPU = "cpu"
+CPU, CUDA, ROCM = "cpu", "cuda", "rocm"
 DEFAULT = "default"
 """The wheel at the commit's own address, whatever it was built for."""
 
@@ -54,6 +54,16 @@ def driver_cuda(smi: Smi | None = None) -> tuple[int, int] | None:
     """CUDA version of this machine's driver; None without a working driver."""
     command = (smi or Smi()).command
     return None if command is None else _reported_cuda(command)
+
+
+def machine_cuda(machine: str) -> tuple[int, int] | None:
+    """CUDA version of the driver of a kind of machine, empty: this one; None without CUDA.
+
+    Without a driver here, one of the kind ``cuda`` is taken to have the newest.
+    """
+    if machine not in ("", CUDA):
+        return None
+    return driver_cuda() or (CUDA_BUILDS[0][0] if machine else None)
 
 
 @functools.cache
@@ -85,12 +95,14 @@ class ReleaseWheels:
     ``template``: address of the index, with ``{version}``.
     """
 
-    def __init__(self, package: EnginePackage, variant: str, python: str, template: str = "") -> None:
+    def __init__(
+        self, package: EnginePackage, variant: str, python: str, template: str, context: BuildContext
+    ) -> None:
         self.package = package
         self.variant = variant
-        template = template or package.release_index
-        self.index = WheelIndex(template.replace("{version}", "{sha}"), package.distribution, python)
-        self.driver = None if variant or not package.release_cuda else driver_cuda()
+        template = (template or package.release_index).replace("{version}", "{sha}")
+        self.index = WheelIndex(template, package.distribution, python, optional=context.is_plan)
+        self.driver = None if variant or not package.release_cuda else machine_cuda(context.machine)
         self.used: set[str] = set()
         """Variants other than the registry's that were chosen."""
 
@@ -135,17 +147,21 @@ class ReleaseWheels:
 
     def notes(self) -> tuple[str, ...]:
         why = "" if self.driver is None else f", for the driver's CUDA {self.driver[0]}.{self.driver[1]}"
-        return tuple(
+        used = (
             f"releases of {self.package.name} are of the variant {name}{why}" for name in sorted(self.used)
         )
+        return (*used, *self.index.notes())
 
 
-def allowed_variants(template: str, variant: str) -> tuple[str, ...]:
-    """Builds that may be taken, best first: the user's, or what this machine runs."""
+def allowed_variants(template: str, variant: str, machine: str = "") -> tuple[str, ...]:
+    """Builds that may be taken, best first: the user's, or what a kind of machine runs."""
     if variant:
         return ("",) if variant == DEFAULT else (variant,)
-    if (driver := driver_cuda()) is None and (rocm := rocm_variant()):
+    driver = machine_cuda(machine)
+    if driver is None and machine in ("", ROCM) and (rocm := rocm_variant()):
         return (rocm,)
+    if machine == ROCM:  # which, is not known here
+        return ("",)
     runs = variants(driver)
     return runs if "{variant}" in template else (*runs, "")
 
@@ -165,11 +181,14 @@ class WheelBuilder(CommitBuilder):
 
     def __init__(self, spec: Spec, context: BuildContext) -> None:
         super().__init__(spec, context, folder="", whole=False)
-        self.index = WheelIndex(spec.index_url(spec.argument), self.package.distribution, self.python)
-        self.variants = allowed_variants(self.index.template, spec.option("variant"))
+        template = spec.index_url(spec.argument)
+        self.index = WheelIndex(template, self.package.distribution, self.python, optional=context.is_plan)
+        self.machine = context.machine
+        self.variants = allowed_variants(template, spec.option("variant"), context.machine)
         self.variant: str | None = None
         is_default = spec.option("variant") == DEFAULT
-        self._driver = None if is_default or self.package.cuda_pattern is None else driver_cuda()
+        has_cuda = not is_default and self.package.cuda_pattern is not None
+        self._driver = machine_cuda(context.machine) if has_cuda else None
         self._cuda: dict[str, int] = {}
         self._lookups: dict[str, WheelLookup] = {}
 
@@ -213,13 +232,17 @@ class WheelBuilder(CommitBuilder):
         others = ", ".join(name for name in self.variants if name and name != self.variant)
         if self.variant:
             runs = f" (it also runs {others}: variant=NAME)" if others else ""
-            notes.append(f"wheels of the variant {self.variant}, which this machine runs{runs}")
+            where = f"a {self.machine} machine" if self.machine else "this machine"
+            notes.append(f"wheels of the variant {self.variant}, which {where} runs{runs}")
         elif self.variant is not None and others:
             notes.append(
-                f"the index does not have {others}, which this machine runs, for both ends: wheels are those "
+                f"the index does not have {others}, which fits the machine, for both ends: wheels are those "
                 "at the commit's own address, whatever they were built for"
             )
+        notes += self.index.notes()
         for state, words in (("hole", "has no wheel for"), ("silent", "did not answer for")):
+            if state == "silent" and self.index.no_answer is not None:
+                continue
             problems: dict[str, list[str]] = {}
             for sha, lookup in self._lookups.items():
                 if lookup.state == state:

@@ -125,12 +125,18 @@ def choose_wheel(urls: Iterable[str], package: str, sha: str, tags: Iterable[tag
 
 @dataclass
 class WheelIndex:
-    """A per-commit index of the wheels of a distribution. ``pause_s``: before the third try."""
+    """A per-commit index of the wheels of a distribution. ``pause_s``: before the third try.
+
+    ``optional``: of a plan: an index that does not answer raises nothing and is not asked again.
+    """
 
     template: str
     distribution: str
     python: str = ""
     pause_s: float = 0.5
+    optional: bool = False
+    no_answer: WheelLookup | None = None
+    """The first lookup of all that were without an answer, where that is no error."""
     _sessions: dict[str, requests.Session] = field(default_factory=dict, init=False)
     _lookups: dict[tuple[str, str], WheelLookup] = field(default_factory=dict, init=False)
 
@@ -142,6 +148,9 @@ class WheelIndex:
         """
         tags = supported(self.python)
         wanted = [sha for sha in shas if self._state(sha, variant) == "silent"]
+        if self.no_answer is not None:
+            self._lookups |= {(sha, variant): self.no_answer for sha in wanted}
+            wanted = []
         with ThreadPoolExecutor(min(_AT_ONCE, len(wanted) or 1)) as pool:
             pages = (page_of(self.template, sha, variant, self.distribution) for sha in wanted)
             lookups = pool.map(
@@ -151,7 +160,9 @@ class WheelIndex:
         found = {sha: self._lookups[sha, variant] for sha in shas}
         silent = [lookup for lookup in found.values() if lookup.state == "silent"]
         if silent and (each or len(silent) == len(found)):
-            raise self._no_answer(silent[0])
+            if not self.optional:
+                raise self._no_answer(silent[0])
+            self.no_answer = self.no_answer or silent[0]
         return found
 
     def choose_variant(self, variants: Sequence[str], shas: Collection[str]) -> tuple[str, bool]:
@@ -202,6 +213,12 @@ class WheelIndex:
         tags = supported(self.python)
         others = {name: page for name, page in names.items() if name not in ("", self.distribution)}
         return {name: self._choose(page, name, "", tags) for name, page in others.items()}
+
+    def notes(self) -> tuple[str, ...]:
+        """A plan's note where the index did not answer."""
+        if self.no_answer is None:
+            return ()
+        return (f"the wheel index {self.template} could not be asked: {self.no_answer.reason}",)
 
     def _no_answer(self, lookup: WheelLookup) -> MachineError:
         return MachineError(

@@ -1,0 +1,87 @@
+"""Plans on a machine that lacks what they are for: a driver, a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfbisect.commands import bisect_request
+from perfbisect.environments.builders import wheel, wheel_index
+from perfbisect.errors import MachineError
+from tests.command_line import type_json
+from tests.environments.wheel_index import Index, serving
+from tests.fakes import checkouts
+
+CLOSED = "http://127.0.0.1:9"
+"""No index is there."""
+CELL = "family: text\nmodel: acme/tiny\ndataset_name: random\nnum_prompts: 8\nmax_concurrency: 1\n"
+
+
+@pytest.fixture
+def laptop(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """A checkout with six commits, and no driver; the commits."""
+    monkeypatch.setattr(wheel, "driver_cuda", lambda: None)
+    monkeypatch.setattr(wheel_index, "_TRIES", 1)
+    (home / "tiny.yaml").write_text(CELL)
+    (home / "gpu.yaml").write_text(f"{CELL}gpus: 1\n")
+    return checkouts.vllm(home / "vllm")
+
+
+@pytest.fixture
+def index(laptop: tuple[str, ...]) -> Iterator[Index]:
+    """An index that has each commit's wheel in every variant."""
+    with serving() as served:
+        link = b'<a href="../vllm-0.32.1-py3-none-any.whl">vllm-0.32.1-py3-none-any.whl</a>'
+        for sha in laptop:
+            for variant in ("", "/cu130", "/cpu"):
+                served.files[f"/{sha}{variant}/vllm/"] = link
+        yield served
+
+
+def bisect(cell: str, *more: str, code: int = 0) -> dict[str, Any]:
+    ends = ("--repo", "vllm", "--good", "v0.31.0", "--bad", "HEAD")
+    return type_json("bisect", cell, *ends, "--dry-run", *more, code=code)
+
+
+@pytest.mark.parametrize(
+    ("machine", "code", "variant"), [("cuda", 5, "cu130"), ("cpu", 0, "cpu")], ids=["cuda", "cpu"]
+)
+@pytest.mark.parametrize("form", ["overlay:{}/{{sha}}", "wheel:{}/{{sha}}"])
+def test_wheels_are_those_of_the_machine_that_is_planned_for(
+    index: Index, form: str, machine: str, code: int, variant: str
+) -> None:
+    cell = "gpu.yaml" if machine == "cuda" else "tiny.yaml"
+    plan = bisect(cell, "--env", form.format(index.address), "--machine", machine, code=code)
+    assert f"wheels of the variant {variant}, which a {machine} machine runs" in "\n".join(plan["notes"])
+    assert {path.split("/")[2] for path in index.asked if path.endswith("/vllm/")} == {variant}
+
+
+@pytest.mark.usefixtures("laptop")
+@pytest.mark.parametrize("form", ["overlay:{}/{{sha}}", "wheel:{}/{{sha}}"])
+def test_a_dry_run_without_a_network_is_a_plan_with_notes(form: str) -> None:
+    spec = form.format(CLOSED)
+    plan = bisect("tiny.yaml", "--env", spec, "--machine", "cpu")
+    (note,) = [note for note in plan["notes"] if "could not be asked" in note]
+    assert CLOSED in note
+    assert (plan["changes"], plan["skips"]) == (6, [])
+    assert plan["commands"]["serve"]
+    told = type_json("compare", "tiny.yaml", "--a", "v0.31.0", "--b", "HEAD", "--repo", "vllm",
+                     "--env", spec, "--machine", "cpu", code=5)  # fmt: skip
+    assert "does not answer" in told["error"], "what is started needs the index"
+
+
+@pytest.mark.usefixtures("laptop")
+def test_a_dry_run_of_releases_without_the_registry_names_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(package: str) -> tuple[str, ...]:
+        raise MachineError(f"the registry could not be asked for {package!r}")
+
+    monkeypatch.setattr(bisect_request, "list_releases", unreachable)
+    words = ("bisect", "tiny.yaml", "--releases", "toy", "--good", "1.0", "--bad", "toy==1.3",
+             "--exclude-newer", "2026-01-01", "--machine", "cpu")  # fmt: skip
+    plan = type_json(*words, "--dry-run")
+    assert any("releases between the ends are not known: the registry" in note for note in plan["notes"])
+    assert (plan["good"]["short"], plan["bad"]["short"]) == ("toy==1.0", "toy==1.3")
+    type_json(*words, code=5)
