@@ -330,7 +330,7 @@ def fold(count: int) -> Cost:
     with tempfile.TemporaryDirectory() as folder:
         job, _ = bisected(Path(folder), 20)
         long = Path(folder) / "long.jsonl"
-        long.write_text("".join(line.line() for line in journal(read(job.journal).events[0], count)))
+        long.write_bytes(b"".join(line.line() for line in journal(read(job.journal).events[0], count)))
         began = time.process_time()
         events = read(long).events
         plan = find_plan(events, BisectPlan)

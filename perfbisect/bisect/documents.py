@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from perfbisect.bisect.checks import RevertCheck
 from perfbisect.bisect.decision.machines import machine_offsets
 from perfbisect.bisect.decision.model import Comparison, Skipped
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
@@ -32,7 +33,7 @@ from perfbisect.jobs.documents import (
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import guard_metrics, plan_cell
-from perfbisect.jobs.replay import minutes_saved
+from perfbisect.jobs.replay import LaunchRecord, minutes_saved
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
@@ -237,7 +238,6 @@ def build_document(result: BisectResult) -> ReportDocument:
     shown = plan.positions[culprits[0] if result.found else -1].change
     good, bad = map(change_document, plan.ends)
     changes = {change.id: change for position in plan.positions for change in position.changes}
-    launched = changes | ({check.change.id: check.change} if check.change else {})
     measured = {x.position for x in result.measured if x.purpose in SEARCHING}
     skips = (*skip_documents(plan), *_measured_skips(result, measured))
     skipped = {skip.change.id for skip in skips}
@@ -249,7 +249,7 @@ def build_document(result: BisectResult) -> ReportDocument:
             plan,
             cell,
             records,
-            lambda launch: launched[launch.change_id],
+            lambda launch: _launched_change(launch, plan, check),
             minutes_saved(result.events, records),
         ),
         outcome=outcome.verdict if outcome else "inconclusive" if result.is_recast else "unfinished",
@@ -319,6 +319,14 @@ def build_document(result: BisectResult) -> ReportDocument:
         ),
         folder=str(result.job.path),
     )
+
+
+def _launched_change(launch: LaunchRecord, plan: BisectPlan, check: RevertCheck) -> Change:
+    """The change of a launch; LookupError if it is not at its position."""
+    if check.change is not None and launch.change_id == check.change.id:
+        return check.change
+    known = {change.id: change for change in plan.positions[launch.position].changes}
+    return known[launch.change_id]
 
 
 def _machines(result: BisectResult) -> Iterator[FleetMachineDocument]:

@@ -43,19 +43,21 @@ def resume(
       perfbisect resume 20260102-030405-ab12
     """
     from perfbisect.commands import wiring
-    from perfbisect.commands.kinds import kind_of
+    from perfbisect.commands.kinds import is_readable, kind_of
     from perfbisect.commands.session import job_result, open_session, run_job
     from perfbisect.commands.slots import find_slots, require_same_machine
     from perfbisect.errors import UsageError
-    from perfbisect.jobs.journal import read
+    from perfbisect.jobs.journal import read, replaying
     from perfbisect.jobs.plans import plan_cell, require_plan, resolve_metric
     from perfbisect.jobs.replay import launches
     from perfbisect.report.kind import Amendment
 
-    job = workspace.jobs.chosen(job_id, "resume")
+    job = workspace.jobs.chosen(job_id, "resume", is_readable)
     events = read(job.journal).events
     kind = kind_of(events)
     plan = require_plan(job, events, kind.plan)
+    with replaying(job.journal):  # what cannot be reported cannot be continued
+        kind.status(kind.document(job, events))
     cell = plan_cell(plan)
     found = find_slots(workspace, cell, plan.setting, workers or kind.workers(plan))
     require_same_machine(job.id, launches(events), found.machine_class)
@@ -91,13 +93,19 @@ def status(workspace: Workspace, job_id: str | None, wait: bool, timeout: float 
       perfbisect status
       perfbisect status 20260102-030405-ab12 --wait --timeout 10m --json
     """
-    from perfbisect.commands.status import list_jobs, status_document, status_lines, wait_until_released
+    from perfbisect.commands.status import (
+        list_jobs,
+        open_jobs,
+        status_document,
+        status_lines,
+        wait_until_released,
+    )
     from perfbisect.system.clock import now
 
     jobs = workspace.jobs
-    if job_id is None and not jobs.unfinished():
+    if job_id is None and not open_jobs(jobs):
         return CommandResult(*list_jobs(jobs, now))
-    job = jobs.chosen(job_id, "status")
+    job = jobs.chosen(job_id, "status", open_jobs(jobs).__contains__)
     if wait:
         wait_until_released(job, timeout)
     document = status_document(job, now())
@@ -151,26 +159,27 @@ def report(workspace: Workspace, job_id: str | None, form: str, metric: str | No
       perfbisect report 20260102-030405-ab12 --format md > report.md
       perfbisect report 20260102-030405-ab12 --metric ttft:p99
     """
-    from perfbisect.commands.kinds import kind_of
+    from perfbisect.commands.kinds import is_readable, kind_of
     from perfbisect.errors import UsageError
-    from perfbisect.jobs.journal import read
+    from perfbisect.jobs.journal import read, replaying
     from perfbisect.model.metric import parse_metric
     from perfbisect.report.html import report_html
     from perfbisect.report.markdown import report_markdown
 
-    job = workspace.jobs.chosen(job_id, "report")
+    job = workspace.jobs.chosen(job_id, "report", is_readable)
     events = read(job.journal).events
     kind = kind_of(events)
-    if metric is None:
-        document = kind.document(job, events)
-    elif kind.document_for_metric is not None:
-        document = kind.document_for_metric(job, events, parse_metric(metric))
-    else:
+    if metric is not None and kind.document_for_metric is None:
         raise UsageError(
             f"job {job.id} is a {kind.plan.noun}: its report has every metric",
             next_step=f"perfbisect report {job.id}",
         )
-    if form == "json":
-        return CommandResult(document, (), json=True)
-    render = report_html if form == "html" else report_markdown
-    return CommandResult(document, [render(kind.report(document)).rstrip("\n")])
+    with replaying(job.journal):
+        if metric is not None and kind.document_for_metric is not None:
+            document = kind.document_for_metric(job, events, parse_metric(metric))
+        else:
+            document = kind.document(job, events)
+        if form == "json":
+            return CommandResult(document, (), json=True)
+        render = report_html if form == "html" else report_markdown
+        return CommandResult(document, [render(kind.report(document)).rstrip("\n")])

@@ -52,7 +52,7 @@ from perfbisect.errors import (
 from perfbisect.jobs.commands import git_command
 from perfbisect.jobs.documents import MinutesDocument, cell_document, change_document, metric_document
 from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.journal import read
+from perfbisect.jobs.journal import read, replaying
 from perfbisect.jobs.plans import find_plan, runs_per_launch
 from perfbisect.jobs.replay import launches
 from perfbisect.report.terminal import report_lines
@@ -269,7 +269,8 @@ def measure_ends(workspace: Workspace, request: CheckRequest) -> tuple[RecordedL
     planned = plan_comparison(workspace, request.compare_request(good.id, bad.id, BLOCK_SIZE))
     job = _known_comparison(workspace, planned.plan)
     if job is not None:
-        document = compare_document(job, read(job.journal).events)
+        with replaying(job.journal):
+            document = compare_document(job, read(job.journal).events)
     else:
         job = wiring.new_job(workspace)
         document = measure(workspace, job, COMPARE, planned, request.measuring)
@@ -294,9 +295,9 @@ def _known_comparison(workspace: Workspace, plan: ComparePlan) -> Job | None:
         try:
             events = read(job.journal).events
             earlier = find_plan(events, ComparePlan)
+            decided = finished(events) and events[-1].data.get("verdict") != "inconclusive"
         except PerfbisectError:
             continue
-        decided = finished(events) and events[-1].data.get("verdict") != "inconclusive"
         if earlier is not None and decided and _question(earlier) == _question(plan):
             is_old = now() - datetime.fromisoformat(events[0].time) > _DAY
             return None if is_old else job

@@ -31,7 +31,7 @@ from perfbisect.explain.sides import MeasuredSides, measured_sides
 from perfbisect.jobs.documents import ChangeDocument, Document, cell_document, change_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import JournalEvent, read
+from perfbisect.jobs.journal import JournalEvent, read, replaying
 from perfbisect.jobs.plans import plan_cell, plan_data
 from perfbisect.measure.profiling import ProfileLimits, find_py_spy, sampling_problem
 from perfbisect.report.html import report_html
@@ -110,7 +110,8 @@ def explain_launches(job: Job) -> ExplainDocument:
             f"job {job.id} is a {kind.plan.noun}: it has no two sides to explain",
             next_step="perfbisect compare CELL --a REV --b REV",
         )
-    return explained(kind.document(job, events))
+    with replaying(job.journal):
+        return explained(kind.document(job, events))
 
 
 class ProfilePlanDocument(Document):
@@ -133,7 +134,8 @@ def plan_profile(
     Raises:
         UsageError: the job compared no two sides, or measures on a fleet.
     """
-    sides = measured_sides(job, read(job.journal).events)
+    with replaying(job.journal):
+        sides = measured_sides(job, read(job.journal).events)
     setting = sides.plan.setting.model_copy(update={"typed": wiring.typed_command()})
     if setting.fleet:
         raise UsageError(
@@ -188,7 +190,8 @@ def plan_hunks(
     Raises:
         UsageError: the job names no commit, or nothing of that can be taken back.
     """
-    sides = measured_step(job, read(job.journal).events)
+    with replaying(job.journal):
+        sides = measured_step(job, read(job.journal).events)
     source, culprit, effect = sides.plan, sides.b.change, sides.effect
     cell = served_cells(source)[1] if isinstance(source, ComparePlan) else plan_cell(source)
     setting = source.setting.model_copy(update={"typed": wiring.typed_command()})

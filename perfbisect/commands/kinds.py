@@ -7,11 +7,12 @@ from typing import Final
 
 from perfbisect.bisect.job import BISECT
 from perfbisect.compare.job import CHECK, COMPARE, RUN
-from perfbisect.errors import UsageError
+from perfbisect.errors import PerfbisectError, UsageError
 from perfbisect.explain.hunk_job import HUNKS
 from perfbisect.explain.profile_job import PROFILE
+from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.plans import plan_data
+from perfbisect.jobs.plans import plan_cell, plan_data, require_plan
 from perfbisect.report.kind import AnyKind
 
 KINDS: Final[Mapping[str, AnyKind]] = {
@@ -22,6 +23,16 @@ KINDS: Final[Mapping[str, AnyKind]] = {
     "hunks": HUNKS,
     "profile": PROFILE,
 }
+
+
+def is_readable(job: Job) -> bool:
+    """Whether this version can read the plan of a job."""
+    try:
+        events = job.events()
+        plan_cell(require_plan(job, events, kind_of(events).plan))
+    except PerfbisectError:
+        return False
+    return True
 
 
 def kind_of(events: Sequence[JournalEvent]) -> AnyKind:

@@ -57,7 +57,7 @@ from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.report.console import Console as Lines
 from perfbisect.report.html import report_html
-from perfbisect.report.kind import DocumentT, JobKind
+from perfbisect.report.kind import DocumentT, JobKind, JobStatus
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from perfbisect.system.clock import now
@@ -87,12 +87,13 @@ def interruptible(ended: Callable[[str], Interrupted]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def record_exit(job: Job, code: int, result: Document | None = None) -> None:
-    """Record the exit code in the job's folder, and the result if it covers several jobs."""
+def record_exit(job: Job, code: int, result: Document | None = None, status: JobStatus | None = None) -> None:
+    """Record the exit code in the job's folder, its status, and the result if it covers several jobs."""
     with contextlib.suppress(MachineError):
         if result is not None:
             write_atomic(job.result, result.text() + "\n")
-    _keep(job, ExitRecord(code))
+    outcome, verdict = (status.outcome, status.verdict) if status else ("", "")
+    _keep(job, ExitRecord(code, outcome=outcome, verdict=verdict))
 
 
 @contextlib.contextmanager
@@ -400,7 +401,7 @@ def run_job(
     tools = session.tools(workspace, plan.setting, builder, kind.client_change(plan))
     document = kind.run(job, tools)
     write_report(job, kind, document)
-    record_exit(job, kind.exit_code(document))
+    record_exit(job, kind.exit_code(document), status=kind.status(document))
     return document
 
 

@@ -20,9 +20,9 @@ from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.documents import Document, ErrorDocument, LaunchDocument
 from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job, Jobs, finished
-from perfbisect.jobs.journal import read
+from perfbisect.jobs.journal import read, replaying
 from perfbisect.jobs.phases import FILE, read_phase
-from perfbisect.jobs.plans import verb_of
+from perfbisect.jobs.plans import plan_data, verb_of
 from perfbisect.report.document import Block, Column, Command, KeyValues, Table
 from perfbisect.report.kind import Candidate
 from perfbisect.report.terminal import block_lines
@@ -134,6 +134,8 @@ class JobLineDocument(Document):
     outcome: str = ""
     verdict: str = ""
     exit_code: int | None = None
+    problem: str = ""
+    """Why a broken job cannot be read."""
 
 
 class JobsDocument(Document):
@@ -206,13 +208,15 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     Raises:
         UsageError: the journal cannot be read.
     """
-    from perfbisect.commands.kinds import kind_of  # imports numpy, which stop and an empty list do not need
+    from perfbisect.commands.kinds import kind_of  # imports numpy, which stop and most lists do not need
 
     holder = job.holder
     events = read(job.journal).events
     kind = kind_of(events)
-    document, ending = kind.document(job, events), None if holder else job.read_exit()
-    status = kind.status(document)
+    ending = None if holder else job.read_exit()
+    with replaying(job.journal):
+        document = kind.document(job, events)
+        status = kind.status(document)
     launches, metric = document.launches, status.metric
     state: State = "running" if holder else "finished" if finished(events) else "unfinished"
     code = ending.exit_code if ending else kind.exit_code(document) if state == "finished" else None
@@ -377,14 +381,52 @@ def list_jobs(jobs: Jobs, now: Callable[[], datetime]) -> tuple[JobsDocument, li
 
 def _outcome(job: JobLineDocument) -> str:
     if job.state != "finished":
-        return ""
+        return line(job.problem)
     return job.outcome + (f": {line(job.verdict)}" if job.verdict else "")
+
+
+def open_jobs(jobs: Jobs) -> tuple[Job, ...]:
+    """The unfinished jobs that this version can read, oldest first."""
+    unfinished = jobs.unfinished()
+    if not unfinished:
+        return ()
+    from perfbisect.commands.kinds import is_readable
+
+    return tuple(filter(is_readable, unfinished))
 
 
 def _job_line(job: Job, now: datetime) -> JobLineDocument:
     """A job's line; a job that cannot be read is ``broken``."""
     try:
-        document = status_document(job, now)
-    except PerfbisectError:
-        return JobLineDocument(job=job.id, state="broken", verb="", cell="", launches=0)
-    return JobLineDocument.model_validate(document, from_attributes=True)
+        with replaying(job.journal):
+            return _recorded_line(job) or JobLineDocument.model_validate(
+                status_document(job, now), from_attributes=True
+            )
+    except PerfbisectError as error:
+        return JobLineDocument(
+            job=job.id, state="broken", verb="", cell="", launches=0, problem=error.message
+        )
+
+
+def _recorded_line(job: Job) -> JobLineDocument | None:
+    """The line of a finished job from its journal and its exit record; None if that says no outcome.
+
+    Judging the launches of a bisection again takes a hundred times as long.
+    """
+    ending = None if job.holder else job.read_exit()
+    if ending is None or not ending.outcome:
+        return None
+    events = read(job.journal).events
+    if not finished(events):
+        return None
+    plan = plan_data(events)
+    return JobLineDocument(
+        job=job.id,
+        state="finished",
+        verb=plan["verb"],
+        cell=plan["cell"]["name"],
+        launches=sum(event.kind == "started" for event in events),
+        outcome=ending.outcome,
+        verdict=ending.verdict,
+        exit_code=ending.exit_code,
+    )

@@ -33,7 +33,7 @@ from perfbisect.compare.report import check_report, compare_report, run_report
 from perfbisect.compare.result import has_open_guard
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, UsageError
 from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.journal import Journal, JournalEvent, read
+from perfbisect.jobs.journal import Journal, JournalEvent, read, replaying
 from perfbisect.jobs.loop import LaunchPolicy, drain, fits_budget, launch_in_steps
 from perfbisect.jobs.plans import find_plan, plan_data, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
@@ -153,7 +153,8 @@ def level_of_job(job: Job) -> RecordedLevel:
             f"job {job.id} is a {verb}: it measured several changes, and a baseline is of one",
             next_step="name a job of perfbisect run or check, or a file of --save-baseline",
         )
-    (level,) = _record_levels(job, plan, events)
+    with replaying(job.journal):
+        (level,) = _record_levels(job, plan, events)
     return require_enough(level, f"job {job.id}")
 
 

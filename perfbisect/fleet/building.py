@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 
 import perfbisect
 from perfbisect.changes.git import Repository
+from perfbisect.common.checked import FileName
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.cache import EnvironmentCache
 from perfbisect.errors import BuildError, FaultCode, MachineError, RevisionError
@@ -100,7 +101,7 @@ class BuildDocument(Document):
     version: str
     key: str
     seconds: float
-    environments: tuple[str, ...]
+    environments: tuple[FileName, ...]
     failure: BuildFailureDocument | None
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from perfbisect.common.checked import FileName, InnerPath, InnerPathOrNone, Token
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.plans import JobPlan, PlanPart
 from perfbisect.machine.slots import Slot
@@ -37,10 +38,10 @@ class Bundle(JobPlan):
     noun: ClassVar[str] = "bundle"
     verb: Literal["bundle"] = "bundle"
     version: Literal[1] = 1
-    token: str = Field(pattern=r"^[0-9a-f]{32}$")
+    token: Annotated[Token, Field(min_length=1)]
     slot: Slot = Slot("")
     launches: tuple[BundledLaunch, ...] = Field(min_length=1)
-    environments: Mapping[str, str] = {}
+    environments: Mapping[str, FileName] = {}
     interference: str = ""
     """Tolerated load of others, as in ``PERFBISECT_LIMITS``; empty: as the machine's own variable says."""
     limit: float = Field(gt=0)
@@ -60,7 +61,7 @@ class BundleLaunchDocument(Document):
     change: str
     outcome: Literal["running", "measured", "lost", "not made"]
     reason: str = ""
-    folder: str = ""
+    folder: InnerPathOrNone = ""
     began: str = ""
 
 
@@ -78,7 +79,7 @@ class BundleDocument(Document):
     machine: str
     leased: tuple[str, str] | None
     launches: tuple[BundleLaunchDocument, ...]
-    files: Mapping[str, str] = {}
+    files: Mapping[InnerPath, str] = {}
 
 
 class DoctorCheckDocument(Document):

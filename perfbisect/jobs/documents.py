@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 import perfbisect
+from perfbisect.errors import LocatedError
 from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import RESTORE
 from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig
 from perfbisect.jobs.replay import LaunchRecord, lost_minutes
 from perfbisect.model.attempt import Attempt, Purpose, key
@@ -179,11 +181,27 @@ def measured_fields(
     return {
         "job": job.id,
         "cell": cell_document(cell, plan.ref),
-        "launches": tuple(launch_document(launch, change_of(launch), plan.ref) for launch in records),
+        "launches": tuple(_launch_documents(job, plan, records, change_of)),
         "minutes": minutes_document(records, plan.budget or 0.0, saved),
         "versions": versions(plan.setting, records),
         "notes": plan.notes,
     }
+
+
+def _launch_documents(
+    job: Job, plan: BudgetedPlan, records: Sequence[LaunchRecord], change_of: Callable[[LaunchRecord], Change]
+) -> Iterator[LaunchDocument]:
+    for launch in records:
+        try:
+            change = change_of(launch)
+        except LookupError as error:
+            raise LocatedError(
+                f"launch {launch.number} is of change {launch.change_id} at position {launch.position}, "
+                "which the plan does not have",
+                file=job.journal,
+                next_step=RESTORE,
+            ) from error
+        yield launch_document(launch, change, plan.ref)
 
 
 def change_document(change: Change) -> ChangeDocument:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,11 +14,12 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from pydantic import ConfigDict, TypeAdapter, with_config
 
+from perfbisect.common.checked import is_name
 from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.journal import JournalEvent, read
 from perfbisect.system.files import write_atomic
-from perfbisect.system.processes import alive, process
+from perfbisect.system.processes import alive, opened, process
 
 JOURNAL = "journal.jsonl"
 HOLDER = "holder.json"
@@ -30,13 +31,18 @@ _LOCAL = "--state with a folder on a local disk"
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class ExitRecord:
-    """How a job's process ended: its exit code and, after an error, the message."""
+    """How a job's process ended: its exit code and, after an error, the message.
+
+    ``outcome``, ``verdict``: as in the job's status; a list of jobs does not judge their launches again.
+    """
 
     exit_code: int
     error: str = ""
     kind: str = ""
     where: str | None = None
     next_step: str | None = None
+    outcome: str = ""
+    verdict: str = ""
 
 
 @dataclass(frozen=True)
@@ -192,8 +198,10 @@ class Job(JournalFolder):
         if holder is None:
             return None
         (self.path / "stop").touch()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(holder.pid, signal.SIGINT)
+        # The record names it, the lock proves it: a process without it is another's.
+        if str((self.path / "lock").resolve()) in opened(holder.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(holder.pid, signal.SIGINT)
         return holder
 
     @contextlib.contextmanager
@@ -231,9 +239,15 @@ class Jobs:
         """Jobs without a verdict or with an unreadable journal, oldest first."""
         return tuple(job for job in self.all() if not _finished(job))
 
+    def named(self, identity: str) -> Job:
+        """The job of an id from a file; it may not exist. :raises UsageError: it is no name of a folder."""
+        if not is_name(identity):
+            raise UsageError(f"{identity!r} is no id of a job", where=self.folder)
+        return Job(self.folder / identity)
+
     def find(self, identity: str) -> Job:
         """Find a job by its id or a unique prefix; UsageError if none or several match."""
-        if (self.folder / identity / JOURNAL).exists():
+        if is_name(identity) and (self.folder / identity / JOURNAL).exists():
             return Job(self.folder / identity)
         known = self.all()
         matching = [job for job in known if job.id.startswith(identity)]
@@ -252,11 +266,17 @@ class Jobs:
             next_step="perfbisect status",
         )
 
-    def chosen(self, identity: str | None, verb: str) -> Job:
-        """The job that is named, or the only unfinished one; UsageError if there is none, or several."""
+    def chosen(
+        self, identity: str | None, verb: str, is_readable: Callable[[Job], bool] = lambda _: True
+    ) -> Job:
+        """The job that is named, or the only unfinished one; UsageError if there is none, or several.
+
+        Unfinished jobs that this version cannot read count only where there is no other.
+        """
         if identity:
             return self.find(identity)
-        jobs = self.unfinished()
+        unfinished = self.unfinished()
+        jobs = tuple(filter(is_readable, unfinished)) or unfinished
         if not jobs:
             raise UsageError("no unfinished job", where=self.folder, next_step="perfbisect status")
         if len(jobs) > 1:

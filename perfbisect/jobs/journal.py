@@ -1,13 +1,20 @@
-"""A job's journal: JSON lines, each synced to disk before the next decision."""
+"""A job's journal: JSON lines, each synced to disk before the next decision.
+
+A line ends in the checksum of what stands before it. Journals of before have none; from the first line with a
+checksum on, each line has one.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import traceback
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +22,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
+from perfbisect.common.json_text import WRONG_SHAPE
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.measure.attempt import plain
 
@@ -52,17 +60,23 @@ Clock = Callable[[], datetime]
 """Returns the current time with its zone."""
 
 
+_CHECKSUM = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\n?')
+_CHECKSUM_BYTES = len(b',"crc32":"01234567"}\n')
+RESTORE = "put the file back as it was, or start a new job: attempts stay in their folders"
+
+
 @dataclass(frozen=True)
 class JournalEvent:
-    """One line of a journal: ``seq`` counts from 0, ``time`` is ISO 8601 in UTC."""
+    """One line of a journal: ``seq`` counts from 0, ``time`` is ISO 8601 in UTC. ``file``: the journal."""
 
     seq: Annotated[int, Field(strict=True, ge=0)]
     time: Annotated[str, AfterValidator(_zoned)]
     kind: Annotated[EventKind, Field(alias="event")]
     data: Mapping[str, Any]
+    file: Path = field(default=Path("journal.jsonl"), compare=False)
 
-    def line(self) -> str:
-        """The event as one line of JSON; raises ValueError for non-finite numbers."""
+    def line(self) -> bytes:
+        """The event as one line of JSON with its checksum; raises ValueError for non-finite numbers."""
         document = {
             "schema": SCHEMA,
             "seq": self.seq,
@@ -70,7 +84,31 @@ class JournalEvent:
             "event": self.kind,
             "data": self.data,
         }
-        return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return with_checksum(text.encode("utf-8"))
+
+    def error(self, problem: object, what: str = "") -> LocatedError:
+        """The error of an event that cannot be replayed, at its line; ``what``: the part at fault."""
+        part = what or f"the journal's event {self.seq}"
+        return LocatedError(
+            f"{part} cannot be read: {problem}",
+            file=self.file,
+            line=self.seq + 1,
+            next_step=RESTORE,
+        )
+
+
+def with_checksum(document: bytes) -> bytes:
+    """A line of a journal: an object of JSON, whose last member becomes its checksum."""
+    start = document.rstrip()[:-1]
+    return b'%b,"crc32":"%08x"}\n' % (start, zlib.crc32(start))
+
+
+def checksum_state(line: bytes) -> bool | None:
+    """Whether a line has the checksum that it names; None if it names none."""
+    start, end = line[:-_CHECKSUM_BYTES], line[-_CHECKSUM_BYTES:]
+    found = _CHECKSUM.fullmatch(end)
+    return None if found is None else int(found[1], 16) == zlib.crc32(start)
 
 
 _EVENT = TypeAdapter(JournalEvent)
@@ -85,6 +123,10 @@ def stamp(moment: datetime) -> str:
     return moment.astimezone(timezone.utc).isoformat(timespec="microseconds")
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def parse(line: str) -> JournalEvent:
     """Parse a line.
 
@@ -92,7 +134,7 @@ def parse(line: str) -> JournalEvent:
         NewerSchemaError: the schema is newer than this version's.
         ValueError: the line is not an event.
     """
-    document = json.loads(line)
+    document = json.loads(line, parse_constant=_refuse_constant)
     if not isinstance(document, dict):
         raise ValueError("not an object")
     version = document.get("schema")
@@ -132,12 +174,19 @@ def read(path: Path) -> Contents:
     events: list[JournalEvent] = []
     whole = 0
     lines = BytesIO(raw).readlines()
+    has_checksums = False
     for number, line in enumerate(lines):
         last = number == len(lines) - 1
         try:
             if not line.endswith(b"\n"):
                 raise ValueError("the line does not end")
-            event = parse(line.decode("utf-8"))
+            event = replace(parse(line.decode("utf-8")), file=path)
+            state = checksum_state(line)
+            if state is False:
+                raise ValueError("its checksum is another: the line was changed")
+            if state is None and has_checksums:
+                raise ValueError("it has no checksum, and the lines before it have one")
+            has_checksums = state is not None
             if event.seq != number:
                 raise ValueError(f"seq {event.seq} where {number} must stand")
         except NewerSchemaError as error:
@@ -153,11 +202,30 @@ def read(path: Path) -> Contents:
                 f"not an event of a journal: {error}",
                 file=path,
                 line=number + 1,
-                next_step="put the file back as it was, or start a new job: attempts stay in their folders",
+                next_step=RESTORE,
             ) from error
         events.append(event)
         whole += len(line)
     return Contents(tuple(events), whole)
+
+
+@contextlib.contextmanager
+def replaying(path: Path) -> Iterator[None]:
+    """Turn what the values of a journal break into a located error; for code that computes from them alone.
+
+    Raises:
+        LocatedError: a value is of another kind, or beyond what can be computed with.
+    """
+    try:
+        yield
+    except (AssertionError, *WRONG_SHAPE) as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise LocatedError(
+            f"the journal cannot be replayed: {type(error).__name__}: {error} "
+            f"(in {Path(frame.filename).name}, line {frame.lineno})",
+            file=path,
+            next_step=RESTORE,
+        ) from error
 
 
 class Journal:
@@ -200,8 +268,8 @@ class Journal:
 
     def _append(self, kind: EventKind, data: Mapping[str, Any]) -> JournalEvent:
         events, size = self._written
-        event = JournalEvent(len(events), stamp(self._clock()), kind, plain(data))
-        line = event.line().encode("utf-8")
+        event = JournalEvent(len(events), stamp(self._clock()), kind, plain(data), self.path)
+        line = event.line()
         try:
             self._cut()
             written = 0

@@ -143,6 +143,12 @@ def read_cell(data: Mapping[str, Any], digest: str) -> Cell:
         cell = Cell.model_validate_json(json.dumps(data))
     except ValidationError as error:
         raise UsageError(f"the job's cell cannot be read: {error}", next_step="start a new job") from error
+    for what, name, known in (("client", cell.client.name, CLIENTS), ("family", cell.family, FAMILIES)):
+        if name not in known:
+            raise UsageError(
+                f"the job's cell has the {what} {name!r}, which this version does not have",
+                next_step="use the version of perfbisect that began it",
+            )
     if cell.digest != digest:
         raise UsageError(
             f"the job's cell has the digest {cell.digest} and had {digest} when the job began",
@@ -159,23 +165,27 @@ def write_plan(job: Job, plan: JobPlan, clock: Clock) -> None:
 
 def plan_data(events: Sequence[JournalEvent]) -> Mapping[str, Any]:
     """The newest plan in a journal as JSON; raises UsageError if there is none."""
-    data: Mapping[str, Any] | None = next((e.data for e in reversed(events) if e.kind == "plan"), None)
-    if data is None:
+    return _plan_event(events).data
+
+
+def _plan_event(events: Sequence[JournalEvent]) -> JournalEvent:
+    event = next((event for event in reversed(events) if event.kind == "plan"), None)
+    if event is None:
         raise UsageError(
             "the journal has no plan: the job ended before anything began", next_step="start a new job"
         )
-    return data
+    return event
 
 
 def find_plan(events: Sequence[JournalEvent], plan_type: type[PlanT]) -> PlanT | None:
     """Read the plan; None if the job is of another kind, UsageError if it cannot be parsed."""
-    data = plan_data(events)
-    if data.get("verb") != verb_of(plan_type):
+    event = _plan_event(events)
+    if event.data.get("verb") != verb_of(plan_type):
         return None
     try:
-        return plan_type.model_validate_json(json.dumps(data))
-    except ValidationError as error:
-        raise UsageError(f"the job's plan cannot be read: {error}", next_step="start a new job") from error
+        return plan_type.model_validate_json(json.dumps(event.data))
+    except (ValidationError, RecursionError) as error:
+        raise event.error(error, "the job's plan") from error
 
 
 def require_plan(
@@ -195,15 +205,15 @@ def read_verdict(events: Sequence[JournalEvent], reader: TypeAdapter[_OutcomeT])
     """The verdict in a journal; None while there is none.
 
     Raises:
-        UsageError: it cannot be read.
+        LocatedError: it cannot be read.
     """
     if not finished(events):
         return None
-    data = next(event.data for event in reversed(events) if event.kind == "verdict")
+    event = next(event for event in reversed(events) if event.kind == "verdict")
     try:
-        return reader.validate_json(json.dumps(data))
-    except ValidationError as error:
-        raise UsageError(f"the job's verdict cannot be read: {error}") from error
+        return reader.validate_json(json.dumps(event.data))
+    except (ValidationError, RecursionError) as error:
+        raise event.error(error, "the job's verdict") from error
 
 
 def resolve_metric(cell: Cell, name: str | None, *, claimed: bool = False) -> MetricRef:

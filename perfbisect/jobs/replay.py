@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
+from perfbisect.common.checked import InnerPath, Quantity, Seconds, Token, first_problem
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt, Failure, Purpose, key, provenance_differences
 from perfbisect.model.metric import MetricRef
+
+_MOST_RUNS = 10_000
+_MOST_POSITIONS = 10_000_000
+_MOST_PID = 2**22
+"""The largest process id of Linux."""
 
 
 @dataclass(frozen=True)
@@ -22,18 +28,18 @@ class LaunchRecord:
 
     number: int
     attempt_id: str
-    position: int
+    position: Annotated[int, Field(ge=0, le=_MOST_POSITIONS)]
     change_id: str
     purpose: Purpose
-    runs: int
+    runs: Annotated[int, Field(ge=0, le=_MOST_RUNS)]
     why: str
-    folder: str
+    folder: InnerPath
     started_at: str
-    token: str = ""
+    token: Token = ""
     slot: str = ""
     machine: str = ""
     """Of a fleet; empty: this machine."""
-    at: float | None = None
+    at: Quantity | None = None
     """Start in minutes after the job's first launch."""
     trial: tuple[int, ...] = ()
     """The A/B of a search that it was made for, as the search writes it."""
@@ -74,7 +80,22 @@ class LaunchRecord:
         return self.failure is None or self.failure.phase != "build"
 
 
-_LAUNCH = TypeAdapter(LaunchRecord)
+@dataclass(frozen=True)
+class _Server:
+    """The process of a launch; a later process of the job ends what is left of it."""
+
+    token: Token
+    pid: Annotated[int, Field(ge=0, le=_MOST_PID)]
+    created: Seconds
+
+
+@dataclass(frozen=True)
+class _Abandoned:
+    reason: str
+    minutes: Seconds
+
+
+_LAUNCH, _SERVER, _ABANDONED = TypeAdapter(LaunchRecord), TypeAdapter(_Server), TypeAdapter(_Abandoned)
 
 
 class JournalReplay:
@@ -88,7 +109,7 @@ class JournalReplay:
         """Return the launches after these events, which begin with those of earlier calls.
 
         Raises:
-            UsageError: an event ends an unknown attempt or cannot be parsed.
+            LocatedError: an event ends an unknown attempt or cannot be parsed.
         """
         for event in events[self._read :]:
             try:
@@ -104,10 +125,10 @@ class JournalReplay:
                     if identity not in self._launches:
                         raise ValueError(f"attempt {identity!r} never began")
                     self._launches[identity] = _updated(self._launches[identity], event)
-            except (KeyError, TypeError, ValueError) as error:
-                raise UsageError(
-                    f"the journal's event {event.seq} cannot be read: {type(error).__name__}: {error}"
-                ) from error
+            except ValidationError as error:
+                raise event.error(first_problem(error)) from error
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                raise event.error(f"{type(error).__name__}: {error}") from error
         self._read = len(events)
         return tuple(self._launches.values())
 
@@ -120,7 +141,10 @@ def launches(events: Sequence[JournalEvent]) -> tuple[LaunchRecord, ...]:
 def _updated(launch: LaunchRecord, event: JournalEvent) -> LaunchRecord:
     data = event.data
     if event.kind == "launched":
-        return replace(launch, token=str(data["token"]), pid=int(data["pid"]), created=float(data["created"]))
+        server = _SERVER.validate_python(dict(data))
+        # Without a token nothing says that the process is ours.
+        pid = server.pid if server.token else 0
+        return replace(launch, token=server.token, pid=pid, created=server.created)
     if event.kind == "discarded" and launch.end == "finished":
         reason, minutes = str(data["reason"]), launch.minutes
         return replace(launch, end="abandoned", attempt=None, reason=reason, lost=minutes, discarded=True)
@@ -128,7 +152,8 @@ def _updated(launch: LaunchRecord, event: JournalEvent) -> LaunchRecord:
         raise ValueError(f"attempt {launch.attempt_id} ended twice")
     launch = replace(launch, ended=event.seq)
     if event.kind == "abandoned":
-        return replace(launch, end="abandoned", reason=str(data["reason"]), lost=float(data["minutes"]))
+        lost = _ABANDONED.validate_python(dict(data))
+        return replace(launch, end="abandoned", reason=lost.reason, lost=lost.minutes)
     attempt = from_dict(data["attempt"])
     reason = attempt.failure.reason if attempt.failure else ""
     return replace(

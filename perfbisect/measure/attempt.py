@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from perfbisect.common.checked import LARGEST, first_problem
 from perfbisect.model.attempt import Attempt
 from perfbisect.system.files import replace_file
 
@@ -55,11 +56,13 @@ def from_dict(document: Mapping[str, Any]) -> Attempt:
     try:
         attempt = _ATTEMPT.validate_python(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"not an attempt: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ValueError(f"not an attempt: {first_problem(error)}") from error
     # pydantic reads true as 1.0.
     if any(isinstance(value, bool) for run in document.get("runs", ()) for value in run["values"].values()):
         raise ValueError("not an attempt: runs.values: true and false are no numbers")
+    numbers = [*attempt.seconds.values(), *(value for run in attempt.runs for value in run.values.values())]
+    if not all(abs(number) <= LARGEST for number in numbers):
+        raise ValueError(f"not an attempt: a number is not finite, or beyond {LARGEST:g}")
     return attempt
 
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from perfbisect.common.checked import FileName, Seconds
 from perfbisect.errors import Interrupted, PerfbisectError
 from perfbisect.measure.bench import BenchRuns
 from perfbisect.measure.executor import Sink
@@ -68,9 +69,9 @@ class ProfileLimits:
 class SampledWindow:
     """A recording of stacks, by its file's name, with its seconds and the engine's steps in them."""
 
-    file: str
-    seconds: float
-    steps: float
+    file: FileName
+    seconds: Seconds
+    steps: Seconds
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class ProfileFiles:
     """What a profile launch recorded, in ``profile/`` of its attempt; ``problems``: why something is not."""
 
     windows: tuple[SampledWindow, ...] = ()
-    traces: tuple[str, ...] = ()
+    traces: tuple[FileName, ...] = ()
     problems: tuple[str, ...] = ()
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from perfbisect.common.checked import require_argument
+
 Kind = Literal["commit", "release"]
 
 _SWAP = "+pip:"
@@ -25,6 +27,9 @@ class Change:
     subject: str = ""
     date: str = ""
     author: str = ""
+
+    def __post_init__(self) -> None:
+        require_argument(self.id)  # git and package installers take it as an argument
 
     @property
     def short(self) -> str:

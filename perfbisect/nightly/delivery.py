@@ -22,7 +22,7 @@ from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.collect import collect_site, load_bisections
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.documents import ChangeDocument
-from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.folders import Jobs
 from perfbisect.nightly.config import DashboardRules, NightlyFile, WebhookRules
 from perfbisect.nightly.model import Night, NightBisection
 from perfbisect.nightly.night import NightlyContext, NightTask, OpenNight, StepResult
@@ -171,7 +171,7 @@ def _build_dashboard(
 
 
 def _publish(jobs: Jobs, folder: Path, night: Night) -> StepResult:
-    measured = [Job(jobs.folder / cell.job) for cell in night.cells if cell.job]
+    measured = [jobs.named(cell.job) for cell in night.cells if cell.job]
     published = publish(folder, [job for job in measured if job.journal.exists()])
     summary = f"{published.launches} launches, {len(published.written)} new files"
     skipped = "".join(f"; skipped: {reason}" for reason in published.left_out)

@@ -11,10 +11,11 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
+from perfbisect.common.checked import first_problem
 from perfbisect.errors import EXIT_OK, PerfbisectError, UsageError
 from perfbisect.jobs.documents import Document, reported_value
 from perfbisect.jobs.folders import (
@@ -32,6 +33,8 @@ from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import MetricRef
 from perfbisect.nightly.model import NightBisection, NightFindings, NightProfile, NightStep
 from perfbisect.nightly.plan import NightPlan, setting_key
+
+_DocumentT = TypeVar("_DocumentT", bound=Document)
 
 _DIGITS = 10
 
@@ -172,30 +175,30 @@ class NightRecord:
 
     def job_ids(self, kind: JobOf) -> dict[str, str]:
         """The job of each cell or event; it may have no launch yet."""
-        return {data[kind]: data["job"] for data in self._data("job", kind)}
+        return {str(event.data[kind]): self._job_of(event).id for event in self._events("job", kind)}
 
     @property
     def jobs(self) -> tuple[Job, ...]:
         """All jobs of the night."""
-        return tuple(self.job(data["job"]) for data in self._data("job", "job"))
+        return tuple(self._job_of(event) for event in self._events("job", "job"))
 
     @cached_property
     def bisections(self) -> Mapping[str, NightBisection]:
         """The result of each event, with the profile of its culprit once that is recorded."""
-        found = {data["event"]: NightBisection.model_validate(data) for data in self._data("step", "event")}
-        for data in self._data("step", "profile_of"):
-            profile = NightProfile.model_validate(data)
-            found[profile.profile_of] = found[profile.profile_of].model_copy(update={"profile": profile})
+        found = {one.event: one for one in self._records("step", "event", NightBisection)}
+        for profile in self._records("step", "profile_of", NightProfile):
+            if profile.profile_of in found:
+                bisection = found[profile.profile_of].model_copy(update={"profile": profile})
+                found[profile.profile_of] = bisection
         return found
 
     @cached_property
     def failed(self) -> Mapping[str, CellFailure]:
-        return {data["cell"]: CellFailure.model_validate(data) for data in self._data("cell", "cell")}
+        return {failure.cell: failure for failure in self._records("cell", "cell", CellFailure)}
 
     @cached_property
     def steps(self) -> Mapping[str, StepRecord]:
-        records = [StepRecord.model_validate(data) for data in self._data("step", "step")]
-        return {record.step.name: record for record in records}
+        return {record.step.name: record for record in self._records("step", "step", StepRecord)}
 
     @property
     def findings(self) -> NightFindings | None:
@@ -213,8 +216,7 @@ class NightRecord:
     @cached_property
     def verdict(self) -> NightVerdict | None:
         """None until the night is over."""
-        found = self._data("verdict", "verdict")
-        return NightVerdict.model_validate(found[0]) if found else None
+        return next(self._records("verdict", "verdict", NightVerdict), None)
 
     def conclude(self, verdict: Literal["over", "abandoned"], exit_code: int | None = None) -> NightVerdict:
         wanted, counts, minutes = self.plan.wanted, self.counts, self.launch_minutes
@@ -256,15 +258,29 @@ class NightRecord:
         return cells + sum(self._launches(job).minutes for job in later)
 
     def job(self, identity: str) -> Job:
-        return Job(self.stored.folder / identity)
+        return self.stored.named(identity)
 
     def _launches(self, identity: str | None) -> CellLaunches:
         """The launches of a job, which may not exist yet."""
         return CellLaunches() if identity is None else CellLaunches(launches(self.job(identity).events()))
 
-    def _data(self, kind: EventKind, key: str) -> list[Mapping[str, Any]]:
-        """The data of events of a kind that have a key."""
-        return [event.data for event in self.events if event.kind == kind and key in event.data]
+    def _job_of(self, event: JournalEvent) -> Job:
+        try:
+            return self.job(str(event.data.get("job")))
+        except UsageError as error:
+            raise event.error(error.message) from error
+
+    def _events(self, kind: EventKind, key: str) -> Iterator[JournalEvent]:
+        """The events of a kind whose data have a key."""
+        return (event for event in self.events if event.kind == kind and key in event.data)
+
+    def _records(self, kind: EventKind, key: str, model: type[_DocumentT]) -> Iterator[_DocumentT]:
+        """What they record. :raises LocatedError: one cannot be read."""
+        for event in self._events(kind, key):
+            try:
+                yield model.model_validate(event.data)
+            except ValidationError as error:
+                raise event.error(first_problem(error)) from error
 
 
 def write_traceback(folder: Path, name: str) -> str:

@@ -142,10 +142,10 @@ def _published_files(results: Path, job: str) -> dict[tuple[str, int], Path]:
 
 def _client_result(job: Job, attempt: Attempt, place: int) -> Mapping[str, Any]:
     """The client's own result. :raises ClientError: it was not kept."""
-    recorded = attempt.runs[place].raw
-    own = job.path / "attempts" / Path(attempt.folder).name / Path(recorded).name
-    path = next((path for path in (own, Path(recorded)) if recorded and path.is_file()), None)
-    result = read_json(path) if path else None
+    # By its name, below the job: a journal names no file outside it.
+    recorded = Path(attempt.runs[place].raw).name
+    path = job.path / "attempts" / Path(attempt.folder).name / recorded
+    result = read_json(path) if recorded and path.is_file() else None
     if not isinstance(result, Mapping):
         raise ClientError("the client's own result was not kept")
     return result

@@ -8,13 +8,20 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from perfbisect.common.checked import is_token
 from perfbisect.errors import MachineError
 
 _NEXT_STEP = "choose another path or free disk space"
 
 
 def scratch_folder(token: str) -> Path:
-    """Temporary folder of the processes with this token; a short path, since sockets are made in it."""
+    """Temporary folder of the processes with this token; a short path, since sockets are made in it.
+
+    Raises:
+        ValueError: it is no token, so the folder may be another's.
+    """
+    if not is_token(token):
+        raise ValueError(f"{token!r} is no token of a launch")
     return Path(tempfile.gettempdir()) / f"pb-{token[:16]}"
 
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from perfbisect.common.checked import is_token
 from perfbisect.errors import FaultCode, Interrupted, MachineError, ServerError
 from perfbisect.system.files import scratch_folder
 from perfbisect.system.logs import excerpt
@@ -383,17 +384,30 @@ def stop_leftovers(
 ) -> tuple[Process, ...]:
     """End the processes that a dead owner left and remove its temporary files; returns those that were alive.
 
+    A process whose environment names another token, or none, is not the owner: ``pid`` may come from a file.
+
     Raises:
         ServerError: a process survived.
     """
+    if token and not _may_have_mark(pid, token):
+        pid, created = 0, 0.0
     left = ProcessTree(pid, created, token, log)
     found = left.living()
     if found:
         left._before = _segments_before(created or min(row.created for row in found))
         stop(left, grace)
-    if token:
+    if is_token(token):  # a client's own token has no folder
         shutil.rmtree(scratch_folder(token), ignore_errors=True)
     return found
+
+
+def _may_have_mark(pid: int, token: str) -> bool:
+    """Whether a process has the token, or an environment that is unreadable or overwritten by a title."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return True
+    return b"=" not in environment or _has_mark(pid, f"{TOKEN_VARIABLE}={token}".encode(), False)
 
 
 def _end(owned: ProcessTree, grace: float) -> None:

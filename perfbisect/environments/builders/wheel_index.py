@@ -61,10 +61,14 @@ class _Links(HTMLParser):
 
 
 def links(page: str, base: str, ending: str = ".whl") -> tuple[str, ...]:
-    """Absolute addresses of the wheels on a simple index page, with their digests; ``/``: of its pages."""
+    """Absolute addresses of the wheels on a simple index page, with their digests; ``/``: of its pages.
+
+    Addresses of files and of repositories are left out: an installer would take them.
+    """
     parser = _Links()
     parser.feed(page)
-    return tuple(urljoin(base, link) for link in parser.found if urlsplit(link).path.endswith(ending))
+    found = (urljoin(base, link) for link in parser.found if urlsplit(link).path.endswith(ending))
+    return tuple(url for url in found if urlsplit(url).scheme in ("http", "https"))
 
 
 def page_of(template: str, sha: str, variant: str, distribution: str = "") -> str:

@@ -19,7 +19,7 @@ from perfbisect.common.json_text import WRONG_SHAPE
 from perfbisect.common.quantities import moment, stamp
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import JOURNAL
-from perfbisect.jobs.journal import read
+from perfbisect.jobs.journal import read, replaying
 from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import is_metric, parse_metric
@@ -97,16 +97,17 @@ def read_run(path: Path) -> RecordedRun | None:
     plan = next((event for event in reversed(events) if event.kind == "plan"), None)
     if plan is None or plan.data.get("verb") != "run":
         return None
-    change = plan.data["change"]
-    commit = str(change["id"]).partition("+")[0] if change.get("kind") == "commit" else ""
-    document = {
-        "schema": SCHEMA,
-        "cell": plan.data["cell"],
-        "discarded": {
-            event.data["attempt"]: event.data["reason"] for event in events if event.kind == "discarded"
-        },
-        "attempts": [event.data["attempt"] for event in events if event.kind in ("finished", "failed")],
-    }
+    with replaying(path):
+        change = plan.data["change"]
+        commit = str(change["id"]).partition("+")[0] if change.get("kind") == "commit" else ""
+        document = {
+            "schema": SCHEMA,
+            "cell": plan.data["cell"],
+            "discarded": {
+                event.data["attempt"]: event.data["reason"] for event in events if event.kind == "discarded"
+            },
+            "attempts": [event.data["attempt"] for event in events if event.kind in ("finished", "failed")],
+        }
     build = Build(SOURCE, PIPELINE, path.parent.name, commit=commit, fixed=plan.time)
     return RecordedRun(build, document)
 
