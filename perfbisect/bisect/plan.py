@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, ClassVar, Literal
 
 from packaging.utils import canonicalize_name
+from pydantic import FiniteFloat
 
 from perfbisect.bisect.decision.model import Plan
 from perfbisect.cells.deploy import DeployText, deploy_changes
@@ -56,7 +57,7 @@ class BisectPlan(BudgetedPlan):
     noun: ClassVar[str] = "bisection"
     verb: Literal["bisect"] = "bisect"
     positions: tuple[Position, ...]
-    budget: float
+    budget: FiniteFloat
     max_runs: int
     costs: Costs
     seed: int = 0

@@ -7,12 +7,12 @@ from typing import Final
 
 from perfbisect.bisect.job import BISECT
 from perfbisect.compare.job import CHECK, COMPARE, RUN
-from perfbisect.errors import PerfbisectError, UsageError
+from perfbisect.errors import LocatedError, PerfbisectError
 from perfbisect.explain.hunk_job import HUNKS
 from perfbisect.explain.profile_job import PROFILE
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.plans import plan_cell, plan_data, require_plan
+from perfbisect.jobs.plans import plan_cell, plan_event, require_plan
 from perfbisect.report.kind import AnyKind
 
 KINDS: Final[Mapping[str, AnyKind]] = {
@@ -37,11 +37,14 @@ def is_readable(job: Job) -> bool:
 
 def kind_of(events: Sequence[JournalEvent]) -> AnyKind:
     """The kind of a job."""
-    verb = plan_data(events).get("verb")
+    event = plan_event(events)
+    verb = event.data.get("verb")
     kind = KINDS.get(str(verb))
     if kind is None:
-        raise UsageError(
+        raise LocatedError(
             f"the job's plan cannot be read: no kind of job is called {verb!r}",
+            file=event.file,
+            line=event.seq + 1,
             next_step=f"use the version of perfbisect that began it; this one has {', '.join(KINDS)}",
         )
     return kind

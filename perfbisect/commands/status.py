@@ -216,10 +216,10 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     ending = None if holder else job.read_exit()
     with replaying(job.journal):
         document = kind.document(job, events)
-        status = kind.status(document)
+        status, code_of = kind.status(document), kind.exit_code(document)
     launches, metric = document.launches, status.metric
     state: State = "running" if holder else "finished" if finished(events) else "unfinished"
-    code = ending.exit_code if ending else kind.exit_code(document) if state == "finished" else None
+    code = ending.exit_code if ending else code_of if state == "finished" else None
     result = next((path for path in (job.result, job.document) if path.exists()), None)
     running = [launch for launch in launches if holder and launch.outcome == "running"]
     return StatusDocument(

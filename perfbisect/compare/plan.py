@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
+from pydantic import FiniteFloat
+
 from perfbisect.cells.deploy import DeployText, deploy_changes
 from perfbisect.compare.baseline import RecordedLevel, require_same_machine, require_same_workload
 from perfbisect.compare.claims import EffectRange, Settled, no_worse, parse_change
@@ -214,7 +216,7 @@ class CheckPlan(ChangePlan):
     recorded: tuple[RecordedLevel, ...] = ()
     values: tuple[float, float] | None = None
     max_regression: float = 0.0
-    budget: float
+    budget: FiniteFloat
 
     def reason(self, count: int) -> str:
         return f"{super().reason(count)} at most"
@@ -300,7 +302,7 @@ class ComparePlan(MeasurementPlan):
     a: SidePlan
     b: SidePlan
     blocks: int
-    budget: float
+    budget: FiniteFloat
     seed: int = 0
     expect: str = ""
     """The change of the metric that is claimed; empty where nothing is."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
+from pydantic import FiniteFloat
+
 from perfbisect.changes.hunk_groups import HunkGroup, LeftOutFile, left_out_texts
 from perfbisect.changes.hunks import CommitDiff, DiffHunk, HunkId
 from perfbisect.common.quantities import minutes
@@ -75,7 +77,7 @@ class HunksPlan(BudgetedPlan):
     """Whether the culprit is worse than its parent."""
     max_runs: int
     costs: Costs
-    budget: float
+    budget: FiniteFloat
 
     @property
     def changes(self) -> tuple[Change, ...]:

@@ -214,11 +214,15 @@ def replaying(path: Path) -> Iterator[None]:
     """Turn what the values of a journal break into a located error; for code that computes from them alone.
 
     Raises:
+        UsageError: a part of the journal cannot be read, with its place.
         LocatedError: a value is of another kind, or beyond what can be computed with.
     """
     try:
         yield
-    except (AssertionError, *WRONG_SHAPE) as error:
+    except UsageError as error:
+        error.where = error.where or str(path)
+        raise
+    except (AssertionError, StopIteration, *WRONG_SHAPE) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise LocatedError(
             f"the journal cannot be replayed: {type(error).__name__}: {error} "

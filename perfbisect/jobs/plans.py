@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, FiniteFloat, TypeAdapter, ValidationError
 
 from perfbisect.clients import CLIENTS
 from perfbisect.errors import UsageError
@@ -94,7 +94,7 @@ class JobPlan(PlanPart):
 class BudgetedPlan(JobPlan):
     """A plan whose launches are made until its verdict; ``budget`` in minutes, None: unlimited."""
 
-    budget: float | None = None
+    budget: FiniteFloat | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -165,10 +165,11 @@ def write_plan(job: Job, plan: JobPlan, clock: Clock) -> None:
 
 def plan_data(events: Sequence[JournalEvent]) -> Mapping[str, Any]:
     """The newest plan in a journal as JSON; raises UsageError if there is none."""
-    return _plan_event(events).data
+    return plan_event(events).data
 
 
-def _plan_event(events: Sequence[JournalEvent]) -> JournalEvent:
+def plan_event(events: Sequence[JournalEvent]) -> JournalEvent:
+    """The newest plan in a journal; raises UsageError if there is none."""
     event = next((event for event in reversed(events) if event.kind == "plan"), None)
     if event is None:
         raise UsageError(
@@ -179,7 +180,7 @@ def _plan_event(events: Sequence[JournalEvent]) -> JournalEvent:
 
 def find_plan(events: Sequence[JournalEvent], plan_type: type[PlanT]) -> PlanT | None:
     """Read the plan; None if the job is of another kind, UsageError if it cannot be parsed."""
-    event = _plan_event(events)
+    event = plan_event(events)
     if event.data.get("verb") != verb_of(plan_type):
         return None
     try:

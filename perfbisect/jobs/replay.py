@@ -155,6 +155,8 @@ def _updated(launch: LaunchRecord, event: JournalEvent) -> LaunchRecord:
         lost = _ABANDONED.validate_python(dict(data))
         return replace(launch, end="abandoned", reason=lost.reason, lost=lost.minutes)
     attempt = from_dict(data["attempt"])
+    if event.kind == "finished" and not attempt.runs and launch.purpose != "profile":
+        raise ValueError(f"attempt {launch.attempt_id} finished without a run")
     reason = attempt.failure.reason if attempt.failure else ""
     return replace(
         launch, end="finished" if event.kind == "finished" else "failed", attempt=attempt, reason=reason

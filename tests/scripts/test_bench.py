@@ -51,7 +51,7 @@ def test_a_long_journal_is_one(tmp_path: Path) -> None:
     assert len(lines) == 31
     assert [line.seq for line in lines] == list(range(31))
     path = tmp_path / "long.jsonl"
-    path.write_text("".join(line.line() for line in lines))
+    path.write_bytes(b"".join(line.line() for line in lines))
     events = bench.read(path).events
     assert all(isinstance(event, JournalEvent) for event in events)
     seen = bench.launches(events)
