@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from perfbisect.common.yaml_source import Located, Place, parse
+from perfbisect.common.yaml_source import Located, Place, parse, parse_any
 from perfbisect.errors import LocatedError
 from perfbisect.model.cell import Cell, DeployYaml
 from perfbisect.model.change import Change
@@ -101,8 +99,8 @@ def read_deploy(text: str, file: Path) -> Located | None:
     except LocatedError:
         pass
     try:
-        return Located(file, yaml.safe_load(text))
-    except yaml.YAMLError:
+        return Located(file, parse_any(text, file))
+    except LocatedError:
         return None
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from perfbisect.cells.content import content_revision
 from perfbisect.cells.deploy import pinned_documents, placed_stages
 from perfbisect.clients import CLIENTS
 from perfbisect.common.text import hint, nearest
-from perfbisect.common.yaml_source import Located, Place, keys_of, load, located, unknown_key
+from perfbisect.common.yaml_source import (
+    Located,
+    Place,
+    collecting,
+    join_errors,
+    keys_of,
+    load,
+    located_errors,
+    read_text,
+    unknown_key,
+)
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.model.cell import LOCAL, Cell, DeployYaml, apply_variant
 from perfbisect.model.metric import parse_metric
@@ -42,8 +52,6 @@ SERVER_METRICS = ("prefix_cache_hit_rate",)
 
 _OWN_CELLS = Path("cells")
 _SUFFIXES = (".yaml", ".yml")
-_NOT_MODEL = frozenset({".git", ".cache", "__pycache__", ".DS_Store"})
-"""Names in a model folder that are not part of the model."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ def known_cells(but: Iterable[Path] = ()) -> tuple[tuple[Cell, ...], tuple[str, 
         try:
             cells += load_cells(file.path)
         except UsageError as error:
-            warnings.append(f"left out: {error.where}: {error.message}")
+            warnings.append(f"left out: {error.where}: {error.message.splitlines()[0]}")
     return tuple(cells), tuple(warnings)
 
 
@@ -104,14 +112,22 @@ def load_cells(path_or_name: str | Path, *, read_at: ReadAt | None = None) -> tu
     """
     path, wanted = _find(path_or_name)
     document = load(path)
-    raw = _prepare(document)
-    rungs = pair_lists(document, raw)
+    raw, errors = _prepare(document)
+    try:
+        rungs = pair_lists(document, raw)
+    except LocatedError as error:
+        firsts = {name: value[0] for name in LADDERS if isinstance(value := raw.get(name), list) and value}
+        _, found = _cell(document, {**raw, **firsts, "name": str(raw.get("name", path.stem))}, None, read_at)
+        raise join_errors([*found, *errors, error]) from None
     name = raw.get("name", path.stem)
-    cells = tuple(
-        _cell(document, {**rung, "name": f"{name}{suffix}"}, index if suffix else None, read_at)
-        for index, (suffix, rung) in enumerate(rungs.items())
-        if not wanted or suffix == wanted
-    )
+    cells: list[Cell] = []
+    for index, (suffix, rung) in enumerate(rungs.items()):
+        if not wanted or suffix == wanted:
+            fields = {**rung, "name": f"{name}{suffix}"}
+            cell, found = _cell(document, fields, index if suffix else None, read_at)
+            if errors or found or cell is None:
+                raise join_errors([*errors, *found])
+            cells.append(cell)
     if not cells:
         names = [f"{name}{suffix}" for suffix in rungs]
         near = nearest(f"{name}{wanted}", names, 0.0)
@@ -120,7 +136,7 @@ def load_cells(path_or_name: str | Path, *, read_at: ReadAt | None = None) -> tu
             where=path,
             next_step=f"for example: {near[0]}" if near else None,
         )
-    return cells
+    return tuple(cells)
 
 
 def _find(path_or_name: str | Path) -> tuple[Path, str]:
@@ -129,7 +145,7 @@ def _find(path_or_name: str | Path) -> tuple[Path, str]:
     known = {file.name: file.path for file in list_cells()}
     bare, at, suffix = text.rpartition("@")
     for name, wanted in ((text, ""), *([(bare, at + suffix)] if bare else [])):
-        if Path(name).is_file():
+        if _is_file(name):
             return Path(name), wanted
         if name in known:
             return known[name], wanted
@@ -142,23 +158,30 @@ def _find(path_or_name: str | Path) -> tuple[Path, str]:
     )
 
 
-def _prepare(document: Located) -> dict[str, object]:
-    """The document with its top-level dataset arguments in ``dataset_args``."""
-    raw = dict(document.mapping())
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _prepare(document: Located) -> tuple[dict[str, object], list[LocatedError]]:
+    """The document with its top-level dataset arguments in ``dataset_args``, and what is wrong so far."""
+    raw, errors = dict(document.mapping()), []
     for name in INTERNAL:
         if name in raw:
-            raise document.error((name,), *unknown_key(name, allowed_keys()))
+            del raw[name]
+            errors.append(document.error((name,), *unknown_key(name, allowed_keys())))
     top = {name: raw.pop(name) for name in DATASET_KEYS if name in raw}
+    inner = raw.get("dataset_args") or {}
+    if not isinstance(inner, Mapping):
+        message = "expected a mapping where dataset arguments stand at the top too"
+        return raw, [*errors, *([document.error(("dataset_args",), message)] if top else [])]
     if top:
-        inner = raw.get("dataset_args") or {}
-        if not isinstance(inner, Mapping):
-            message = "expected a mapping where dataset arguments stand at the top too"
-            raise document.error(("dataset_args",), message)
-        for name in top:
-            if name in inner or name.replace("_", "-") in inner:
-                raise document.error((name,), "stands in dataset_args as well")
-        raw["dataset_args"] = {**inner, **top}
-    return raw
+        twice = [name for name in top if name in inner or name.replace("_", "-") in inner]
+        errors += [document.error((name,), "stands in dataset_args as well") for name in twice]
+        raw["dataset_args"] = {**{name: top[name] for name in top if name not in twice}, **inner}
+    return raw, errors
 
 
 def pair_lists(document: Located, raw: Mapping[str, object]) -> dict[str, dict[str, object]]:
@@ -209,26 +232,40 @@ def allowed_keys() -> list[str]:
     return [key for key in (*keys_of(Cell), *DATASET_KEYS) if key not in INTERNAL]
 
 
-def _cell(document: Located, raw: dict[str, object], index: int | None, read_at: ReadAt | None) -> Cell:
-    """The cell of a file at a position of its lists."""
+def _cell(
+    document: Located, raw: dict[str, object], index: int | None, read_at: ReadAt | None
+) -> tuple[Cell | None, list[LocatedError]]:
+    """The cell of a file at a position of its lists, and all that is wrong with it."""
+    errors: list[LocatedError] = []
     family = raw.get("family")
     if isinstance(family, str):
         if family not in FAMILIES:
-            raise document.error(("family",), f"there is no family {family!r}", ", ".join(FAMILIES))
-        raw.setdefault("headline", FAMILIES[family].headline)
-        raw.setdefault("guards", list(FAMILIES[family].guards))
+            errors.append(document.error(("family",), f"there is no family {family!r}", ", ".join(FAMILIES)))
+        known = FAMILIES.get(family, next(iter(FAMILIES.values())))
+        raw.setdefault("headline", known.headline)
+        raw.setdefault("guards", list(known.guards))
     try:
         cell = Cell.model_validate(raw)
     except ValidationError as error:
-        raise located(error, document, Cell, index=index, extra=DATASET_KEYS, hidden=INTERNAL) from None
+        found = located_errors(error, document, Cell, index=index, extra=DATASET_KEYS, hidden=INTERNAL)
+        return None, [*found, *errors]
     if cell.client.name not in CLIENTS:
         message = f"there is no client {cell.client.name!r}"
-        raise document.error(("client",), message, ", ".join(CLIENTS))
-    cell = _with_deploy(_with_reference(_with_content(cell, document), document), document, read_at)
-    _check_stages(cell, document)
-    _check_metrics(cell, document)
-    _check_commands(cell, document)
-    return cell
+        errors.append(document.error(("client",), message, ", ".join(CLIENTS)))
+    with collecting(errors):
+        cell = _with_content(cell, document)
+    with collecting(errors):
+        cell = _with_reference(cell, document)
+    with collecting(errors):
+        cell = _with_deploy(cell, document, read_at)
+    if not errors:
+        with collecting(errors):
+            _check_stages(cell, document)
+        with collecting(errors):
+            _check_commands(cell, document)
+    if not errors:
+        errors += _metric_errors(cell, document)
+    return cell, errors
 
 
 def _with_content(cell: Cell, document: Located) -> Cell:
@@ -237,90 +274,79 @@ def _with_content(cell: Cell, document: Located) -> Cell:
     pins: dict[str, str | None] = {}
     for field, pin in (("model", "model"), ("tokenizer", "tokenizer"), ("dataset_path", "dataset")):
         value = getattr(cell, field)
-        path = None if value is None else _local_path(value, document.file, bare=field == "dataset_path")
+        path = None if value is None else _local_path(document, field, value)
         if path is None:
             continue
-        if not path.exists():
-            allowed = "a folder relative to this file, or a hub's name"
-            raise document.error((field,), f"there is no {path}", allowed)
         given, place = getattr(cell.revision, pin), ("revision", pin)
-        pins[pin] = _checked_content(document, place, path, given, f"{LOCAL}..., or leave it out")
+        pins[pin] = _checked_content(document, (field,), place, path, given, f"{LOCAL}..., or leave it out")
         changed[field] = str(path)
     if not changed:
         return cell
     return cell.model_copy(update={**changed, "revision": cell.revision.model_copy(update=pins)})
 
 
-def _local_path(value: str, file: Path, *, bare: bool) -> Path | None:
-    """The path that a value means, None for a hub's name; ``bare``: also a name beside the cell."""
-    path = (file.parent / Path(value).expanduser()).resolve()
-    is_path = value.startswith(("./", "../", "/", "~")) or (bare and (file.parent / value).exists())
-    return path if is_path else None
+def _local_path(document: Located, field: str, value: str) -> Path | None:
+    """The path that a value means, None for a hub's name; a data set may be a name beside the cell.
+
+    Raises:
+        LocatedError: a path at which nothing is, or none that this system can have.
+    """
+    is_path = value.startswith(("./", "../", "/", "~"))
+    try:
+        path = (document.file.parent / Path(value).expanduser()).resolve()
+        exists = path.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        if not is_path:
+            return None
+        raise document.error((field,), f"is no path: {getattr(error, 'strerror', None) or error}") from None
+    if not is_path and not (exists and field == "dataset_path"):
+        return None
+    if not exists:
+        allowed = "a folder relative to this file, or a hub's name"
+        raise document.error((field,), f"there is no {path}", allowed)
+    return path
 
 
 def _with_reference(cell: Cell, document: Located) -> Cell:
     reference = cell.reference
     if reference is None or reference.image is None:
         return cell
-    path = (document.file.parent / Path(reference.image).expanduser()).resolve()
-    if not path.is_file():
-        allowed = "a file relative to this one"
-        raise document.error(("reference", "image"), f"there is no {path}", allowed)
-    place = ("reference", "content")
-    content = _checked_content(document, place, path, reference.content, "leave it out")
+    place = ("reference", "image")
+    try:
+        path = (document.file.parent / Path(reference.image).expanduser()).resolve()
+        is_file = path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise document.error(place, f"is no path: {getattr(error, 'strerror', None) or error}") from None
+    if not is_file:
+        raise document.error(place, f"there is no {path}", "a file relative to this one")
+    pin = ("reference", "content")
+    content = _checked_content(document, place, pin, path, reference.content, "leave it out")
     read = reference.model_copy(update={"image": str(path), "content": content})
     return cell.model_copy(update={"reference": read})
 
 
-def _checked_content(document: Located, place: Place, path: Path, given: str | None, allowed: str) -> str:
-    found = content_revision(path)
-    if given not in (None, found):
-        raise document.error(place, f"is {given!r}, but {path} holds {found}", allowed)
-    return found
-
-
-def content_revision(path: Path) -> str:
-    """``sha256:...`` of a file's bytes, or of a folder's files by relative path and content.
-
-    The folder's own name, times and permissions do not matter; symbolic links are followed.
-
-    Raises:
-        UsageError: it cannot be read, or the folder has no file.
-    """
+def _checked_content(
+    document: Located, place: Place, pin: Place, path: Path, given: str | None, allowed: str
+) -> str:
+    """The content at ``place``, which ``pin`` may state. :raises LocatedError: no such content."""
     try:
-        if path.is_file():
-            return LOCAL + _file_digest(path)
-        files = {
-            file.relative_to(path).as_posix(): file
-            for file in path.rglob("*")
-            if file.is_file() and not _NOT_MODEL.intersection(file.relative_to(path).parts)
-        }
-        if not files:
-            raise UsageError(f"{path} holds no file", where=path)
-        whole = hashlib.sha256()
-        for name, file in sorted(files.items()):
-            whole.update(f"{name}\0{_file_digest(file)}\n".encode())
-        return LOCAL + whole.hexdigest()
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error}", where=path) from None
-
-
-def _file_digest(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()
+        found = content_revision(path)
+    except UsageError as error:
+        raise document.error(place, error.message) from None
+    if given not in (None, found):
+        raise document.error(pin, f"is {given!r}, but {path} holds {found}", allowed)
+    return found
 
 
 def _with_deploy(cell: Cell, document: Located, read_at: ReadAt | None) -> Cell:
     def read(deploy: DeployYaml, place: Place) -> DeployYaml:
         if deploy.file is not None:
-            path = (document.file.parent / deploy.file).resolve()
             try:
-                return deploy.model_copy(update={"file": str(path), "text": path.read_text(encoding="utf-8")})
-            except (OSError, UnicodeDecodeError) as error:
-                raise document.error((*place, "file"), f"cannot read {path}: {error}") from None
+                path = (document.file.parent / deploy.file).resolve()
+                return deploy.model_copy(update={"file": str(path), "text": read_text(path)})
+            except (UsageError, OSError, RuntimeError, ValueError) as error:
+                reason = error.message if isinstance(error, UsageError) else f"is no path: {error}"
+                raise document.error((*place, "file"), reason) from None
         if deploy.at is not None and deploy.path is not None and read_at is not None:
             return deploy.model_copy(update={"text": read_at(deploy.at, deploy.path)})
         return deploy
@@ -352,18 +378,19 @@ def _check_stages(cell: Cell, document: Located) -> None:
             raise LocatedError(reason, file=file, line=line, field=stage.field, next_step=stage.advice)
 
 
-def _check_metrics(cell: Cell, document: Located) -> None:
+def _metric_errors(cell: Cell, document: Located) -> Iterator[LocatedError]:
     client = CLIENTS[cell.client.name]
     for field, names in (("headline", (cell.headline,)), ("guards", cell.guards)):
         for metric in map(parse_metric, names):
             if field == "headline" and metric.metric.guard:
-                raise document.error((field,), f"{metric} is watched, not judged: make it a guard")
+                yield document.error((field,), f"{metric} is watched, not judged: make it a guard")
+                continue
             if field == "guards" and metric.name in SERVER_METRICS:
                 continue
             try:
                 client.check_metric(cell, metric)
             except UsageError as error:
-                raise document.error((field,), error.message) from None
+                yield document.error((field,), error.message)
 
 
 def _check_commands(cell: Cell, document: Located) -> None:

@@ -16,7 +16,6 @@ from perfbisect.cells.importers import read_specification
 from perfbisect.cells.importers.base import (
     Specification,
     SpecificationFile,
-    collecting,
     file_stem,
     read_file,
     write_cell,
@@ -28,6 +27,7 @@ from perfbisect.changes.git import Repository
 from perfbisect.commands.output import CommandResult
 from perfbisect.common.digests import canonical_json
 from perfbisect.common.text import line
+from perfbisect.common.yaml_source import collecting
 from perfbisect.environments.spec import pinned_client
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_USAGE, RevisionError, UsageError
 from perfbisect.jobs.documents import CellDocument, Document, cell_document
@@ -75,8 +75,12 @@ def _describe(file: CellFile) -> CellFileDocument:
         shipped=file.shipped,
         cells=tuple(cell.name for cell in cells),
         description=cells[0].description if cells else "",
-        error=f"{error.where or file.path}: {error.message}" if error else "",
+        error=f"{error.where or file.path}: {_one_line(error)}" if error else "",
     )
+
+
+def _one_line(error: UsageError) -> str:
+    return "; ".join(part.strip() for part in error.message.splitlines())
 
 
 def _try_loading(file: str | Path) -> tuple[tuple[Cell, ...], UsageError | None]:
@@ -128,7 +132,7 @@ class CellsValidateDocument(Document):
 
 
 def validate_files(files: Sequence[str]) -> CommandResult:
-    """Load cell files and report the first error of each."""
+    """Load cell files and report the errors of each."""
     checks: list[FileCheckDocument] = []
     lines: list[str] = []
     for file in files:
@@ -399,7 +403,7 @@ def _write_cells(
             f"{source.file}:{source.line(workload.place)}: {workload.place}: {workload.why}"
             for workload in specification.left_out
         ),
-        errors=tuple(f"{error.where}: {error.message}" for error in errors),
+        errors=tuple(f"{error.where}: {_one_line(error)}" for error in errors),
         to_bring=tuple(
             f"{output / need.path}: {need.origin}" for need in needs if not (output / need.path).exists()
         ),

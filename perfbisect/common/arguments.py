@@ -6,8 +6,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+from perfbisect.common.json_text import parse_json
+
 _NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_.+-]*$")
 _NUMBER = re.compile(r"^-?\d+(\.\d+)?$")
+_LONGEST_NUMBER = 100
+"""Characters of a text that is read as a number."""
 
 _SHORT = dict(
     re.findall(
@@ -115,10 +119,12 @@ def _pair_tokens(tokens: Sequence[object]) -> list[tuple[str, object]]:
 def _option_value(item: object) -> object:
     if isinstance(item, str) and item.lstrip().startswith("{"):
         try:
-            return string_keys(json.loads(item))
-        except json.JSONDecodeError:
+            return string_keys(parse_json(item))
+        except ValueError:
             return item
     if isinstance(item, str) and _NUMBER.match(item):
+        if len(item) > _LONGEST_NUMBER:
+            return item
         number = float(item) if "." in item else int(item)
         return number if str(number) == item else item
     if isinstance(item, Mapping):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -11,6 +12,8 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from perfbisect.common.json_text import DEEPEST, WRONG_SHAPE
+from perfbisect.common.text import line as shown
 from perfbisect.common.text import nearest
 from perfbisect.errors import LocatedError, UsageError
 
@@ -23,6 +26,16 @@ Place = tuple[str | int, ...]
 """The keys and list positions that lead to a value."""
 
 _MOST_VALUES = 100_000
+_LARGEST = 16 * 1024 * 1024
+"""Bytes of a file."""
+_LONGEST_NUMBER = 100
+"""Characters of a number; a longer one has no float."""
+_SIMILAR = 0.7
+"""difflib's ratio of a key that was misspelt."""
+_MOST_ALLOWED = 12
+"""Allowed keys that a message lists."""
+_MOST_SHOWN = 20
+"""Errors of a file that a message lists."""
 
 
 class _Loader(_SafeLoader):
@@ -81,32 +94,82 @@ def load(path: Path) -> Located:
         UsageError: the file cannot be read.
         LocatedError: as :func:`parse`.
     """
+    return parse(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of a user. :raises UsageError: it cannot be read, or is too large."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as stream:
+            content = stream.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise ValueError(f"it is larger than {_LARGEST >> 20} MB")
+        return content.decode("utf-8")
+    except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {error}", where=path) from None
-    return parse(text, path)
 
 
 def parse(text: str, file: Path) -> Located:
     """Read one YAML document; ``file`` is for messages.
 
     Raises:
-        LocatedError: invalid YAML, several documents, a duplicate key, a tag or a recursive alias.
+        LocatedError: invalid YAML, several documents, a duplicate key, a tag, a recursive alias, or nested
+            too deeply.
     """
-    try:
+    with _located_syntax(file):
+        _check_size(text, file)
         loader = _Loader(text)
         node = loader.get_single_node()
         converter = _Converter(loader, file)
         data = None if node is None else converter.value(node, ())
         return Located(file, data, converter.lines)
+
+
+def parse_any(text: str, file: Path) -> object:
+    """The data of a document of another program, which may use merge keys; no lines.
+
+    Raises:
+        LocatedError: invalid YAML, or nested too deeply.
+    """
+    with _located_syntax(file):
+        _check_size(text, file)
+        return yaml.safe_load(text)
+
+
+@contextmanager
+def _located_syntax(file: Path) -> Iterator[None]:
+    """Turn what PyYAML raises into LocatedError."""
+    try:
+        yield
+    except LocatedError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = " ".join(part for part in (error.context, error.problem) if part)
         line = mark.line + 1 if mark else None
-        raise LocatedError(f"no valid YAML: {said}", file=file, line=line) from None
-    except yaml.YAMLError as error:
-        raise LocatedError(f"no valid YAML: {error}", file=file) from None
+        raise LocatedError(f"no valid YAML: {shown(said)}", file=file, line=line) from None
+    except (yaml.YAMLError, *WRONG_SHAPE) as error:
+        raise LocatedError(f"no valid YAML: {shown(str(error))}", file=file) from None
+
+
+def _check_size(text: str, file: Path) -> None:
+    """Check depth and size by events: libyaml composes by recursion and ends the process where it is deep.
+
+    Raises:
+        LocatedError: too deep or too large.
+    """
+    depth = nodes = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        nodes += isinstance(event, yaml.NodeEvent)
+        line = event.start_mark.line + 1 if event.start_mark else None
+        if depth > DEEPEST:
+            raise LocatedError(f"nested deeper than {DEEPEST} levels", file=file, line=line)
+        if nodes > 2 * _MOST_VALUES:  # Keys are nodes too.
+            raise LocatedError(f"more than {_MOST_VALUES} values", file=file, line=line)
 
 
 class _Converter:
@@ -121,9 +184,11 @@ class _Converter:
             raise self._error(node, f"more than {_MOST_VALUES} values")
         if any(node is outer for outer in above):
             raise self._error(node, "an alias contains itself")
+        if len(above) > DEEPEST:
+            raise self._error(node, f"nested deeper than {DEEPEST} levels")
         self.lines.setdefault(place, node.start_mark.line + 1)
         if isinstance(node, yaml.ScalarNode):
-            return self._loader.construct_object(node)
+            return self._scalar(node)
         above = (*above, node)
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
             return [self.value(item, (*place, index), above) for index, item in enumerate(node.value)]
@@ -135,13 +200,25 @@ class _Converter:
                 raise self._error(key_node, "a key must be a word")
             if key_node.value == "<<" and not key_node.style:
                 raise self._error(key_node, "merge keys (<<) are not supported: write the keys out")
-            key = self._loader.construct_object(key_node)
+            key = self._scalar(key_node)
             inner = (*place, key)
             if key in found:
-                raise self._error(key_node, f"duplicate key {key!r}, first in line {self.lines[inner]}")
+                name = shown(repr(key), 80)
+                raise self._error(key_node, f"duplicate key {name}, first in line {self.lines[inner]}")
             self.lines[inner] = key_node.start_mark.line + 1
             found[key] = self.value(value_node, inner, above)
         return found
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        """:raises LocatedError: no value of its tag, a number that is too long, or a NUL in a text."""
+        if "\0" in node.value:
+            raise self._error(node, "a text has a NUL character")
+        if len(node.value) > _LONGEST_NUMBER and node.tag.endswith((":int", ":float")):
+            raise self._error(node, f"a number has {len(node.value)} characters, at most {_LONGEST_NUMBER}")
+        try:
+            return self._loader.construct_object(node)
+        except WRONG_SHAPE:
+            raise self._error(node, f"{shown(repr(node.value), 80)} is no value of {node.tag}") from None
 
     def _error(self, node: yaml.Node, message: str) -> LocatedError:
         return LocatedError(message, file=self._file, line=node.start_mark.line + 1)
@@ -169,7 +246,12 @@ def validate(document: Located, model: type[Model]) -> Model:
         raise located(error, document, model) from None
 
 
-def located(
+def located(error: ValidationError, document: Located, model: type[BaseModel]) -> LocatedError:
+    """All errors of a document as one."""
+    return join_errors(located_errors(error, document, model))
+
+
+def located_errors(
     error: ValidationError,
     document: Located,
     model: type[BaseModel],
@@ -177,26 +259,50 @@ def located(
     index: int | None = None,
     extra: Sequence[str] = (),
     hidden: Sequence[str] = (),
-) -> LocatedError:
-    """The first error by line, with the number of others.
+) -> list[LocatedError]:
+    """The errors of a document: misspelt keys, which explain missing ones, then by line.
 
     ``index``: position of the value in paired lists; ``extra``: further keys allowed at the top; ``hidden``:
     fields of the model that files may not set.
     """
-    details = error.errors(include_url=False)
-    first = min(details, key=lambda detail: document.line(detail["loc"]) or 0)
-    place = first["loc"]
-    message, allowed = _describe(first, model, extra, hidden)
-    if len(details) > 1:
-        message += f"; {len(details) - 1} more errors in this file"
-    at_top = first["type"] == "missing" and len(place) == 1
-    return LocatedError(
-        message,
-        file=document.file,
-        line=1 if at_top else document.line(place if index is None else (*place, index)),
-        field=".".join(str(part) for part in place if part != "from") or None,
-        allowed=allowed,
-    )
+
+    def order(detail: Mapping[str, Any]) -> tuple[bool, int]:
+        return detail["type"] != "extra_forbidden", document.line(detail["loc"]) or 0
+
+    found = []
+    for detail in sorted(error.errors(include_url=False), key=order):
+        place = detail["loc"]
+        message, allowed = _describe(detail, model, extra, hidden)
+        at_top = detail["type"] == "missing" and len(place) == 1
+        found.append(
+            LocatedError(
+                message,
+                file=document.file,
+                line=1 if at_top else document.line(place if index is None else (*place, index)),
+                field=".".join(str(part) for part in place if part != "from") or None,
+                allowed=allowed,
+            )
+        )
+    return found
+
+
+def join_errors(errors: Sequence[LocatedError]) -> LocatedError:
+    """The first error, whose message lists the others below it, each with its line."""
+    first, *others = errors
+    rows = [f"line {error.line}: {error.message}" for error in others[:_MOST_SHOWN]]
+    if len(others) > _MOST_SHOWN:
+        rows.append(f"{len(others) - _MOST_SHOWN} more errors in this file")
+    first.message = "\n  ".join([first.message, *rows])
+    return first
+
+
+@contextmanager
+def collecting(errors: list[LocatedError]) -> Iterator[None]:
+    """Keep an error for the report, so that one workload does not end the import of the others."""
+    try:
+        yield
+    except LocatedError as error:
+        errors.append(error)
 
 
 def _describe(
@@ -211,18 +317,20 @@ def _describe(
     if kind == "missing":
         return "is missing", None
     if kind == "literal_error":
-        return f"{given!r} is not one of the words", str(detail["ctx"]["expected"])
+        return f"{shown(repr(given), 80)} is not one of the words", str(detail["ctx"]["expected"])
     if kind == "value_error":
         return str(detail["ctx"]["error"]), None
     expected = _TYPE_MESSAGES.get(kind) or detail["msg"].replace("Input should be", "must be")
-    return f"{expected}, not {given!r}", None
+    return f"{expected}, not {shown(repr(given), 80)}", None
 
 
-def unknown_key(name: str, keys: Sequence[str]) -> tuple[str, str]:
-    """The message about an unknown key, with similar ones, and the allowed keys."""
-    near = nearest(name, keys, 0.6)
-    meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"unknown key{meant}", ", ".join(sorted(keys))
+def unknown_key(name: str, keys: Sequence[str]) -> tuple[str, str | None]:
+    """The message about an unknown key: the keys that were meant, or the allowed ones."""
+    near = nearest(name, keys, _SIMILAR)
+    message = f"unknown key; did you mean {' or '.join(near)}?" if near else "unknown key"
+    if len(keys) <= _MOST_ALLOWED:
+        return message, ", ".join(sorted(keys))
+    return message, None if near else f"{', '.join(nearest(name, keys, 0.0))}, ... of {len(keys)} keys"
 
 
 def keys_of(model: type[BaseModel] | None) -> list[str]:

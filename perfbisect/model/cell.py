@@ -21,6 +21,7 @@ from pydantic import (
 
 from perfbisect.common.arguments import merge_options, parse_options, string_keys
 from perfbisect.common.digests import canonical, canonical_json, digest
+from perfbisect.common.json_text import parse_json
 from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
 from perfbisect.model.metric import MetricRef, check_metrics, parse_metric
@@ -54,8 +55,8 @@ def _read_numbers(value: object) -> object:
 def _read_json_mapping(value: object) -> object:
     if isinstance(value, str):
         try:
-            value = json.loads(value) if value.strip() else {}
-        except json.JSONDecodeError as error:
+            value = parse_json(value) if value.strip() else {}
+        except ValueError as error:
             raise ValueError(f"is text but no JSON: {error}") from None
     elif value is None:
         return {}
@@ -517,8 +518,8 @@ def _unambiguous(value: object) -> str:
     if not isinstance(value, str):
         return canonical_json(value)
     try:
-        json.loads(value)
-    except json.JSONDecodeError:
+        parse_json(value)
+    except ValueError:
         return value if value.strip() not in ("", "-") else json.dumps(value)
     return json.dumps(value)
 

@@ -220,8 +220,9 @@ class TestSearching:
 
 
 BAD = [
-    ("num_promts: 3", 11, "num_promts", "unknown key; did you mean num_prompts", "max_concurrency"),
-    ("variant: fast", 11, "variant", "unknown key", "variants"),
+    ("num_promts: 3", 11, "num_promts", "unknown key; did you mean num_prompts", None),
+    ("variant: fast", 11, "variant", "unknown key; did you mean variants?", None),
+    ("zzz: 1", 11, "zzz", "unknown key", "... of 50 keys"),
     ("num_warmups: two", 11, "num_warmups", "expected a whole number, not 'two'", None),
     ("num_warmups: -1", 11, "num_warmups", "must be greater than or equal to 0, not -1", None),
     ("ignore_eos: yes", 11, "ignore_eos", "expected true or false, not 'yes'", None),
@@ -306,10 +307,71 @@ def test_what_the_server_tells_may_be_a_guard(tmp_path: Path) -> None:
         load_cell(write(tmp_path, GOOD + "headline: prefix_cache_hit_rate\n"))
 
 
-def test_all_that_is_wrong_is_counted(tmp_path: Path) -> None:
-    path = write(tmp_path, GOOD + "num_warmups: x\nseed: y\nnonsense: 1\n")
-    with pytest.raises(LocatedError, match=r"num_warmups: expected .*; 2 more errors in this file"):
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [
+        (
+            "num_warmups: x\nnum_promts: 3\nseed: y\n",
+            [
+                "num_promts: unknown key; did you mean num_prompts?",
+                "  line 1: num_prompts: is missing",
+                "  line 10: num_warmups: expected a whole number, not 'x'",
+                "  line 12: seed: expected a whole number, not 'y'",
+            ],
+        ),
+        (
+            "num_prompts: [1, 2]\nmax_concurency: 4\nnum_warmups: [1]\n",
+            [
+                "max_concurency: unknown key; did you mean max_concurrency?",
+                "  line 12: num_warmups: has 1 values where num_prompts has 2: paired lists are of one "
+                "length",
+            ],
+        ),
+        (
+            "num_prompts: 1\nvariant: ''\nclient: wrk\ntokenizer: ./none\n",
+            [
+                "variant: unknown key; did you mean variants?",
+                "  line 12: client: there is no client 'wrk' (allowed: vllm_bench, omni_bench, "
+                "diffusion_bench)",
+                "  line 13: tokenizer: there is no {}/none (allowed: a folder relative to this file, or a "
+                "hub's name)",
+            ],
+        ),
+    ],
+)
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, added: str, said: list[str]) -> None:
+    path = write(tmp_path, GOOD.replace("num_prompts: 20\n", "") + added)
+    with pytest.raises(LocatedError) as caught:
         load_cells(path)
+    assert caught.value.message.splitlines() == [row.format(tmp_path) for row in said]
+
+
+@pytest.mark.parametrize(
+    ("added", "field", "said"),
+    [
+        ('model: "./a\\0b"', None, "a text has a NUL character"),
+        (f"model: ./{'m' * 256}", "model", "is no path: File name too long"),
+        (f"dataset_path: ./{'m' * 5000}", "dataset_path", "is no path: File name too long"),
+        ("tokenizer: ~nobody-of-this-name/x", "tokenizer", "is no path: Could not determine home"),
+        (f"seed: {'9' * 5000}", None, "a number has 5000 characters, at most 100"),
+        (f"extra_body: {{n: 0x{'f' * 5000}}}", None, "a number has 5002 characters"),
+        (f"extra_body: '{{\"n\": {'[' * 3000}'", "extra_body", "nested deeper than 100 levels"),
+    ],
+)
+def test_what_no_system_can_have_is_located(tmp_path: Path, added: str, field: str | None, said: str) -> None:
+    key = added.partition(":")[0]
+    text = "".join(row for row in GOOD.splitlines(keepends=True) if not row.startswith(f"{key}:"))
+    path = write(tmp_path, text + added + "\n")
+    with pytest.raises(LocatedError, match=said) as caught:
+        load_cells(path)
+    assert caught.value.field == field
+    assert caught.value.line == len(text.splitlines()) + 1
+
+
+def test_a_name_that_no_file_can_have_is_no_cell() -> None:
+    for name in ("x" * 300, "a\0b", "x" * 300 + "@c1"):
+        with pytest.raises(UsageError, match="there is no cell named"):
+            load_cells(name)
 
 
 def test_a_pinned_deploy_yaml_is_read_through_the_repository(tmp_path: Path) -> None:

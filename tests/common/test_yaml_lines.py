@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.common.yaml_source import load, parse
+from perfbisect.common.yaml_source import load, parse, parse_any
 from perfbisect.errors import LocatedError, UsageError
 
 FILE = Path("a.yaml")
@@ -51,6 +51,10 @@ def test_an_alias_is_the_same_value_at_its_own_place() -> None:
         ("a: &x [1, *x]\n", 1, "contains itself"),
         ("a: &x {b: 1}\nc:\n  <<: *x\n", 3, "merge keys"),
         ("? [a, b]\n: 1\n", 1, "a key must be a word"),
+        ("a: 1\nb: !!int x\n", 2, "'x' is no value of tag:yaml.org,2002:int"),
+        ("a: 1\nb: !!timestamp soon\n", 2, "'soon' is no value of"),
+        ('a: 1\nb: "\\0"\n', 2, "NUL character"),
+        (f"a: 1\nb: {'9' * 5000}\n", 2, "a number has 5000 characters, at most 100"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(text: str, line: int, said: str) -> None:
@@ -65,6 +69,36 @@ def test_a_document_that_multiplies_itself_is_refused() -> None:
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     with pytest.raises(LocatedError, match="more than 100000 values"):
         parse("\n".join(lines), FILE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\nb: " + "[" * 15_000 + "]" * 15_000,
+        "a: 1\nb: " + "{a: " * 1000 + "}" * 1000,
+        "a: 1\nb:\n  " + "- " * 5000,
+        "a: 1\n" + "\n".join(f"{' ' * n}b:" for n in range(1000)),
+        "a: 1\nb: [" + ", ".join(["&a0 [x]", *(f"&a{n} [*a{n - 1}]" for n in range(1, 3000))]) + "]",
+    ],
+)
+def test_depth_is_limited_before_libyaml_recurses(text: str) -> None:
+    """Libyaml ends the process at 15,000 levels, Python raises RecursionError at 1,000."""
+    with pytest.raises(LocatedError, match="nested deeper than 100 levels") as caught:
+        parse(text, FILE)
+    assert caught.value.line is not None and caught.value.line >= 2
+    if "&" not in text:
+        with pytest.raises(LocatedError, match="nested deeper than 100 levels"):
+            parse_any(text, FILE)
+
+
+def test_a_large_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(UsageError, match="it is larger than 16 MB"):
+        load(path)
+    with pytest.raises(LocatedError, match="more than 100000 values"):
+        parse("- a\n" * 200_001, FILE)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.cells.loading import content_revision
+from perfbisect.cells.content import content_revision
 from perfbisect.clients.omni_bench import CLIENT
 from perfbisect.errors import ClientError
 from perfbisect.model.attempt import RunResult

@@ -13,6 +13,7 @@ from perfbisect.cells.importers.base import (
     describe_value,
     number_duplicates,
 )
+from perfbisect.common.json_text import parse_json
 from perfbisect.common.yaml_source import parse
 from perfbisect.errors import LocatedError
 
@@ -52,6 +53,8 @@ def _document(source: SpecificationFile) -> object:
     if source.path.suffix in (".yaml", ".yml"):
         return parse(source.text, Path(source.file)).data
     try:
-        return json.loads(source.text)
+        return parse_json(source.text)
     except json.JSONDecodeError as error:
         raise LocatedError(f"is no JSON: {error.msg}", file=source.file, line=error.lineno) from None
+    except ValueError as error:
+        raise LocatedError(f"is no JSON: {error}", file=source.file) from None

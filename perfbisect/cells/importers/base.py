@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from perfbisect.common.yaml_source import Located, parse, unknown_key
-from perfbisect.errors import LocatedError
+from perfbisect.common.yaml_source import Located, parse, read_text, unknown_key
+from perfbisect.errors import LocatedError, UsageError
 from perfbisect.model.cell import Sampling
 from perfbisect.model.change import Change
 
@@ -94,9 +93,9 @@ def read_file(path: Path) -> SpecificationFile:
         return read_file(other).text if other.is_file() else None
 
     try:
-        return SpecificationFile(path, path.read_text(encoding="utf-8"), read_beside=read_beside)
-    except (OSError, UnicodeDecodeError) as error:
-        raise LocatedError(f"cannot be read: {error}", file=path) from None
+        return SpecificationFile(path, read_text(path), read_beside=read_beside)
+    except UsageError as error:
+        raise LocatedError(error.message, file=path) from None
 
 
 @dataclass(frozen=True)
@@ -144,15 +143,6 @@ class Specification:
 
     def skip(self, place: str, why: str) -> None:
         self.left_out.append(SkippedWorkload(place, why))
-
-
-@contextmanager
-def collecting(errors: list[LocatedError]) -> Iterator[None]:
-    """Keep an error for the report, so that one workload does not end the import of the others."""
-    try:
-        yield
-    except LocatedError as error:
-        errors.append(error)
 
 
 def write_cell(folder: Path, imported: ImportedCell) -> Path:

@@ -15,13 +15,12 @@ from perfbisect.cells.importers.base import (
     SkippedWorkload,
     Specification,
     SpecificationFile,
-    collecting,
     file_stem,
     kebab,
 )
 from perfbisect.cells.importers.vllm_ci import client_fields, judged_fields, server_fields
 from perfbisect.common.arguments import parse_options
-from perfbisect.common.yaml_source import parse
+from perfbisect.common.yaml_source import collecting, parse
 
 _KEYS = (
     *("name", "gpu", "num_gpus", "nightly", "timeout_in_minutes", "bench_only"),

@@ -21,12 +21,12 @@ from perfbisect.cells.importers.base import (
     SkippedWorkload,
     Specification,
     SpecificationFile,
-    collecting,
     describe_value,
     file_stem,
     kebab,
     sampling_fields,
 )
+from perfbisect.common.yaml_source import collecting
 from perfbisect.model.cell import parallel_devices
 from perfbisect.serving.families import FAMILIES
 from perfbisect.serving.families.text import COMPLETIONS, ENDPOINTS

@@ -21,7 +21,6 @@ from perfbisect.cells.importers.base import (
     RequiredFile,
     Specification,
     SpecificationFile,
-    collecting,
     describe_value,
     file_stem,
     kebab,
@@ -30,6 +29,7 @@ from perfbisect.cells.importers.base import (
 from perfbisect.cells.loading import LADDERS
 from perfbisect.clients.omni_bench import BACKENDS
 from perfbisect.common.digests import digest
+from perfbisect.common.yaml_source import collecting
 from perfbisect.model.cell import PARALLEL_SIZES, parallel_devices
 from perfbisect.serving.eras import nightly_warmups
 from perfbisect.serving.families import FAMILIES

@@ -210,7 +210,7 @@ def test_a_file_that_is_no_json(tmp_path: Path) -> None:
     with pytest.raises(LocatedError, match="no JSON") as caught:
         read_specification(read_file(path))
     assert caught.value.line == 2
-    with pytest.raises(LocatedError, match="cannot be read"):
+    with pytest.raises(LocatedError, match="cannot read"):
         read_file(tmp_path / "none.json")
 
 
