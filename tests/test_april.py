@@ -150,11 +150,14 @@ def test_what_changed_on_other_nights_is_told_apart(told: TrackDetectDocument) -
 
 
 def test_the_night_of_the_recovery_is_no_regression(told: TrackDetectDocument) -> None:
-    """On 04-14 the tests changed (#2600) and text-only twins came: longer prompts are told as such, also of
-    the cells that do not count what images become."""
+    """On 04-14 the tests changed (#2600) and text-only twins came: what longer prompts did to the newest
+    night of one cell is not sure yet among the transients of all."""
     late = {(a.cell, a.metric): a.cause for a in told.alerts if a.first[:10] == "2026-04-14"}
     assert set(late.values()) <= {"workload", "instrument", "unknown"}
-    assert late["qwen3_omni/random-mm@r0.5-n100", "ttft"] == "workload"
+    doubtful = {
+        (c.cell, c.metric) for c in told.listed if c.kind == "too doubtful" and c.first == "2026-04-14"
+    }
+    assert ("qwen3_omni/random-mm@r0.5-n100", "ttft") in doubtful
     assert not [a for a in told.alerts if a.cell.endswith("-text")]
     back = {a.cell: a.recovered for a in broken(told) if a.metric == "audio_ttfp"}
     assert back["qwen3_omni_chunk/random-mm@r0.3-n40"] and back["qwen3_tts/random@c4-n40"]
@@ -188,6 +191,7 @@ def test_the_census_says_what_was_judged(told: TrackDetectDocument) -> None:
     assert any(one.why.startswith("1 nights") for one in short)
     assert all(one.smallest and one.p is not None for one in told.census.series if not one.why)
     assert sum(told.census.not_judged.values()) > 100
+    assert medians.cut < medians.cut_of_transients, "the break of one night makes no steps significant"
 
 
 def test_the_window_and_the_commit(

@@ -92,12 +92,18 @@ class DiscontinuityDocument(Document):
 
 
 class FamilyCoverage(Document):
-    """Series whose false discovery rate is controlled together; ``cut``: the largest significant p."""
+    """Series whose false discovery rate is controlled together, of steps and drifts and of transients apart.
+
+    ``alarmed``, ``alarmed_by_transients``: series of either; ``cut``, ``cut_of_transients``: the largest
+    significant p.
+    """
 
     name: FamilyName
     judged: int
     alarmed: int
+    alarmed_by_transients: int
     cut: float
+    cut_of_transients: float
 
 
 class CoverageDocument(Document):
@@ -127,7 +133,7 @@ class TrackDetectDocument(LongDocument):
     """JSON of ``track detect``: changes since the night ``since`` (empty: all) up to ``until``."""
 
     shown: ClassVar[Mapping[str, int]] = {"alerts": 12, "listed": 5, "vanished": 12, "discontinuities": 12}
-    schema_: Literal["perfbisect.track-detect/2"] = Field(default="perfbisect.track-detect/2", alias="schema")
+    schema_: Literal["perfbisect.track-detect/3"] = Field(default="perfbisect.track-detect/3", alias="schema")
     fdr: float
     since: str
     until: str
@@ -269,8 +275,10 @@ def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> Trac
                 FamilyCoverage(
                     name=name,
                     judged=family.coverage.judged,
-                    alarmed=len({alert.series.key for alert in family.alerts}),
-                    cut=family.coverage.cut,
+                    alarmed=len(family.alarmed("level")),
+                    alarmed_by_transients=len(family.alarmed("transient")),
+                    cut=family.coverage.cut["level"],
+                    cut_of_transients=family.coverage.cut["transient"],
                 )
                 for name, family in zip(names, families, strict=True)
             ),
@@ -429,8 +437,8 @@ def coverage_lines(document: TrackDetectDocument) -> list[str]:
     """Which series were judged, what they can show, and why others were not judged."""
     coverage = document.census
     texts = [
-        f"{family.judged} series of {family.name} judged, {family.alarmed} alarmed: at most "
-        f"{document.fdr * 100:g} % of those by chance"
+        f"{family.judged} series of {family.name} judged, {family.alarmed} alarmed by another level and "
+        f"{family.alarmed_by_transients} by a transient: at most {document.fdr * 100:g} % of either by chance"
         for family in coverage.families
     ]
     if steps := sorted(series.smallest for series in coverage.series if series.smallest is not None):

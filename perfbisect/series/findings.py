@@ -15,7 +15,7 @@ import numpy as np
 from perfbisect.model.metric import PER_UNIT
 from perfbisect.series.detection.fdr import Coverage, JointEvent, detect_all
 from perfbisect.series.detection.machines import replaced_machines
-from perfbisect.series.detection.model import ChangePoint, SeriesValues
+from perfbisect.series.detection.model import ChangePoint, SeriesValues, Test
 from perfbisect.series.series import CellSeries
 
 SuppressionReason = Literal["starts the series", "too small", "too doubtful", "reported by the median"]
@@ -92,6 +92,10 @@ class JudgedFamily:
     not_judged: Mapping[str, str]
     joint_events: tuple[JointEvent, ...]
 
+    def alarmed(self, test: Test) -> frozenset[tuple[str, str]]:
+        """The series with an alert by a test."""
+        return frozenset(alert.series.key for alert in self.alerts if alert.point.test == test)
+
 
 def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
     """The changes of these series; segments between discontinuities are judged by themselves."""
@@ -118,7 +122,7 @@ def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
         levels = [point.index for point in points if point.shape != "transient"]
         for point in points:
             change = _change(point, levels, *segments[key])
-            suppression = _suppression(change, significant=coverage.is_significant(point.p))
+            suppression = _suppression(change, significant=coverage.is_significant(point))
             change = replace(change, suppression=suppression)
             changes.append(_support(change, coverage, events) if suppression == "too doubtful" else change)
     changes.sort(key=_order)
@@ -199,7 +203,8 @@ def _support(change: SeriesChange, coverage: Coverage, events: Sequence[JointEve
     ]
     servers = {server for event in own_events for server in event.votes} - {change.series.group}
     named = sum(any(event.includes(night) for event in events) for night in change.series.nights)
-    if not servers or change.point.local * named > coverage.cut + coverage.fdr / max(1, coverage.judged):
+    one_more = coverage.cut[change.point.test] + coverage.fdr / max(1, coverage.judged)
+    if not servers or change.point.local * named > one_more:
         return change
     return replace(change, suppression=None, supported_by=tuple(sorted(servers)))
 

@@ -117,7 +117,7 @@ class TrackReportDocument(Document):
     ``levels``: all series of the metrics that were asked for.
     """
 
-    schema_: Literal["perfbisect.track-report/2"] = Field(default="perfbisect.track-report/2", alias="schema")
+    schema_: Literal["perfbisect.track-report/3"] = Field(default="perfbisect.track-report/3", alias="schema")
     night: str
     build: str
     commit: str

@@ -121,7 +121,7 @@ def test_small_steps_of_many_servers_on_one_night_are_a_joint_event() -> None:
 def test_one_of_them_that_nearly_shows_it_by_itself_is_an_alert() -> None:
     found = together(1.075)
     (alert,) = found.alerts
-    assert alert.point.p > found.coverage.cut and len(alert.supported_by) > 3
+    assert alert.point.p > found.coverage.cut["level"] and len(alert.supported_by) > 3
     assert alert.series.group not in alert.supported_by
     assert found.joint_events == ()
 

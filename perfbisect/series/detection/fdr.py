@@ -15,14 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from perfbisect.series.detection.likelihood import INNER, likely_places
-from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, judge_series
+from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, Test, judge_series
 from perfbisect.stats.robust import Array, log_sum_exp
 
 FDR = 0.05  # share of false ones among the series that are reported to have changed
@@ -35,8 +35,11 @@ _MAX_VOTE = 20.0  # log evidence beyond which one group adds nothing: no single 
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesCoverage:
-    """A series, or a segment of one. ``smallest``: the step detected with a power of 0.8, a ratio;
-    ``why``: the reason it was not judged."""
+    """A series, or a segment of one.
+
+    ``p``: of a step or drift, ``p_transient``: of a transient. ``smallest``: the step detected with a power
+    of 0.8, a ratio; ``why``: the reason it was not judged.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", json_schema_serialization_defaults_required=True
@@ -45,6 +48,7 @@ class SeriesCoverage:
     series: str
     nights: int
     p: float | None = None
+    p_transient: float | None = None
     smallest: float | None = None
     changes: int = 0
     why: str = ""
@@ -52,18 +56,21 @@ class SeriesCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The series that were judged, then those that were not; ``cut``: the largest significant p."""
+    """The series that were judged, then those that were not; ``cut``: the largest significant p of a test.
+
+    Steps and transients are two families: many wild nights do not make steps significant.
+    """
 
     series: tuple[SeriesCoverage, ...]
     fdr: float
-    cut: float
+    cut: Mapping[Test, float]
 
     @property
     def judged(self) -> int:
         return sum(not entry.why for entry in self.series)
 
-    def is_significant(self, p: float) -> bool:
-        return p <= self.cut
+    def is_significant(self, point: ChangePoint) -> bool:
+        return point.p <= self.cut[point.test]
 
 
 @dataclass(frozen=True)
@@ -97,15 +104,15 @@ class Detection:
     def alerts(self) -> tuple[ChangePoint, ...]:
         """Those that are significant and relevant."""
         points = [point for points in self.points.values() for point in points]
-        return tuple(x for x in points if x.is_relevant and self.coverage.is_significant(x.p))
+        return tuple(x for x in points if x.is_relevant and self.coverage.is_significant(x))
 
 
 def detect_all(series: Sequence[SeriesValues], fdr: float = FDR) -> Detection:
     """Judge every series at the false discovery rate ``fdr``.
 
-    One hypothesis a series, "nothing changed in it", by Benjamini and Hochberg (1995), which also holds for
-    series of a server that go up and down together (Benjamini and Yekutieli 2001: positive dependence).
-    Each series has a key of its own.
+    Two hypotheses a series, "its level did not change" and "no night is apart from its level", each in a
+    family of its own, by Benjamini and Hochberg (1995), which also holds for series of a server that go up
+    and down together (Benjamini and Yekutieli 2001: positive dependence). Each series has a key of its own.
     """
     valid = [item for item in series if not item.refusal]
     judged = [judge_series(item, fdr) for item in valid]
@@ -114,12 +121,21 @@ def detect_all(series: Sequence[SeriesValues], fdr: float = FDR) -> Detection:
         points[item.key] = j.points
         nights, changes = len(item.values), len(j.points)
         entries.append(
-            SeriesCoverage(series=item.key, nights=nights, p=j.p, smallest=j.smallest, changes=changes)
+            SeriesCoverage(
+                series=item.key,
+                nights=nights,
+                p=j.p["level"],
+                p_transient=j.p["transient"],
+                smallest=j.smallest,
+                changes=changes,
+            )
         )
     for item in series:
         if item.refusal:
             entries.append(SeriesCoverage(series=item.key, nights=len(item.values), why=item.refusal))
-    coverage = Coverage(tuple(entries), fdr, threshold([j.p for j in judged], fdr))
+    tests: tuple[Test, ...] = get_args(Test)
+    cut = {test: threshold([j.p[test] for j in judged], fdr) for test in tests}
+    coverage = Coverage(tuple(entries), fdr, cut)
     return Detection(points, find_joint_events(valid, judged, fdr), coverage)
 
 

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Literal
@@ -30,6 +30,10 @@ from perfbisect.stats.robust import Array
 from perfbisect.stats.two_sample import Scale
 
 Shape = Literal["step", "drift", "transient"]
+
+Test = Literal["level", "transient"]
+"""What a change was found by: evidence for another level, or nights far from theirs."""
+
 Size = tuple[float, float, float]
 """A step with its interval, in logs (or differences of shares)."""
 
@@ -122,7 +126,7 @@ class ChangePoint:
     night with a probability of :data:`SET`. ``effect``: new over old level less 1 (a difference where the
     series is absolute), ``low`` to ``high`` its interval. ``p``: how often a series of that length without a
     change shows one so clear at any place; ``local``: at this one. ``is_relevant``: at least the smallest
-    relevant effect.
+    relevant effect. ``test``: what it was found by; a level undone within a week is a transient, too.
     """
 
     key: str
@@ -136,19 +140,20 @@ class ChangePoint:
     p: float
     local: float
     is_relevant: bool
+    test: Test = "level"
 
 
 @dataclass(frozen=True)
 class JudgedSeries:
     """The changes of a series and what its nights say besides.
 
-    ``p``: the smallest of anything in it. ``smallest``: the step in its middle that would be detected with a
+    ``p``: the smallest of each test. ``smallest``: the step in its middle that would be detected with a
     power of 0.8, a ratio (a difference where absolute). ``evidence``: log e(k) of a change before night k,
     lasting or not [n]; 0 where it is unknown.
     """
 
     points: tuple[ChangePoint, ...]
-    p: float
+    p: Mapping[Test, float]
     smallest: float
     evidence: Array
 
@@ -193,8 +198,12 @@ def judge_series(series: SeriesValues, alpha: float = ALPHA) -> JudgedSeries:
         evidence[x.begin] = max(evidence[x.begin], e_value(local))
         if x.p <= alpha:
             until = x.end if x.end < len(series.values) else None
-            points.append(_point(series, x.begin, until, (x.begin,), "transient", x.size, x.p, local))
-    p = min([p_value(levels.best), *(x.p for x in passing)])
+            point = _point(series, x.begin, until, (x.begin,), "transient", x.size, x.p, local)
+            points.append(replace(point, test="transient"))
+    p: dict[Test, float] = {
+        "level": p_value(levels.best),
+        "transient": min((x.p for x in passing), default=1.0),
+    }
     points.sort(key=lambda point: point.index)
     return JudgedSeries(tuple(points), p, smallest(series, levels.scale, alpha), evidence)
 

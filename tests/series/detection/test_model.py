@@ -221,7 +221,7 @@ def test_units_do_not_matter(factor: float, first: int) -> None:
 def test_whatever_the_values_every_field_is_sound(values: list[float]) -> None:
     one = SeriesValues("any", tuple(values), tuple(range(len(values))))
     seen = judge_series(one, 0.2)
-    assert 0 <= seen.p <= 1
+    assert all(0 <= p <= 1 for p in seen.p.values())
     assert seen.smallest > 0
     assert len(seen.evidence) == len(values)
     for b in seen.points:
