@@ -20,7 +20,29 @@ from perfbisect.system.logs import excerpt
 
 _FORMAT = "--format=%H%x00%P%x00%ct%x00%an%x00%s"
 _FIELDS = 5
-_SETTINGS = ("core.quotepath=off", "core.fsmonitor=false", "log.showSignature=false", "color.ui=false")
+_SETTINGS = (
+    "core.quotepath=off",
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "log.showSignature=false",
+    "color.ui=false",
+)
+_DIFFS = ("diff", "diff-files", "diff-index", "diff-tree", "log", "show")
+_NO_DRIVERS = ("--no-ext-diff", "--no-textconv")
+_NO_TRANSPORT = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
+"""A missing object of a partial clone is an error: fetching it runs ``core.sshCommand`` and helpers."""
+
+_PROGRAMS = r"^(filter\..*\.(clean|smudge|process|required)|merge\..*\.driver)$"
+"""Settings that name programs, which attributes of files choose."""
+
+_OWN_MERGE = "git merge-file %A %O %B"
+_GONE = re.compile(
+    r"not a git repository|cannot change to|[Nn]ot a valid object name '?[0-9a-f]{40}|bad object|"
+    r"unable to (read|get)|could not (read|parse|fetch|get)|missing (blob|tree|commit|object)|"
+    r"corrupt|is empty"
+)
+"""What git says if the repository or an object of it is gone."""
+
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _TIMEOUT = 900.0
 
@@ -124,7 +146,12 @@ class Repository:
         """True if files (below ``paths``) differ from HEAD or are untracked; False if it is bare."""
         if self.text("rev-parse", "--is-bare-repository").strip() == "true":
             return False
-        return bool(self.text("status", "--porcelain", "-z", "--untracked-files=normal", "--", *paths))
+        return bool(
+            self.text(
+                "status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=dirty", "--",
+                *paths, env=self.no_programs(),
+            )
+        )  # fmt: skip
 
     def remote(self) -> str:
         """Address of ``origin`` without credentials; empty if there is none."""
@@ -208,13 +235,16 @@ class Repository:
     def read(self, sha: str, path: str) -> bytes:
         done = self.run("cat-file", "blob", f"{sha}:{path}")
         if done.returncode:
-            raise RevisionError(f"commit {sha[:12]} has no file {path} (git says: {error_text(done)})")
+            raise self._failed(f"commit {sha[:12]} has no file {path}", done)
         return done.stdout
 
     def read_text(self, sha: str, path: str) -> str | None:
         """A file's text at a commit; None if the commit has no such file."""
         done = self.run("cat-file", "blob", f"{sha}:{path}")
-        return None if done.returncode else done.stdout.decode("utf-8", errors="replace")
+        error = self._failed("", done) if done.returncode else None
+        if isinstance(error, MachineError):
+            raise error
+        return None if error else done.stdout.decode("utf-8", errors="replace")
 
     def contents(self, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Read many objects by one git process; MachineError if one cannot be read."""
@@ -266,21 +296,36 @@ class Repository:
         return f"git -C {self.path} log --oneline --first-parent --decorate"
 
     def environment(self) -> dict[str, str]:
-        environment = git_environment(os.environ)
+        """The process environment for reading."""
+        environment = git_environment(os.environ) | _NO_TRANSPORT
         if self.objects is not None and self.objects.is_dir():
             environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self.objects)
         return environment
 
-    def _argv(self, *arguments: str) -> list[str]:
+    def no_programs(self) -> dict[str, str]:
+        """Variables of the environment that take filters and merge drivers out of the configuration."""
+        names = self.run("config", "--null", "--name-only", "--get-regexp", _PROGRAMS).stdout.decode()
+        changed = {name: _replaced_program(name) for name in names.split("\0") if name}
+        numbered = list(enumerate(changed.items()))
+        return {
+            "GIT_CONFIG_COUNT": str(len(numbered)),
+            **{f"GIT_CONFIG_KEY_{number}": name for number, (name, _) in numbered},
+            **{f"GIT_CONFIG_VALUE_{number}": value for number, (_, value) in numbered},
+        }
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of git for reading: it runs no program that the configuration names."""
         settings = [word for setting in _SETTINGS for word in ("-c", setting)]
-        return ["git", "--no-pager", "-C", str(self.path), *settings, *arguments]
+        verb, *rest = arguments
+        drivers = _NO_DRIVERS if verb in _DIFFS else ()
+        return ["git", "--no-pager", "-C", str(self.path), *settings, verb, *drivers, *rest]
 
     def run(
         self, *arguments: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
         try:
             return subprocess.run(
-                self._argv(*arguments),
+                self.command(*arguments),
                 input=stdin or b"",
                 capture_output=True,
                 env=self.environment() | dict(env or {}),
@@ -293,12 +338,40 @@ class Repository:
             message = f"git {arguments[0]} in {self.path} took more than {_TIMEOUT:.0f} s"
             raise MachineError(message) from error
 
-    def text(self, *arguments: str, stdin: bytes | None = None, errors: str = "surrogateescape") -> str:
-        done = self.run(*arguments, stdin=stdin)
+    def text(
+        self,
+        *arguments: str,
+        stdin: bytes | None = None,
+        errors: str = "surrogateescape",
+        env: Mapping[str, str] | None = None,
+    ) -> str:
+        """What a command prints.
+
+        Raises:
+            RevisionError: git refuses.
+            MachineError: the repository or an object of it is gone.
+        """
+        done = self.run(*arguments, stdin=stdin, env=env)
         if done.returncode:
-            message = f"git {arguments[0]} failed in {self.path}: {error_text(done)}"
-            raise RevisionError(message, next_step=self.log_command())
+            raise self._failed(f"git {arguments[0]} failed in {self.path}", done)
         return done.stdout.decode(errors=errors)
+
+    def _failed(self, what: str, done: subprocess.CompletedProcess[bytes]) -> RevisionError | MachineError:
+        problem = error_text(done)
+        if _GONE.search(problem):
+            return MachineError(
+                f"the repository {self.path}, or a part of it, cannot be read: {problem}",
+                next_step=f"git -C {self.path} fsck --connectivity-only; "
+                "a partial clone needs all its files: fetch --refetch --no-filter",
+            )
+        return RevisionError(f"{what} (git says: {problem})", next_step=self.log_command())
+
+
+def _replaced_program(name: str) -> str:
+    """What takes the place of a program in a setting."""
+    if name.endswith(".driver"):
+        return _OWN_MERGE
+    return "false" if name.endswith(".required") else ""
 
 
 def error_text(done: subprocess.CompletedProcess[bytes]) -> str:
@@ -326,7 +399,7 @@ def fetch_remote(repository: Repository, remote: str, log: Path, timeout_s: floa
         log.unlink(missing_ok=True)
         done = processes.run(
             ["git", "-C", where, *_NO_MAINTENANCE, "fetch", "--no-recurse-submodules", "--", remote],
-            env=repository.environment(),
+            env=git_environment(os.environ),
             cwd=log.parent,
             log=log,
             token=secrets.token_hex(16),

@@ -153,7 +153,7 @@ def _changed_files(repository: Repository, shas: Sequence[str]) -> dict[str, tup
         rows = (
             repository.file_rows("--numstat", "--stdin", "--no-walk=unsorted", stdin=wanted) if shas else {}
         )
-    except RevisionError:
+    except (RevisionError, MachineError):
         if len(shas) == 1:
             return {sha: tuple(map(ChangedFile, found)) for sha, found in repository.files_of(shas).items()}
         half = len(shas) // 2

@@ -94,7 +94,8 @@ class _ObjectWriter:
         root = self.commit(self._tree(culprit), (), "base\n", "")
         ours = self.commit(self._tree(head), (root,), "ours\n", "")
         theirs = self.commit(self._tree(parent), (root,), "theirs\n", "")
-        done = self._git("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", ours, theirs)
+        merge = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", ours, theirs)
+        done = self._git(*merge, env=self.repository.no_programs())
         words = done.stdout.decode(errors="surrogateescape").split("\0")
         if done.returncode == 1:
             files = dict.fromkeys(filter(None, words[1:]))

@@ -263,7 +263,7 @@ def build_setup(
         machine_class=planned.machine_class,
         machines=planned.machines,
         notes=(
-            *wiring.repository_notes(workspace, setting),
+            *(() if dry_run else wiring.repository_notes(workspace, setting)),
             *dependency_notes(setting.environment, setting.exclude_newer),
             *linted,
             *planned.notes,

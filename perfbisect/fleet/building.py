@@ -205,7 +205,7 @@ class BuildMachines:
         wanted |= {name: sha for sha, name in tags if sha not in known}
         revisions = [*wanted.values(), *(f"^{sha}" for sha in _there(repository, known))]
         arguments = ["pack-objects", "--quiet", "--revs", "--stdout", "--thin", "--delta-base-offset"]
-        command = ["git", "-C", str(repository.path), *arguments]
+        command = repository.command(*arguments)
         with subprocess.Popen(
             command, env=repository.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as packing:
