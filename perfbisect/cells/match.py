@@ -32,7 +32,7 @@ _MARKUP = re.compile(r"^[ \t]*(?:(?:>|[*+-]|\d+[.)])[ \t]+)*`*[ \t]*(?:\$[ \t]+)
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n|\r?\n[ \t]*(?=--?[A-Za-z])")
 """A command on two lines, in a shell or as wrapped text."""
 _ASSIGNED = re.compile(
-    r"""^(?:export[ ]+)?(?P<name>[A-Za-z_]\w*)=(?:"([^"\n]*)"|'([^'\n]*)'|([^\s;&|'"]+))[ ]*[;`]*$""",
+    r"""^(?:export[ ]+)?(?P<name>[A-Za-z_]\w*)=(?:"([^"\n]*)"|'([^'\n]*)'|([^\s;&|'"`]+))[ ]*[;`]*$""",
     re.MULTILINE,
 )
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
@@ -44,7 +44,19 @@ _CALL = re.compile(r"^export\s|\bserve\b|benchmark_serving\.py|\bapi_server\b|vl
 _PROGRAM = re.compile(r"(?:\S*/)?vllm(?:-omni)?|\S*\bcli\.main")
 _SCRIPT = re.compile(r"(?:\S*/)?benchmark_serving\.py")
 _LLM = re.compile(r"\bLLM\(")
-_CLOSED = re.compile(r"\)")
+_PYTHON = re.compile(
+    r"\'{3}.*?\'{3}|\"{3}.*?\"{3}|\'(?:\\.|[^\'\\\n])*\'|\"(?:\\.|[^\"\\\n])*\"|#[^\n]*|[()]", re.DOTALL
+)
+"""Strings, comments and parentheses of Python."""
+_MOST_CALLS = 100
+_LONGEST_CALL = 4_000
+"""Calls of ``LLM(`` that are tried, and characters of one."""
+_QUOTES = re.compile(r"\\.|['\"]", re.DOTALL)
+_LARGEST_TEXT = 1_000_000
+"""Characters of a report."""
+_MOST_REPLACED = 100_000
+"""Characters of all values that are put in place of variables."""
+_LONGEST_COMMAND = 20_000
 _API_SERVER = re.compile(r"vllm(?:_omni)?\.entrypoints\.openai\.api_server|(?:\S*/)?vllm-openai(?:[:@]\S+)?")
 """The server's module, or the image that runs it."""
 _SEPARATOR = re.compile(r"[;&|]+")
@@ -68,29 +80,54 @@ def _find_commands(text: str) -> Iterator[_Command | ValueError]:
     assigned = {
         found["name"]: next(filter(None, found.groups()[1:]), "") for found in _ASSIGNED.finditer(text)
     }
-    text = _VARIABLE.sub(lambda found: assigned.get(found[1] or found[2], found[0]), text)
+    text = _replace_variables(text, assigned)
     lines = [line.strip().strip("`") for line in _CONTINUED.sub(" ", text).splitlines()]
     for start, line in enumerate(lines):
         if not _CALL.search(line):
             continue
-        ends = range(
-            start + 1, min(start + _MOST_LINES, len(lines)) + 1 if _OPEN_VALUE.search(line) else start + 2
-        )
-        for end in ends:
-            try:
-                words = _split_words(" ".join(lines[start:end]))
-            except ValueError as error:
-                if end == ends[-1] and _split_command(line.split()):
-                    yield error
-                continue
-            for is_separator, command in groupby(words, lambda word: bool(_SEPARATOR.fullmatch(word))):
-                if not is_separator and (found := _split_command(list(command))):
-                    yield found
-            break
+        end = _end_of_value(lines, start) if _OPEN_VALUE.search(line) else start + 1
+        try:
+            words = _split_words(" ".join(lines[start:end]))
+        except ValueError as error:
+            if _split_command(line.split()):
+                yield error
+            continue
+        for is_separator, command in groupby(words, lambda word: bool(_SEPARATOR.fullmatch(word))):
+            if not is_separator and (found := _split_command(list(command))):
+                yield found
+
+
+def _replace_variables(text: str, assigned: Mapping[str, str]) -> str:
+    """Replace variables until the text has grown too long."""
+    left = _MOST_REPLACED
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal left
+        new = assigned.get(found[1] or found[2])
+        left -= len(new or "")
+        return found[0] if new is None or left < 0 else new
+
+    return _VARIABLE.sub(value, text)
+
+
+def _end_of_value(lines: Sequence[str], start: int) -> int:
+    """After the line that closes the quotes which a line opens."""
+    quote = ""
+    for index in range(start, min(start + _MOST_LINES, len(lines))):
+        for token in _QUOTES.findall(lines[index]):
+            if not quote and len(token) == 1:
+                quote = token
+            elif token == quote or (quote == "'" and token == "\\'"):  # A shell has no escapes there.
+                quote = ""
+        if not quote:
+            return index + 1
+    return start + 1
 
 
 def _split_words(line: str) -> list[str]:
-    """The words of a shell, operators among them. :raises ValueError: an open quote."""
+    """The words of a shell, operators among them. :raises ValueError: an open quote, or too long."""
+    if len(line) > _LONGEST_COMMAND:  # shlex copies a word for each of its characters.
+        raise ValueError(f"it has more than {_LONGEST_COMMAND:,} characters")
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split = True
     lexer.commenters = ""
@@ -122,8 +159,8 @@ WORKLOAD_PARTS = ("model", "task", "deploy YAML", "dataset", "prompts", "load", 
 """The parts of a cell; a report without one of them does not determine the cell."""
 
 _RESULT = re.compile(
-    r"^result_(?P<test>.+)_(?P<dataset>[^_]+)_(?P<flow>\d+(?:\.\d+)?|inf)_(?P<prompts>\d+)"
-    r"(?:_in(?P<input>\d+|na)_out(?P<output>\d+|na))?_(?P<time>\d{8}-\d{6})\.json$"
+    r"^result_(?P<test>.+)_(?P<dataset>[^_]+)_(?P<flow>\d{1,15}(?:\.\d{1,15})?|inf)_(?P<prompts>\d{1,15})"
+    r"(?:_in(?P<input>\d{1,15}|na)_out(?P<output>\d{1,15}|na))?_(?P<time>\d{8}-\d{6})\.json$"
 )
 _DIFFUSION = re.compile(r"^(?:benchmark_results|diffusion_result)_(?P<test>.+)_(?P<time>\d{8}-\d{6})\.json$")
 
@@ -240,6 +277,10 @@ def parse_command(text: str) -> ReportedWorkload:
     Raises:
         UsageError: there is none, or none can be read.
     """
+    if len(text) > _LARGEST_TEXT:
+        raise UsageError(
+            f"the text has more than {_LARGEST_TEXT:,} characters", next_step="give the part with the command"
+        )
     client: tuple[dict[str, object], dict[str, object]] | None = None
     server: tuple[dict[str, object], dict[str, object]] | None = None
     exported = served = NO_VARIABLES
@@ -323,29 +364,37 @@ def _client_fields(
 
 def _offline_engine(text: str) -> tuple[dict[str, object], dict[str, object]] | None:
     """Fields and serve arguments of the first ``LLM(...)`` in Python, but values that it computes."""
-    for found in _LLM.finditer(text):
-        for end in islice(_CLOSED.finditer(text, found.end()), _MOST_LINES):
-            try:
-                call = ast.parse(text[found.start() : end.end()], mode="eval").body
-            except (SyntaxError, ValueError):
-                continue
-            if isinstance(call, ast.Call):
-                given = [(word.arg, word.value) for word in call.keywords if word.arg]
-                given += [("model", value) for value in call.args[:1]]
-                options = {
-                    name.replace("_", "-"): literal for name, value in given for literal in _literals(value)
-                }
-                if options:
-                    model = options.pop("model", None)
-                    fields = {"model": model} if model else {}
-                    return {**fields, "deploy_yaml": None, "stage_overrides": None}, options
-            break
+    for found in islice(_LLM.finditer(text), _MOST_CALLS):
+        try:
+            call = ast.parse(_call_text(text, found.start()), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        if isinstance(call, ast.Call):
+            given = [(word.arg, word.value) for word in call.keywords if word.arg]
+            given += [("model", value) for value in call.args[:1]]
+            options = {
+                name.replace("_", "-"): literal for name, value in given for literal in _literals(value)
+            }
+            if options:
+                model = options.pop("model", None)
+                fields = {"model": model} if model else {}
+                return {**fields, "deploy_yaml": None, "stage_overrides": None}, options
     return None
+
+
+def _call_text(text: str, start: int) -> str:
+    """A call up to the parenthesis that closes it; empty without one."""
+    depth = 0
+    for token in _PYTHON.finditer(text, start, start + _LONGEST_CALL):
+        depth += (token[0] == "(") - (token[0] == ")")
+        if token[0] == ")" and depth <= 0:
+            return text[start : token.end()]
+    return ""
 
 
 def _literals(value: ast.expr) -> Iterator[object]:
     """The value of an option if it stands there; nothing where it is computed."""
-    with suppress(ValueError, TypeError):
+    with suppress(ValueError, TypeError, RecursionError, MemoryError):
         yield from parse_options({"x": ast.literal_eval(value)}, negatable=True).values()
 
 

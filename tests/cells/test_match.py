@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfbisect.cells import match
 from perfbisect.cells.match import WORKLOAD_PARTS, nearest_cells, parse_report
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, DeployYaml
@@ -417,3 +420,41 @@ def test_the_engine_and_the_endpoint_come_before_the_count_of_differences() -> N
         assert nearest_cells(parse_report(report), [image, text])[0].cell.name == "text"
     own = image.model_copy(update={"name": "own", "family": "text", "model": "org/third"})
     assert nearest_cells(parse_report("vllm serve org/third\n"), [text, own])[0].cell.name == "own"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "LLM(" * 5000 + ")" * 40,
+        "LLM(" + "x" * 20_000 + ")",
+        "LLM('" * 4000,
+        "LLM(" + "-" * 3000 + "1)",
+        "LLM(model=" + "[" * 150 + "]" * 150 + ")",
+        "vllm serve '{\n" * 1500,
+        "A=" + "x" * 10_000 + "\nvllm serve " + "$A" * 5000,
+    ],
+)
+def test_the_work_on_a_text_grows_with_its_size(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Characters that are parsed as Python or as a shell's words."""
+    parsed = 0
+    parse, split = match.ast.parse, match._split_words
+
+    def count(text: str, *args: Any, **named: Any) -> Any:
+        nonlocal parsed
+        parsed += len(text)
+        return (parse if named else split)(text, *args, **named)
+
+    monkeypatch.setattr(match.ast, "parse", count)
+    monkeypatch.setattr(match, "_split_words", count)
+    with contextlib.suppress(UsageError):
+        parse_report(text)
+    assert parsed <= match._MOST_CALLS * match._LONGEST_CALL + match._MOST_REPLACED + 4 * len(text)
+
+
+def test_limits_of_a_report_are_said() -> None:
+    with pytest.raises(UsageError, match="it has more than 20,000 characters"):
+        parse_report("vllm bench serve --model " + "m" * 20_000)
+    with pytest.raises(UsageError, match="more than 1,000,000 characters"):
+        parse_report("vllm serve m " * 100_000)
+    with pytest.raises(UsageError, match="is no name of a result file"):
+        parse_report(f"result_test_a_random_1_{'9' * 5000}_20260519-190024.json")
