@@ -38,7 +38,10 @@ def test_it_is_refused_with_its_place(lines: str, refusal: tuple[str, str], tmp_
     path.write_text(PLAIN + lines)
     with pytest.raises(LocatedError) as error:
         load_cell(path)
-    assert (error.value.field, error.value.line) == (field, 5)
+    line = (PLAIN + lines).splitlines().index(
+        next(row for row in lines.splitlines() if row.startswith(field))
+    ) + 1
+    assert (error.value.field, error.value.line) == (field, line)
     assert words in error.value.message
 
 
