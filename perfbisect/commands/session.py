@@ -264,7 +264,7 @@ def build_setup(
         machines=planned.machines,
         notes=(
             *(() if dry_run else wiring.repository_notes(workspace, setting)),
-            *dependency_notes(setting.environment, setting.exclude_newer),
+            *dependency_notes(setting.environment, setting.exclude_newer, setting.client_exclude_newer),
             *linted,
             *planned.notes,
         ),

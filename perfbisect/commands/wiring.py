@@ -18,7 +18,13 @@ from perfbisect.commands.output import report_text
 from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.common.quantities import parse_minutes
 from perfbisect.environments.base import Builder, Environment
-from perfbisect.environments.dependency_day import client_changes, newest_day, require_day
+from perfbisect.environments.dependency_day import (
+    NO_DAY,
+    base_changes,
+    client_day,
+    newest_day,
+    require_day,
+)
 from perfbisect.environments.factory import make_builder
 from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec, pinned_client
 from perfbisect.errors import MachineError, RevisionError, UsageError
@@ -128,7 +134,8 @@ def build_config(
     """Build the measurement configuration of a job that measures ``changes``.
 
     Dependencies are resolved as of one day (``exclude_newer``, by default that of the newest change) unless a
-    constraints file pins them: all changes get the same, and the same again later.
+    constraints file pins them: all changes get the same, and the same again later. A pinned client may be
+    newer than every change: its dependencies are of its own day.
     """
     pins = workspace.path("constraints", options.constraints)
     client = workspace.setting("client", options.client) or ""
@@ -136,11 +143,9 @@ def build_config(
     if day:
         require_day(day)
     elif not pins:
-        pinned = pinned_client(environment, client)
-        day = (
-            newest_day((*changes, *client_changes(pinned, workspace.repository)), workspace.repository)
-            or now().date().isoformat()
-        )
+        bases = base_changes(environment, workspace.repository)
+        day = newest_day((*changes, *bases), workspace.repository) or now().date().isoformat()
+    own_day = "" if pins or day == NO_DAY else client_day(environment, client, workspace.repository)
     of_commits = any(change.kind == "commit" for change in changes)
     folder = None if options.fleet is not None else workspace.root
     return MeasurementConfig(
@@ -149,6 +154,7 @@ def build_config(
         environment=absolute_spec(environment),
         client=absolute_spec(client),
         exclude_newer=day,
+        client_exclude_newer="" if own_day == day else own_day,
         constraints=str(pins.absolute()) if pins else "",
         machine=machine_name(workspace),
         fleet=absolute_fleet(workspace.setting("fleet", options.fleet) or "", folder),
@@ -222,6 +228,9 @@ def client_environment(
     """
     if setting.client == CLIENT_OF_CHANGE:
         return None
+    if setting.client_exclude_newer:
+        setting = setting.model_copy(update={"exclude_newer": setting.client_exclude_newer})
+        builder = build_builder(workspace, setting)
     if setting.client:
         found = build_builder(workspace, setting, setting.client).client()
         if found is None:

@@ -1,4 +1,4 @@
-"""The day as of which dependencies are resolved, by default that of the newest change."""
+"""The days as of which dependencies are resolved: the servers' and that of a client that is pinned apart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from perfbisect.changes.git import Repository
 from perfbisect.environments import uv
 from perfbisect.environments.packages import package
-from perfbisect.environments.spec import parse_chain
+from perfbisect.environments.spec import Spec, parse_chain, pinned_client
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.model.change import Change
 
@@ -53,20 +53,42 @@ def _release_day(name: str, version: Version, repository: Repository | None) -> 
     return uv.upload_day(name, version)
 
 
-def client_changes(specification: str, repository: Repository | None) -> Iterator[Change]:
-    """What a pinned client is built from, as far as the specification of its environment says."""
-    for spec in parse_chain(specification) if specification else ():
-        revision = spec.option("client") or spec.option("base")
-        if spec.name == "release" and revision:
-            yield Change(f"{spec.argument}=={revision}", "release")
-        elif revision and revision != "any" and repository is not None:
+def base_changes(environment: str, repository: Repository | None) -> Iterator[Change]:
+    """The bases of overlays, in whose dependencies every change runs."""
+    for spec in parse_chain(environment) if environment else ():
+        revision = spec.option("base")
+        if revision and revision != "any" and repository is not None:
             yield repository.resolve(revision)
 
 
-def dependency_notes(environment: str, day: str) -> tuple[str, ...]:
-    """A plan's note on the day, if the environment installs anything."""
+def client_day(environment: str, client: str, repository: Repository | None) -> str:
+    """The day of a pinned client's dependencies; empty where they are the servers', or no day is known.
+
+    The client of an overlay runs in the overlay's base. ``client``: the specification of ``--client``.
+    """
+    pinned = pinned_client(environment, client)
+    specs = parse_chain(pinned) if pinned else ()
+    if not client and any(spec.name == "overlay" for spec in specs):
+        return ""
+    bases = base_changes(pinned, repository) if client else ()
+    return newest_day((*_client_changes(specs, repository), *bases), repository)
+
+
+def _client_changes(specs: Iterable[Spec], repository: Repository | None) -> Iterator[Change]:
+    """What a pinned client is built from, as far as the specification of its environment says."""
+    for spec in specs:
+        revision = spec.option("client")
+        if spec.name == "release" and revision:
+            yield Change(f"{spec.argument}=={revision}", "release")
+        elif revision and repository is not None:
+            yield repository.resolve(revision)
+
+
+def dependency_notes(environment: str, day: str, client: str = "") -> tuple[str, ...]:
+    """A plan's note on the days, if the environment installs anything; ``client``: the client's own day."""
     if not day or not any(spec.installs for spec in parse_chain(environment)):
         return ()
     if day == NO_DAY:
         return ("dependencies are the newest ones at the time of each build (--exclude-newer)",)
-    return (f"dependencies are those of {day} (--exclude-newer)",)
+    apart = f", the client's those of {client}" if client else ""
+    return (f"dependencies are those of {day} (--exclude-newer){apart}",)

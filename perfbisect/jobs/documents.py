@@ -291,6 +291,7 @@ def versions(setting: MeasurementConfig, records: Iterable[LaunchRecord]) -> dic
         "machine_class": sorted({p.machine_class for p in provenances if p.machine_class}),
         "machine": facts.get("machine", {}),
         "exclude_newer": setting.exclude_newer,
+        "client_exclude_newer": setting.client_exclude_newer,
         "constraints": setting.constraints,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,17 +14,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from perfbisect.cells.settings import Settings
 from perfbisect.changes.git import Repository
+from perfbisect.commands.options import MeasureOptions
+from perfbisect.commands.wiring import build_builder, build_config, client_environment
+from perfbisect.commands.workspace import Workspace
 from perfbisect.environments import uv
+from perfbisect.environments.base import Environment
+from perfbisect.environments.builders.cached import CachedBuilder
 from perfbisect.environments.dependency_day import (
     NO_DAY,
-    client_changes,
+    base_changes,
+    client_day,
     dependency_notes,
     newest_day,
     require_day,
 )
 from perfbisect.environments.factory import make_builder
 from perfbisect.errors import UsageError
+from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.model.change import Change
 from tests.environments.conftest import World, release
 from tests.environments.tiny import package_files, write_wheel
@@ -134,13 +143,64 @@ def test_a_swapped_package_may_be_newer_than_the_day(world: World) -> None:
     assert builder.refuses(Change(world.history.slow).swapped(["tiny-helper==5.0"])) is None
 
 
-def test_the_client_counts(world: World) -> None:
-    base = Change("tiny-engine==1.1", "release")
-    assert list(client_changes("release:tiny-engine,client=1.1", None)) == [base]
-    (commit,) = client_changes(f"overlay:tiny-engine==1.0,base={world.history.base}", world.repository)
+def test_the_base_of_an_overlay_counts_for_the_servers(world: World) -> None:
+    (commit,) = base_changes(f"overlay:tiny-engine==1.0,base={world.history.base}", world.repository)
     assert (commit.id, commit.date[:2]) == (world.history.base, "20")
-    for text in ("", "existing:/usr/bin/python3", "overlay:tiny-engine==1.0,base=any"):
-        assert list(client_changes(text, world.repository)) == []
+    for text in (
+        "",
+        "existing:/usr/bin/python3",
+        "overlay:tiny-engine==1.0,base=any",
+        "release:x,client=1.1",
+    ):
+        assert list(base_changes(text, world.repository)) == []
+
+
+def test_a_pinned_client_has_a_day_of_its_own(world: World) -> None:
+    commit = world.repository.resolve(world.history.slow)
+    repository = world.repository
+    assert client_day("source", f"source,client={commit.id}", repository) == commit.date[:10]
+    assert client_day(f"source,client={commit.id}", "", repository) == commit.date[:10]
+    overlay = f"overlay:tiny-engine==1.0,base={commit.id}"
+    assert client_day("source", overlay, repository) == commit.date[:10]
+    assert client_day(overlay, "", repository) == ""  # it runs in the servers' base
+    for client in ("", "change"):
+        assert client_day("source", client, repository) == ""
+
+
+def test_a_newer_client_does_not_move_the_day_of_the_servers(world: World, tmp_path: Path) -> None:
+    old, new = Change("0" * 40, date="2026-01-22T10:00:00Z"), world.repository.resolve(world.history.slow)
+    workspace = Workspace(tmp_path, world.cache, Settings(), world.repository, tmp_path)
+    options = MeasureOptions(client=f"source,client={new.id}")
+    setting = build_config(workspace, "source", (old,), options)
+    assert (setting.exclude_newer, setting.client_exclude_newer) == ("2026-01-22", new.date[:10])
+    typed = build_config(workspace, "source", (old,), replace(options, exclude_newer="2025-12-31"))
+    assert (typed.exclude_newer, typed.client_exclude_newer) == ("2025-12-31", new.date[:10])
+    none = build_config(workspace, "source", (old,), replace(options, exclude_newer=NO_DAY))
+    assert (none.exclude_newer, none.client_exclude_newer) == (NO_DAY, "")
+
+
+def test_the_client_is_built_as_of_its_own_day(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace(tmp_path, world.cache, Settings(), world.repository, tmp_path)
+    setting = MeasurementConfig(
+        repository=str(world.repository.path),
+        environment="release:tiny-engine,package=tiny_engine,client=1.1",
+        exclude_newer="2026-01-22",
+        client_exclude_newer="2026-10-18",
+    )
+    days: list[str | None] = []
+
+    def client(builder: CachedBuilder) -> Environment:
+        days.append(builder.limits.exclude_newer)
+        return world.installed
+
+    monkeypatch.setattr(CachedBuilder, "client", client)
+    servers = build_builder(workspace, setting)
+    assert client_environment(workspace, setting, servers, ENGINE, world.log, 60.0) is world.installed
+    apart = setting.model_copy(update={"client": setting.environment, "environment": "release:tiny-engine"})
+    client_environment(workspace, apart, servers, ENGINE, world.log, 60.0)
+    assert days == ["2026-10-18", "2026-10-18"]
 
 
 def test_what_a_plan_says() -> None:
@@ -148,6 +208,10 @@ def test_what_a_plan_says() -> None:
         "dependencies are those of 2026-03-05 (--exclude-newer)",
     )
     assert "newest" in dependency_notes("overlay:vllm==1,base=any", NO_DAY)[0]
+    apart = dependency_notes("release:vllm", "2026-01-22", "2026-10-18")
+    assert apart == (
+        "dependencies are those of 2026-01-22 (--exclude-newer), the client's those of 2026-10-18",
+    )
     for spec, day in (("release:vllm", ""), ("existing:/p", "2026-03-05"), ("overlay:/p,base=any", NO_DAY)):
         assert dependency_notes(spec, day) == ()
 
