@@ -1,12 +1,12 @@
 """Fork server in the client's interpreter: imports the client once, then forks a process for each run.
 
 Imports are most of a run's start-up cost; here they overlap with the server's start. Uses the standard
-library only. A run equals ``python -m MODULE ARGUMENTS``: own session, same environment, output in its log,
-module run as ``__main__``.
+library only. A run equals ``python -m MODULE ARGUMENTS``: own session, same environment, the server's
+output, module run as ``__main__``.
 
 ``argv``: a descriptor number, then the modules to import. The descriptor carries JSON lines. First response:
 ``{"ready": true, "seconds": s, "cpu": s}`` or ``{"failed": why}``. Request of a run: ``{"argv": ["-m",
-module, ...], "env": {...}, "log": path, "cwd": path}``; responses: ``{"pid": id}``, then ``{"code": status,
+module, ...], "env": {...}, "cwd": path}``; responses: ``{"pid": id}``, then ``{"code": status,
 "cpu": seconds}`` (negative: a signal), or ``{"refused": why}``. Everything ends when the peer closes.
 """
 
@@ -123,10 +123,6 @@ def become(request: dict[str, Any]) -> str:
     """Set up session, folder, output, environment and arguments; returns the module."""
     os.setsid()
     os.chdir(request["cwd"])
-    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
     os.environ.update(request["env"])
     flag, module, *arguments = request["argv"]
     if flag != "-m":

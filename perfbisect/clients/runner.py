@@ -119,8 +119,11 @@ class Runner:
                 at_limit=at_limit,
                 cores=self.cores,
             )
-        began, when = time.monotonic(), f"in {log.stem}"
-        pid = self._fork(argv, log, token, min(began + timeout, began + _FORK_TIMEOUT_S))
+        began, when, host = time.monotonic(), f"in {log.stem}", self.host
+        # The host prints nothing during a run: what its output has then is the run's.
+        if not host.continue_log(log):
+            raise self._gone(host, when)
+        pid = self._fork(argv, token, min(began + timeout, began + _FORK_TIMEOUT_S), when)
         row = processes.process(pid)
         ended: Mapping[str, Any] | None = None
         try:
@@ -130,7 +133,9 @@ class Runner:
             seconds = time.monotonic() - began
         finally:
             if row is not None:
-                processes.stop_leftovers("", pid, row.created, log=log, grace=0.0 if ended else _GRACE)
+                grace = 0.0 if ended else _GRACE
+                processes.stop_leftovers("", pid, row.created, own_shim=host.own_shim, grace=grace)
+            host.continue_log(host.log)
         if ended is None:
             killed = self._receive(time.monotonic() + _PATIENCE, processes.never, when)
             return ProcessResult(int(_number(killed, "code")) if killed else -9, seconds, timed_out=True)
@@ -160,15 +165,14 @@ class Runner:
         }
         return {"client_host": host, "saved_seconds": max(0.0, cpu_seconds * self._runs - self._waited)}
 
-    def _fork(self, argv: Sequence[str], log: Path, token: str, deadline: float) -> int:
+    def _fork(self, argv: Sequence[str], token: str, deadline: float, when: str) -> int:
         """Start a run in the host; returns its process id.
 
         A stop waits for it: without the id the run could not be ended.
         """
         assert self.host is not None and self._channel is not None
-        when = f"in {log.stem}"
         env = {processes.TOKEN_VARIABLE: token}
-        request = {"argv": list(argv[1:]), "env": env, "log": str(log), "cwd": str(self.cwd)}
+        request = {"argv": list(argv[1:]), "env": env, "cwd": str(self.cwd)}
         try:
             self._channel.sendall(json.dumps(request).encode() + b"\n")
         except OSError:

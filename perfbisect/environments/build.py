@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfbisect.errors import BuildError, MachineError, ServerError
-from perfbisect.redaction import without_secrets
+from perfbisect.redaction import command_secrets, redacted_argv, without_secrets
 from perfbisect.system import environ, processes
 from perfbisect.system.logs import excerpt
 
@@ -82,26 +81,27 @@ class BuildRun:
     def run(
         self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float | None = None
     ) -> Output:
-        """Run a command; its output is appended to the log without secrets.
+        """Run a command; its output is appended to the log, beside which it is written meanwhile.
 
         Raises:
             BuildError: it cannot be started.
             MachineError: the log cannot be written, or a process does not end.
         """
-        handle, name = tempfile.mkstemp(prefix="perfbisect-", suffix=".log")
-        os.close(handle)
-        raw = Path(name)
         limit, token = timeout or self.timeout, secrets.token_hex(8)
+        output, text = self.log.with_name(f"{self.log.stem}-{token}.log"), ""
+        command = " ".join("SCRIPT" if "\n" in word else word for word in redacted_argv(tuple(argv)))
         try:
-            done = processes.run(argv, env=env, cwd=cwd, log=raw, token=token, timeout=limit)
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            done = processes.run(argv, env=env, cwd=cwd, log=output, token=token, timeout=limit)
         except ServerError as error:
             raise BuildError(error.message, where=self.log, code=error.code, output=error.output) from error
+        except OSError as error:
+            raise MachineError(f"cannot write the log {self.log}: {error.strerror or error}") from error
         finally:
-            text = without_secrets(raw.read_text(errors="replace"))
-            command = " ".join("SCRIPT" if "\n" in word else word for word in argv)
             with contextlib.suppress(OSError):
-                raw.unlink()
-            self.note(f"$ {without_secrets(command)}\n{text}")
+                text = output.read_text(errors="replace")
+                output.unlink()
+            self.note(f"$ {without_secrets(command, command_secrets(argv, env))}\n{text}")
         return Output(done.code, text, done.timed_out, done.seconds)
 
     def note(self, text: str) -> None:

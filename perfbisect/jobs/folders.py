@@ -19,7 +19,8 @@ from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.journal import JournalEvent, read
 from perfbisect.system.files import write_atomic
-from perfbisect.system.processes import alive, opened, process
+from perfbisect.system.held_files import opened
+from perfbisect.system.processes import alive, process
 
 JOURNAL = "journal.jsonl"
 HOLDER = "holder.json"

@@ -32,7 +32,7 @@ from perfbisect.measure.attempt import FILE
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
-from perfbisect.system.processes import interrupt_thread
+from perfbisect.system.threads import interrupt_thread
 
 _INTERRUPT_WAIT_S = 20.0
 """For an interrupted thread, before its processes are killed."""

@@ -18,7 +18,8 @@ from perfbisect.machine import devices
 from perfbisect.machine.devices import DeviceProcess, Gpu, Smi
 from perfbisect.machine.interference import DeviceSamples, RunSamples, SampleSeries
 from perfbisect.machine.slots import Slot
-from perfbisect.system.processes import Process, process, start_thread
+from perfbisect.system.processes import Process, process
+from perfbisect.system.threads import start_thread
 
 _INTERVAL_S = 1.0
 _DEVICE_INTERVAL_S = 2.0

@@ -281,7 +281,7 @@ class LocalExecutor:
             lambda: shared.record, argv, env, endpoint, started=started, sink=sink, lost=lost
         ) as owned:
             first = server = Server(owned, endpoint, command)
-            monitor = InterferenceMonitor(slot, self.limits, owned.living, smi, profile.list_devices())
+            monitor = InterferenceMonitor(slot, self.limits, owned.charged, smi, profile.list_devices())
             is_prepared = True
             while True:
                 try:

@@ -27,6 +27,7 @@ from perfbisect.serving.server import Server
 from perfbisect.system import http, logs, processes
 from perfbisect.system.http import NoAnswerError
 from perfbisect.system.processes import ProcessTree, StopRequested
+from perfbisect.system.threads import start_thread
 
 FOLDER: Final = "profile"
 """Of a profile launch, in the folder of its attempt."""
@@ -274,7 +275,7 @@ def profile_load(
     capture = ProfileCapture(bench.server, folder, record.token, env, limits, stop_requested, find_py_spy())
     thread = threading.Thread(target=capture.run, name="profile", daemon=True)
     load = replace(bench, stop_requested=lambda: stop_requested() or capture.finished.is_set())
-    processes.start_thread(thread)
+    start_thread(thread)
     try:
         index = 0
         while not capture.finished.is_set():

@@ -24,7 +24,7 @@ from perfbisect.common.json_text import parse_json
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.redaction import without_secrets
 from perfbisect.system.logs import excerpt
-from perfbisect.system.processes import start_thread
+from perfbisect.system.threads import start_thread
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfbisect.errors import MachineError
-from perfbisect.system import processes
+from perfbisect.system import held_files, processes
 from perfbisect.system.processes import Process
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -50,7 +50,7 @@ def listeners(port: int) -> tuple[Listener, ...]:
     wanted = {listener.inode for listener in found}
     holders: dict[int, list[Process]] = {}
     for process in processes.table().values():
-        held = {int(link[1]) for path in processes.opened(process.pid) if (link := _SOCKET.fullmatch(path))}
+        held = {int(link[1]) for path in held_files.opened(process.pid) if (link := _SOCKET.fullmatch(path))}
         for inode in held & wanted:
             holders.setdefault(inode, []).append(process)
     return tuple(replace(listener, holders=tuple(holders.get(listener.inode, ()))) for listener in found)

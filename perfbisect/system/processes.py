@@ -1,4 +1,4 @@
-"""Owned processes: start, find, stop; also shared memory and threads (Linux).
+"""Owned processes: start, find, stop (Linux). Each runs below a :mod:`perfbisect.system.shim`.
 
 Reads ``/proc`` itself: psutil takes five times as long, beside what is measured, and has no session and no
 start time in seconds after boot.
@@ -6,22 +6,33 @@ start time in seconds after boot.
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfbisect.common.checked import is_token
 from perfbisect.errors import FaultCode, Interrupted, MachineError, ServerError
+from perfbisect.redaction import command_secrets
+from perfbisect.system import shim
 from perfbisect.system.files import scratch_folder
+from perfbisect.system.held_files import (
+    Segment,
+    held_segments,
+    list_segments,
+    remove_segments,
+    segments_before,
+)
 from perfbisect.system.logs import excerpt
 
 TOKEN_VARIABLE = "PERFBISECT_TOKEN"
@@ -104,15 +115,28 @@ def alive(pid: int, created: float) -> bool:
 
 
 def tree(
-    token: str, pid: int, created: float, *, log: Path | None = None, known: Iterable[Identity] = ()
+    token: str, pid: int, created: float, *, own_shim: int = 0, known: Iterable[Identity] = ()
 ) -> tuple[Process, ...]:
     """All living processes of the owner that started as ``pid`` at ``created``, even after it died.
 
-    A process belongs if it is the owner, has the token (or ``token.anything``) in its environment, writes to
-    ``log``, is in ``known``, or descends from or shares a session with a member. Each sign can be lost: a
-    daemon leaves its session, an orphan has no parent, a process title overwrites the environment (then the
-    owner's session suffices). The caller and its ancestors never belong.
+    A process belongs if it is a child of the owner's shim, is the owner, has the token (or
+    ``token.anything``) in its environment, is in ``known``, or descends from or shares a session with a
+    member. The shim is found by the token too, or is ``own_shim``. Its children say it all; the other signs
+    are for a shim that was killed, and each can be lost: a daemon leaves its session, an orphan has no
+    parent, a process title overwrites the environment (then the owner's session suffices). The caller and
+    its ancestors never belong, nor do the shims, which end by themselves.
     """
+    return _find(token, pid, created, own_shim=own_shim, known=known)[0]
+
+
+_SHIM_LEAD_S = 120.0
+"""A shim is older than its command, by far less than this."""
+
+
+def _find(
+    token: str, pid: int, created: float, *, own_shim: int = 0, known: Iterable[Identity] = ()
+) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
+    """Members and shims of an owner: see :func:`tree`."""
     rows = {row.pid: row for row in table().values() if row.living}
     ancestors = {1}
     ancestor = os.getpid()
@@ -122,122 +146,47 @@ def tree(
     # Session 0 is that of all processes whose session began outside this container, and of the kernel.
     foreign_sessions = {0, os.getsid(0), *(rows[found].session for found in ancestors if found in rows)}
     identities = {*known, (pid, created)}
-    mark = f"{TOKEN_VARIABLE}={token}".encode() if token else b""
-    log_file = _file_identity(log) if log else None
-    candidates = [
-        row
-        for row in rows.values()
-        if row.pid not in ancestors and not row.of_kernel and row.created >= created
-    ]
-    more = {
-        row.pid
-        for row in candidates
-        if row.identity in identities
-        or _has_mark(row.pid, mark, accepts_blank=0 < pid == row.session)
-        or _writes_to(row.pid, log_file)
-    }
+    shims: set[int] = set()
+    more: set[int] = set()
+    candidates: list[Process] = []
+    for row in rows.values():
+        if row.pid in ancestors or row.of_kernel or row.created < created - _SHIM_LEAD_S:
+            continue
+        entries = _environment(row.pid) if token else ()
+        if _has_mark(entries, shim.MARK, token):
+            shims.add(row.pid)
+        if row.created >= created:
+            candidates.append(row)
+            is_titled = bool(entries) and not entries[0]  # a title is written over the start
+            if (
+                row.identity in identities
+                or _has_mark(entries, TOKEN_VARIABLE, token)
+                or (is_titled and 0 < pid == row.session)
+            ):
+                more.add(row.pid)
+    shims -= {row.pid for row in candidates if row.parent in shims}  # a command before its exec
+    candidates = [row for row in candidates if row.pid not in shims]
+    more |= {row.pid for row in candidates if row.parent in shims or 0 < row.parent == own_shim}
     members: set[int] = set()
     while more:
         members |= more
         # Sessions are inherited: a process in a member's session is a member.
         sessions = {rows[member].session for member in members} - foreign_sessions
         more = {row.pid for row in candidates if row.parent in members or row.session in sessions} - members
-    return tuple(rows[member] for member in sorted(members))
+    return tuple(rows[member] for member in sorted(members)), tuple(rows[found] for found in sorted(shims))
 
 
-def _has_mark(pid: int, mark: bytes, accepts_blank: bool) -> bool:
-    """Whether it has the mark; with ``accepts_blank``, an overwritten environment suffices."""
-    if not mark:
-        return False
+def _environment(pid: int) -> Sequence[bytes]:
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # gone, or another user's
-        return False
-    if accepts_blank and not environment[0]:  # a title is written over the start
-        return True
-    return any(entry == mark or entry.startswith(mark + b".") for entry in environment)
-
-
-def _file_identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _writes_to(pid: int, file: tuple[int, int] | None) -> bool:
-    """Whether the process writes standard output or error to this file."""
-    return file is not None and any(_file_identity(Path(f"/proc/{pid}/fd/{fd}")) == file for fd in (1, 2))
-
-
-def opened(pid: int) -> Iterator[str]:
-    """Link texts of the process's descriptors (``socket:[123]``, paths)."""
-    folder = f"/proc/{pid}/fd"
-    with suppress(OSError):
-        for link in os.listdir(folder):  # noqa: PTH208 - read for every process many times an attempt
-            with suppress(OSError):
-                yield os.readlink(f"{folder}/{link}")  # noqa: PTH115
-
-
-def _mapped(pid: int) -> Iterator[str]:
-    """Paths of the process's mapped files."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/maps").read_text("utf-8", "replace").splitlines():
-            parts = line.split(maxsplit=5)
-            if len(parts) == 6 and parts[5].startswith("/"):
-                yield parts[5]
-
-
-SHARED_MEMORY = Path("/dev/shm")
-
-Segment = tuple[str, int]
-"""Path and inode of shared memory; the inode tells a later file of the same name apart."""
-
-
-def list_segments() -> frozenset[Segment]:
-    with suppress(OSError):
-        entries = [entry for entry in os.scandir(SHARED_MEMORY) if entry.is_file(follow_symlinks=False)]
-        return frozenset((entry.path, entry.inode()) for entry in entries)
-    return frozenset()
-
-
-def _segments_before(created: float) -> frozenset[Segment]:
-    """The shared memory that is older than a process: weights that a user keeps there, for example."""
-    boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    older: set[Segment] = set()
-    for path, inode in list_segments():
-        with suppress(OSError):
-            status = Path(path).stat(follow_symlinks=False)
-            if min(status.st_mtime, status.st_ctime) < boot + created:
-                older.add((path, inode))
-    return frozenset(older)
-
-
-def _held_segments(pids: Iterable[int]) -> frozenset[Segment]:
-    """The segments that these processes opened or mapped."""
-    prefix = f"{SHARED_MEMORY}/"
-    paths = {path for pid in pids for path in (*opened(pid), *_mapped(pid)) if path.startswith(prefix)}
-    found: set[Segment] = set()
-    for path in paths:
-        with suppress(OSError):  # unlinked already: nothing to remove
-            found.add((path, Path(path).stat(follow_symlinks=False).st_ino))
-    return frozenset(found)
-
-
-def remove_segments(segments: Iterable[Segment]) -> tuple[str, ...]:
-    """Remove segments that no living process holds; returns the removed paths."""
-    wanted = frozenset(segments) & list_segments()
-    if not wanted:
         return ()
-    removed: list[str] = []
-    for path, inode in sorted(wanted - _held_segments(table())):
-        with suppress(OSError):
-            found = Path(path).stat(follow_symlinks=False)
-            if found.st_ino == inode and found.st_uid == os.getuid():
-                Path(path).unlink()
-                removed.append(path)
-    return tuple(removed)
+
+
+def _has_mark(entries: Sequence[bytes], variable: str, token: str) -> bool:
+    """Whether a variable has the token or begins with it and a dot."""
+    mark = f"{variable}={token}".encode()
+    return bool(token) and any(entry == mark or entry.startswith(mark + b".") for entry in entries)
 
 
 StopRequested = Callable[[], bool]
@@ -251,6 +200,9 @@ _KILL_TIMEOUT_S = 10.0
 """Time for the kernel to free large memory or a device after SIGKILL."""
 _ORPHAN_GRACE_S = 5.0
 """Time for children to end after their leader."""
+_SHIM_START_S = 60.0
+_SHIM_TIMEOUT_S = 10.0
+"""Time for a shim to write what is in its pipe."""
 
 
 def never() -> bool:
@@ -266,6 +218,7 @@ class ProcessTree:
     created: float
     token: str
     log: Path | None
+    own_shim: int = 0
     _seen: set[Identity] = field(default_factory=set, repr=False, compare=False, kw_only=True)
     _before: frozenset[Segment] = field(default=frozenset(), repr=False, compare=False, kw_only=True)
     _segments: set[Segment] = field(default_factory=set, repr=False, compare=False, kw_only=True)
@@ -276,15 +229,32 @@ class ProcessTree:
 
     def living(self) -> tuple[Process, ...]:
         """All living processes; one that was found once stays known."""
-        members = tree(self.token, self.pid, self.created, log=self.log, known=self._seen)
-        self._seen.update(member.identity for member in members)
-        return members
+        return self._look()[0]
+
+    def charged(self) -> tuple[Process, ...]:
+        """``living`` with the shims: all whose work is ours."""
+        members, shims = self._look()
+        return (*members, *shims)
 
     def observe(self) -> tuple[Process, ...]:
         """``living``; also records their shared memory for ``stop``."""
         members = self.living()
-        self._segments |= _held_segments(member.pid for member in members) - self._before
+        self._segments |= held_segments(member.pid for member in members) - self._before
         return members
+
+    def await_shims(self) -> None:
+        """Wait until the logs are written; a shim that does not end is killed."""
+        deadline = time.monotonic() + _SHIM_TIMEOUT_S
+        while (shims := self._look()[1]) and time.monotonic() < deadline + _KILL_TIMEOUT_S:
+            if time.monotonic() > deadline:
+                for row in shims:
+                    _signal(*row.identity, signal.SIGKILL)
+            time.sleep(_TICK / 10)
+
+    def _look(self) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
+        found = _find(self.token, self.pid, self.created, own_shim=self.own_shim, known=self._seen)
+        self._seen.update(member.identity for member in found[0])
+        return found
 
 
 @dataclass
@@ -292,10 +262,56 @@ class OwnedProcess(ProcessTree):
     """A process that we started."""
 
     log: Path
-    popen: subprocess.Popen[bytes] = field(repr=False, compare=False)
+    _popen: subprocess.Popen[bytes] = field(repr=False, compare=False, kw_only=True)
+    _channel: shim.Channel = field(repr=False, compare=False, kw_only=True)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False, kw_only=True)
+    _code: int | None = field(default=None, repr=False, compare=False, kw_only=True)
+    _log_written: str = field(default="", repr=False, compare=False, kw_only=True)
+    cpu_seconds: float = field(default=0.0, init=False, compare=False)
+    """CPU time of the leader and the children that it waited for, once it has ended."""
 
     def exited(self) -> int | None:
-        return self.popen.poll()
+        self._receive(0.0)
+        return self._code
+
+    def wait(self, timeout: float) -> int | None:
+        """Wait for the leader's end; its exit code, None after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while self._code is None and (left := deadline - time.monotonic()) > 0:
+            self._receive(left)
+        return self.exited()
+
+    def continue_log(self, log: Path) -> bool:
+        """Write what is printed from now on to another log; False if that is impossible."""
+        with self._lock:
+            self._log_written = ""
+            if self._code is None:
+                self._channel.send(log=str(log))
+        deadline = time.monotonic() + _SHIM_TIMEOUT_S
+        while not self._log_written and self._code is None and time.monotonic() < deadline:
+            self._receive(_TICK)
+        return self._log_written == str(log)
+
+    def await_shims(self) -> None:
+        super().await_shims()
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(_SHIM_TIMEOUT_S)
+        self._receive(0.0)
+        with self._lock:
+            self._channel.close()
+
+    def _receive(self, timeout: float) -> None:
+        """Take the shim's messages; waits for the first."""
+        with self._lock:
+            while self._code is None and self._channel.has_message(timeout):
+                message = self._channel.receive()
+                if message is None:  # the shim was killed; its command may live, and is ended with the rest
+                    self._code = self._popen.wait()
+                elif "code" in message:
+                    self._code, self.cpu_seconds = int(message["code"]), float(message["cpu"])
+                else:
+                    self._log_written = str(message.get("log", "nothing"))
+                timeout = 0.0
 
 
 def spawn(
@@ -310,49 +326,65 @@ def spawn(
 ) -> OwnedProcess:
     """Start a process in its own session, with output appended to ``log`` and no input.
 
-    ``env`` is the whole environment except the token. ``cores``: CPU affinity, empty for all.
-    ``inherit``: descriptors that stay open.
+    The log has no secrets of this process, of ``env`` or ``argv``, and a size limit; it is written until the
+    last process has ended, also if this one is killed. ``env`` is the whole environment except the token.
+    ``cores``: CPU affinity, empty for all. ``inherit``: descriptors that stay open.
 
     Raises:
         ServerError: the program is missing or not executable.
         MachineError: no process, memory, disk space or such core is available.
     """
     before = list_segments()
+    popen: subprocess.Popen[bytes] | None = None
     try:
-        with log.open("ab") as output, _pinned(cores):
-            popen = subprocess.Popen(
-                list(argv),
+        ours, theirs = socket.socketpair()
+        channel = shim.Channel(ours)
+        try:
+            with theirs:
+                popen = _start_shim(token, theirs.fileno(), inherit)
+            channel.send(
+                argv=list(argv),
                 env={**env, TOKEN_VARIABLE: token},  # last: an engine's title overwrites the first
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                umask=0o022,
-                pass_fds=tuple(inherit),
+                cwd=str(cwd),
+                log=str(log),
+                secrets=command_secrets(argv, env),
+                cores=list(cores),
+                inherit=list(inherit),
             )
+            answer = channel.receive() if channel.has_message(_SHIM_START_S) else None
+            number = int((answer or {"errno": errno.ECHILD}).get("errno", 0))
+            if number:
+                raise OSError(number, os.strerror(number))
+            pid = int((answer or {})["pid"])
+            row = process(pid)  # its entry stays until the shim is told to go on
+            channel.send()
+        except BaseException:  # Ctrl-C after the fork: only the token finds the process
+            channel.close()  # a shim whose peer is gone starts nothing, or ends what it started
+            while popen is not None and popen.poll() is None:
+                stop_leftovers(token, 0, 0.0, grace=0.0)
+                time.sleep(_TICK / 10)
+            raise
     except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
         raise ServerError(f"cannot start {argv[0]} in {cwd}: {error.strerror or error}", where=log) from error
     except OSError as error:
         raise MachineError(f"cannot start {argv[0]}: {error.strerror or error}", where=log) from error
-    except BaseException:  # Ctrl-C after the fork: only the token finds the process
-        stop_leftovers(token, 0, 0.0, grace=0.0)
-        raise
-    row = process(popen.pid)  # its entry stays until it is waited for, even if it ended already
-    return OwnedProcess(popen.pid, row.created if row else 0.0, token, log, popen, _before=before)
+    created = row.created if row else 0.0
+    return OwnedProcess(pid, created, token, log, popen.pid, _popen=popen, _channel=channel, _before=before)
 
 
-@contextmanager
-def _pinned(cores: Sequence[int]) -> Iterator[None]:
-    """Pin what the calling thread starts to these cores. :raises OSError: none of them is allowed."""
-    ours = os.sched_getaffinity(0)  # of this thread alone, on Linux
-    if cores:
-        os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        if cores:
-            os.sched_setaffinity(0, ours)
+def _start_shim(token: str, channel: int, inherit: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start the shim in a session of its own; it holds no folder and has none of our variables."""
+    libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", shim.__file__],
+        env={**libraries, shim.MARK: token},
+        cwd="/",
+        stdin=channel,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        pass_fds=tuple(inherit),
+    )
 
 
 def signal_code(number: int) -> FaultCode:
@@ -380,7 +412,7 @@ def stop(owned: ProcessTree, grace: float = 15.0) -> tuple[str, ...]:
 
 
 def stop_leftovers(
-    token: str, pid: int, created: float, *, log: Path | None = None, grace: float = 15.0
+    token: str, pid: int, created: float, *, own_shim: int = 0, grace: float = 15.0
 ) -> tuple[Process, ...]:
     """End the processes that a dead owner left and remove its temporary files; returns those that were alive.
 
@@ -391,10 +423,10 @@ def stop_leftovers(
     """
     if token and not _may_have_mark(pid, token):
         pid, created = 0, 0.0
-    left = ProcessTree(pid, created, token, log)
+    left = ProcessTree(pid, created, token, None, own_shim)
     found = left.living()
     if found:
-        left._before = _segments_before(created or min(row.created for row in found))
+        left._before = segments_before(created or min(row.created for row in found))
         stop(left, grace)
     if is_token(token):  # a client's own token has no folder
         shutil.rmtree(scratch_folder(token), ignore_errors=True)
@@ -403,11 +435,8 @@ def stop_leftovers(
 
 def _may_have_mark(pid: int, token: str) -> bool:
     """Whether a process has the token, or an environment that is unreadable or overwritten by a title."""
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return True
-    return b"=" not in environment or _has_mark(pid, f"{TOKEN_VARIABLE}={token}".encode(), False)
+    entries = _environment(pid)
+    return not any(b"=" in entry for entry in entries) or _has_mark(entries, TOKEN_VARIABLE, token)
 
 
 def _end(owned: ProcessTree, grace: float) -> None:
@@ -438,6 +467,7 @@ def _end(owned: ProcessTree, grace: float) -> None:
     # A leader counts as dead before its last thread ended; only then can it be reaped.
     while owned.exited() is None and time.monotonic() < deadline:
         time.sleep(_TICK / 10)
+    owned.await_shims()
 
 
 def _signal(pid: int, created: float, number: signal.Signals) -> None:
@@ -507,24 +537,22 @@ def run(
         Interrupted: ``stop_requested`` returned True.
         ServerError: the command cannot be started or ended.
     """
-    began, cpu = time.monotonic(), _children_cpu()
+    began = time.monotonic()
     owned = spawn(argv, env=env, cwd=cwd, log=log, token=token, cores=cores)
     try:
         code, timed_out = None, False
         while code is None and not timed_out:
             if stop_requested():
                 raise Interrupted(f"stopped while {Path(argv[0]).name} ran", where=log)
-            try:
-                code = owned.popen.wait(_TICK)
-            except subprocess.TimeoutExpired:
-                timed_out = time.monotonic() - began > timeout
+            code = owned.wait(_TICK)
+            timed_out = code is None and time.monotonic() - began > timeout
         if timed_out and at_limit is not None:
             at_limit()
         seconds = time.monotonic() - began
     finally:
         stop(owned, 0.0 if owned.exited() is not None else 2.0)
-    code = owned.popen.wait() if code is None else code
-    return ProcessResult(code, seconds, timed_out, _children_cpu() - cpu)
+    code = owned.exited() if code is None else code
+    return ProcessResult(-signal.SIGKILL if code is None else code, seconds, timed_out, owned.cpu_seconds)
 
 
 def run_script(
@@ -548,29 +576,3 @@ def run_script(
         timeout=timeout,
         stop_requested=stop_requested,
     )
-
-
-def _children_cpu() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
-
-
-_THREAD_LOCK = threading.Lock()
-"""Serialises thread starts and interrupts: CPython 3.10 to 3.13 gives a new thread its starter's identity
-(``_PyThreadState_Prealloc``), so an interrupt sent in that moment would kill the new thread and leave the
-starter waiting forever."""
-
-
-def start_thread(thread: threading.Thread) -> None:
-    """Start a thread from a thread that may be interrupted."""
-    with _THREAD_LOCK:
-        thread.start()
-
-
-def interrupt_thread(thread: threading.Thread) -> None:
-    """Raise ``KeyboardInterrupt`` in another living thread, after its current system call."""
-    with _THREAD_LOCK:
-        if thread.ident is not None and thread.is_alive():
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt)
-            )

@@ -16,7 +16,7 @@ from perfbisect.errors import UsageError
 from perfbisect.machine.interference import UNJUDGED, parse_limits
 from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
-from perfbisect.system import processes
+from perfbisect.system import held_files, processes
 from tests.measure.pretend import Watch, attempt, environment, failure
 from tests.system.stand_ins import start, until
 
@@ -108,7 +108,7 @@ def test_orphaned_core_and_its_shared_memory_are_cleared_away(tmp_path: Path) ->
     assert failure(made).fault == "machine"
     assert {row.name for row in orphans} == {CORE, "VLLM::Worker"}
     assert not any(processes.alive(*row.identity) for row in orphans)
-    assert name not in {Path(path).name for path, _ in processes.list_segments()}
+    assert name not in {Path(path).name for path, _ in held_files.list_segments()}
     assert any(name in path for path in made.provenance.facts["shared_memory_removed"])
 
 

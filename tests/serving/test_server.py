@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -128,7 +130,7 @@ def test_exit_while_starting(make: Make, code: int) -> None:
 
 def test_killed_by_the_machine(make: Make) -> None:
     server = make({"mute": True})
-    server.owned.popen.kill()
+    os.kill(server.owned.pid, signal.SIGKILL)
     with pytest.raises(MachineError, match=r"signal 9 .* out of memory"):
         server.wait_named(20.0)
 
@@ -218,8 +220,8 @@ def test_what_is_wrong_with_a_server(make: Make) -> None:
     mute = make({**GOOD, "/v1/completions": "hang"})
     mute.wait_named(20.0)
     assert "no answer within 1 s" in str(mute.trouble(1.0))
-    mute.owned.popen.terminate()
-    mute.owned.popen.wait(10)
+    os.kill(mute.owned.pid, signal.SIGTERM)
+    mute.owned.wait(10)
     assert "signal 15" in str(mute.trouble())
 
 

@@ -20,6 +20,7 @@ from perfbisect.machine.profile import CUDA, LaunchCommand, Profile, load_machin
 from perfbisect.machine.slots import Slot
 from perfbisect.setup import doctor
 from perfbisect.setup.doctor import check_devices, device_checks, run_checks
+from perfbisect.system import processes
 from tests.machine import fake_smi
 from tests.machine.test_sampling import HOG, used
 from tests.system.stand_ins import start, until
@@ -64,8 +65,7 @@ def test_who_keeps_the_machine_busy_is_told(tmp_path: Path) -> None:
         check = doctor.check_load()
     finally:
         for hog in hogs:
-            hog.popen.kill()
-            hog.popen.wait(10)
+            processes.stop(hog, 0.0)
     assert check.state == "warning" and "(pid " in check.found and "% of one" in check.found
 
 

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from perfbisect.errors import Interrupted, MachineError, ServerError
-from perfbisect.system import processes
+from perfbisect.system import processes, shim, threads
 from perfbisect.system.files import scratch_folder
 from perfbisect.system.processes import TOKEN_VARIABLE, Process, alive, process, tree
 from tests.system.stand_ins import (
@@ -42,7 +43,7 @@ print("names", sorted(os.environ), flush=True)
 print("error", file=sys.stderr)
 """
     owned = start(tmp_path, script, token="abc")
-    assert owned.popen.wait(10) == 0
+    assert owned.wait(10) == 0
     log = tmp_path / "out.log"
     assert told(log, "session") == "True"
     assert told(log, "input") == "''"
@@ -66,8 +67,8 @@ def test_machine_without_memory_for_a_process(tmp_path: Path, monkeypatch: pytes
         processes.spawn([sys.executable], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="t")
 
 
-def test_interrupted_between_fork_and_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C can strike when the process exists and nobody has its id yet."""
+def test_interrupted_before_the_command_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C can strike when the shim exists and nobody has its id yet."""
     started: list[subprocess.Popen[bytes]] = []
     real = subprocess.Popen
 
@@ -77,10 +78,24 @@ def test_interrupted_between_fork_and_return(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(subprocess, "Popen", late)
     with pytest.raises(KeyboardInterrupt):
-        processes.spawn(
-            [sys.executable, "-c", IDLE], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="early"
-        )
-    assert started[0].wait(10) == -signal.SIGKILL
+        processes.spawn([sys.executable, "-c", IDLE], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="a")
+    assert started[0].wait(10) == 0
+    assert not (tmp_path / "log").exists()
+
+
+def test_interrupted_between_fork_and_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C can strike when the command runs and nobody has its id yet."""
+    found: list[int] = []
+
+    def late(pid: int) -> None:
+        found.append(pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "process", late)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(processes, "table", dict)  # the command has not even its mark yet
+        processes.spawn([sys.executable, "-c", IDLE], env=ENV, cwd=tmp_path, log=tmp_path / "log", token="b")
+    assert process(found[0]) is None
 
 
 def test_gentle_end_is_tried_first(tmp_path: Path) -> None:
@@ -101,22 +116,155 @@ time.sleep(60)
 def test_child_that_left_and_outlives_its_parent_is_ended(
     tmp_path: Path, keeps_token: bool, keeps_log: bool
 ) -> None:
-    """Found by its token or by the log it writes to: it has another session, no parent, and ignores TERM."""
+    """It has another session, no parent, and ignores TERM."""
     script = family_script(keeps_token=keeps_token, keeps_log=keeps_log, then="pass")
     owned = start(tmp_path, script)
     child = child_of(tmp_path / "out.log")
-    assert owned.popen.wait(10) == 0
+    assert owned.wait(10) == 0
     assert alive(*child)
     processes.stop(owned, grace=0.2)
     assert gone(child)
+
+
+DAEMON = """
+import os, subprocess, sys, time
+def daemon():
+    if os.fork():
+        os.wait()
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.closerange(0, 64)
+    os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(60)", sys.argv[1]], {})
+time.sleep(float(sys.argv[2]))
+daemon()
+print("daemon started", flush=True)
+time.sleep(60)
+"""
+"""A daemon without a sign: two forks, a session, no environment, no descriptors; its arguments name it."""
+
+
+def daemon_of(name: str) -> tuple[int, float]:
+    """The identity of the daemon with this name, once it runs."""
+    found: list[tuple[int, float]] = []
+
+    def look() -> bool:
+        for row in processes.table().values():
+            with suppress(OSError):
+                words = Path(f"/proc/{row.pid}/cmdline").read_bytes().split(b"\0")
+                if name.encode() in words and not Path(f"/proc/{row.pid}/environ").read_bytes():
+                    found.append(row.identity)
+        return bool(found)
+
+    until(look)
+    return found[0]
+
+
+@pytest.mark.parametrize("pause", ["0", "0.8"])
+def test_a_daemon_without_any_sign_is_ended_and_the_users_processes_are_not(
+    tmp_path: Path, pause: str
+) -> None:
+    """The user's: older than the launch or younger, a child of this process or an orphan."""
+    users = [subprocess.Popen([sys.executable, "-c", IDLE])]
+    orphan = subprocess.run(
+        [sys.executable, "-c", DAEMON.replace("time.sleep(60)\n", ""), f"user-{tmp_path.name}", "0"],
+        check=True,
+    )
+    assert orphan.returncode == 0
+    owned = start(tmp_path, DAEMON, tmp_path.name, pause)
+    try:
+        daemon, users_daemon = daemon_of(tmp_path.name), daemon_of(f"user-{tmp_path.name}")
+        users.append(subprocess.Popen([sys.executable, "-c", IDLE]))
+        row = process(daemon[0])
+        assert row is not None and row.session != owned.pid and row.parent != owned.pid
+        processes.stop(owned, grace=0.2)
+        assert gone(daemon)
+        assert [user.poll() for user in users] == [None, None]
+        assert alive(*users_daemon)
+    finally:
+        os.kill(daemon_of(f"user-{tmp_path.name}")[0], signal.SIGKILL)
+        for user in users:
+            user.kill()
+            user.wait(10)
+
+
+def test_a_daemon_belongs_to_its_own_launch(tmp_path: Path) -> None:
+    """Two slots: the end of one launch leaves the other's daemon."""
+    owned = [start(tmp_path, DAEMON, f"{tmp_path.name}-{i}", "0", name=f"{i}") for i in range(2)]
+    daemons = [daemon_of(f"{tmp_path.name}-{i}") for i in range(2)]
+    processes.stop(owned[0], grace=0.2)
+    assert [alive(*daemon) for daemon in daemons] == [False, True]
+    processes.stop(owned[1], grace=0.2)
+    assert gone(daemons[1])
+
+
+@pytest.mark.parametrize("by_token_alone", [False, True])
+def test_a_daemon_of_a_killed_owner_is_ended(tmp_path: Path, by_token_alone: bool) -> None:
+    """kill -9 of perfbisect and of the command: the token of the journal leads to the daemon."""
+    (tmp_path / "script.py").write_text(DAEMON)
+    caller = subprocess.Popen(
+        [sys.executable, "-c", CALLER, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert caller.stdout is not None
+    with caller.stdout:
+        _, pid, created = caller.stdout.readline().split()
+        daemon = daemon_of(tmp_path.name)
+        caller.kill()
+        caller.wait(10)
+    os.kill(int(pid), signal.SIGKILL)
+    until(lambda: gone((int(pid), float(created))))
+    owner = (0, 0.0) if by_token_alone else (int(pid), float(created))
+    found = processes.stop_leftovers(tmp_path.name, *owner, grace=0.2)
+    assert daemon in {row.identity for row in found}
+    assert gone(daemon)
+    assert not [row for row in processes.table().values() if marked_shim(row.pid, tmp_path.name)]
+
+
+def marked_shim(pid: int, token: str) -> bool:
+    with suppress(OSError):
+        return f"{shim.MARK}={token}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    return False
+
+
+def test_a_killed_shim_leaves_nothing_that_was_seen(tmp_path: Path) -> None:
+    owned = start(tmp_path, DAEMON, tmp_path.name, "0")
+    daemon = daemon_of(tmp_path.name)
+    owned.observe()
+    os.kill(owned.own_shim, signal.SIGKILL)
+    assert owned.wait(10) == -signal.SIGKILL
+    processes.stop(owned, grace=0.2)
+    assert gone(daemon) and gone((owned.pid, owned.created))
+
+
+def test_orphans_are_reaped_and_exit_codes_kept(tmp_path: Path) -> None:
+    script = """
+import os, time
+for code in range(3):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(0.1)
+            os._exit(code)
+        os._exit(9)
+    os.wait()
+time.sleep(0.4)
+os._exit(5)
+"""
+    owned = start(tmp_path, script)
+    below = [row for row in processes.table().values() if row.parent == owned.own_shim]
+    assert owned.wait(10) == 5
+    assert owned.pid in {row.pid for row in below}
+    until(lambda: not [row for row in processes.table().values() if row.parent == owned.own_shim])
+    processes.stop(owned)
 
 
 def test_child_without_any_mark_is_known_from_before(tmp_path: Path) -> None:
     owned = start(tmp_path, family_script(keeps_token=False, keeps_log=False, then=IDLE))
     child = child_of(tmp_path / "out.log")
     owned.observe()
-    owned.popen.kill()
-    owned.popen.wait(10)
+    os.kill(owned.pid, signal.SIGKILL)
+    owned.wait(10)
     assert alive(*child)
     processes.stop(owned, grace=0.2)
     assert gone(child)
@@ -128,8 +276,8 @@ def test_leftovers_of_a_dead_owner(tmp_path: Path, by_token_alone: bool) -> None
     token = secrets.token_hex(16)
     owned = start(tmp_path, family_script(), token=token)
     child = child_of(tmp_path / "out.log")
-    owned.popen.kill()  # the leader alone, as the kernel does: the child lives on
-    owned.popen.wait(10)
+    os.kill(owned.pid, signal.SIGKILL)  # the leader alone, as the kernel does: the child lives on
+    owned.wait(10)
     assert alive(*child)
     scratch = scratch_folder(token)
     scratch.mkdir()
@@ -140,6 +288,7 @@ def test_leftovers_of_a_dead_owner(tmp_path: Path, by_token_alone: bool) -> None
     assert gone(child)
     assert not scratch.exists()
     assert processes.stop_leftovers(token, pid, created) == ()
+    processes.stop(owned)
 
 
 def test_leftover_leader_is_asked_first(tmp_path: Path) -> None:
@@ -148,11 +297,9 @@ def test_leftover_leader_is_asked_first(tmp_path: Path) -> None:
         "import signal, time; signal.signal(15, lambda *_: exit(3)); print('up', flush=True); time.sleep(9)",
     )
     told(tmp_path / "out.log", "up")
-    waiting = threading.Thread(target=owned.popen.wait)
-    waiting.start()  # reap it as its parent would
     processes.stop_leftovers(owned.token, owned.pid, owned.created)
-    waiting.join(10)
     assert owned.exited() == 3
+    processes.stop(owned)
 
 
 def test_a_marked_descendant_of_another_token_belongs_to_its_prefix_only(tmp_path: Path) -> None:
@@ -180,7 +327,7 @@ print("child", child.pid, flush=True)
 """
     with running(tmp_path, script, token="theirs") as stranger:
         child = child_of(tmp_path / "out.log")
-        stranger.popen.wait(10)
+        stranger.wait(10)
         row = process(child[0])
         assert row is not None and row.session == stranger.pid
         assert tree("ours", stranger.pid, stranger.created - 100.0) == ()
@@ -205,7 +352,7 @@ else:
     os._exit(0)
 """
     owned = start(tmp_path, script)
-    owned.popen.wait(10)
+    owned.wait(10)
     (left,) = tree("another token", owned.pid, owned.created)
     assert (left.session, left.parent) != (left.pid, owned.pid)
     assert not any(Path(f"/proc/{left.pid}/environ").read_bytes()[:-8])
@@ -227,7 +374,7 @@ def test_what_the_kernel_and_other_containers_started_never_belongs(
         Process(72, 4.0, 71, 72, 0, "S", "child in no session of this container", 0.0),
     )
     monkeypatch.setattr(processes, "table", lambda: {row.pid: row for row in rows})
-    monkeypatch.setattr(processes, "_has_mark", lambda *_, accepts_blank: accepts_blank)
+    monkeypatch.setattr(processes, "_environment", lambda pid: [b""] if pid != 60 else [])
     members = tree("token", owner, 0.0)
     assert [member.pid for member in members] == ([] if owner == 0 else [70, 71, 72])
 
@@ -288,11 +435,11 @@ def test_run_is_stopped_when_asked(tmp_path: Path) -> None:
 CALLER = """
 import sys, time
 from pathlib import Path
-from perfbisect.system import processes
+from perfbisect.system import processes, shim, threads
 folder = Path(sys.argv[1])
 script = (folder / "script.py").read_text()
-command = [sys.executable, "-c", script]
-owned = processes.spawn(command, env={}, cwd=folder, log=folder / "out.log", token="calls")
+command = [sys.executable, "-c", script, folder.name, "0"]
+owned = processes.spawn(command, env={}, cwd=folder, log=folder / "out.log", token=folder.name)
 try:
     print("owned", owned.pid, owned.created, flush=True)
     time.sleep(60)
@@ -350,22 +497,24 @@ time.sleep(60)
         told(tmp_path / "out.log", "up")
         row = process(owned.pid)
         assert row is not None
-        assert (row.name, row.parent, row.session) == (") R 1 (x y", os.getpid(), owned.pid)
+        assert (row.name, row.parent, row.session) == (") R 1 (x y", owned.own_shim, owned.pid)
 
 
-def test_waiting_to_be_reaped_is_not_living(tmp_path: Path) -> None:
-    owned = start(tmp_path, "pass")
-    until(lambda: (row := process(owned.pid)) is not None and row.state == "Z")
-    assert not alive(owned.pid, owned.created)
-    assert processes.tree(owned.token, owned.pid, owned.created) == ()
-    owned.popen.wait(10)
+def test_waiting_to_be_reaped_is_not_living() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", "pass"])
+    row = process(ended.pid)
+    assert row is not None
+    until(lambda: (now := process(ended.pid)) is not None and now.state == "Z")
+    assert not alive(*row.identity)
+    assert processes.tree("", *row.identity) == ()
+    ended.wait(10)
 
 
 def _start_threads(begun: threading.Event) -> None:
     try:
         while True:
             one = threading.Thread(target=begun.set)
-            processes.start_thread(one)
+            threads.start_thread(one)
             one.join()
     except KeyboardInterrupt:
         return
@@ -381,7 +530,7 @@ def test_an_interruption_reaches_the_thread_that_is_meant() -> None:
         assert begun.wait(20)
         hook, threading.excepthook = threading.excepthook, strays.append
         try:
-            processes.interrupt_thread(thread)
+            threads.interrupt_thread(thread)
             thread.join(20)
         finally:
             threading.excepthook = hook

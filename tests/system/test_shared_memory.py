@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.system import processes
+from perfbisect.system import held_files, processes
 from perfbisect.system.processes import OwnedProcess
-from tests.system.stand_ins import start, told, until
+from tests.system.stand_ins import start, told
 
 MAPS = """
 import mmap, os, sys, time
@@ -34,15 +34,15 @@ print("mapped", flush=True)
 time.sleep(60)
 """
 
-pytestmark = pytest.mark.skipif(not processes.SHARED_MEMORY.is_dir(), reason="no /dev/shm here")
+pytestmark = pytest.mark.skipif(not held_files.SHARED_MEMORY.is_dir(), reason="no /dev/shm here")
 
 
 @pytest.fixture
 def path() -> Iterator[Path]:
     """A segment of this test's own, which is not there yet."""
-    path = processes.SHARED_MEMORY / f"perfbisect-test-{secrets.token_hex(6)}"
+    path = held_files.SHARED_MEMORY / f"perfbisect-test-{secrets.token_hex(6)}"
     yield path
-    for left in processes.SHARED_MEMORY.glob(f"{path.name}*"):
+    for left in held_files.SHARED_MEMORY.glob(f"{path.name}*"):
         left.unlink()
 
 
@@ -56,8 +56,8 @@ def mapping(folder: Path, path: Path, script: str = MAPS) -> OwnedProcess:
 def test_what_was_seen_before_the_engine_died_is_removed(tmp_path: Path, path: Path) -> None:
     owned = mapping(tmp_path, path)
     owned.observe()
-    owned.popen.send_signal(signal.SIGKILL)
-    owned.popen.wait(10)
+    os.kill(owned.pid, signal.SIGKILL)
+    owned.wait(10)
     assert path.exists()
     assert processes.stop(owned) == (str(path),)
 
@@ -87,15 +87,15 @@ def test_what_nobody_was_seen_to_hold_stays(tmp_path: Path, path: Path) -> None:
 
 def test_name_that_was_used_again_stays(path: Path) -> None:
     path.write_bytes(b"new")
-    assert processes.remove_segments([(str(path), path.stat().st_ino + 1)]) == ()
+    assert held_files.remove_segments([(str(path), path.stat().st_ino + 1)]) == ()
     assert path.exists()
-    assert processes.remove_segments([(str(path), path.stat().st_ino)]) == (str(path),)
+    assert held_files.remove_segments([(str(path), path.stat().st_ino)]) == (str(path),)
 
 
 def test_leftovers_of_a_dead_owner_lose_theirs_too(tmp_path: Path, path: Path) -> None:
     owned = mapping(tmp_path, path)
     processes.stop_leftovers(owned.token, owned.pid, owned.created, grace=0.0)
-    until(lambda: owned.exited() is not None)
+    processes.stop(owned)
     assert not path.exists()
 
 
@@ -105,5 +105,5 @@ def test_leftovers_of_a_dead_owner_keep_what_is_older_than_they_are(tmp_path: Pa
     os.utime(path, (1e9, 1e9))
     owned = mapping(tmp_path, path, READS)
     assert processes.stop_leftovers(owned.token, owned.pid, owned.created, grace=0.0)
-    until(lambda: owned.exited() is not None)
+    processes.stop(owned)
     assert path.exists()
