@@ -283,7 +283,8 @@ def test_kill_of_perfbisect_leaves_what_its_token_finds(tmp_path: Path) -> None:
     wait_for(lambda: len(processes.tree(token, 0, 0.0)) == 4)  # API server, engine, worker, client
     caller.kill()
     caller.wait(10)
-    assert len(processes.stop_leftovers(token, 0, 0.0, grace=0.2)) == 4
+    # A client whose id perfbisect has not read yet ends with perfbisect.
+    assert len(processes.stop_leftovers(token, 0, 0.0, grace=0.2)) >= 3
     assert processes.tree(token, 0, 0.0) == ()
 
 
