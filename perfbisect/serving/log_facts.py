@@ -60,6 +60,14 @@ _PREFIX = re.compile(
     r"(?:\([^()]*\)\s*)*(?:(?:DEBUG|INFO|WARNING|ERROR)\s+[\d-]+ [\d:.,]+\s+\[?[\w./-]+:\d+\]\s*)?"
     r"(?:\[[\w ]+\] )?"
 )
+_STAGE = re.compile(
+    r"(?P<before>(?:\([^()]*\)\s*)*)\[Stage-(?P<marked>\d+)\]\s*|\([^()]*_stage(?P<named>\d+)_replica"
+)
+"""A stage of vLLM-Omni before a message: ``[Stage-0]`` until 0.16, then in its engine core's process name.
+
+Workers of the later form do not say their stage: their facts belong to the whole server.
+"""
+
 _CONFIG = re.compile(r"Initializing an? (?:V\d )?LLM engine \((.+?)\) with config: (.*)")
 _LONGEST = 300
 
@@ -119,6 +127,8 @@ _PLACEHOLDERS: Final = tuple(
 _VERSION: Final = "version"
 """Differs between any two changes and explains nothing."""
 
+_OF_CONFIG: Final = re.compile(r"(?:stage \d+ )?config ")
+
 _UNITS: Final = frozenset(unit for _, unit, _ in _PATTERNS if unit)
 _TOLERANCE: Final = 0.01
 """Share of the larger size by which two starts of one engine may differ."""
@@ -128,7 +138,7 @@ def engine_facts(log_text: str) -> dict[str, str]:
     """Read facts from a server's log: ``attention``: ``FLASH_ATTN``; ``cache``: ``125680 tokens``.
 
     Of several workers the largest size counts. Settings without a name of their own are ``config NAME``;
-    ports, paths, names and secrets are left out.
+    ports, paths, names and secrets are left out. Facts of one stage have its number: ``stage 0 attention``.
     """
     choices: dict[str, set[str]] = {}
     sizes: dict[tuple[str, str], float] = {}
@@ -136,15 +146,15 @@ def engine_facts(log_text: str) -> dict[str, str]:
     for line in log_text.splitlines():
         if _STARTED in line:
             break
-        message = _PREFIX.sub("", _COLOUR.sub("", line), count=1).rstrip()
+        stage, message = _split_stage(_COLOUR.sub("", line))
         if config := _CONFIG.match(message):
             facts[_VERSION] = config[1].removeprefix("v")
             for name, value in leaves(config[2]):
                 if not _OF_THE_ATTEMPT.search(name):
-                    facts[_NAMED.get(name, f"config {name}")] = value
+                    facts[stage + _NAMED.get(name, f"config {name}")] = value
             continue
-        for fact, unit, pattern in _PATTERNS:
-            found = pattern.match(message)
+        for name, unit, pattern in _PATTERNS:
+            fact, found = stage + name, pattern.match(message)
             if found and unit:
                 size = float(found[1].replace(",", ""))
                 sizes[fact, unit] = max(size, sizes.get((fact, unit), size))
@@ -153,6 +163,15 @@ def engine_facts(log_text: str) -> dict[str, str]:
     facts |= {fact: ", ".join(sorted(values)) for fact, values in choices.items()}
     facts |= {fact: f"{size:.12g} {unit}" for (fact, unit), size in sizes.items()}
     return {name: value[:_LONGEST] for name, value in facts.items()}
+
+
+def _split_stage(line: str) -> tuple[str, str]:
+    """``stage 0 `` or an empty text, and the message without what stands before it."""
+    found = _STAGE.match(line)
+    number = found["marked"] or found["named"] if found else None
+    if found and found["marked"]:
+        line = found["before"] + line[found.end() :]
+    return f"stage {number} " if number else "", _PREFIX.sub("", line, count=1).rstrip()
 
 
 def combine_launches(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -172,14 +191,14 @@ def combine_launches(launches: Iterable[Mapping[str, str]]) -> dict[str, str]:
 def fact_differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
     """Return (fact, left, right) where two engines differ by more than two starts of one do.
 
-    Named facts come before ``config ...``. Sizes differ from 1 %.
+    Named facts come before ``config ...``, stage by stage. Sizes differ from 1 %.
     """
     different = [
         (fact, a.get(fact, NOT_LOGGED), b.get(fact, NOT_LOGGED))
         for fact in dict.fromkeys((*a, *b))
         if fact != _VERSION and not _is_same(a.get(fact, NOT_LOGGED), b.get(fact, NOT_LOGGED))
     ]
-    return tuple(sorted(different, key=lambda row: (row[0].startswith("config "), row[0])))
+    return tuple(sorted(different, key=lambda row: (bool(_OF_CONFIG.match(row[0])), row[0])))
 
 
 def _normalize(value: str) -> str:

@@ -212,3 +212,49 @@ def test_commas_in_brackets_and_quotes_divide_nothing() -> None:
         ("d.g", "None"),
         ("h", "{}"),
     ]
+
+
+def staged(talker: str, decoder: str, marks: tuple[str, str]) -> str:
+    """The log of a server of two stages; ``marks``: what stands before the messages of each."""
+    return "".join(
+        f"{mark}INFO 11-21 12:16:42 [core.py:121] {message}\n"
+        for mark, config in zip(marks, (talker, decoder), strict=True)
+        for message in (
+            f"Initializing a V1 LLM engine (v0.27.0) with config: {config}",
+            "GPU KV cache size: 4,096 tokens" if config is talker else "GPU KV cache size: 65,536 tokens",
+        )
+    )
+
+
+ERAS = {
+    "named": (
+        "\x1b[0;36m(StageEngineCoreProc_stage0_replica0 pid=11)\x1b[0;0m ",
+        "(StageEngineCoreProc_stage1_replica0_DP0 pid=12) ",
+    ),
+    "marked": ("(EngineCore_DP0 pid=11) [Stage-0] ", "[Stage-1] "),
+}
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_change_of_the_first_stage_is_seen_beside_the_last(era: str) -> None:
+    talker = "max_seq_len=4096, dtype=bfloat16, async_scheduling=True"
+    decoder = "max_seq_len=65536, dtype=float32, async_scheduling=False"
+    facts = engine_facts(staged(talker, decoder, ERAS[era]))
+    assert facts["version"] == "0.27.0"
+    assert (facts["stage 0 dtype"], facts["stage 1 dtype"]) == ("bfloat16", "float32")
+    assert (facts["stage 0 cache"], facts["stage 1 cache"]) == ("4096 tokens", "65536 tokens")
+    assert not [name for name in facts if name != "version" and not name.startswith("stage ")]
+    other = engine_facts(staged(talker.replace("True", "False"), decoder, ERAS[era]))
+    assert fact_differences(facts, other) == (("stage 0 config async_scheduling", "True", "False"),)
+
+
+def test_what_a_worker_says_without_its_stage_is_the_servers() -> None:
+    worker = "(Worker pid=8) INFO 11-21 12:16:48 [cuda.py:482] Using {} attention backend out of potential\n"
+    facts = engine_facts(worker.format("FLASH_ATTN") + worker.format("TRITON_ATTN"))
+    assert facts == {"attention": "FLASH_ATTN, TRITON_ATTN"}
+
+
+def test_a_prompt_names_no_stage() -> None:
+    quoted = "(StageEngineCoreProc_stage7_replica0) Using FLASH_ATTN attention backend"
+    line = f"INFO 11-21 12:16:42 [x.py:1] {quoted}"
+    assert engine_facts(line) == {}
