@@ -13,7 +13,7 @@ from pydantic import Field
 from perfbisect.jobs.documents import Document
 from perfbisect.report.document import Command, Items, Paragraph, Report, Verdict, code
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult
-from perfbisect.series.sources import IngestOptions, ResultSource, SourceBuild, find_source, journals
+from perfbisect.series.sources import IngestOptions, ResultSource, SourceBuild, find_source, journals, sweeps
 from perfbisect.series.sources.base import UnreadableFileError
 from perfbisect.series.sources.results import read_file, zone_of
 from perfbisect.series.store import FileState, SeriesStore
@@ -150,9 +150,11 @@ def _read_build(
     build: Build, files: Iterable[RawFile], latest: datetime | None
 ) -> Iterator[Point | RejectedResult]:
     runs: list[journals.PublishedRun] = []
+    sweep: list[sweeps.SweepRun] = []
     starts: set[str] = set()
     for file in files:
-        for result in read_file(build, file):
+        for read in read_file(build, file):
+            result = read.point if isinstance(read, sweeps.SweepRun) else read
             if isinstance(result, RejectedResult):
                 yield result
             elif file.duplicate_of:
@@ -162,10 +164,13 @@ def _read_build(
             elif latest is not None and result.moment > latest:
                 reason = f"says {result.began}, which is not yet: the clock was wrong"
                 yield replace(result.rejected("broken", reason), night="")
+            elif isinstance(read, sweeps.SweepRun):
+                sweep.append(read)
             else:
                 starts.add(result.start)
                 yield result
     yield from journals.published_results(runs, starts)
+    yield from sweeps.merge_runs(sweep)
 
 
 def admit_results(points: Sequence[Point]) -> _Results:

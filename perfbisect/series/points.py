@@ -134,7 +134,8 @@ class Point:
     mean ``input_tokens`` and ``output_tokens``, median ``audio_duration``; digests of the ``client`` (or its
     era), of the names in the result (``keys``), of the serve arguments (``server``), of the cells that share
     its server (``suite``); ``converted`` names; the ``baseline`` of the nightly; ``machine`` of a fleet,
-    ``host``, ``hardware``, ``engine``, ``torch``, ``image`` (with ``{sha}`` for the commit), ``job``.
+    ``runs`` of a sweep; ``host``, ``hardware``, ``engine``, ``torch``, ``image`` (with ``{sha}`` for the
+    commit), ``job``.
     """
 
     build: Build

@@ -10,6 +10,7 @@ from perfbisect.errors import UsageError
 from perfbisect.series.points import Build
 from perfbisect.series.sources.base import IngestOptions, SourceBuild, json_files, local_file, read_json
 from perfbisect.series.sources.journals import read_published
+from perfbisect.series.sources.sweeps import SUMMARY, sweep_setting
 
 PIPELINE = "vllm/vllm-omni"
 """Whose builds the kanban counts: Buildkite's names of organisation and pipeline."""
@@ -64,8 +65,9 @@ class Kanban:
 class BenchFolder:
     """A folder whose folders are builds, named by a number, a commit or anything else; or a single file.
 
-    Files that lie in it directly are one build a day. vLLM's own nightly lays its results out in this way.
-    A result may be stamped with its commit (``--metadata commit=...``).
+    Files that lie in it directly are one build a day, the settings of a sweep of ``vllm bench sweep`` are one
+    build. vLLM's own nightly lays its results out in folders too. A result may be stamped with its commit
+    (``--metadata commit=...``).
     """
 
     name = "folder"
@@ -81,15 +83,26 @@ class BenchFolder:
     def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
         path = Path(place)
         root = path.parent if path.is_file() else path
+        if sweep_setting(f"{root.name}/{SUMMARY}"):
+            root = root.parent
         builds: dict[str, list[Path]] = {}
+        sweep: list[Path] = []
         for file in [path] if path.is_file() else json_files(path):
             inside = file.relative_to(root)
-            builds.setdefault(inside.parts[0] if len(inside.parts) > 1 else _day(file), []).append(file)
+            if len(inside.parts) == 2 and sweep_setting(inside.as_posix()):
+                sweep.append(file)
+            else:
+                builds.setdefault(inside.parts[0] if len(inside.parts) > 1 else _day(file), []).append(file)
+        if sweep:
+            # Its settings are no builds, also where it passes midnight.
+            builds.setdefault(min(map(_day, sweep)), []).extend(sweep)
         for name, paths in sorted(builds.items()):
             if (_night(name) or _UNDATED) < options.since:
                 continue
             commit = name if _COMMIT.match(name) and not name.isdigit() else _stamped_commit(paths)
-            files = tuple(local_file(file, root if file.parent == root else root / name) for file in paths)
+            files = tuple(
+                local_file(file, root / name if (root / name) in file.parents else root) for file in paths
+            )
             yield SourceBuild(Build("folder", str(root), name, commit=commit), files, options.zone)
 
 
@@ -145,7 +158,7 @@ def _night(text: str) -> str:
 
 
 def _day(path: Path) -> str:
-    """The day of a file outside a build's folder: of its name, else of its result."""
+    """The day of a file outside a build's folder: of its name, else of its result or the first of them."""
     return _night(path.name) or _night(str(_read_result(path).get("date") or "")) or "undated"
 
 
@@ -158,4 +171,5 @@ def _stamped_commit(paths: Sequence[Path]) -> str:
 
 def _read_result(path: Path) -> Mapping[str, object]:
     result = read_json(path)
-    return result if isinstance(result, Mapping) else {}
+    first = result[0] if isinstance(result, list) and result else result
+    return first if isinstance(first, Mapping) else {}

@@ -26,7 +26,7 @@ from perfbisect.common.text import line
 from perfbisect.errors import ClientError, LocatedError, UsageError
 from perfbisect.model.metric import METRICS, per_unit
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, RejectionKind, Workload, known
-from perfbisect.series.sources import dashboards, journals
+from perfbisect.series.sources import dashboards, journals, sweeps
 from perfbisect.series.sources.base import UNREADABLE
 from perfbisect.series.sources.folders import of_nightly
 from perfbisect.serving.eras import nightly_warmups
@@ -83,17 +83,22 @@ class ParsedResult:
     ended: str = ""
 
 
-def read_file(build: Build, file: RawFile) -> Iterator[Point | RejectedResult | journals.PublishedRun]:
+def read_file(
+    build: Build, file: RawFile
+) -> Iterator[Point | RejectedResult | journals.PublishedRun | sweeps.SweepRun]:
     """The results of a file.
 
     Raises:
         LocatedError: a time has no zone, and the file's is not known.
     """
     harness = _PERF_EVAL.search(f"{build.name}/{file.name}")
+    setting = sweeps.sweep_setting(file.name)
     try:
         document = _parse_document(file.text)
         if harness and harness["run"]:
             raise UnusableResultError("repeated", "one of the runs whose median is the result beside it")
+        if setting and file.name.endswith(f"/{sweeps.SUMMARY}"):
+            raise UnusableResultError("repeated", "the runs of the sweep, which are the files beside it")
     except UnusableResultError as error:
         yield RejectedResult(build, error.kind, str(error), file.place)
         return
@@ -107,7 +112,10 @@ def read_file(build: Build, file: RawFile) -> Iterator[Point | RejectedResult | 
     for index, record in enumerate(result_records(document)):
         try:
             published = journals.read_published(record)
-            if published is None:
+            if setting:
+                unnamed = ReportedWorkload({}, WORKLOAD_PARTS)
+                yield sweeps.name_run(setting, _point(build, file, unnamed, index, parse_result(record)))
+            elif published is None:
                 yield _point(build, file, name, index, parse_result(record))
             else:
                 yield published.model_copy(update={"build": build, "raw": file.place, "record": index})
