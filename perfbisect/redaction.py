@@ -15,31 +15,49 @@ _SECRET_HOLDER = re.compile(
     r"TOKEN(?!S|IZ|_PATH)|SECRET|PASSW|API_?KEY|(?:^|_)KEY$|CREDENTIAL|AUTH(?!OR(?!IZ)|_SOCK)|COOKIE",
     re.IGNORECASE,
 )
-"""Narrower: values are replaced in whole texts, also in the logs that facts are read from, and neither
-``MAX_TOKENS=131072`` nor ``UV_KEYRING_PROVIDER=subprocess`` nor ``GIT_AUTHOR_NAME`` holds a secret."""
-_SHORTEST_SECRET = 6
+"""Narrower: values are replaced in whole texts, and the values of ``UV_KEYRING_PROVIDER=subprocess``,
+``MAX_TOKENS=131072``, ``TOKENIZER_MODE=mistral``, ``HF_TOKEN_PATH`` and ``GIT_AUTHOR_NAME`` are
+no secrets."""
+REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""``${NAME}``: stands for the secret in a variable, see :mod:`perfbisect.common.secret_references`."""
+SHORTEST_SECRET = 6
+"""Characters; a shorter value is shown."""
 _SECRET_STARTS = ("hf_", "sk-", "ghp_", "github_pat_", "glpat-", "AKIA", "eyJ")
-_SECRET_VALUE = re.compile(rf"\b(?:{'|'.join(_SECRET_STARTS)})[A-Za-z0-9_\-.]{{8,}}")
+_SECRET_VALUE = re.compile(
+    r"\b(?:(?:hf_|ghp_)[A-Za-z0-9]{16,}|(?:sk-|github_pat_|glpat-)[A-Za-z0-9_\-]{16,}"
+    r"|AKIA[A-Z0-9]{12,}|eyJ[A-Za-z0-9_\-.]{16,})"
+)
+"""Access tokens of hubs and clouds; ``hf_overrides`` is none."""
 _IN_HEADER = re.compile(
-    r"(\bauthorization\b['\"]?\s*[:=]\s*['\"]?(?:bearer|basic|token)\s+)[^\s'\",;]+", re.IGNORECASE
+    r"(\bauthorization\b['\"]?\s*[:=]\s*['\"]?(?:bearer|basic|token)\s+)(?!\$\{)[^\s'\",;]+", re.IGNORECASE
 )
 _IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 _SWITCH = re.compile(
-    r"(--(?:[a-z0-9-]*-)?(?:token|secret|password|api-key))(=|\x00)([^\x00]+)", re.IGNORECASE
+    r"(--(?:[a-z0-9-]*-)?(?:token|secret|password|api-key))(=|\x00)(?!\$\{)([^\x00]+)", re.IGNORECASE
 )
+
+
+def holds_secret(variable: str) -> bool:
+    """Whether the value of a variable of this name is replaced in texts."""
+    return bool(_SECRET_HOLDER.search(variable))
+
+
+def has_secret_format(text: str) -> bool:
+    """Whether a text contains an access token, or a URL with a password."""
+    return bool(_SECRET_VALUE.search(text) or _PASSWORD.search(text) or _IN_HEADER.search(text))
 
 
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Values of variables named like secrets, and passwords in URLs, except very short ones."""
-    named = [value for name, value in environment.items() if _SECRET_HOLDER.search(name)]
+    named = [value for name, value in environment.items() if holds_secret(name)]
     passwords = [found[1] for value in environment.values() for found in _PASSWORD.finditer(value)]
-    return tuple(value for value in map(str.strip, (*named, *passwords)) if len(value) >= _SHORTEST_SECRET)
+    return tuple(value for value in map(str.strip, (*named, *passwords)) if len(value) >= SHORTEST_SECRET)
 
 
 def command_secrets(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
     """Secrets that a command may print: of this process's environment, its own, and its arguments."""
-    typed = (found[3] for found in _SWITCH.finditer("\x00".join(argv)) if len(found[3]) >= _SHORTEST_SECRET)
+    typed = (found[3] for found in _SWITCH.finditer("\x00".join(argv)) if len(found[3]) >= SHORTEST_SECRET)
     return tuple(dict.fromkeys((*secret_values(os.environ), *secret_values(env), *typed)))
 
 
@@ -73,10 +91,12 @@ def _forms(secret: str) -> tuple[str, ...]:
 
 def redacted(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables with secrets replaced, which are recognised by name or format."""
-    return {
-        name: REDACTED if _SECRET.search(name) and value else without_secrets(value)
-        for name, value in sorted(environment.items())
-    }
+
+    def shown(name: str, value: str) -> str:
+        is_hidden = value and _SECRET.search(name) and not REFERENCE.search(value)
+        return REDACTED if is_hidden else without_secrets(value)
+
+    return {name: shown(name, value) for name, value in sorted(environment.items())}
 
 
 def redacted_argv(argv: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from perfbisect.cells.content import content_revision
 from perfbisect.cells.deploy import pinned_documents, placed_stages
 from perfbisect.clients import CLIENTS
+from perfbisect.common.secret_references import literal_secrets, secret_refused
 from perfbisect.common.text import hint, nearest
 from perfbisect.common.yaml_source import (
     Located,
@@ -258,6 +259,8 @@ def _cell(
         cell = _with_reference(cell, document)
     with collecting(errors):
         cell = _with_deploy(cell, document, read_at)
+    with collecting(errors):
+        _check_secrets(cell, document)
     if not errors:
         with collecting(errors):
             _check_stages(cell, document)
@@ -362,6 +365,18 @@ def _with_deploy(cell: Cell, document: Located, read_at: ReadAt | None) -> Cell:
     return cell.model_copy(update={**changed, "variants": variants})
 
 
+def _check_secrets(cell: Cell, document: Located) -> None:
+    """Reject secrets: what a cell holds is kept in journals and shown in reports."""
+    held = cell.model_dump(by_alias=True, exclude={"description", "deploy_yaml"})
+    for place in literal_secrets(held):
+        raise document.error(place, *secret_refused(place[-1]))
+    for variant in (None, *cell.variants.values()):
+        deploy = (variant or cell).deploy_yaml
+        for pinned in pinned_documents(deploy):
+            for place in literal_secrets(pinned.data):
+                raise pinned.error(place, *secret_refused(place[-1]))
+
+
 def _check_stages(cell: Cell, document: Located) -> None:
     """Reject stages, of the cell or a variant, with devices that the cell does not reserve."""
     for variant in ("", *cell.variants):
@@ -435,8 +450,8 @@ MEANING = {
     "percentile_metrics": "metrics of which the client reports percentiles",
     "metric_percentiles": "the percentiles, 0 to 100",
     "stage_overrides": "of families with stages: overrides by stage",
-    "serve_args": "options of the server, by name or as tokens",
-    "env": "environment variables of the server",
+    "serve_args": "options of the server, by name or as tokens; ${NAME} takes a secret",
+    "env": "environment variables of the server; ${NAME} takes a secret from the environment",
     "headline": "the judged metric: tpot, ttft:p99, output_throughput, ...",
     "guards": "metrics that must not get worse",
     "reference": "an image to generate again: image (a file) or pixels of it, prompt, input, body",

@@ -22,6 +22,7 @@ from perfbisect.cells.reported_environment import (
 )
 from perfbisect.common.arguments import parse_options
 from perfbisect.common.digests import canonical
+from perfbisect.common.secret_references import hide_literals
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, DeployYaml, cell_difference
 from perfbisect.redaction import redacted
@@ -481,7 +482,11 @@ def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
             (f"serve_args.{name}", serve.get(name, "-"), cell.serve_args.get(name, "-"))
             for name in sorted(names)
         ]
-    rows = [row for row in rows if canonical(row[1]) != canonical(row[2])]
+    rows = [
+        (name, hide_literals(there, (name,)), hide_literals(here, (name,)))
+        for name, there, here in rows
+        if canonical(there) != canonical(here)
+    ]
     rows += _differing_variables(report.env, cell.env) if report.env is not None else ()
     if report.test and not _is_of_test(report, cell):
         rows.insert(0, ("test", report.test, cell.name))

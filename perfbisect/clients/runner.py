@@ -14,6 +14,7 @@ from typing import Any
 from perfbisect.clients import fork_server
 from perfbisect.clients.base import is_number
 from perfbisect.common.json_text import parse_json
+from perfbisect.common.secret_references import fill
 from perfbisect.errors import ClientError, Interrupted, MachineError
 from perfbisect.system import logs, processes
 from perfbisect.system.processes import OwnedProcess, ProcessResult, StopRequested
@@ -32,7 +33,8 @@ class Runner:
 
     ``modules``: imported by the host in advance; empty for plain commands. ``cores``: CPU affinity.
     ``plain``: why a client that supports a host runs without one; part of its digest. ``imported``: the
-    host's first message, with the seconds of its imports.
+    host's first message, with the seconds of its imports. ``secrets``: variables that ``env`` and commands
+    refer to.
     """
 
     interpreter: Path
@@ -42,6 +44,7 @@ class Runner:
     modules: tuple[str, ...]
     cores: tuple[int, ...] = ()
     plain: str = ""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     host: OwnedProcess | None = field(default=None, repr=False)
     imported: Mapping[str, Any] | None = None
     _channel: socket.socket | None = field(default=None, repr=False)
@@ -60,7 +63,7 @@ class Runner:
         try:
             self.host = processes.spawn(
                 (str(self.interpreter), "-c", source, str(there.fileno()), *self.modules),
-                env=self.env,
+                env=fill(self.env, self.secrets),
                 cwd=self.cwd,
                 log=log,
                 token=f"{self.token}.client-host",
@@ -107,10 +110,11 @@ class Runner:
             Interrupted: ``stop_requested`` returned True.
         """
         self._runs += 1
+        argv = fill(tuple(argv), self.secrets)
         if self.host is None:
             return processes.run(
                 argv,
-                env=self.env,
+                env=fill(self.env, self.secrets),
                 cwd=self.cwd,
                 log=log,
                 token=token,

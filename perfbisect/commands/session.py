@@ -20,6 +20,7 @@ from perfbisect.commands.options import JobOptions, MeasureOptions
 from perfbisect.commands.output import CommandResult, plan_result, print_progress, progress_printer
 from perfbisect.commands.slots import find_slots, reason_not_prebuilding, spare_cores
 from perfbisect.commands.workspace import Workspace, repository_of
+from perfbisect.common.secret_references import fill
 from perfbisect.compare.plan import MeasurementSetup
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.dependency_day import dependency_notes
@@ -376,6 +377,16 @@ def _backoff(environment: Mapping[str, str]) -> tuple[float, ...]:
         ) from None
 
 
+def require_secrets(plan: JobPlan) -> None:
+    """Require the secrets of a job's cell, unless other machines measure, which have their own.
+
+    Raises:
+        UsageError: a variable is not set.
+    """
+    if not plan.setting.fleet:
+        fill({name: value for name, value in plan.cell.items() if name != "variants"}, os.environ)
+
+
 def write_report(job: Job, kind: JobKind[PlanT, DocumentT], document: DocumentT) -> None:
     """Write ``report.md``, ``report.json`` and ``report.html``, each atomically."""
     report = kind.report(document)
@@ -397,6 +408,7 @@ def run_job(
     builder: Builder,
 ) -> DocumentT:
     """Run a started job to its report; raises what its kind and the client's build raise."""
+    require_secrets(plan)
     job = session.job
     tools = session.tools(workspace, plan.setting, builder, kind.client_change(plan))
     document = kind.run(job, tools)
@@ -434,6 +446,7 @@ def measure(
     held: bool = False,
 ) -> DocumentT:
     """Print a plan and run it as a new job to its report. ``held``: this process has the job already."""
+    require_secrets(planned.plan)
     print_line = progress_printer(working)
     for text in (*planned.lines, f"job {job.id}", ""):
         print_line(text)

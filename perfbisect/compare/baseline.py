@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
+from perfbisect.common.secret_references import hide_literals
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.jobs.plans import JobPlan, PlanPart, cell_data
 from perfbisect.jobs.replay import require_ratio
@@ -84,7 +85,7 @@ def require_same_workload(level: RecordedLevel, cell: Cell, metrics: Sequence[Me
     for name in SERVER_SIDE:
         there, here = getattr(recorded, name), getattr(cell, name)
         if there != here:
-            differences.append((name, str(there), str(here)))
+            differences.append((name, str(hide_literals(there)), str(hide_literals(here))))
     if differences:
         fields = "; ".join(f"{name} {there} there, {here} here" for name, there, here in differences)
         raise UsageError(

@@ -8,11 +8,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from perfbisect.clients import CLIENTS
+from perfbisect.common.secret_references import hide_literals, references
 from perfbisect.jobs.documents import CommandsDocument
 from perfbisect.jobs.plans import EXAMPLE, MeasurementConfig
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
+from perfbisect.redaction import redacted_argv
 from perfbisect.serving.families import FAMILIES
 
 _CELL_FIRST = ("run", "bisect", "compare", "check")
@@ -56,7 +58,16 @@ def _recorded(attempt: Attempt | None, process: str, named: Mapping[str, str]) -
 
 
 def _command(env: Mapping[str, str], argv: tuple[str, ...]) -> str:
-    return " ".join([*(f"{name}={shlex.quote(env[name])}" for name in sorted(env)), shlex.join(argv)])
+    variables = (f"{name}={_quoted(value)}" for name, value in sorted(hide_literals(env).items()))
+    return " ".join([*variables, *map(_quoted, redacted_argv(argv))])
+
+
+def _quoted(word: str) -> str:
+    """A word of a command, in which the shell fills the secrets that it refers to."""
+    quoted = shlex.quote(word)
+    for name in references(word):
+        quoted = quoted.replace(f"${{{name}}}", f"'\"${{{name}}}\"'")
+    return quoted
 
 
 def follow_up_command(

@@ -17,6 +17,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from perfbisect import resources
+from perfbisect.common.secret_references import literal_secrets, secret_refused
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.errors import MachineError, UsageError
@@ -304,7 +305,11 @@ def machine_path(name: str) -> Path:
 
 def load_machine(name: str) -> Profile:
     """Load a machine file; UsageError if there is none of that name, LocatedError if its content is wrong."""
-    return validate(load(machine_path(name)), Profile)
+    document = load(machine_path(name))
+    profile = validate(document, Profile)
+    for place in literal_secrets({"env": profile.env, "serve_args": profile.serve_args}):
+        raise document.error(place, *secret_refused(place[-1]))
+    return profile
 
 
 _LEAST_DISK = 64 * 1024 * 1024

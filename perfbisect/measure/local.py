@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.clients.runner import Runner
+from perfbisect.common.secret_references import fill
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.errors import Interrupted, ServerError
 from perfbisect.machine.devices import wait_for_memory
@@ -34,13 +35,13 @@ from perfbisect.measure.preparation import (
 from perfbisect.measure.profiling import FOLDER as PROFILE_FOLDER
 from perfbisect.measure.profiling import profile_load, with_torch_profiler
 from perfbisect.measure.record import AttemptRecord, ClientVersion, SharedTurns, command_facts
-from perfbisect.measure.serving import add_serve_args, check_stages, find_engine, running_server
+from perfbisect.measure.serving import add_serve_args, check_stages, fill_probes, find_engine, running_server
 from perfbisect.model.attempt import Attempt
 from perfbisect.serving.families import FAMILIES, OFFLINE, Endpoint, ServerCommand
 from perfbisect.serving.log_facts import engine_facts
 from perfbisect.serving.server import Server
 from perfbisect.system import environ, logs, ports
-from perfbisect.system.files import scratch_folder
+from perfbisect.system.files import redact_file, scratch_folder
 from perfbisect.system.processes import StopRequested, never
 
 DEVICE_MEMORY_SHARE = 0.9
@@ -129,6 +130,8 @@ class LocalExecutor:
         hardware = machine_of(slot, self.shell, self.profile)
         attempt = record.to_attempt(hardware, slot, pinned=self.client_environment is not None)
         folder = record.request.folder
+        for result in folder.glob("run-*.json"):
+            redact_file(result)
         try:
             write_attempt(folder, attempt)
         except OSError as error:
@@ -173,7 +176,9 @@ class LocalExecutor:
         if is_offline(self.shell):
             return OFFLINE
         if needed and (cell.digest, cell.variant) not in self._complete:
-            env = environ.for_interpreter(self.shell, environment.interpreter, environment.env, cell.env)
+            env = environ.for_interpreter(
+                self.shell, environment.interpreter, environment.env, fill(cell.env, self.shell)
+            )
             with record.timed("fetch", request.folder / "fetch.log"):
                 complete = fetch_models(
                     needed,
@@ -216,6 +221,7 @@ class LocalExecutor:
             modules,
             cores=slot.client_cores,
             plain=plain,
+            secrets=self.shell,
         )
 
     def _add_torch_facts(self, record: AttemptRecord, env: Mapping[str, str], slot: Slot) -> None:
@@ -264,6 +270,7 @@ class LocalExecutor:
             command.env, slot.env,
         )  # fmt: skip
         record.facts |= {"model_name": endpoint.model_name, "server": command_facts(argv, env)}
+        argv, env = fill(argv, self.shell), fill(env, self.shell)
         launched: float | None = time.monotonic()
         share = add_serve_args(request.cell, profile.serve_args).serve_args.get("gpu-memory-utilization")
         wait_for_memory(
@@ -280,7 +287,7 @@ class LocalExecutor:
         with running_server(
             lambda: shared.record, argv, env, endpoint, started=started, sink=sink, lost=lost
         ) as owned:
-            first = server = Server(owned, endpoint, command)
+            first = server = Server(owned, endpoint, fill_probes(command, self.shell))
             monitor = InterferenceMonitor(slot, self.limits, owned.charged, smi, profile.list_devices())
             is_prepared = True
             while True:
@@ -302,7 +309,7 @@ class LocalExecutor:
                 is_prepared = self._prepare(shared.record, sink)
                 if is_prepared:
                     command = self._command(shared.record.request, environment, endpoint, slot)
-                    server = replace(first, command=command)
+                    server = replace(first, command=fill_probes(command, self.shell))
 
     def _measure(
         self,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.cells.deploy import inherited_documents, pinned_documents, placed_stages
+from perfbisect.common.secret_references import fill
 from perfbisect.environments.base import Environment
 from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
 from perfbisect.machine.slots import Slot
@@ -16,7 +18,7 @@ from perfbisect.measure.executor import Sink, Started
 from perfbisect.measure.record import AttemptRecord
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
-from perfbisect.serving.families import Endpoint, Engine
+from perfbisect.serving.families import Endpoint, Engine, ProbeRequest, ServerCommand
 from perfbisect.system import ports, processes
 from perfbisect.system.processes import OwnedProcess
 
@@ -130,6 +132,18 @@ def _read_text(path: str) -> str | None:
     with suppress(OSError, UnicodeDecodeError):
         return Path(path).read_text(encoding="utf-8")
     return None
+
+
+def fill_probes(command: ServerCommand, shell: Mapping[str, str]) -> ServerCommand:
+    """A command whose requests have the secrets that the cell refers to."""
+
+    def filled(probe: ProbeRequest) -> ProbeRequest:
+        return replace(probe, body=fill(probe.body, shell))
+
+    check = command.image_check
+    return replace(
+        command, first_request=filled(command.first_request), image_check=filled(check) if check else None
+    )
 
 
 def add_serve_args(cell: Cell, more: Mapping[str, object]) -> Cell:

@@ -22,6 +22,7 @@ from pydantic import (
 from perfbisect.common.arguments import merge_options, parse_options, string_keys
 from perfbisect.common.digests import canonical, canonical_json, digest
 from perfbisect.common.json_text import parse_json
+from perfbisect.common.secret_references import hide_literals
 from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
 from perfbisect.model.metric import MetricRef, check_metrics, parse_metric
@@ -495,8 +496,9 @@ def cell_difference(a: Cell, b: Cell) -> tuple[tuple[str, str, str], ...]:
     Mappings are compared by key (``serve_args.max-model-len``).
     """
     left, right = _flat(a.workload()), _flat(b.workload())
+    shown = [_flat(hide_literals(cell.workload())) for cell in (a, b)]
     return tuple(
-        (field, left.get(field, "-"), right.get(field, "-"))
+        (field, shown[0].get(field, "-"), shown[1].get(field, "-"))
         for field in sorted({*left, *right})
         if left.get(field) != right.get(field)
     )
@@ -567,7 +569,7 @@ def _plain(value: object) -> str:
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_plain(value)}" for name, value in values.items())
+    return ", ".join(f"{name}={_plain(value)}" for name, value in hide_literals(values).items())
 
 
 def _pinned(name: str, revision: str | None) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, ValidationError
 
 from perfbisect.common.quantities import moment
+from perfbisect.common.secret_references import hide_literals
 from perfbisect.errors import ClientError, MachineError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
@@ -261,7 +262,7 @@ def _diffusion_record(
         "test_name": _test_name(cell),
         "endpoint": cell.endpoint,
         "timestamp": _utc(start),
-        "server_params": {"model": cell.model, "serve_args": fields["serve_args"]},
+        "server_params": {"model": cell.model, "serve_args": hide_literals(fields["serve_args"])},
         "benchmark_params": {
             **fields["dataset_args"],
             "name": cell.name,

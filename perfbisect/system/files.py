@@ -10,6 +10,7 @@ from pathlib import Path
 
 from perfbisect.common.checked import is_token
 from perfbisect.errors import MachineError
+from perfbisect.redaction import without_secrets
 
 _NEXT_STEP = "choose another path or free disk space"
 
@@ -23,6 +24,14 @@ def scratch_folder(token: str) -> Path:
     if not is_token(token):
         raise ValueError(f"{token!r} is no token of a launch")
     return Path(tempfile.gettempdir()) / f"pb-{token[:16]}"
+
+
+def redact_file(path: Path) -> None:
+    """Replace the secrets in a file that another program wrote."""
+    with suppress(OSError, UnicodeDecodeError):
+        text = path.read_text(encoding="utf-8")
+        if (redacted := without_secrets(text)) != text:
+            replace_file(path, redacted)
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
+from perfbisect.common.secret_references import SECRET_REFUSED, literal_secrets
 from perfbisect.environments import uv
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import BuildContext, CommitBuilder, median_minutes
@@ -27,7 +28,7 @@ from perfbisect.environments.cache import (
 from perfbisect.environments.packages import EnginePackage
 from perfbisect.environments.source_tree import SyncResult, build_requirements, sync_tree, version_at
 from perfbisect.environments.spec import Spec
-from perfbisect.errors import BuildError
+from perfbisect.errors import BuildError, UsageError
 from perfbisect.model.change import Change
 from perfbisect.redaction import redacted
 from perfbisect.system.files import replace_file
@@ -65,6 +66,9 @@ def build_variables(shell: Mapping[str, str], named: Sequence[str] = ()) -> dict
     }
     for word in named:
         name, equals, value = word.partition("=")
+        if any(literal_secrets({name: value})):
+            message, allowed = f"--env env={name}=...: {SECRET_REFUSED}", f"env={name}, with {name} set"
+            raise UsageError(message, next_step=allowed)
         if equals or name in shell:
             known[name] = value if equals else shell[name]
     return known

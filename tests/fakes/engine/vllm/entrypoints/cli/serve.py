@@ -1,6 +1,7 @@
 """``vllm serve``: the API server with its engine and worker processes."""
 
 import argparse
+import os
 import sys
 
 from vllm import faults
@@ -22,6 +23,7 @@ def parse(argv):
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--served-model-name", nargs="+")
+    parser.add_argument("--api-key")
     parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_known_args(argv)
@@ -34,6 +36,9 @@ def run(argv):
     print(f"(APIServer) non-default args: {vars(options)}; ignored: {ignored}", flush=True)
     if faults.wanted("exit0"):
         return 0
+    if faults.wanted("tell_secrets"):
+        print(f"ValueError: cannot log in with {argv} and {dict(os.environ)}", file=sys.stderr)
+        return 1
     if faults.wanted("exit1"):
         print("RuntimeError: Engine core initialization failed. See root cause above.", file=sys.stderr)
         return 1
