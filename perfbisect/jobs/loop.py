@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -24,16 +25,24 @@ _Result = TypeVar("_Result")
 
 MAX_CLIENT_FAILURES = 2
 
+_MANY_FAILURES = 20
+_FAILING_SHARE = 0.75
+"""A slot is given up after so many failures of the machine that are at least this share of its launches, also
+if they never come in a row. Where half of the launches are killed, one in 200 jobs gets there by chance."""
+
 
 @dataclass
 class Failures:
-    """Consecutive failures in this process; a resumed job starts from zero."""
+    """Failures in this process, in a row and altogether; a resumed job starts from zero."""
 
     job: Job
     tools: JobContext
     _client: int = field(default=0, init=False)
     _machine: dict[str, int] = field(default_factory=dict, init=False)
-    """Consecutive machine failures by slot."""
+    """Consecutive machine failures by slot ..."""
+    _failed: Counter[str] = field(default_factory=Counter, init=False)
+    """... all of them, and all launches that ended."""
+    _ended: Counter[str] = field(default_factory=Counter, init=False)
     _until: dict[str, float] = field(default_factory=dict, init=False)
     """End of a slot's back-off, in seconds of the monotonic clock."""
     _given_up: set[str] = field(default_factory=set, init=False)
@@ -72,10 +81,11 @@ class Failures:
         """Account for an ended launch; a slot backs off after a failure of the machine.
 
         Raises:
-            MachineError: every slot has used up its back-offs.
+            MachineError: every slot has used up its back-offs, or fails too often.
             ClientError: the client failed twice in a row.
         """
         failure = launch.failure
+        self._ended[launch.slot] += 1
         if launch.discarded:
             self._machine_failed(launch, launch.reason)
             return
@@ -110,18 +120,22 @@ class Failures:
 
     def _machine_failed(self, launch: LaunchRecord, reason: str) -> None:
         count = self._machine[launch.slot] = self._machine.get(launch.slot, 0) + 1
-        if count <= len(self.tools.backoff):
+        self._failed[launch.slot] += 1
+        failed, ended, most = self._failed[launch.slot], self._ended[launch.slot], len(self.tools.backoff)
+        is_often = failed >= _MANY_FAILURES and failed >= _FAILING_SHARE * ended
+        if count <= most and not is_often:
             seconds = self.tools.backoff[count - 1]
             self._until[launch.slot] = self.tools.seconds() + seconds
             self.tools.sink(MachineBackoff(seconds, reason, launch.slot))
             return
         self._given_up.add(launch.slot)
         on = f" on slot {launch.slot}" if launch.slot else ""
+        times = f"{count} times in a row" if count > most else f"in {failed} of {ended} launches"
         if self.slots:
-            self.tools.sink(JobNote(f"the machine failed {count} times in a row{on}: continuing without it"))
+            self.tools.sink(JobNote(f"the machine failed {times}{on}: continuing without it"))
             return
         raise MachineError(
-            f"the machine failed {count} times in a row{on}, in {reason}",
+            f"the machine failed {times}{on}, in {reason}",
             where=self._log(launch),
             next_step=f"perfbisect doctor; then: perfbisect resume {self.job.id}",
         )

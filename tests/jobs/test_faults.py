@@ -109,6 +109,22 @@ def test_a_disk_that_is_full_when_the_journal_is_written(start: Start) -> None:
     assert [x.outcome for x in report.launches].count("abandoned") == 1, "the one of the power cut"
 
 
+def test_a_machine_that_fails_too_often_but_never_in_a_row_ends_the_job(start: Start) -> None:
+    """As with too few descriptors: one launch of six is measured."""
+    world = World(history(12).changes, slow=7, factor=1.3)
+    world.fault = lambda n, _: Failure("launch", "machine", "too many open files") if n % 6 else None
+    begun = start(world)
+    with pytest.raises(
+        MachineError, match="the machine failed in 20 of 23 launches, in launch: too many"
+    ) as caught:
+        begun.run(backoff=(1.0,) * 6)
+    assert caught.value.exit_code == 5
+    assert caught.value.next_step == f"perfbisect doctor; then: perfbisect resume {begun.job.id}"
+    assert [x.end for x in begun.records].count("finished") == 3, "what was measured is kept"
+    world.fault = lambda *_: None
+    assert named(begun.run()) == world.changes[7].id
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_three_hundred_commits_of_which_thirty_per_cent_cannot_be_served(start: Start, seed: int) -> None:
     draw = random.Random(seed)
