@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 
 
@@ -10,6 +11,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the ``perfbisect`` command. :raises SystemExit: always, with its exit code."""
     # Our matrices are small, and other launches may be measuring: no thread of ours spins on their cores.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _open_streams()
     from perfbisect.cli.app import run
 
     raise SystemExit(run(arguments))
+
+
+def _open_streams() -> None:
+    """Open the standard streams that are closed: a journal with the number of one would get its text."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import tempfile
 import traceback
@@ -30,7 +29,7 @@ from perfbisect.cli.skill import skill_group
 from perfbisect.cli.track import track
 from perfbisect.commands import options
 from perfbisect.commands.options import Verbs
-from perfbisect.commands.output import CommandResult
+from perfbisect.commands.output import CommandResult, OutputError, drop_output, print_lines, print_text
 from perfbisect.errors import (
     EXIT_OK,
     EXIT_OURS,
@@ -47,7 +46,7 @@ def print_versions(context: click.Context, parameter: click.Parameter, value: bo
     del parameter
     if value and not context.resilient_parsing:
         for text in version_lines():
-            click.echo(text)
+            print_text(text)
         context.exit()
 
 
@@ -166,7 +165,7 @@ def schema(verb: tuple[str, ...]) -> CommandResult | int:
             f"no schema of {name!r}{hint(name, known)}; there are: {', '.join(known)}",
             next_step="perfbisect schema",
         )
-    click.echo(json.dumps(cell_schema() if name == "cell" else verb_schema(name), indent=2))
+    print_text(json.dumps(cell_schema() if name == "cell" else verb_schema(name), indent=2))
     return 0
 
 
@@ -219,13 +218,20 @@ def _run(typed: list[str]) -> int:
         if error.next_step is None and error.where is None:
             error.next_step = f"{_command(typed)} -h"
         return _print_error(error, as_json)
+    except OutputError as error:
+        return _print_error(error, as_json=False)
     except PerfbisectError as error:
         return _print_error(error, as_json)
     except (KeyboardInterrupt, click.Abort):
         return _print_error(Interrupted("interrupted"), as_json)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return EXIT_OURS
+    except OSError as error:
+        from perfbisect.system.files import machine_error
+
+        failed = machine_error(error)
+        return _unexpected(as_json) if failed is None else _print_error(failed, as_json)
     except Exception:
         return _unexpected(as_json)
 
@@ -242,7 +248,6 @@ def _command(typed: Sequence[str]) -> str:
 
 
 def _print_error(error: PerfbisectError, as_json: bool) -> int:
-    from perfbisect.commands.output import print_lines
     from perfbisect.jobs.documents import ErrorDocument
     from perfbisect.report.console import error_lines
 
@@ -254,9 +259,10 @@ def _print_error(error: PerfbisectError, as_json: bool) -> int:
             where=error.where,
             next=error.next,
         )
-        click.echo(document.text())
-    else:
-        print_lines(error_lines(error.message, error.where, error.next), err=True)
+        with contextlib.suppress(OutputError, BrokenPipeError):
+            print_text(document.text())
+            return error.exit_code
+    print_lines(error_lines(error.message, error.where, error.next), err=True)
     return error.exit_code
 
 

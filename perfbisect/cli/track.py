@@ -322,7 +322,7 @@ def export(
       perfbisect track export > series.csv
       perfbisect track export --format github-action-benchmark -o bench.json
     """
-    from perfbisect.commands.output import print_output
+    from perfbisect.commands.output import print_output, print_text
     from perfbisect.errors import UsageError
     from perfbisect.series.export import csv_text, export_files, export_report, series_for_export
 
@@ -332,7 +332,7 @@ def export(
     with _open_store(workspace) as store:
         series = series_for_export(store, cells, metric=metric or "", since=since)
     if out is None:
-        click.echo(csv_text(series, metric or ""), nl=False)
+        print_text(csv_text(series, metric or ""), nl=False)
         return 0
     document = export_files(series, cast("Form", form), out, metric=metric or "")
     return print_output(_output(document, export_report(document)), as_json=as_json)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perfbisect.commands.options import JobOptions
-from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE, UsageError
+from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE, MachineError, UsageError
 
 if TYPE_CHECKING:
     from perfbisect.jobs.documents import Document
@@ -46,9 +46,41 @@ def report_text(typed: str) -> str:
     return typed
 
 
+class OutputError(MachineError):
+    """Standard output cannot be written."""
+
+
+def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print; on standard error what cannot be written is dropped: it ends no measurement.
+
+    Raises:
+        OutputError: standard output is on a full device.
+        BrokenPipeError: its reader has ended.
+    """
+    try:
+        click.echo(text, err=err, nl=nl)
+    except OSError as error:
+        if err:
+            return
+        if isinstance(error, BrokenPipeError):
+            raise
+        drop_output()
+        raise OutputError(
+            f"standard output cannot be written: {error.strerror}",
+            next_step="write it elsewhere; perfbisect status lists the jobs, whose results are kept",
+        ) from error
+
+
+def drop_output() -> None:
+    """Write standard output to nowhere from here on, also what is buffered."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def print_progress(text: str) -> None:
     """Print a progress line on standard error."""
-    click.echo(text, err=True)
+    print_text(text, err=True)
 
 
 def progress_printer(working: JobOptions) -> Callable[[str], None]:
@@ -81,7 +113,7 @@ def print_output(output: CommandResult, *, as_json: bool, full: bool = False) ->
     """Print a command's output and return its exit code; ``full``: do not shorten the document's lists."""
     if as_json or output.json:
         document = output.document if full or output.json else output.document.brief()
-        click.echo(document.text())
+        print_text(document.text())
     else:
         print_lines(output.lines)
     return output.exit_code
@@ -91,11 +123,11 @@ def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
     """Print lines, wrapped to the width of a terminal."""
     if not (sys.stderr if err else sys.stdout).isatty():
         for text in lines:
-            click.echo(text, err=err)
+            print_text(text, err=err)
         return
     from perfbisect.report.terminal import fitted
 
     width = shutil.get_terminal_size().columns
     for text in lines:
         for row in fitted(text, width):
-            click.echo(row, err=err)
+            print_text(row, err=err)

@@ -62,7 +62,7 @@ from perfbisect.report.kind import DocumentT, JobKind, JobStatus
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from perfbisect.system.clock import now
-from perfbisect.system.files import write_atomic
+from perfbisect.system.files import machine_error, write_atomic
 from perfbisect.system.processes import stop_leftovers
 
 ShownT = TypeVar("ShownT")
@@ -111,6 +111,10 @@ def recording_error(job: Job) -> Iterator[None]:
         _keep(job, ExitRecord(EXIT_INTERRUPTED, "interrupted", "Interrupted", next_step=again))
         raise
     except Exception as error:
+        failed = machine_error(error) if isinstance(error, OSError) else None
+        if failed is not None:
+            _keep(job, ExitRecord(failed.exit_code, failed.message, "MachineError", failed.where, again))
+            raise failed from error
         message = f"internal error: {error!r}"
         _keep(job, ExitRecord(EXIT_OURS, message, "PerfbisectError", next_step=f"report it; then: {again}"))
         raise

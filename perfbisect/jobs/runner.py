@@ -148,7 +148,14 @@ def record_start(
     """Record the start of an attempt, ``at`` minutes after the job's first, and return its request."""
     number = sum(event.kind == "started" for event in journal.events) + 1
     identity, folder = f"{job.id}-{number:03d}", job.attempt(number)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MachineError(
+            f"no folder for launch {number}: {error.strerror or error}",
+            where=folder,
+            next_step=f"make room on the disk (df -h, df -i); then: perfbisect resume {job.id}",
+        ) from error
     token = secrets.token_hex(16)
     journal.append(
         "started",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import tempfile
@@ -11,6 +12,31 @@ from pathlib import Path
 from perfbisect.common.checked import is_token
 from perfbisect.errors import MachineError
 from perfbisect.redaction import without_secrets
+
+_OF_THE_MACHINE = frozenset(
+    (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EFBIG,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.EIO,
+        errno.ENOMEM,
+    )
+)
+
+
+def machine_error(error: OSError) -> MachineError | None:
+    """The error for the user if the machine has no room, descriptors or disk; None for any other."""
+    if error.errno not in _OF_THE_MACHINE:
+        return None
+    return MachineError(
+        f"the machine failed: {error.strerror}",
+        where=error.filename,
+        next_step="make room on the disk (df -h, df -i) or for files (ulimit -n); then: perfbisect status",
+    )
+
 
 _NEXT_STEP = "choose another path or free disk space"
 
