@@ -53,6 +53,7 @@ _UNDATED = re.compile(r"`([^`]+)` is missing an upload date")
 _FILTERED = re.compile(r"`([^`]+)` was filtered by `exclude-newer")
 _INDEX_TYPE = "application/vnd.pypi.simple.v1+json"
 _INDEX_TIMEOUT_S = (5.0, 20.0)
+_INDEX_LIMIT_S = 60.0
 _INDEX_BYTES = 64 * 1024 * 1024
 
 
@@ -173,6 +174,7 @@ def upload_day(package: str, version: Version) -> str:
             "GET",
             url,
             _INDEX_BYTES,
+            _INDEX_LIMIT_S,
             timeout=_INDEX_TIMEOUT_S,
             headers={"Accept": _INDEX_TYPE},
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import subprocess
+import platform
 import sys
 import tarfile
 import tempfile
@@ -28,6 +28,7 @@ from perfbisect.errors import MachineError
 from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.documents import Document
 from perfbisect.system.logs import excerpt_lines
+from perfbisect.system.processes import capture
 
 _INSTALL_S = 1800.0
 
@@ -76,12 +77,7 @@ def own_wheel(folder: Path) -> Path:
         return _repacked(installed, folder)
     argv = [str(find_uv()), "build", "--quiet", "--wheel", "--python", sys.executable]
     for isolation in (["--no-build-isolation"], []):
-        done = subprocess.run(
-            [*argv, *isolation, "--out-dir", str(folder), str(source)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = capture([*argv, *isolation, "--out-dir", str(folder), str(source)], _INSTALL_S)
         if done.returncode == 0:
             return next(folder.glob("perfbisect-*.whl"))
     raise MachineError(f"no wheel of perfbisect can be made: {excerpt_lines(done.stderr, 500)}", where=source)
@@ -128,7 +124,7 @@ def install_agent(host: FleetHost, wheel: Path, wheels: Path | None) -> str:
     """
     folder = host.folder
     facts = _run(host, "look at", _FACTS, folder).splitlines()
-    here = subprocess.run(["uname", "-sm"], capture_output=True, text=True, check=True).stdout.strip()
+    here = f"{platform.system()} {platform.machine()}"
     if facts[:1] != [here]:
         raise MachineError(f"{host.name} is {facts[0] if facts else 'unknown'}, and uv here is for {here}")
     if len(facts) < 2:

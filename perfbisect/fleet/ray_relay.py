@@ -13,6 +13,7 @@ command's standard input in pieces, up to an empty one. The answer is ``("nodes"
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import hashlib
 import os
@@ -108,10 +109,11 @@ class PerfbisectCommands:
             process.stdin.close()
         try:
             code = process.wait(timeout)
-        except subprocess.TimeoutExpired:
+            # A daemon of the command may hold its output.
+            answer = code, output.result(_REACHED_S), errors.result(_REACHED_S)[-4000:]
+        except (subprocess.TimeoutExpired, concurrent.futures.TimeoutError):
             self.kill(key)
             return None
-        answer = code, output.result(), errors.result()[-4000:]
         self._asked = time.monotonic()  # the answer is on its way for a while
         del self._running[key]
         return answer

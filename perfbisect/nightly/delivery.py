@@ -36,7 +36,14 @@ from perfbisect.series.nightly_report import build_nightly_report, nightly_repor
 from perfbisect.series.publish import publish
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_atomic
-from perfbisect.system.http import RetryPolicy, failure_reason, is_safe_for_token, open_session
+from perfbisect.system.http import (
+    FETCH_LIMIT_S,
+    RetryPolicy,
+    answer_within,
+    failure_reason,
+    is_safe_for_token,
+    open_session,
+)
 from perfbisect.system.logs import excerpt
 
 SCHEMA = "perfbisect.nightly-message/1"
@@ -308,17 +315,20 @@ def _post(
     timeouts_s: tuple[float, float],
 ) -> tuple[int, str]:
     """Return the status and the reason; status 0 if there was no response."""
-    try:
+
+    def post() -> tuple[int, bytes]:
         with (
             open_session(target.url, token=target.token, retries=retries) as session,
             session.post(
                 target.url, json=dict(payload), timeout=timeouts_s, stream=True, allow_redirects=False
             ) as response,
         ):
-            status, content = response.status_code, b""
             # A delivered message must not be sent again because its response cannot be read.
-            if not response.ok:
-                content = next(response.iter_content(_MAX_RESPONSE_BYTES), b"")
+            content = b"" if response.ok else next(response.iter_content(_MAX_RESPONSE_BYTES), b"")
+            return response.status_code, content
+
+    try:
+        status, content = answer_within(FETCH_LIMIT_S, post)
     except (requests.RequestException, OSError, ValueError) as error:
         return 0, failure_reason(error, timeouts_s[1])
     text = excerpt(" ".join(target.redact(content.decode("utf-8", "replace")).split()), 200)

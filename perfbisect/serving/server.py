@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +26,8 @@ _HELD_PATIENCE = 5.0
 
 _ASK_LIMIT = 10.0
 """Timeout of cheap requests: models, health."""
+
+_SHORTEST_ASK = 1.0
 
 _METRICS_LIMIT = 3.0
 """Timeout of ``/metrics``, which is read between runs and may be missing."""
@@ -54,7 +55,8 @@ class Server:
             if ports.answers(self.endpoint.host, self.endpoint.port):
                 self.check_ports("while waiting for it")
                 try:
-                    answer = self._ask("/v1/models")
+                    left = began + limit - time.monotonic()
+                    answer = self._ask("/v1/models", limit=max(_SHORTEST_ASK, left))
                 except NoAnswerError as error:
                     last, output = f"/v1/models: {error}", error.output
                 else:
@@ -111,16 +113,15 @@ class Server:
         problem: Callable[[Reply], str],
     ) -> Reply:
         path, url = request.path, self.endpoint.base_url + request.path
-        call = http.ask_in_background(
-            lambda: http.ask_server("POST", url, limit, request.body, form=request.form)
-        )
-        deadline = time.monotonic() + limit + 1.0
-        while not wait([call], _TICK).done and time.monotonic() < deadline:
-            self.check_going("at the first request", stop_requested)
         try:
-            if not call.done():
-                raise NoAnswerError(f"no answer within {limit:.0f} s")
-            answer = call.result()
+            answer = http.ask_server(
+                "POST",
+                url,
+                limit,
+                request.body,
+                form=request.form,
+                meanwhile=lambda: self.check_going("at the first request", stop_requested),
+            )
         except NoAnswerError as error:
             # A dying engine drops the connection before it exits; the exit code says more.
             end = time.monotonic() + _EXIT_PATIENCE
@@ -234,17 +235,18 @@ class Server:
         return requests_in_flight(self._metrics(_METRICS_LIMIT))
 
     def _metrics(self, limit_s: float) -> str:
-        """The page, or nothing; one that never ends is not waited for."""
-        url = self.endpoint.base_url + "/metrics"
-        call = http.ask_in_background(lambda: http.ask_server("GET", url, limit_s))
-        if not wait([call], limit_s).done or call.exception() is not None:
+        """The page, or nothing."""
+        try:
+            answer = http.ask_server("GET", self.endpoint.base_url + "/metrics", limit_s)
+        except NoAnswerError:
             return ""
-        answer = call.result()
         return answer.text if answer.status == 200 else ""
 
-    def _ask(self, path: str, body: Mapping[str, object] | None = None) -> Reply:
+    def _ask(
+        self, path: str, body: Mapping[str, object] | None = None, *, limit: float = _ASK_LIMIT
+    ) -> Reply:
         method = "GET" if body is None else "POST"
-        return http.ask_server(method, self.endpoint.base_url + path, _ASK_LIMIT, body)
+        return http.ask_server(method, self.endpoint.base_url + path, min(limit, _ASK_LIMIT), body)
 
 
 def _problem(answer: Reply, request: ProbeRequest) -> str:

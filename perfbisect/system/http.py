@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import requests
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 FETCH_TIMEOUT_S = (10.0, 60.0)
 """Connect and read timeout."""
+FETCH_LIMIT_S = 600.0
+"""For a whole answer of another machine, retries and their pauses included."""
+_TICK_S = 0.1
 
 _LONGEST_WAIT_S = 300.0
 """Longest ``Retry-After`` that is honoured."""
@@ -40,6 +43,8 @@ _CONNECTIONS = 16
 _LARGEST_FETCH = 64 * 1024 * 1024
 _LARGEST_ANSWER = 8 * 1024 * 1024
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+T = TypeVar("T")
 
 Wait = Callable[[float], None]
 Say = Callable[[str], None]
@@ -155,6 +160,8 @@ def public_url(url: str) -> str:
 
 def failure_reason(error: BaseException, timeout_s: float) -> str:
     """Why there was no response, by error type: the texts hold addresses and tokens."""
+    if isinstance(error, LateAnswerError):
+        return str(error)
     return f"no answer within {timeout_s:g} s" if _timed_out(error) else type(error).__name__
 
 
@@ -197,22 +204,68 @@ class Reply:
         return f"{self.status} {excerpt(' '.join(self.text.split()), 200) or '(empty)'}"
 
 
-def send_request(session: requests.Session, method: str, url: str, most: int, **options: Any) -> Reply:
-    """Send one request and read at most ``most`` bytes. Raises what requests raises."""
-    with session.request(method, url, stream=True, **options) as response:
-        content = bytearray()
-        for chunk in response.iter_content(1 << 16):
-            content += chunk
-            if len(content) > most:
-                break
-        return Reply(
-            response.status_code,
-            bytes(content[:most]),
-            response.headers,
-            response.url,
-            response.links.get("next", {}).get("url", ""),
-            is_cut=len(content) > most,
-        )
+class LateAnswerError(requests.Timeout):
+    """The whole answer did not come in time."""
+
+
+def send_request(
+    session: requests.Session,
+    method: str,
+    url: str,
+    most: int,
+    limit_s: float,
+    *,
+    meanwhile: Callable[[], None] = lambda: None,
+    **options: Any,
+) -> Reply:
+    """Send one request and read at most ``most`` bytes; ``limit_s``: see :func:`answer_within`.
+
+    Raises what requests and ``meanwhile`` raise.
+    """
+
+    def send() -> Reply:
+        with session.request(method, url, stream=True, **options) as response:
+            content = bytearray()
+            for chunk in response.iter_content(1 << 16):
+                content += chunk
+                if len(content) > most:
+                    break
+            return Reply(
+                response.status_code,
+                bytes(content[:most]),
+                response.headers,
+                response.url,
+                response.links.get("next", {}).get("url", ""),
+                is_cut=len(content) > most,
+            )
+
+    return answer_within(limit_s, send, meanwhile)
+
+
+def answer_within(limit_s: float, ask: Callable[[], T], meanwhile: Callable[[], None] = lambda: None) -> T:
+    """The answer of ``ask``, retries and all; ``meanwhile`` is called while it is waited for.
+
+    The timeouts of sockets are for each read: a peer that sends a byte now and then defeats them. So the
+    request has a thread of its own, which is left behind when its time is up; it ends with the connection.
+
+    Raises:
+        LateAnswerError: ``limit_s`` seconds have passed.
+    """
+    call: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            call.set_result(ask())
+        except BaseException as error:
+            call.set_exception(error)
+
+    deadline = time.monotonic() + limit_s
+    start_thread(threading.Thread(target=work, name="request", daemon=True))
+    while not wait([call], _TICK_S).done:
+        meanwhile()
+        if time.monotonic() > deadline:
+            raise LateAnswerError(f"no answer within {limit_s:g} s")
+    return call.result()
 
 
 class MissingResourceError(UsageError):
@@ -223,10 +276,18 @@ class RestClient:
     """REST client with authentication, pagination, rate limits and retries."""
 
     def __init__(
-        self, base: str, token: str, what: str, *, wait: Wait = time.sleep, say: Say = _say_nothing
+        self,
+        base: str,
+        token: str,
+        what: str,
+        *,
+        wait: Wait = time.sleep,
+        say: Say = _say_nothing,
+        limit_s: float = FETCH_LIMIT_S,
     ) -> None:
         self.what = what
         self.say = say
+        self._limit_s = limit_s
         self._host = urlsplit(base).netloc
         self._retries = RetryPolicy(what, wait=wait, say=say)
         self._session = open_session(base, token=token, retries=self._retries)
@@ -259,7 +320,13 @@ class RestClient:
             raise MachineError(f"{self.what} redirects to another host", where=where)
         try:
             reply = send_request(
-                self._session, "GET", url, _LARGEST_FETCH, params=parameters, timeout=FETCH_TIMEOUT_S
+                self._session,
+                "GET",
+                url,
+                _LARGEST_FETCH,
+                self._limit_s,
+                params=parameters,
+                timeout=FETCH_TIMEOUT_S,
             )
         except (requests.RequestException, ValueError) as error:
             raise self._gave_up(failure_reason(error, FETCH_TIMEOUT_S[1]), where) from None
@@ -305,12 +372,20 @@ class NoAnswerError(Exception):
 
 
 def ask_server(
-    method: str, url: str, timeout_s: float, body: Mapping[str, object] | None = None, *, form: bool = False
+    method: str,
+    url: str,
+    timeout_s: float,
+    body: Mapping[str, object] | None = None,
+    *,
+    form: bool = False,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Reply:
     """Send one direct request to one of our servers; ``form``: as a multipart form, in which bytes are files.
 
+    ``meanwhile`` is called while it is waited for.
+
     Raises:
-        NoAnswerError: no response in time.
+        NoAnswerError: no whole response in time.
     """
     options: dict[str, Any] = {"timeout": timeout_s, "allow_redirects": False}
     if form:
@@ -323,27 +398,17 @@ def ask_server(
     with requests.Session() as session:
         session.trust_env = False
         try:
-            return send_request(session, method, url, _LARGEST_ANSWER, **options)
+            return send_request(
+                session, method, url, _LARGEST_ANSWER, timeout_s, meanwhile=meanwhile, **options
+            )
+        except LateAnswerError as error:
+            raise NoAnswerError(str(error)) from error
         except (requests.RequestException, OSError) as error:
             cause = _innermost(error)
             if isinstance(cause, TimeoutError):
-                raise NoAnswerError(f"no answer within {timeout_s:.0f} s") from error
+                raise NoAnswerError(f"no answer within {timeout_s:g} s") from error
             reason = excerpt(f"{type(cause).__name__}: {cause}", 160)
             raise NoAnswerError(reason, reason) from error
-
-
-def ask_in_background(send: Callable[[], Reply]) -> Future[Reply]:
-    """Run :func:`ask_server` in a daemon thread: a caller that gives up ends the server."""
-    future: Future[Reply] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(send())
-        except NoAnswerError as error:
-            future.set_exception(error)
-
-    start_thread(threading.Thread(target=work, name="request", daemon=True))
-    return future
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -19,7 +19,16 @@ from packaging.version import Version
 
 from perfbisect.environments.health import commit_in_version
 from perfbisect.errors import BuildError, MachineError
-from perfbisect.system.http import Reply, RetryPolicy, failure_reason, open_session, public_url, send_request
+from perfbisect.system.http import (
+    FETCH_LIMIT_S,
+    Reply,
+    RetryPolicy,
+    answer_within,
+    failure_reason,
+    open_session,
+    public_url,
+    send_request,
+)
 
 _TRIES = 4
 _TIMEOUT = (10.0, 30.0)
@@ -129,8 +138,9 @@ def choose_wheel(urls: Iterable[str], package: str, sha: str, tags: Iterable[tag
 
 @dataclass
 class WheelIndex:
-    """A per-commit index of the wheels of a distribution. ``pause_s``: before the third try.
+    """A per-commit index of the wheels of a distribution.
 
+    ``pause_s``: before the third try; ``limit_s``: for an answer, with all tries.
     ``optional``: of a plan: an index that does not answer raises nothing and is not asked again.
     """
 
@@ -138,6 +148,7 @@ class WheelIndex:
     distribution: str
     python: str = ""
     pause_s: float = 0.5
+    limit_s: float = FETCH_LIMIT_S
     optional: bool = False
     no_answer: WheelLookup | None = None
     """The first lookup of all that were without an answer, where that is no error."""
@@ -243,7 +254,13 @@ class WheelIndex:
         shown = public_url(url)
         try:
             reply = send_request(
-                self._session(url), "GET", url, _LARGEST, timeout=_TIMEOUT, headers={"Accept": "text/html"}
+                self._session(url),
+                "GET",
+                url,
+                _LARGEST,
+                self.limit_s,
+                timeout=_TIMEOUT,
+                headers={"Accept": "text/html"},
             )
         except requests.RequestException as error:
             return WheelLookup("silent", problem=failure_reason(error, _TIMEOUT[1]), page=shown)
@@ -259,7 +276,10 @@ class WheelIndex:
     def size(self, url: str) -> int | None:
         """Size of a file in bytes; None if the server does not report it."""
         with contextlib.suppress(requests.RequestException, MachineError, ValueError):
-            response = self._session(url).head(url, timeout=_TIMEOUT, allow_redirects=True)
+            session = self._session(url)
+            response = answer_within(
+                self.limit_s, lambda: session.head(url, timeout=_TIMEOUT, allow_redirects=True)
+            )
             if response.ok and "Content-Length" in response.headers:
                 return int(response.headers["Content-Length"])
         return None
