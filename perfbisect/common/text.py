@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable
+
+_UNUSUAL = re.compile(r"[^\x20-\x7e\n]")
 
 
 def line(text: str, limit: int = 200) -> str:
@@ -14,6 +17,15 @@ def line(text: str, limit: int = 200) -> str:
     """
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def json_text(text: str) -> str:
+    """JSON with the characters escaped that :func:`line` escapes; line feeds stay."""
+
+    def escaped(found: re.Match[str]) -> str:
+        return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f")
+
+    return _UNUSUAL.sub(escaped, text)
 
 
 def lines(text: str) -> str:

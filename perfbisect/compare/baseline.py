@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
 from perfbisect.common.secret_references import hide_literals
+from perfbisect.common.text import json_text
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.jobs.plans import JobPlan, PlanPart, cell_data
 from perfbisect.jobs.replay import require_ratio
@@ -139,7 +140,7 @@ def write_baseline(path: Path, level: RecordedLevel) -> None:
     """Write a level atomically."""
     write_atomic(
         path,
-        level.model_dump_json(by_alias=True, indent=1) + "\n",
+        json_text(level.model_dump_json(by_alias=True, indent=1)) + "\n",
         what="the baseline",
         next_step=f"the launches are kept: --against baseline --baseline {level.job}",
     )

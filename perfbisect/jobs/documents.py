@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 import perfbisect
+from perfbisect.common.text import json_text
 from perfbisect.errors import LocatedError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import RESTORE
@@ -38,7 +39,7 @@ class Document(BaseModel):
 
     def text(self) -> str:
         """The document as indented JSON."""
-        return self.model_dump_json(indent=2, by_alias=True)
+        return json_text(self.model_dump_json(indent=2, by_alias=True))
 
     def brief(self: _Self) -> _Self:
         """The document as a program that acts on it needs it: see :class:`LongDocument`."""

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from perfbisect.common.checked import LARGEST, first_problem
+from perfbisect.common.text import json_text
 from perfbisect.model.attempt import Attempt
 from perfbisect.system.files import replace_file
 
@@ -73,7 +74,9 @@ def write_attempt(folder: Path, attempt: Attempt) -> Path:
         OSError: the write failed.
     """
     document = {"schema": SCHEMA, "attempt": to_dict(attempt)}
-    replace_file(folder / FILE, json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    replace_file(
+        folder / FILE, json_text(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1)) + "\n"
+    )
     return folder / FILE
 
 

@@ -1,6 +1,6 @@
 """Reports as HTML pages that open from disk.
 
-A page holds Plotly's script and loads nothing; its policy lets no other script run than the two it was
+A page holds Plotly's script and loads nothing; its policy lets no other script run than those it was
 written with. Every text is made harmless and escaped where it is printed, whoever wrote it.
 """
 
@@ -9,12 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfbisect.common.text import line
-from perfbisect.report.document import Block, Figure, Report, parts_of
+from perfbisect.common.text import line, lines
+from perfbisect.report.document import Code, Command, Figure, Report, parts_of
 from perfbisect.report.flames import flame_boxes, flame_lines
 
 if TYPE_CHECKING:
@@ -26,9 +25,11 @@ _LONGEST = 8000
 
 def report_html(report: Report, *, plotly: str = "", home: str = "") -> str:
     """The page. ``plotly``: where its plotting script is, if not in it; ``home``: the page that led here."""
-    figures = {figure.name: dict(figure.plot) for figure in _figures(report)}
+    blocks = [*report.blocks, *(block for section in report.sections for block in section.blocks)]
+    figures = {block.name: dict(block.plot) for block in blocks if isinstance(block, Figure)}
     own = _plotly_script() if figures and not plotly else ""
     script = _shipped("report.js") if figures else ""
+    copy = _shipped("copy.js") if any(isinstance(block, Code | Command) for block in blocks) else ""
     return (
         _environment()
         .get_template("page.html.jinja")
@@ -41,7 +42,8 @@ def report_html(report: Report, *, plotly: str = "", home: str = "") -> str:
             plotly_at=plotly if figures else "",
             home=home,
             script=script,
-            policy=_policy(*filter(None, (own, script)), beside=bool(figures and plotly)),
+            copy=copy,
+            policy=_policy(*filter(None, (own, script, copy)), beside=bool(figures and plotly)),
         )
     )
 
@@ -50,11 +52,6 @@ def embedded_json(value: object) -> str:
     """JSON that no HTML parser takes for markup, whatever stands in its strings."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _figures(report: Report) -> Iterable[Figure]:
-    blocks: list[Block] = [*report.blocks, *(b for section in report.sections for b in section.blocks)]
-    return (block for block in blocks if isinstance(block, Figure))
 
 
 def _plotly_script() -> str:
@@ -80,6 +77,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "parts": parts_of,
+        "lines": lines,
         "kind": lambda block: type(block).__name__,
         "boxes": flame_boxes,
         "outline": flame_lines,

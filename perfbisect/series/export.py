@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from perfbisect.common.text import line
+from perfbisect.common.text import json_text, line
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.model.metric import MetricRef, parse_metric
@@ -76,7 +76,7 @@ def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str =
         entries = benchmark_entries(series, metric)
         files = {kind: path.with_name(f"{path.stem}-{kind}{path.suffix or '.json'}") for kind in entries}
         for kind, file in files.items():
-            text = json.dumps(entries[kind], indent=1, ensure_ascii=False, allow_nan=False)
+            text = json_text(json.dumps(entries[kind], indent=1, ensure_ascii=False, allow_nan=False))
             write_atomic(file, f"{text}\n")
     return TrackExportDocument(
         format=form,

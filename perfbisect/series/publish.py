@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 
 from perfbisect.common.quantities import moment
 from perfbisect.common.secret_references import hide_literals
+from perfbisect.common.text import json_text
 from perfbisect.errors import ClientError, MachineError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
@@ -121,7 +122,7 @@ def _publish_job(results: Path, job: Job, recorded: RecordedRun) -> Iterator[tup
             yield "unchanged", str(outdated.pop((attempt.id, place + 1)))
         for place, document in documents.items():
             path = _free_path(results, cell, run_start(attempt, place))
-            write_atomic(path, json.dumps(document, ensure_ascii=False, allow_nan=False) + "\n")
+            write_atomic(path, json_text(json.dumps(document, ensure_ascii=False, allow_nan=False)) + "\n")
             yield "written", str(path)
     for path in outdated.values():
         _remove(path)

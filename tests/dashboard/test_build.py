@@ -172,8 +172,11 @@ def test_a_bisection_has_a_page_that_shares_the_plotting_script(folder: Path, ri
     assert 'href="../index.html#/bisections"' in page
     own = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in own]
-    assert len(digests) == 1
-    assert f"script-src &#39;sha256-{digests[0]}&#39; &#39;self&#39; file:;" in page
+    assert len(digests) == 2, "figures, and buttons that copy"
+    assert (
+        f"script-src &#39;sha256-{digests[0]}&#39; &#39;sha256-{digests[1]}&#39; &#39;self&#39; file:;"
+        in page
+    )
 
 
 def test_each_of_several_bisections_has_a_page_of_its_own(tmp_path: Path, rich: ReportDocument) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from html import unescape
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from perfbisect.common.text import code as code_span
+from perfbisect.jobs.documents import CommandsDocument
 from perfbisect.report.document import (
     Code,
     Column,
@@ -28,6 +31,7 @@ from perfbisect.report.document import (
 )
 from perfbisect.report.html import embedded_json, report_html
 from perfbisect.report.markdown import report_markdown
+from perfbisect.report.sections import reproduce_section
 from perfbisect.report.terminal import fitted, plain, report_lines, table_lines
 from tests.report.test_flames import balanced
 
@@ -84,6 +88,33 @@ def test_a_page_without_figures_runs_no_script() -> None:
     page = report_html(Report("run", Verdict("measured"), (Paragraph("12 ms"),)))
     assert "script-src 'none'" in unescape(page)
     assert "script" not in balanced(page).seen
+
+
+def test_what_a_page_says_to_type_runs_as_it_stands(tmp_path: Path) -> None:
+    """Each program of the section Reproduce is a stand-in that writes down its arguments."""
+    commands = CommandsDocument(
+        change="c0ffee <b>&",
+        serve="VLLM_X='a b' python -m vllm serve m --api-key \"${MY_API_KEY}\"",
+        bench="python -m vllm bench serve --extra-body '{\"n\": 1}'",
+        perfbisect="perfbisect bisect cell.yaml --good 'v1 x' --bad main",
+        note="as they ran",
+    )
+    page = report_html(Report("t", Verdict("v"), (), (reproduce_section([commands]),)))
+    (typed,) = re.findall(r'<pre class="typed">(.*?)</pre>', page, re.DOTALL)
+    told = 'printf "%s\\n" "${0##*/}" "$VLLM_X" "$@" . >> "$RECORD"'
+    for name in ("python", "perfbisect"):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{told}\n")
+        (tmp_path / name).chmod(0o755)
+    record = tmp_path / "record"
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "RECORD": str(record), "MY_API_KEY": "k e y"}
+    subprocess.run(["bash", "-e", "-c", unescape(typed)], env=env, check=True)
+    assert [run.split("\n") for run in record.read_text().split("\n.\n")[:-1]] == [
+        ["python", "a b", "-m", "vllm", "serve", "m", "--api-key", "k e y"],
+        ["python", "", "-m", "vllm", "bench", "serve", "--extra-body", '{"n": 1}'],
+        ["perfbisect", "", "bisect", "cell.yaml", "--good", "v1 x", "--bad", "main"],
+    ]
+    assert '"Copy"' in page
+    assert "https://" not in page
 
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>| `@user` \x1b[2J"
