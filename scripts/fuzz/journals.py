@@ -84,7 +84,8 @@ def replay_bent_journal(random: Random, folder: Path) -> None:
     Each gives a result or an error for the user; an error of ours, or one without a place, is a fault.
     """
     sample = random.choice(_samples())
-    job = Job(folder / "20260102-030405-abcd")
+    folder.mkdir(exist_ok=True)
+    job = Job(Path(tempfile.mkdtemp(dir=folder)))
     (job.path / "attempts").mkdir(parents=True)
     job.journal.write_bytes(b"".join(bend_journal(random, [*sample.lines])))
     has_document = _refused(functools.partial(_report, job))

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from perfbisect.bisect.job import BISECT
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.commands import status
+from perfbisect.commands.session import run_job
 from perfbisect.compare.job import run as measure
-from perfbisect.jobs.folders import Jobs
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.plans import require_plan
+from perfbisect.jobs.runner import JobContext
 from tests.command_line import type_command, type_json
 from tests.compare.factory import CHANGES, job_of, measured, run_plan
-from tests.fixtures.jobs import Start
-from tests.jobs.world import Clock, Watch, World, history
+from tests.fixtures.jobs import BegunJob, Start
+from tests.jobs.world import Clock, FakeBuilder, Watch, World, history
+
+if TYPE_CHECKING:
+    from perfbisect.commands.session import JobSession
+    from perfbisect.commands.workspace import Workspace
 
 
 def listed(state: Path) -> tuple[list[dict[str, object]], list[str]]:
@@ -32,6 +43,43 @@ def test_a_bisection_names_its_culprit(start: Start) -> None:
     assert line.endswith(f"  found: {told['verdict']}")
     shown = type_command(["status", job.id, "--state", str(job.path.parents[1])]).out
     assert shown.startswith(f"{job.id}: finished, found: 050505050505 Change 5")
+
+
+@dataclass
+class Session:
+    """Stands in for a session: the job, and what it is measured with."""
+
+    begun: BegunJob
+
+    @property
+    def job(self) -> Job:
+        return self.begun.job
+
+    def tools(self, *_: object) -> JobContext:
+        return self.begun.watch.tools(self.begun.world)
+
+
+def test_a_finished_job_is_listed_without_judging_its_launches_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = start(World(history(8).changes, slow=5))
+    plan = require_plan(begun.job, begun.events, BisectPlan)
+    with begun.job.held():
+        run_job(cast("Workspace", None), cast("JobSession", Session(begun)), BISECT, plan, FakeBuilder())
+    state = begun.job.path.parents[1]
+    judged = listed_again(state)
+    monkeypatch.setattr(status, "status_document", lambda *_: pytest.fail("it was judged again"))
+    assert listed(state) == judged
+    (told,), _ = judged
+    assert (told["outcome"], told["exit_code"], told["verb"], told["cell"]) == ("found", 3, "bisect", "tiny")
+    assert told["launches"] == len(begun.records)
+
+
+def listed_again(state: Path) -> tuple[list[dict[str, object]], list[str]]:
+    """The list as it is without the records of how jobs ended: their launches are judged."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(status, "_recorded_line", lambda _: None)
+        return listed(state)
 
 
 def test_a_comparison_tells_its_effect(tmp_path: Path) -> None:
