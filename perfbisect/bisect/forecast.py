@@ -38,6 +38,7 @@ from perfbisect.jobs.documents import (
 )
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.plans import plan_cell
+from perfbisect.model.change import Change
 from perfbisect.report.document import Inline, KeyValues, Section
 from perfbisect.report.sections import change_text, workload_section
 from perfbisect.report.terminal import section_lines
@@ -130,7 +131,7 @@ def plan_document(
     Raises:
         MachineError: there is no room for the environments of the shortest search.
     """
-    cell, expected = plan_cell(plan), forecast(plan, noise)
+    cell, expected = plan_cell(plan), forecast(plan, noise, builder)
     good, bad = plan.ends
     disk = _disk_notes(plan, expected, builder) if builder is not None else ()
     return PlanDocument(
@@ -154,20 +155,24 @@ def plan_document(
     )
 
 
-def forecast(plan: BisectPlan, noise: Noise) -> ExpectedDocument:
-    """Launches and minutes, from a large step to one near the noise; the step that launches resolve."""
+def forecast(plan: BisectPlan, noise: Noise, builder: Builder | None = None) -> ExpectedDocument:
+    """Launches and minutes, from a large step to one near the noise; the step that launches resolve.
+
+    ``builder``: prices the likely builds; by default they have the plan's price of a build.
+    """
     testable = sum(not position.skip for position in plan.positions)
-    unbuilt = _unbuilt(plan)
     # Each slot measures both ends before it takes part.
     low = 2 * max(2, plan.workers) + math.ceil(math.log2(max(2, testable - 1)))
     high = 3 * low
     runs, each = min(2, plan.max_runs), _launch_minutes(plan)
+    least = low * each + _build_minutes(plan, low, builder)
+    most = high * each + _build_minutes(plan, high, builder)
     error = math.sqrt(noise.launches**2 + noise.runs**2 / runs)
     return ExpectedDocument(
         launches_low=low,
         launches_high=high,
-        minutes_low=low * each + min(unbuilt, low) * plan.costs.build,
-        minutes_high=high * each + min(unbuilt, high) * plan.costs.build,
+        minutes_low=least,
+        minutes_high=max(least, min(most, plan.budget)),
         resolves=tuple((k, math.expm1(_POWER * error * math.sqrt(2 / k))) for k in _SIDES),
         noise=noise.source,
     )
@@ -177,8 +182,7 @@ def _machine_forecasts(
     plan: BisectPlan, expected: ExpectedDocument, builder: Builder | None, machines: Sequence[MachineDocument]
 ) -> tuple[MachineForecastDocument, ...]:
     needed = {builder.key(p.change) for p in plan.positions if not p.skip} if builder and machines else set()
-    unbuilt, build = _unbuilt(plan), plan.costs.build
-    low, high = (spent - min(unbuilt, launches) * build for launches, spent in expected.bounds)
+    low, high = (spent - _build_minutes(plan, count, builder) for count, spent in expected.bounds)
     slots, gpus = sum(len(machine.slots) for machine in machines), plan_cell(plan).gpus
     shares = [(machine, len(machine.slots) / slots) for machine in machines]
     return tuple(
@@ -194,8 +198,15 @@ def _wall_minutes(plan: BisectPlan, expected: ExpectedDocument) -> tuple[float, 
     return low, high
 
 
-def _unbuilt(plan: BisectPlan) -> int:
-    return sum(not (position.skip or position.cached) for position in plan.positions)
+def _likely_builds(plan: BisectPlan, launches: int) -> list[Change]:
+    """Changes that so many launches may build: a search spreads them, so that their bases are apart, too."""
+    missing = [p.change for p in plan.positions if not (p.skip or p.cached)]
+    return missing[:: max(1, len(missing) // launches)][:launches]
+
+
+def _build_minutes(plan: BisectPlan, launches: int, builder: Builder | None) -> float:
+    builds = _likely_builds(plan, launches)
+    return builder.price(builds).minutes if builder else len(builds) * plan.costs.build
 
 
 def _launch_minutes(plan: BisectPlan) -> float:
@@ -203,11 +214,7 @@ def _launch_minutes(plan: BisectPlan) -> float:
 
 
 def _disk_notes(plan: BisectPlan, expected: ExpectedDocument, builder: Builder) -> tuple[str, ...]:
-    missing = [p.change for p in plan.positions if not (p.skip or p.cached)]
-    # The search spreads its launches, so that their bases are apart, too.
-    low, high = (
-        builder.disk(missing[:: max(1, len(missing) // count)][:count]) for count, _ in expected.bounds
-    )
+    low, high = (builder.disk(_likely_builds(plan, count)) for count, _ in expected.bounds)
     if not low or not high:
         return ()
     cache = Path(plan.setting.cache or ".")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any, ClassVar, Literal
 
 from packaging.utils import canonicalize_name
@@ -142,6 +141,8 @@ def make_plan(
     builder.prepare(history.changes)
     deploys = deploy_changes(cell, history.changes, deploy)
     positions = find_positions(history.changes, builder, deploys)
+    unbuilt = [p.change for p in positions if not (p.skip or p.cached)]
+    price = builder.price(unbuilt)
     plan = BisectPlan(
         cell=cell_data(cell),
         digest=cell.digest,
@@ -149,7 +150,7 @@ def make_plan(
         metric=str(metric),
         positions=positions,
         max_runs=runs_per_launch(cell),
-        costs=_with_build_minutes(costs or Costs(), positions, builder),
+        costs=replace(costs or Costs(), build=price.minutes / max(1, len(unbuilt))),
         notes=(
             *notes,
             *(
@@ -159,6 +160,7 @@ def make_plan(
             ),
             *pin_notes(positions),
             *builder.notes(),
+            *price.notes(),
         ),
         prior=weigh(positions) if weigh is not None else None,
         **options,
@@ -177,12 +179,6 @@ def make_plan(
             next_step="widen the range, or choose an --env that the difference enters",
         )
     return plan
-
-
-def _with_build_minutes(costs: Costs, positions: Sequence[Position], builder: Builder) -> Costs:
-    known = [builder.minutes(p.change) for p in positions if not (p.skip or p.cached)]
-    minutes = [value for value in known if value is not None]
-    return replace(costs, build=median(minutes)) if minutes else costs
 
 
 def find_positions(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import tempfile
 import traceback
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,44 +35,28 @@ from perfbisect.errors import (
     EXIT_OURS,
     EXIT_REGRESSION,
     EXIT_UNTESTABLE,
+    EXIT_USAGE,
     Interrupted,
     PerfbisectError,
     UsageError,
 )
 
 
-def print_versions(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Print the versions and exit."""
-    del parameter
-    if value and not context.resilient_parsing:
-        for text in version_lines():
-            print_text(text)
-        context.exit()
-
-
-def version_lines() -> list[str]:
-    """The version, and those of the journal, the store and the documents."""
+def versions() -> CommandResult:
+    """The version; as a document also those of the journal, the store and the documents."""
     import perfbisect
+    from perfbisect.cli.schema import document_names
+    from perfbisect.commands.documents import VersionDocument
     from perfbisect.jobs import journal
     from perfbisect.series.store import VERSION
 
-    return [
-        f"perfbisect, version {perfbisect.__version__}",
-        f"journal    {journal.SCHEMA}",
-        f"store      {VERSION}",
-        f"documents  {_documents()}",
-    ]
-
-
-def _documents() -> str:
-    """The most common version of JSON documents, then the exceptions."""
-    from perfbisect.cli.schema import document_names
-
-    names = {name for printed in document_names().values() for name in printed}
-    versions = {name.rpartition("/")[0]: name.rpartition("/")[2] for name in names}
-    ((usual, _),) = Counter(versions.values()).most_common(1)
-    others = sorted(f"{name}/{version}" for name, version in versions.items() if version != usual)
-    return ", ".join([f"{usual}", *others])
+    document = VersionDocument(
+        version=perfbisect.__version__,
+        journal=journal.SCHEMA,
+        store=VERSION,
+        documents=tuple(sorted({name for printed in document_names().values() for name in printed})),
+    )
+    return CommandResult(document, [f"perfbisect, version {document.version}"])
 
 
 STOP = 128
@@ -106,19 +90,19 @@ def require_measuring_step(typed: Sequence[str]) -> None:
 
 @click.group(
     cls=Verbs,
+    invoke_without_command=True,
+    no_args_is_help=True,
+    subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, no regression; 1 failure of ours; 2 usage or bad input; 3 culprit named; "
     "4 inconclusive; 5 environment, server, client or machine failed; 130 interrupted.",
 )
 @click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=print_versions,
-    help="Show the version, and those of the journal, the store and the documents.",
+    "--version", is_flag=True, help="Show the version; with --json also those of all that is written."
 )
-def app() -> None:
+@click.option("--json", "as_json", is_flag=True, hidden=True)
+@click.pass_context
+def app(context: click.Context, version: bool, as_json: bool) -> None:
     """Name the commit that made an LLM server slower: measured, with its probability.
 
     \b
@@ -126,6 +110,14 @@ def app() -> None:
       perfbisect init --repo vllm
       perfbisect bisect text_cpu_llama100m --repo vllm --good v0.31.0 --bad v0.32.0 --dry-run
     """
+    if version:
+        from perfbisect.commands.output import print_output
+
+        context.exit(print_output(versions(), as_json=as_json))
+    if as_json:
+        raise click.UsageError("--json comes after the command", context)
+    if context.invoked_subcommand is None:
+        raise click.UsageError("Missing command.", context)
 
 
 @click.command(short_help="JSON Schemas of documents and cells.")
@@ -210,7 +202,12 @@ def _run(typed: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code
+    except click.MissingParameter as error:
+        return _print_error(_missing(error, typed), as_json)
     except click.ClickException as error:
+        if not typed:
+            print_text(error.format_message())
+            return EXIT_USAGE
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "perfbisect"
         return _print_error(UsageError(error.format_message(), next_step=f"{command} -h"), as_json)
@@ -238,13 +235,54 @@ def _run(typed: list[str]) -> int:
 
 def _command(typed: Sequence[str]) -> str:
     """The full name of the typed command, such as ``perfbisect track detect``."""
+    path, _ = _split(typed)
+    return " ".join(path)
+
+
+def _split(typed: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words that name the typed command, and those that follow."""
     path: list[str] = ["perfbisect"]
     command: click.Command = app
-    for word in typed:
-        if isinstance(command, click.Group) and word in command.commands:
+    rest = list(typed)
+    while isinstance(command, click.Group) and rest:
+        word = rest.pop(0)
+        if word in command.commands:
             path.append(word)
             command = command.commands[word]
-    return " ".join(path)
+    return path, rest
+
+
+_EXAMPLE = re.compile(r"Examples?:\n((?:.*\\\n)*.*)")
+
+
+def _missing(error: click.MissingParameter, typed: Sequence[str]) -> UsageError:
+    """All that a command line lacks, with an example; click names the first alone."""
+    context = error.ctx
+    if context is None:
+        return UsageError(error.format_message())
+    command, (path, rest) = context.command, _split(typed)
+    given, _, _ = command.make_parser(context).parse_args(args=rest)
+    lacking = [
+        param for param in command.params if param.required and not _is_given(given.get(str(param.name)))
+    ]
+    names = [_typed_name(param, context) for param in lacking]
+    optional = [param for param in command.params if isinstance(param, click.Argument) and not param.required]
+    if any(param.name == "cell" and not _is_given(given.get("cell")) for param in optional):
+        names.append("CELL (unless perfbisect.yaml names one)")
+    example = _EXAMPLE.search(command.help or "")
+    words = " ".join(example[1].replace("\\\n", " ").split()) if example else f"{' '.join(path)} -h"
+    return UsageError(f"missing: {', '.join(names)}", next_step=f"for example: {words}")
+
+
+def _is_given(value: object) -> bool:
+    """Whether a command line has a parameter; without it click has None, () or a mark of its own."""
+    return isinstance(value, str | bool | tuple | list) and value != ()
+
+
+def _typed_name(param: click.Parameter, context: click.Context) -> str:
+    if isinstance(param, click.Option):
+        return f"{param.opts[-1]} {param.make_metavar(context)}"
+    return param.make_metavar(context)
 
 
 def _print_error(error: PerfbisectError, as_json: bool) -> int:

@@ -113,14 +113,15 @@ def status(workspace: Workspace, job_id: str | None, wait: bool, timeout: float 
 
 
 @click.command(short_help="Ask a job to stop.")
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="[ID]", required=False)
 @click.option("--wait", is_flag=True, help="Return once all its processes have ended.")
 @options.timeout
 @options.in_workspace(options.repo, options.state)
 @options.as_json
-def stop(workspace: Workspace, job_id: str, wait: bool, timeout: float | None) -> CommandResult:
+def stop(workspace: Workspace, job_id: str | None, wait: bool, timeout: float | None) -> CommandResult:
     """Ask the process that works on a job to stop. It ends its servers; the job can be resumed.
 
+    Without ID: the only job that a process works on, or the only unfinished one.
     Where no process works on it any more, what still runs for it on the machines of a fleet is ended.
 
     \b
@@ -130,7 +131,9 @@ def stop(workspace: Workspace, job_id: str, wait: bool, timeout: float | None) -
     """
     from perfbisect.commands.status import stop_job
 
-    job = workspace.jobs.find(job_id)
+    running = [job for job in workspace.jobs.unfinished() if job.holder is not None]
+    one = running[0] if job_id is None and len(running) == 1 else None
+    job = one or workspace.jobs.chosen(job_id, "stop")
     return CommandResult(*stop_job(workspace, job, wait=wait, timeout_min=timeout))
 
 

@@ -106,6 +106,7 @@ VERBS: dict[str, tuple[type[BaseModel], ...]] = {
     "dashboard open": (documents.DashboardOpenDocument,),
     "skill install": (documents.SkillInstallDocument,),
     "schema": (documents.SchemasDocument,),
+    "version": (documents.VersionDocument,),
     "error": (ErrorDocument,),
 }
 """A verb -> what its ``--json`` prints."""

@@ -19,7 +19,7 @@ from perfbisect.commands.session import PlannedJob, build_setup
 from perfbisect.commands.slots import reason_not_prebuilding
 from perfbisect.commands.workspace import Workspace
 from perfbisect.errors import MachineError, RevisionError, UsageError
-from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise
+from perfbisect.jobs.estimates import cost_notes, earlier_attempts, learnt_costs, learnt_noise
 from perfbisect.model.change import History
 from perfbisect.report.sections import command_lines
 
@@ -85,8 +85,8 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
         builder=setup.builder,
         metric=setup.metric,
         setting=setup.setting,
-        costs=learnt_costs(earlier, wiring.costs(setup.setting.environment)),
-        notes=(*unlisted, *setup.notes),
+        costs=learnt_costs(earlier),
+        notes=(*unlisted, *setup.notes, *cost_notes(earlier)),
         deploy=workspace.repository.tree_id if workspace.repository else None,
         weigh=position_weigher(workspace, request.weights)
         if request.weights and not request.releases

@@ -251,7 +251,11 @@ def _match_lines(document: CellsMatchDocument) -> list[str]:
     if document.missing:
         unique = "; no other known cell agrees" if document.exact and len(document.cells) == 1 else ""
         lines.append(f"not said: {', '.join(document.missing)}{unique}")
-    return lines + _warning_lines(document.warnings)
+    lines += _warning_lines(document.warnings)
+    if not document.exact:
+        near = f"; the nearest: perfbisect cells show {document.cells[0].cell}" if document.cells else ""
+        lines.append(f"next: no cell agrees: write one (perfbisect schema cell), or cells import{near}")
+    return lines
 
 
 class CellLintDocument(Document):

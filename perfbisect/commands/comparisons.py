@@ -47,7 +47,7 @@ from perfbisect.compare.report import plan_commands, plan_lines, sweep_report
 from perfbisect.errors import UsageError
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import cell_document, change_document, metric_document
-from perfbisect.jobs.estimates import earlier_attempts, learnt_costs
+from perfbisect.jobs.estimates import cost_notes, earlier_attempts, learnt_costs
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
@@ -66,8 +66,8 @@ def build_change_setup(
 
 
 def plan_fields(plan: MeasurementPlan, setup: MeasurementSetup, earlier: Sequence[Attempt]) -> dict[str, Any]:
-    """The fields of every plan's document; the minutes are learnt from earlier launches of the cell."""
-    costs = learnt_costs(earlier, wiring.costs(plan.setting.environment))
+    """The fields of every plan's document; the minutes are learnt from earlier launches and builds."""
+    costs, builds = learnt_costs(earlier), setup.builder.price(plan.changes)
     each = costs.launch + plan.runs * costs.run
     most = plan.max_launches * each
     low, high = (
@@ -81,11 +81,11 @@ def plan_fields(plan: MeasurementPlan, setup: MeasurementSetup, earlier: Sequenc
         "client": plan.setting.instrument,
         "runs_per_launch": plan.runs,
         "most_launches": plan.max_launches,
-        "minutes_low": low,
-        "minutes_high": high,
+        "minutes_low": low + builds.minutes,
+        "minutes_high": high + builds.minutes,
         "budget_minutes": most if plan.budget is None else plan.budget,
         "machines": forecast_machines(plan, setup, low, high),
-        "notes": plan.notes,
+        "notes": (*plan.notes, *cost_notes(earlier), *builds.notes()),
     }
 
 
@@ -237,7 +237,10 @@ def _show_plans(planned: Sequence[PlannedComparison], heading: str = "") -> Comm
     for comparison in planned:
         lines += ["", *comparison.lines] if lines else comparison.lines
         lines += comparison.commands
+    # What the first comparison builds is there for the others.
+    built = sum(other.builder.price(other.plan.changes).minutes for other in planned[1:])
     low, high = sum(plan.minutes_low for plan in plans), sum(plan.minutes_high for plan in plans)
+    low, high = low - built, high - built
     if len(plans) > 1:
         lines += ["", f"All {len(plans)} comparisons: {minutes(low)} to {minutes(high)}"]
     document = plans[0].model_copy(update={"others": tuple(plans[1:]), "all_minutes": (low, high)})

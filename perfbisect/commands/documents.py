@@ -23,6 +23,16 @@ class ChangesShowDocument(Document):
     packages: tuple[ReplacedPackage, ...]
 
 
+class VersionDocument(Document):
+    """``perfbisect --version``: of the program, and of what it writes; ``documents``: of every ``--json``."""
+
+    schema_: Literal["perfbisect.version/1"] = Field(default="perfbisect.version/1", alias="schema")
+    version: str
+    journal: int
+    store: int
+    documents: tuple[str, ...]
+
+
 class EnvironmentDocument(Document):
     """An environment in the cache."""
 

@@ -29,7 +29,7 @@ from perfbisect.explain.profile_job import MOST_LAUNCHES, PROFILE, ProfilePlan
 from perfbisect.explain.report import ExplainDocument, explain_bisection, explain_comparison, explain_report
 from perfbisect.explain.sides import MeasuredSides, measured_sides
 from perfbisect.jobs.documents import ChangeDocument, Document, cell_document, change_document
-from perfbisect.jobs.estimates import earlier_attempts, learnt_costs, learnt_noise
+from perfbisect.jobs.estimates import cost_notes, earlier_attempts, learnt_costs, learnt_noise
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent, read, replaying
 from perfbisect.jobs.plans import plan_cell, plan_data
@@ -163,7 +163,7 @@ def plan_profile(
         notes=(*found.notes, *((f"no stacks: {problem}; see perfbisect doctor",) if problem else ())),
     )
     earlier = earlier_attempts(workspace.jobs, cell.digest)
-    costs, limits = learnt_costs(earlier, wiring.costs(setting.environment)), ProfileLimits()
+    costs, limits = learnt_costs(earlier), ProfileLimits()
     each = costs.launch + (limits.windows * limits.window + limits.trace) / 60
     shown = ProfilePlanDocument(
         source=job.id,
@@ -225,9 +225,9 @@ def plan_hunks(
         min_effect=request.min_effect or source.min_effect,
         step=effect,
         slower=effect * source.ref.metric.sign > 0,
-        costs=learnt_costs(earlier, wiring.costs(setting.environment)),
+        costs=learnt_costs(earlier),
         budget=wiring.budget_minutes(workspace, request.budget),
-        notes=found.notes,
+        notes=(*found.notes, *cost_notes(earlier)),
     )
     shown = hunks_plan_document(plan, learnt_noise(earlier, source.ref))
     return PlannedJob(plan, builder, found.slots, shown, hunks_plan_lines(shown))

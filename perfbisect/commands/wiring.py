@@ -33,7 +33,6 @@ from perfbisect.fleet.specs import absolute_fleet, build_hosts
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.machine.profile import Profile, load_machine, machine_names, machine_path
-from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 from perfbisect.system.clock import now
@@ -184,11 +183,12 @@ def load_profile(name: str) -> Profile:
 
 
 def machine_kind(named: str) -> str:
-    """The kind of machine that environments are for; empty: this one, as nothing was named."""
+    """The kind of machine that environments are for, by its profile; empty: as this machine."""
     if not named:
         return ""
     profile = load_machine(named)
-    return "cuda" if profile.devices == "nvidia-smi" else profile.name
+    kinds = {"nvidia-smi": "cuda", "none": "cpu"}
+    return kinds.get(str(profile.devices), "rocm" if profile.name == "rocm" else "")
 
 
 def build_builder(
@@ -201,15 +201,16 @@ def build_builder(
     """
     cache = Path(setting.cache) if setting.cache else workspace.cache
     repository = repository_of(setting, cache) or workspace.repository
-    hosts = build_hosts(setting.fleet)
+    hosts, kind = build_hosts(setting.fleet), machine_kind(setting.machine)
+    there = setting.model_copy(update={"machine": kind})
     return make_builder(
         spec or setting.environment,
         repository=repository,
         cache=cache,
         exclude_newer=setting.exclude_newer,
         constraints=Path(setting.constraints) if setting.constraints else None,
-        site=BuildMachines(hosts, setting, repository, cache) if hosts else None,
-        machine=machine_kind(setting.machine),
+        site=BuildMachines(hosts, there, repository, cache) if hosts else None,
+        machine=kind,
         is_plan=is_plan,
     )
 
@@ -252,12 +253,6 @@ def budget_minutes(workspace: Workspace, typed: float | None) -> float:
         return parse_minutes(workspace.settings.budget)
     except ValueError as error:
         raise UsageError(f"budget: {error}", where=workspace.root / "perfbisect.yaml") from None
-
-
-def costs(environment: str) -> Costs:
-    """Default costs, with the build time of the kind of environment."""
-    build = {"overlay": 0.1, "existing": 0.0, "release": 1.5}.get(environment.partition(":")[0], 4.0)
-    return Costs(build=build)
 
 
 def repository_notes(workspace: Workspace, setting: MeasurementConfig) -> tuple[str, ...]:

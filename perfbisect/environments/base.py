@@ -49,6 +49,24 @@ class Refusal:
     code: FaultCode | None = None
 
 
+@dataclass(frozen=True)
+class BuildPrice:
+    """Estimated minutes of builds; ``guesses``: of one by each builder that has built nothing yet."""
+
+    minutes: float = 0.0
+    guesses: Mapping[str, float] = field(default_factory=dict)
+
+    def __add__(self, other: BuildPrice) -> BuildPrice:
+        return BuildPrice(self.minutes + other.minutes, {**self.guesses, **other.guesses})
+
+    def notes(self) -> tuple[str, ...]:
+        """A plan's note on what was guessed."""
+        if not self.guesses:
+            return ()
+        each = ", ".join(f"{name} {minutes:g} min" for name, minutes in self.guesses.items())
+        return (f"the minutes of a build are a guess, as nothing was built here that way: {each}",)
+
+
 class Builder(ABC):
     """One way to build environments; reads git and the registry, never imports the engine.
 
@@ -57,6 +75,8 @@ class Builder(ABC):
 
     name: str
     spec: str
+    guess_min: float = 4.0
+    """Minutes of a build where nothing was built before."""
 
     def prepare(self, changes: Iterable[Change]) -> None:  # noqa: B027 - most have nothing to look up
         """Look up changes that will be asked for, in bulk; only an optimization."""
@@ -100,6 +120,13 @@ class Builder(ABC):
         """Estimated build time from earlier builds: 0.0 if cached, None if unknown."""
         del change
         return None
+
+    def price(self, changes: Iterable[Change]) -> BuildPrice:
+        """Estimated minutes of the builds that are not cached, of changes that can be built."""
+        missing = {self.key(change): change for change in changes if not self.cached(change)}
+        known = [self.minutes(change) for change in missing.values()]
+        guesses = {self.name: self.guess_min} if None in known and self.guess_min else {}
+        return BuildPrice(sum(self.guess_min if x is None else x for x in known), guesses)
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         """Estimated bytes of the builds that are not cached; None if unknown."""
@@ -167,6 +194,16 @@ class SelectingBuilder(Builder):
     def minutes(self, change: Change) -> float | None:
         builder = self.select(change)
         return builder.minutes(change) if builder else None
+
+    def price(self, changes: Iterable[Change]) -> BuildPrice:
+        selected = [(self.select(change), change) for change in changes]
+        return sum(
+            (
+                builder.price([change for chosen, change in selected if chosen is builder])
+                for builder in self.builders
+            ),
+            BuildPrice(),
+        )
 
     def disk(self, changes: Iterable[Change]) -> int | None:
         selected = [(self.select(change), change) for change in changes]

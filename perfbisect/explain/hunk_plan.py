@@ -147,7 +147,7 @@ def make_hunks_plan(
                     label=group.label,
                     hunks=tuple(_hunk_part(diff, hunk) for hunk in group.hunks),
                     patch=patch_of(culprit, reverted),
-                    minutes=builder.minutes(reverted),
+                    minutes=builder.price((reverted,)).minutes,
                 )
             )
     if not parts:

@@ -182,6 +182,7 @@ class BuildMachines:
                 cache=str(self._cache.path),
                 environment=spec,
                 exclude_newer=self._setting.exclude_newer,
+                machine=self._setting.machine,
             ),
             constraints=Path(constraints).read_text() if constraints else "",
             changes=tuple(self._changes.values()),

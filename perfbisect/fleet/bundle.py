@@ -83,10 +83,10 @@ class BundleDocument(Document):
 
 
 class DoctorCheckDocument(Document):
-    """The result of a check of a machine; ``advice`` is empty if it is good."""
+    """The result of a check of a machine; ``advice`` is empty if it is good, or but a note."""
 
     name: str
-    state: Literal["good", "warning", "bad"]
+    state: Literal["good", "note", "warning", "bad"]
     found: str
     advice: str
 
@@ -99,7 +99,7 @@ class MachineDocument(Document):
     its clock, in Unix seconds; ``skew``: seconds by which that is known to differ from the clock that asked.
     """
 
-    schema_: Literal["perfbisect.agent-look/1"] = Field(default="perfbisect.agent-look/1", alias="schema")
+    schema_: Literal["perfbisect.agent-look/2"] = Field(default="perfbisect.agent-look/2", alias="schema")
     name: str
     version: str
     machine_class: str

@@ -15,6 +15,9 @@ from perfbisect.jobs.replay import launches
 from perfbisect.model.attempt import Attempt, Costs
 from perfbisect.model.metric import MetricRef
 
+GUESS = Costs()
+"""Costs of a cell that was not launched before."""
+
 _JOBS_BACK = 20
 """Jobs whose attempts teach costs and noise."""
 
@@ -31,9 +34,9 @@ class Noise:
     source: str = "assumed: 3 % between runs of a launch, 2 % between launches; learnt as launches come in"
 
 
-def learnt_costs(attempts: Sequence[Attempt], fallback: Costs) -> Costs:
+def learnt_costs(attempts: Sequence[Attempt], fallback: Costs = GUESS) -> Costs:
     """Median minutes of a launch and of a run in earlier attempts."""
-    measured = [a for a in attempts if a.runs and a.failure is None]
+    measured = _measured(attempts)
     if not measured:
         return fallback
     launch = [
@@ -41,6 +44,18 @@ def learnt_costs(attempts: Sequence[Attempt], fallback: Costs) -> Costs:
     ]
     run = [a.seconds.get("bench", 0.0) / 60 / len(a.runs) for a in measured]
     return Costs(build=fallback.build, launch=median(launch), run=median(run))
+
+
+def cost_notes(attempts: Sequence[Attempt]) -> tuple[str, ...]:
+    """A plan's note where :func:`learnt_costs` has no earlier attempts."""
+    if _measured(attempts):
+        return ()
+    each = f"{GUESS.launch:g} min to start and stop, {GUESS.run:g} min a run"
+    return (f"the minutes of a launch are a guess, as this cell was not launched here before: {each}",)
+
+
+def _measured(attempts: Sequence[Attempt]) -> list[Attempt]:
+    return [attempt for attempt in attempts if attempt.runs and attempt.failure is None]
 
 
 def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef) -> Noise:

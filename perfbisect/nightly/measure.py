@@ -40,6 +40,7 @@ from perfbisect.explain.profile_job import PROFILE
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.fleet.specs import absolute_fleet, choose_slots, slot_here
+from perfbisect.jobs.estimates import GUESS
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import JobPlan, PlanT, require_plan, resolve_metric, write_plan
 from perfbisect.jobs.replay import launches
@@ -289,7 +290,7 @@ def build_context(
     setting = wiring.build_config(workspace, _environment(workspace, file), (commit,), chosen)
     if rules.every_machine and not setting.fleet:
         raise file.document.error(("every_machine",), "there is no fleet", "fleet: ssh:hosts.yaml")
-    say, costs = progress_printer(working), wiring.costs(setting.environment)
+    say = progress_printer(working)
     retries = RetryPolicy("webhook", WEBHOOK_TRIES, say=say)
     return NightlyContext(
         file=file,
@@ -303,7 +304,7 @@ def build_context(
         clock=now,
         sink=Console(say, verbose=working.verbose),
         stop_leftovers=stop_leftovers,
-        launch_minutes=costs.launch + rules.runs * costs.run,
+        launch_minutes=GUESS.launch + rules.runs * GUESS.run,
         tasks=dict(delivery_tasks(file, workspace.state, os.environ, retries)),
         fetch=fetch_step,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 
 from packaging.version import InvalidVersion, Version
@@ -29,9 +30,10 @@ class DetectedCheckout:
     """A checkout at HEAD, and the machine.
 
     ``engine``: import name; ``evidence``: how it was recognised. ``releases``: release tags not younger than
-    HEAD, newest first; ``at_head``: those of HEAD itself. ``upstream``: whether its remote is the engine's
-    own repository. ``pins``: of vLLM-Omni, None without a Dockerfile. ``machine``: the kind, as ``--machine``
-    takes it; ``hardware``: a description; ``devices``: their number.
+    HEAD, newest first; ``at_head``: those of HEAD itself; ``commits_behind``, ``days_behind``: how far the
+    newest is behind HEAD. ``upstream``: whether its remote is the engine's own repository.
+    ``pins``: of vLLM-Omni, None without a Dockerfile. ``machine``: the kind, as ``--machine`` takes it;
+    ``hardware``: a description; ``devices``: their number.
     """
 
     engine: str
@@ -43,6 +45,8 @@ class DetectedCheckout:
     machine: str
     hardware: str
     devices: int
+    commits_behind: int = 0
+    days_behind: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,14 @@ def detect_checkout(repository: Repository, shell: Mapping[str, str]) -> Detecte
         machine=kind,
         hardware=hardware.kind if hardware.gpus else f"no devices, {hardware.kind}",
         devices=len(hardware.gpus),
+        **(_distance(repository, next(iter(tags.values())), head) if tags else {}),
     )
+
+
+def _distance(repository: Repository, release: str, head: Change) -> dict[str, int]:
+    days = date.fromisoformat(head.date[:10]) - date.fromisoformat(repository.resolve(release).date[:10])
+    commits = repository.text("rev-list", "--count", f"{release}..{head.id}")
+    return {"commits_behind": int(commits), "days_behind": days.days}
 
 
 def _unknown_engine(repository: Repository, project: Project) -> LocatedError:

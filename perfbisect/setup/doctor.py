@@ -41,7 +41,8 @@ from perfbisect.model.change import Change
 from perfbisect.system import clock, ports, processes
 from perfbisect.system.logs import excerpt
 
-State = Literal["good", "warning", "bad"]
+State = Literal["good", "note", "warning", "bad"]
+"""``note``: nothing is wrong, but something is missing that some jobs use."""
 
 _GIB = 1024**3
 _ENOUGH_DISK, _MIN_DISK = 20 * _GIB, 2 * _GIB
@@ -57,7 +58,7 @@ _IN_FILE = "in the machine file"
 class DoctorDocument(Document):
     """``perfbisect doctor``."""
 
-    schema_: Literal["perfbisect.doctor/1"] = Field(default="perfbisect.doctor/1", alias="schema")
+    schema_: Literal["perfbisect.doctor/2"] = Field(default="perfbisect.doctor/2", alias="schema")
     fit: bool
     checks: tuple[DoctorCheckDocument, ...]
 
@@ -95,10 +96,10 @@ def _failure(error: Exception) -> Finding:
 def check_settings(root: Path | None, machine: str | None) -> Finding:
     """Which ``perfbisect.yaml`` was read; ``root``: of the repository."""
     if root is None:
-        return Finding("good", f"no {FILE}: {Path.cwd()} is in no repository; --repo names one")
+        return Finding("note", f"no {FILE}: {Path.cwd()} is in no repository; --repo names one")
     path = root / FILE
     if not path.is_file():
-        return Finding("good", f"none: there is no {path}")
+        return Finding("note", f"none: there is no {path}; perfbisect init writes one")
     return Finding("good", f"{path}, machine {machine}" if machine else str(path))
 
 
@@ -116,7 +117,7 @@ def fleet_checks(
         problems = [
             partial(Finding, check.state, f"{check.name}: {check.found}", check.advice)
             for check in machine.checks
-            if check.state != "good"
+            if check.state in ("warning", "bad")
         ]
         if machine.skew > _MAX_SKEW_S:
             found = f"clock: at least {machine.skew:.0f} s from the one here, which dates the job"
@@ -173,7 +174,7 @@ def check_sampling(py_spy: Path | None) -> Finding:
     """Whether profile launches can sample stacks; only ``explain --profile`` needs that."""
     problem = sampling_problem(py_spy, is_root=os.geteuid() == 0)
     if py_spy is None:
-        return Finding("good", f"{problem}: explain --profile needs pip install 'perfbisect[explain]'")
+        return Finding("note", f"{problem}: explain --profile needs pip install 'perfbisect[explain]'")
     if problem:
         return Finding("warning", problem, "for explain --profile: sudo sysctl kernel.yama.ptrace_scope=0")
     return Finding("good", str(py_spy))
@@ -268,7 +269,7 @@ def check_cuda(shell: Mapping[str, str], smi: Smi) -> Finding:
     nvcc = shutil.which("nvcc", path=shell.get("PATH"))
     if nvcc is None:
         return Finding(
-            "good", f"{found}; no nvcc: vLLM uses FlashInfer only where flashinfer-cubin is installed"
+            "note", f"{found}; no nvcc: vLLM uses FlashInfer only where flashinfer-cubin is installed"
         )
     return Finding("good", f"{found}; {nvcc}: FlashInfer may compile kernels")
 
@@ -427,7 +428,7 @@ def _check_clock() -> Finding:
     if time.time() < _EARLIEST:
         return Finding("warning", now, "the clock is wrong: job ids sort by it")
     if clock.synchronised() is False:
-        now += ", not synchronised (dates may jump, durations do not)"
+        return Finding("note", f"{now}, not synchronised: dates may jump, durations do not")
     return Finding("good", now)
 
 
@@ -469,7 +470,7 @@ def check_wheel_index(builder: WheelBuilder, change: Change) -> Finding:
     except PerfbisectError as error:
         return _unreachable(what, error)
     if refusal is not None:
-        return Finding("good", f"{what}: answers, but for {change.short}: {refusal.reason}")
+        return Finding("note", f"{what}: answers, but for {change.short}: {refusal.reason}")
     return Finding("good", f"{what}: has a wheel for {change.short}")
 
 
@@ -481,7 +482,7 @@ def check_images(builder: ImageBuilder, change: Change) -> Finding:
     except PerfbisectError as error:
         return _unreachable(f"images {builder.template}", error)
     if refusal is not None:
-        return Finding("good", f"{what}: works, but for {change.short}: {refusal.reason}")
+        return Finding("note", f"{what}: works, but for {change.short}: {refusal.reason}")
     return Finding("good", f"{what}: has one for {change.short}")
 
 

@@ -49,6 +49,10 @@ _MORE = (
 """Further settings with their meaning."""
 
 
+_OLD_TAG_DAYS = 60
+"""From this age on the newest tag of a checkout is probably not the newest release: vLLM has one a month."""
+
+
 class SeenDocument(BaseModel):
     """One thing that was looked at, and what was found."""
 
@@ -137,12 +141,23 @@ def _detected_rows(checkout: DetectedCheckout) -> tuple[tuple[str, str], ...]:
     release = f"{newest}, the newest release tag" if newest else "no release tag"
     rows = [
         ("engine", f"{ENGINES[checkout.engine]}: {checkout.evidence}"),
-        ("release", f"{release} up to HEAD"),
+        ("release", f"{release} up to HEAD{_distance(checkout)}"),
     ]
     if checkout.engine == "vllm_omni":
         pin = f"{checkout.pins.text} ({DOCKERFILE})" if checkout.pins else f"none: no {DOCKERFILE}"
         rows.append(("pin", pin))
     return (*rows, ("machine", checkout.hardware))
+
+
+def _distance(checkout: DetectedCheckout) -> str:
+    """How far the newest tag is behind HEAD, and what to do if tags were not fetched for long."""
+    count, days = checkout.commits_behind, checkout.days_behind
+    if not count:
+        return ""
+    old = days >= _OLD_TAG_DAYS
+    span = f"{round(days / 30.4)} months" if old else f"{days} day{'' if days == 1 else 's'}"
+    advice = ": git fetch --tags, then init --force" if old else ""
+    return f", {count:,} commit{'' if count == 1 else 's'}, {span} behind it{advice}"
 
 
 def _environment(checkout: DetectedCheckout) -> SettingChoice:

@@ -14,7 +14,7 @@ from perfbisect.bisect.plan import BisectPlan, find_positions, make_plan
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.fleet.bundle import MachineDocument
-from perfbisect.jobs.estimates import Noise, learnt_costs, learnt_noise
+from perfbisect.jobs.estimates import Noise, cost_notes, learnt_costs, learnt_noise
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import cell_data, find_plan, plan_cell, resolve_metric, runs_per_launch
 from perfbisect.machine.slots import Slot
@@ -239,6 +239,22 @@ def test_prices_are_learnt_from_earlier_launches() -> None:
     assert learnt_costs([], Costs(1, 2, 3)) == Costs(1, 2, 3)
     failed = replace(attempt("a"), runs=())
     assert learnt_costs([attempt("a", 1.0, 1.0), failed], Costs(9, 9, 9)) == Costs(9, 1.5, 0.2)
+
+
+def test_a_price_that_is_no_measurement_is_said_to_be_a_guess() -> None:
+    (note,) = cost_notes([replace(attempt("a"), runs=())])
+    assert "guess" in note and "was not launched here before" in note
+    assert cost_notes([attempt("a", 1.0, 1.0)]) == ()
+
+
+def test_no_more_is_expected_than_the_budget_allows(plan_for: MakePlan) -> None:
+    made = plan_for(World(history(30).changes, slow=None), costs=Costs(0.0, 3.0, 1.5))
+    free = forecast(made, Noise())
+    least, most = free.minutes_low, free.minutes_high
+    between = made.model_copy(update={"budget": (least + most) / 2})
+    assert forecast(between, Noise()).minutes_high == between.budget
+    below = forecast(made.model_copy(update={"budget": least / 2}), Noise())
+    assert below.minutes_low == below.minutes_high == least, "the budget does not make it cheaper"
 
 
 def test_noise_is_learnt_from_enough_launches_of_one_change() -> None:

@@ -186,13 +186,57 @@ def test_every_group_names_them() -> None:
     assert len([one for one in found if isinstance(one, Verbs)]) > 5
 
 
-def test_it_names_what_has_another_version_than_most(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_versions_of_what_is_written_are_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
-    first, *rest = capsys.readouterr().out.splitlines()
-    assert first == f"perfbisect, version {perfbisect.__version__}"
-    told = dict(row.split(maxsplit=1) for row in rest)
-    assert told["journal"].isdigit() and told["store"].isdigit()
-    usual, *others = told["documents"].split(", ")
-    written = set(json.loads(TARGET.read_text()))
-    assert len(written) > 20
-    assert {name for name in written if not name.endswith(f"/{usual}")} == set(others)
+    assert capsys.readouterr().out == f"perfbisect, version {perfbisect.__version__}\n"
+    assert run(["--version", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["schema"] == "perfbisect.version/1" and told["version"] == perfbisect.__version__
+    assert {"journal", "store"} <= set(told)
+    assert {*json.loads(TARGET.read_text())} == set(told["documents"])
+    assert run(["--json"]) == 2 and "comes after the command" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "lacking"),
+    [
+        ("bisect", ["--good REV", "--bad REV", "CELL (unless"]),
+        ("bisect text_latency_c1 --good v1", ["--bad REV"]),
+        ("run --json", ["--at CHANGE", "CELL (unless"]),
+        ("cells import", ["SPEC...", "--output PATH"]),
+        ("cells diff a", ["B"]),
+        ("track suspects", ["ALERT"]),
+        ("agent run request.json", ["--folder PATH"]),
+    ],
+)
+def test_all_that_is_missing_is_said_at_once_with_an_example(
+    typed: str, lacking: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(typed.split()) == 2
+    told = capsys.readouterr()
+    printed = json.loads(told.out) if "--json" in typed else None
+    message = printed["error"] if printed else told.err.splitlines()[0].removeprefix("error: ")
+    named = message.removeprefix("missing: ").split(", ")
+    assert len(named) == len(lacking)
+    assert all(name.startswith(wanted) for name, wanted in zip(named, lacking, strict=True)), message
+    verb = " ".join(word for word in typed.split()[:2] if word in typed.split()[0] or word.isalpha())
+    example = printed["next"] if printed else told.err.splitlines()[1]
+    assert f"for example: perfbisect {verb.split()[0]} " in example
+
+
+def test_every_command_that_needs_something_has_an_example() -> None:
+    found: list[tuple[str, click.Command]] = [("perfbisect", app)]
+    for name, command in found:
+        if isinstance(command, click.Group):
+            found += [(f"{name} {word}", one) for word, one in command.commands.items()]
+    needing = [(name, one) for name, one in found if any(param.required for param in one.params)]
+    assert len(needing) > 10
+    assert [
+        name for name, one in needing if f"      {name} " not in f"{one.help}".replace("\n  ", "\n      ")
+    ] == []
+
+
+def test_without_a_word_the_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 2
+    told = capsys.readouterr()
+    assert told.out.startswith("Usage: perfbisect") and told.err == ""

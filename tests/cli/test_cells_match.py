@@ -83,3 +83,11 @@ def test_a_broken_file_of_another_cell_is_a_warning(here: Path) -> None:
     for asked in (["show", "broken"], ["validate", "cells/broken.yaml"], ["lint", "broken"]):
         assert type_command(["cells", *asked]).code == 2
     assert type_command(["cells", "match", REPORT, "--among", "cells/broken.yaml"]).code == 2
+
+
+@pytest.mark.usefixtures("home")
+def test_where_no_cell_agrees_the_next_step_is_said() -> None:
+    shown = type_command(["cells", "match", "vllm bench serve --model acme/unheard-of --num-prompts 3"])
+    last = shown.out.splitlines()[-1]
+    assert shown.code == 4
+    assert last.startswith("next: no cell agrees: ") and "nearest: perfbisect cells show " in last

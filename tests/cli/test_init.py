@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from perfbisect.cells.settings import load_settings
 from perfbisect.machine import devices
 from tests.command_line import isolate, type_command, type_json
 from tests.fakes import checkouts
+from tests.fakes.gitwriter import HistoryWriter, run_git
 from tests.machine import fake_smi
 
 CELL = str(Path(__file__).parent.parent / "fakes" / "cells" / "pretend.yaml")
@@ -163,3 +165,26 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "vllm" / "perfbisect.yaml").mkdir()
     document = asked("--repo", "vllm", code=2)
     assert document["error"] == f"cannot read {tmp_path / 'vllm' / 'perfbisect.yaml'}: Is a directory"
+
+
+def test_a_tag_that_is_old_is_said_to_be(tmp_path: Path) -> None:
+    """The newest tag that was fetched: the base of all environments that are made."""
+    writer = HistoryWriter(tmp_path / "vllm")
+    begin = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    files = {"vllm/__init__.py": b"", "pyproject.toml": checkouts.PYPROJECT}
+    for days in (0, 20, 396):
+        stamp = f"{int((begin + timedelta(days=days)).timestamp())} +0000"
+        writer.commit(f"Day {days}", {**files, "vllm/day.py": b"%d" % days}, date=stamp)
+    commits = writer.finish()
+    run_git(writer.path, "tag", "v0.31.0", commits[0])
+
+    def release() -> str:
+        saw = type_json("init", "--repo", "vllm", "--dry-run")["saw"]
+        return str(next(row["found"] for row in saw if row["what"] == "release"))
+
+    assert "v0.31.0, the newest release tag up to HEAD, 2 commits, 13 months behind it" in release()
+    assert "git fetch --tags" in release()
+    run_git(writer.path, "update-ref", "HEAD", commits[1])
+    assert release().endswith("1 commit, 20 days behind it")
+    run_git(writer.path, "update-ref", "HEAD", commits[0])
+    assert release().endswith("up to HEAD")

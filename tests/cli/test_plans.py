@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from perfbisect.errors import MachineError
 from tests.command_line import type_json
 from tests.environments.wheel_index import Index, serving
 from tests.fakes import checkouts
+from tests.fakes.gitwriter import HistoryWriter, run_git
 
 CLOSED = "http://127.0.0.1:9"
 """No index is there."""
@@ -57,6 +59,32 @@ def test_wheels_are_those_of_the_machine_that_is_planned_for(
     plan = bisect(cell, "--env", form.format(index.address), "--machine", machine, code=code)
     assert f"wheels of the variant {variant}, which a {machine} machine runs" in "\n".join(plan["notes"])
     assert {path.split("/")[2] for path in index.asked if path.endswith("/vllm/")} == {variant}
+
+
+def test_a_source_build_has_the_price_of_one_and_it_is_said_to_be_a_guess(home: Path) -> None:
+    writer = HistoryWriter(home / "vllm")
+    for number in range(6):
+        writer.commit(f"Step {number}", {"CMakeLists.txt": b"project(x)\n", "csrc/a.cpp": b"%d" % number,
+                                         "vllm/__init__.py": b""})  # fmt: skip
+    commits = writer.finish()
+    run_git(writer.path, "tag", "v0.31.0", commits[0])
+    (home / "tiny.yaml").write_text(CELL)
+    client = ("--client", "existing:/somewhere/python", "--machine", "cpu")
+
+    def minutes(env: str) -> tuple[float, list[str]]:
+        plan = bisect("tiny.yaml", "--env", env, *client)
+        return plan["expected"]["minutes_low"], plan["notes"]
+
+    compiled, told = minutes("source")
+    assert any("a guess" in note and "source 40 min" in note for note in told)
+    downloaded, _ = minutes("source,env=VLLM_USE_PRECOMPILED=1")
+    assert 40 + 5 * 15 <= compiled - downloaded + 4 + 5 * 2 <= 40 + 5 * 15 + 1
+    chained, told = minutes(f"overlay:{sys.executable},base=v0.31.0,source")
+    assert downloaded < chained < compiled, "one of six is no source build"
+    compare = type_json("compare", "tiny.yaml", "--repo", "vllm", "--a", "v0.31.0", "--b", "HEAD",
+                        "--env", "source", *client, "--dry-run")  # fmt: skip
+    assert compare["minutes_low"] > 40 + 15
+    assert any("source 40 min" in note for note in compare["notes"])
 
 
 @pytest.mark.usefixtures("laptop")

@@ -46,7 +46,9 @@ def test_every_check_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     assert by_name["machine"].found == "cpu: no devices, cells with `gpus: 0` only"
     assert by_name["leases"].state == by_name["python"].state == "good"
-    assert all((check.state == "good") == (check.advice == "") for check in by_name.values())
+    assert all((check.state in ("good", "note")) == (check.advice == "") for check in by_name.values())
+    unfit = ("is not installed", "not synchronised", "no nvcc", "none: ")
+    assert not [c.found for c in by_name.values() if c.state == "good" and any(x in c.found for x in unfit)]
 
 
 def test_who_leases_is_told(tmp_path: Path) -> None:
@@ -243,7 +245,7 @@ def test_commands_that_are_not_there(toy: Toy) -> None:
         (
             "CUDA Version : 13.0",
             False,
-            "good",
+            "note",
             "driver for CUDA 13.0, runs cu130 cu129 cu128 cu126; no nvcc:",
         ),
         ("no driver", False, "warning", "the driver does not say which CUDA it is for"),
@@ -271,3 +273,15 @@ def test_nvidia_where_its_command_is_not(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_machine_without_devices_is_asked_for_none() -> None:
     cpu = Profile(name="cpu", devices="none", lease=LaunchCommand(command=(shutil.which("env") or "env",)))
     assert [name for name, _ in device_checks({}, cpu)] == ["machine", "lease command"]
+
+
+def test_what_only_some_jobs_use_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor.clock, "synchronised", lambda: False)
+    checks = {
+        "py-spy": lambda: doctor.check_sampling(None),
+        "clock": doctor._check_clock,
+        "settings": lambda: doctor.check_settings(tmp_path, None),
+    }
+    found = {result.name: result for result in run_checks(tuple(checks.items()))}
+    assert {name: result.state for name, result in found.items()} == dict.fromkeys(checks, "note")
+    assert "not installed" in found["py-spy"].found and "not synchronised" in found["clock"].found

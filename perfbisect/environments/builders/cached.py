@@ -13,7 +13,7 @@ from typing import Any
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
-from perfbisect.environments.base import Builder, BuildSite, Environment, Refusal
+from perfbisect.environments.base import Builder, BuildPrice, BuildSite, Environment, Refusal
 from perfbisect.environments.build import BuildRun, DependencyLimits, interpreter_environment
 from perfbisect.environments.cache import BYTES, CheckedEnvironment, EnvironmentCache, Stamp
 from perfbisect.environments.health import ImportedEngine, identify_commit, import_own_engine
@@ -279,12 +279,21 @@ class LayerBuilder(CachedBuilder):
         base = builder.minutes(below)
         return None if base is None else base + (median_minutes(self.stamps()) or _FIRST_MINUTES)
 
+    def price(self, changes: Iterable[Change]) -> BuildPrice:
+        missing = self.missing(changes)
+        layers = len(missing) * (median_minutes(self.stamps()) or _FIRST_MINUTES)
+        below = (builder.price(changes) for builder, changes in self._bases_of(missing).items())
+        return sum(below, BuildPrice(layers))
+
+    def _bases_of(self, changes: Iterable[Change]) -> Mapping[Builder, list[Change]]:
+        bases: dict[Builder, list[Change]] = {}
+        for builder, below in map(self.base, changes):
+            bases.setdefault(builder, []).append(below)
+        return bases
+
     def disk(self, changes: Iterable[Change]) -> int | None:
         missing = self.missing(changes)
-        bases: dict[Builder, list[Change]] = {}
-        for builder, below in map(self.base, missing):
-            bases.setdefault(builder, []).append(below)
-        sizes = [builder.disk(changes) for builder, changes in bases.items()]
+        sizes = [builder.disk(changes) for builder, changes in self._bases_of(missing).items()]
         known = [size for size in sizes if size is not None]
         layers = len(missing) * (median_bytes(self.stamps()) or _FIRST_BYTES)
         return layers + sum(known) if len(known) == len(sizes) else None

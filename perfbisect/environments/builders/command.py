@@ -32,6 +32,7 @@ class CommandBuilder(CommitBuilder):
     """Builds commits; the command leaves an interpreter at ``{env}/bin/python``."""
 
     name = "command"
+    guess_min = 10.0
     in_place = True
 
     def __init__(self, spec: Spec, context: BuildContext) -> None:

@@ -27,6 +27,7 @@ class ReleaseBuilder(CachedBuilder):
     """Builds changes ``NAME==VERSION``."""
 
     name = "release"
+    guess_min = 1.5
 
     def __init__(self, spec: Spec, context: BuildContext) -> None:
         requirement = spec.requirement("a package name")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
 from perfbisect.common.secret_references import SECRET_REFUSED, literal_secrets
 from perfbisect.environments import uv
+from perfbisect.environments.base import BuildPrice
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import BuildContext, CommitBuilder, median_minutes
 from perfbisect.environments.cache import (
@@ -85,12 +86,18 @@ def relevant_variables(variables: Mapping[str, str]) -> dict[str, str]:
 def with_precompiled_commit(variables: Mapping[str, str], package: EnginePackage, sha: str) -> dict[str, str]:
     """Add the commit whose compiled files the build downloads, unless the user set one."""
     if package.precompiled is not None:
-        switch, commit, *alternatives = package.precompiled
-        switches = (value.lower() for name, value in variables.items() if name.startswith(switch))
-        is_on = any(value not in ("", "0", "false", "no") for value in switches)
-        if is_on and not {commit, *alternatives} & set(variables):
+        _, commit, *alternatives = package.precompiled
+        if is_precompiled(variables, package) and not {commit, *alternatives} & set(variables):
             return {**variables, commit: sha}
     return dict(variables)
+
+
+def is_precompiled(variables: Mapping[str, str], package: EnginePackage) -> bool:
+    """Whether the build downloads compiled files."""
+    if package.precompiled is None:
+        return False
+    values = (value for name, value in variables.items() if name.startswith(package.precompiled[0]))
+    return any(value.lower() not in ("", "0", "false", "no") for value in values)
 
 
 def compiler_versions(variables: Mapping[str, str]) -> tuple[str, ...]:
@@ -241,6 +248,10 @@ class BuildTree:
         return interpreter
 
 
+_COMPILED_MIN, _PYTHON_MIN = (40.0, 15.0), (4.0, 2.0)
+"""Guesses for a first and an incremental build, with and without compiling: one of vLLM takes 20 to 60."""
+
+
 class SourceBuilder(CommitBuilder):
     """Builds commits of the project in ``folder`` of the repository."""
 
@@ -296,6 +307,22 @@ class SourceBuilder(CommitBuilder):
     def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
         inside = "/".join(filter(None, (self.folder, self.package.folder)))
         return self.check_commit(build, change, folder, inside=inside)
+
+    def price(self, changes: Iterable[Change]) -> BuildPrice:
+        """The first build compiles everything, later ones what changed."""
+        missing = self.missing(changes)
+        if not missing:
+            return BuildPrice()
+        path = f"{self.folder}/CMakeLists.txt"
+        compiles = any(self.repository.tree_ids([change.id for change in missing], path).values())
+        compiles = compiles and not is_precompiled(self.variables, self.package)
+        guess = _COMPILED_MIN if compiles else _PYTHON_MIN
+        first, later = self._median_minutes()
+        count = len(missing) - (not self.build_tree.is_warm)
+        each = later if later is not None else guess[1]
+        minutes = count * each + (first if first is not None else guess[0]) * (len(missing) - count)
+        is_guess = later is None if count else first is None
+        return BuildPrice(minutes, {self.name: guess[0]} if is_guess else {})
 
     def minutes(self, change: Change) -> float | None:
         if self.cached(change):

@@ -11,7 +11,7 @@ import pytest
 
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
-from perfbisect.environments.base import Builder, Environment, Refusal
+from perfbisect.environments.base import Builder, BuildPrice, Environment, Refusal
 from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache
 from perfbisect.environments.factory import ChainBuilder, make_builder
 from perfbisect.errors import BuildError, MachineError
@@ -140,6 +140,20 @@ def test_a_failure_of_the_machine_is_never_handed_on(pair: Pair, log: Path) -> N
     assert second.tried == []
     del first.failing[A.id]
     assert chain.ensure(A, log=log, timeout=5).facts["builder"] == "first"
+
+
+def test_each_change_has_the_price_of_the_builder_that_it_gets(pair: Pair, log: Path) -> None:
+    first, second, chain = pair
+    first.refused[B.id] = first.refused[C.id] = Refusal("needs compiling")
+    first.cost, second.cost = 0.2, 20.0
+    assert chain.price([A, B, C]) == BuildPrice(40.2)
+    chain.ensure(C, log=log, timeout=5)
+    assert chain.price([A, B, C]) == BuildPrice(20.2), "what is cached costs nothing"
+    second.cost, second.guess_min = None, 40.0
+    told = chain.price([A, B, C])
+    assert told == BuildPrice(40.2, {"second": 40.0}), "what was never built is guessed, and it is said"
+    assert "guess" in told.notes()[0] and "second 40 min" in told.notes()[0]
+    assert BuildPrice(40.2).notes() == ()
 
 
 def test_costs_and_notes_are_those_of_who_builds(pair: Pair, log: Path) -> None:
