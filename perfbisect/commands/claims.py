@@ -16,7 +16,7 @@ from perfbisect.commands.workspace import Workspace
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load
 from perfbisect.compare.claims import Claim, Settled, load_claim
-from perfbisect.compare.documents import CompareDocument, VerifyDocument
+from perfbisect.compare.documents import CompareDocument, VerifyDocument, summary_fields
 from perfbisect.compare.job import exit_code
 from perfbisect.compare.report import verify_report
 from perfbisect.errors import LocatedError, MachineError, UsageError
@@ -114,11 +114,14 @@ def verify_document(claim: Claim, comparisons: Sequence[CompareDocument]) -> Ver
     """It holds where it holds in every cell; one cell refutes it."""
     verdicts = {document.claim for document in comparisons}
     verdict: Settled = "holds" if verdicts == {"holds"} else "inconclusive"
+    verdict = "refuted" if "refuted" in verdicts else verdict
+    deciding = next((document for document in comparisons if document.claim == verdict), comparisons[0])
+    headline = f"{claim.claim} ({claim.expect.metric} {claim.expect.change}): {verdict}"
     return VerifyDocument(
         claim=claim.claim,
         source=claim.source,
         expected=claim.expect.change,
         metric=claim.expect.metric,
-        verdict="refuted" if "refuted" in verdicts else verdict,
-        cells=tuple(comparisons),
+        verdict=verdict,
+        **summary_fields(headline, comparisons, deciding),
     )

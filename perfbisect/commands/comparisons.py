@@ -29,6 +29,7 @@ from perfbisect.compare.documents import (
     RunPlanDocument,
     SweepDocument,
     side_document,
+    summary_fields,
 )
 from perfbisect.compare.job import COMPARE, RUN, exit_code
 from perfbisect.compare.plan import (
@@ -303,4 +304,7 @@ def sweep_document(comparisons: Sequence[CompareDocument]) -> SweepDocument:
         names = [name for name, _ in group]
         span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         parts.append(f"{span} {verdict}")
-    return SweepDocument(signature=", ".join(parts), cells=tuple(comparisons))
+    signature = ", ".join(parts)
+    order = ("regression", "inconclusive", "improvement", "same")
+    deciding = min(comparisons, key=lambda document: order.index(document.verdict))
+    return SweepDocument(signature=signature, **summary_fields(signature, comparisons, deciding))

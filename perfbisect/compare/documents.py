@@ -182,9 +182,12 @@ class ComparePlanDocument(LaunchPlanDocument):
 
 
 class ComparisonsDocument(Document):
-    """Several comparisons."""
+    """Several comparisons; ``job`` and ``next`` are those of the comparison that decides."""
 
     schema_: str = Field(alias="schema")
+    job: str
+    summary: tuple[str, ...]
+    next: str
     cells: tuple[CompareDocument, ...]
 
     def brief(self) -> ComparisonsDocument:
@@ -197,7 +200,7 @@ class VerifyDocument(ComparisonsDocument):
     It holds where it holds in every cell, and is refuted where it is in one.
     """
 
-    schema_: Literal["perfbisect.verify/2"] = Field(default="perfbisect.verify/2", alias="schema")
+    schema_: Literal["perfbisect.verify/3"] = Field(default="perfbisect.verify/3", alias="schema")
     claim: str
     source: str
     expected: str
@@ -208,8 +211,21 @@ class VerifyDocument(ComparisonsDocument):
 class SweepDocument(ComparisonsDocument):
     """``perfbisect compare --sweep``: one comparison a load, and its signature in words."""
 
-    schema_: Literal["perfbisect.sweep/2"] = Field(default="perfbisect.sweep/2", alias="schema")
+    schema_: Literal["perfbisect.sweep/3"] = Field(default="perfbisect.sweep/3", alias="schema")
     signature: str
+
+
+def summary_fields(
+    headline: str, cells: Sequence[CompareDocument], deciding: CompareDocument
+) -> dict[str, Any]:
+    """The fields of several comparisons; ``deciding``: the one that made the verdict what it is."""
+    rows = (f"{cell.cell.name}: {cell.summary[0]}" for cell in cells if cell.summary)
+    return {
+        "job": deciding.job,
+        "summary": (headline, *rows),
+        "next": deciding.next,
+        "cells": tuple(cells),
+    }
 
 
 class RecordedDocument(Document):

@@ -153,7 +153,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> CompareDocument:
 
 def as_load(told: CompareDocument, load: str, word: str, claim: str | None = None) -> CompareDocument:
     name = told.cell.model_copy(update={"name": f"tiny@{load}"})
-    return told.model_copy(update={"cell": name, "verdict": word, "claim": claim})
+    own = {"cell": name, "job": f"job-{load}", "next": f"perfbisect report job-{load}"}
+    return told.model_copy(update={**own, "verdict": word, "claim": claim})
 
 
 def test_a_sweep_names_the_signature(told: CompareDocument) -> None:
@@ -161,6 +162,8 @@ def test_a_sweep_names_the_signature(told: CompareDocument) -> None:
     words = (("c1-n8", "same"), ("c8-n64", "regression"), ("c64-n512", "regression"))
     document = sweep_document([as_load(told, load, word) for load, word in words])
     assert document.signature == "c1 same, c8 to c64 regression"
+    assert (document.job, document.next) == ("job-c8-n64", "perfbisect report job-c8-n64")
+    assert document.summary == (document.signature, *(f"tiny@{load}: {told.summary[0]}" for load, _ in words))
     lines = report_lines(sweep_report(document))
     assert lines[:2] == ["Sweep over loads: regression", "  signature  c1 same, c8 to c64 regression"]
     assert ["c8-n64" in line or "c64-n512" in line for line in lines[-3:]] == [True, True, False]
@@ -192,6 +195,8 @@ def test_a_claim_holds_where_it_holds_in_every_cell(
     claim = claimed()[1]
     document = verify_document(claim, [as_load(told, f"c{i}", "same", one) for i, one in enumerate(words)])  # type: ignore[arg-type]
     assert document.verdict == word
+    assert document.job == f"job-c{words.index(word)}"
+    assert word in document.summary[0] and len(document.summary) == 1 + len(words)
     assert report_lines(verify_report(document))[0].endswith(
         ": inconclusive" if word == "inconclusive" else f": claim {word}"
     )
