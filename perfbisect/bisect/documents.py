@@ -400,7 +400,7 @@ def _effect(left: Change, right: Change, effect: Comparison | AbVerdict, launche
 
 def _guards(result: BisectResult) -> tuple[GuardDocument, ...]:
     """Judged once, when the job has ended: in the A/B, or without one over all launches of the sides."""
-    sides, others, _ = _compared_attempts(result)
+    sides, others = _compared_attempts(result)
     guards = guard_metrics(plan_cell(result.plan))
     error, has_ended = GUARD_ERROR / max(1, len(guards)), result.outcome is not None
     return tuple(_judge_guard(guard, [*sides, *others], error, has_ended) for guard in guards)
@@ -408,22 +408,32 @@ def _guards(result: BisectResult) -> tuple[GuardDocument, ...]:
 
 def _compared_attempts(
     result: BisectResult,
-) -> tuple[tuple[list[Attempt], list[Attempt]], list[list[Attempt]], bool]:
-    """The launches of both sides, those of other changes by change, and whether the sides are of the A/B."""
+) -> tuple[tuple[list[Attempt], list[Attempt]], list[list[Attempt]]]:
+    """The launches of both sides, and those of other changes by change."""
     attempts: dict[tuple[int, bool], list[Attempt]] = {}
     for launch in result.measured:
         if launch.purpose in SEARCHING and launch.attempt is not None:
             attempts.setdefault((launch.position, launch.purpose == "confirm"), []).append(launch.attempt)
     left, right = result.compared
-    is_blocked = (left, True) in attempts and (right, True) in attempts
     a, b = (attempts.pop((x, True), []) or attempts.pop((x, False), []) for x in (left, right))
-    return (a, b), list(attempts.values()), is_blocked
+    return (a, b), list(attempts.values())
 
 
 def _phases(result: BisectResult) -> PhasesDocument | None:
-    sides, others, is_blocked = _compared_attempts(result)
+    """Of all launches of both changes, also of those before the A/B."""
+    a, b = ([attempt for _, attempt in side] for side in result.sides)
+    others: dict[int, list[Attempt]] = {}
+    for launch in result.measured:
+        is_compared = launch.position in result.compared
+        if launch.purpose in SEARCHING and launch.attempt is not None and not is_compared:
+            others.setdefault(launch.position, []).append(launch.attempt)
     left, right = (result.plan.positions[x].change.short for x in result.compared)
-    return phases_document((left, right), sides, others, is_blocked=is_blocked)
+    return phases_document((left, right), (a, b), others.values(), is_blocked=_is_blocked(result))
+
+
+def _is_blocked(result: BisectResult) -> bool:
+    """Whether the launches of both changes are those of the A/B and no others."""
+    return all(launch.purpose == "confirm" for side in result.sides for launch, _ in side)
 
 
 def _judge_guard(

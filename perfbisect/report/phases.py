@@ -111,9 +111,15 @@ def _clauses(kind: str, phases: Sequence[PhaseDifference]) -> Iterator[str]:
     unchanged = [_name(phase) for phase in phases if phase.verdict == "unchanged"]
     if unchanged and (kind != "work" or moved):
         yield f"{_listed(unchanged)}{cpu} {'as before' if cpu else 'unchanged'}"
-    is_open = [_name(phase) for phase in phases if phase.verdict == "open"]
-    if is_open:
-        yield f"no difference seen in {_listed(is_open)}{cpu}"
+    is_open = [phase for phase in phases if phase.verdict == "open"]
+    if likely := [phase for phase in is_open if _excludes_zero(phase)]:
+        yield f"likely {', '.join(map(_difference, likely))}"
+    if unseen := [_name(phase) for phase in is_open if not _excludes_zero(phase)]:
+        yield f"no difference seen in {_listed(unseen)}{cpu}"
+
+
+def _excludes_zero(phase: PhaseDifference) -> bool:
+    return (phase.low or 0.0) > 0 or (phase.high or 0.0) < 0
 
 
 def _difference(phase: PhaseDifference) -> str:
@@ -132,8 +138,14 @@ def _row(phase: PhaseDifference) -> tuple[Inline, ...]:
         number(phase.b),
         _signed(phase.difference),
         f"{_signed(phase.low or 0.0)} to {_signed(phase.high or 0.0)}" if known else "",
-        {"open": "no difference seen", "unknown": "one launch a side"}.get(phase.verdict, phase.verdict),
+        _word(phase),
     )
+
+
+def _word(phase: PhaseDifference) -> str:
+    if phase.verdict == "open":
+        return "likely moved" if _excludes_zero(phase) else "no difference seen"
+    return "one launch a side" if phase.verdict == "unknown" else phase.verdict
 
 
 def _name(phase: PhaseDifference) -> str:

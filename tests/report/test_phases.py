@@ -56,6 +56,10 @@ SERVER = phase("api_server", "unchanged", 0.1, kind="cpu", unit="CPU ms a reques
             "no difference seen in workers CPU.",
         ),
         (
+            (phase("decode", "open", 3.16, unit="ms a step"), phase("queue", "open")),
+            "Likely decode +3.16 ms a step (+1.66 to +4.66); no difference seen in queue.",
+        ),
+        (
             (phase("decode", "unknown", 2.0, unit="ms a step", low=None, high=None),),
             "Decode +2.00 ms a step (one launch a side: no interval).",
         ),
