@@ -323,6 +323,10 @@ def _phases_plot(report: ReportDocument) -> Plot | None:
     return {"data": data, "layout": drawn}
 
 
+_WITHOUT_VALUE = {"failed": ("failed", "x", "@culprit"), "abandoned": ("stopped", "circle-x-open", "@quiet")}
+"""Outcome of a launch -> its name in the legend, its symbol and colour. A stopped launch is no failure."""
+
+
 def _launch_traces(report: ReportDocument, places: Sequence[float]) -> list[Plot]:
     """A marker a launch (hollow before the step), its runs as dashes, failures at the bottom."""
     placed = list(zip(places, report.launches, strict=True))
@@ -337,12 +341,13 @@ def _launch_traces(report: ReportDocument, places: Sequence[float]) -> list[Plot
             values = [x.value for _, x in own]
             text = hover([_hover_lines(report, x) for _, x in own])
             traces.append(scatter([place for place, _ in own], values, name=name, marker=marker, **text))
-    failed = [(place, x) for place, x in placed if x.outcome in ("failed", "abandoned")]
-    if failed:
-        marker = {"symbol": "x", "size": 9, "color": "@culprit"}
-        text = hover([_hover_lines(report, x) for _, x in failed])
-        x = [place for place, _ in failed]
-        traces.append(scatter(x, [_BOTTOM] * len(failed), name="failed", marker=marker, **text))
+    for outcome, (name, symbol, color) in _WITHOUT_VALUE.items():
+        own = [(place, x) for place, x in placed if x.outcome == outcome]
+        if own:
+            marker = {"symbol": symbol, "size": 9, "color": color}
+            text = hover([_hover_lines(report, x) for _, x in own])
+            x = [place for place, _ in own]
+            traces.append(scatter(x, [_BOTTOM] * len(own), name=name, marker=marker, **text))
     return traces
 
 

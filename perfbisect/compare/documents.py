@@ -413,6 +413,11 @@ _CHECK_WORDS: dict[Settled | None, CheckWord] = {"refuted": "failed", "holds": "
 """What was claimed of nothing worse than the limit -> verdict of a check; else it is inconclusive."""
 
 
+def check_word(claim: Settled | None) -> CheckWord:
+    """The verdict of a check about nothing worse than its limit."""
+    return _CHECK_WORDS.get(claim, "inconclusive")
+
+
 def check_document(job: Job, events: Sequence[JournalEvent]) -> CheckDocument:
     """How a check ended, or how far it is; a UsageError says why the journal holds none."""
     result = read_result(job, events, CheckPlan)
@@ -420,15 +425,13 @@ def check_document(job: Job, events: Sequence[JournalEvent]) -> CheckDocument:
     return CheckDocument(
         **_job_fields(result),
         **_effect_fields(result),
-        verdict=_CHECK_WORDS.get(result.claim, "inconclusive"),
+        verdict=check_word(result.claim),
         how=plan.how,
         limit=plan.max_regression,
         summary=tuple(check_summary(result)),
         value=_number(verdict.b),
         line=verdict.a,
-        metrics=tuple(
-            _check_row(row, _CHECK_WORDS.get(plan.claim(row), "inconclusive")) for row in result.verdicts
-        ),
+        metrics=tuple(_check_row(row, check_word(plan.claim(row))) for row in result.verdicts),
         change=change_document(plan.change),
         recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
         guards=tuple(
@@ -448,7 +451,7 @@ def check_of_comparison(document: CompareDocument) -> CheckDocument:
     shared = VerdictDocument.model_fields.keys() - {"schema_", "left_out", "launches", "versions"}
     return CheckDocument(
         **{name: getattr(document, name) for name in shared},
-        verdict=_CHECK_WORDS.get(document.claim, "inconclusive"),
+        verdict=check_word(document.claim),
         how="rev",
         limit=limit,
         value=first.value if first else None,
@@ -545,7 +548,7 @@ def _check_row_of_comparison(row: MetricComparisonDocument, limit: float) -> Met
     worse = limit * parse_metric(row.name).metric.sign
     return MetricCheckDocument(
         **{name: getattr(row, name) for name in ("name", "display", "unit", "effect", "low", "high")},
-        verdict=_CHECK_WORDS.get(row.claim, "inconclusive"),
+        verdict=check_word(row.claim),
         value=row.right,
         line=row.left + worse if row.absolute else row.left * (1 + worse),
     )

@@ -21,6 +21,7 @@ from perfbisect.compare.documents import (
     SweepDocument,
     VerifyDocument,
     check_of_comparison,
+    check_word,
 )
 from perfbisect.fleet.forecast import machine_rows
 from perfbisect.jobs.documents import CommandsDocument, MeasuredDocument
@@ -77,7 +78,10 @@ def compare_report(document: CompareDocument, check: CheckDocument | None = None
     word = verdict if check else _CLAIMS.get(verdict, verdict)
     blocks: list[Block] = [*map(Paragraph, (check or document).summary)]
     if document.metrics:
-        blocks += [_metrics_table(document.metrics), Paragraph(_LEGEND, quiet=True)]
+        blocks += [
+            _metrics_table(document.metrics, is_check=check is not None),
+            Paragraph(_LEGEND, quiet=True),
+        ]
     headline = next((row for row in document.metrics if row.headline), None)
     levels = (headline.left, headline.right) if headline else (None, None)
     left, right = (tuple(x for x in document.launches if x.position == side) for side in (0, 1))
@@ -227,7 +231,8 @@ def _interval_text(
     return f"{percent(document.low)} to {percent(document.high)}"
 
 
-def _metrics_table(metrics: Sequence[MetricComparisonDocument]) -> Table:
+def _metrics_table(metrics: Sequence[MetricComparisonDocument], *, is_check: bool) -> Table:
+    """``is_check``: judged metrics have the words of a check."""
     rows = (
         (
             ("* " if row.judged else "! " if row.guard else "  ", code(row.name)),
@@ -235,12 +240,19 @@ def _metrics_table(metrics: Sequence[MetricComparisonDocument]) -> Table:
             with_unit(row.right, row.unit),
             percent(row.effect),
             _interval_text(row),
-            row.verdict + (f" ({row.note})" if row.note else ""),
+            _word(row, is_check) + (f" ({row.note})" if row.note else ""),
         )
         for row in metrics
     )
     judged = (index for index, row in enumerate(metrics) if row.judged)
     return make_table(("metric", "A*", "B*", "B against A*", "95 % interval", "verdict"), rows, judged)
+
+
+def _word(row: MetricComparisonDocument, is_check: bool) -> str:
+    """The verdict of a metric: about what was claimed of it, if anything."""
+    if not row.judged or row.claim is None:
+        return row.verdict
+    return check_word(row.claim) if is_check else _CLAIMS.get(row.claim, row.claim)
 
 
 def _checks_table(metrics: Sequence[MetricCheckDocument]) -> Table:

@@ -114,6 +114,20 @@ def test_every_colour_is_one_of_both_themes(rich: ReportDocument) -> None:
 
 
 @pytest.mark.parametrize("name", ["by-commit", "by-time"])
+def test_a_stopped_launch_is_no_failure(rich: ReportDocument, name: str) -> None:
+    stopped = next(x for x in rich.launches if x.outcome == "measured")
+    changed = stopped.model_copy(update={"outcome": "abandoned", "value": None, "values": ()})
+    rows = tuple(changed if x is stopped else x for x in rich.launches)
+    before, after = (
+        {trace.get("name"): trace for trace in plots(document)[name]["data"]}
+        for document in (rich, rich.model_copy(update={"launches": rows}))
+    )
+    assert len(after["failed"]["y"]) == len(before["failed"]["y"])
+    assert len(after["stopped"]["y"]) == 1
+    assert after["stopped"]["marker"]["color"] != after["failed"]["marker"]["color"]
+
+
+@pytest.mark.parametrize("name", ["by-commit", "by-time"])
 def test_every_launch_is_a_mark(rich: ReportDocument, name: str) -> None:
     figure = plots(rich)[name]
     traces = {trace.get("name"): trace for trace in figure["data"]}

@@ -20,6 +20,7 @@ from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import write_plan
 from perfbisect.model.cell import apply_variant
 from perfbisect.model.metric import parse_metric
+from perfbisect.report.terminal import report_lines
 from tests.compare.factory import (
     CHANGES,
     SETTING,
@@ -281,5 +282,7 @@ def test_against_a_revision(
     assert document.line == pytest.approx((1 + worse) * headline.left)
     by_guard = " by a guard" if "tokens" in world else ""
     title = "Check of 010101010101 against 000000000000 on tiny"
+    judged = next(row for row in report_lines(check_report(document)) if row.lstrip().startswith("* "))
+    assert by_guard or judged.endswith(f" {verdict}"), "one verdict"
     assert check_report(document) == compare_report(compared)
     assert check_report(document).heading == f"{title}: {verdict}{by_guard}"
