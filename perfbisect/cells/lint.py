@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Literal
 
 from perfbisect.changes.git import Repository, error_text
 from perfbisect.clients import CLIENTS, Client
+from perfbisect.common.python_source import parse_python
 from perfbisect.errors import RevisionError
 from perfbisect.model.cell import Cell
 from perfbisect.serving.families import FAMILIES, Endpoint
@@ -135,12 +135,8 @@ def _forms(option: str) -> tuple[str, str]:
 
 
 def _literals(source: str) -> set[str]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            nodes = ast.walk(ast.parse(source))
-    except (SyntaxError, ValueError):
-        return set()
+    tree = parse_python(source)
+    nodes = ast.walk(tree) if tree is not None else ()
     constants = (node.value for node in nodes if isinstance(node, ast.Constant))
     return {value for value in constants if isinstance(value, str)}
 

@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from perfbisect.changes.hunks import CommitDiff, CommitFile, DiffHunk, HunkId
+from perfbisect.common.python_source import parse_python
 
 LeftOutReason = Literal["test", "documentation", "comments", "link", "mode"]
 
@@ -108,15 +109,18 @@ class _Facts:
     def of(cls, path: str, content: bytes | None) -> _Facts:
         if content is None or not path.endswith(".py"):
             return cls()
-        try:
-            tree = ast.parse(content)
-        except (SyntaxError, ValueError):
+        tree = parse_python(content)
+        if tree is None:
             return cls(compiles=False)
         reader = _Reader(path)
-        reader.visit(tree)
+        try:
+            reader.visit(tree)
+            plain = _plain(tree)
+        except RecursionError:
+            return cls(compiles=False)
         loaded = reader.loaded - reader.bound if not reader.star else set()
         facts = frozenset(loaded), frozenset(reader.bound | reader.stored), frozenset(reader.used)
-        return cls(True, _plain(tree), *facts, frozenset(reader.modules))
+        return cls(True, plain, *facts, frozenset(reader.modules))
 
 
 def _plain(tree: ast.Module) -> str:

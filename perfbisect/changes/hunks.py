@@ -14,6 +14,7 @@ from functools import cached_property
 
 from perfbisect.changes.git import Repository
 from perfbisect.changes.revert import File, edit_files, first_parent
+from perfbisect.common.python_source import parse_python
 from perfbisect.model.change import Change
 
 _HEADER = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.M)
@@ -215,9 +216,8 @@ FunctionRange = tuple[int, int, str]
 
 def function_ranges(source: bytes | None) -> list[FunctionRange]:
     """The outermost functions and the methods of a Python file; nothing of a file that does not parse."""
-    try:
-        tree = ast.parse(source or b"")
-    except (SyntaxError, ValueError):
+    tree = parse_python(source or b"")
+    if tree is None:
         return []
     found: list[FunctionRange] = []
 

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from packaging.version import InvalidVersion, Version
@@ -20,6 +21,10 @@ from perfbisect.errors import BuildError, RevisionError
 _NOT_BUILT = frozenset({
     "docs", "doc", "tests", "test", "examples", "benchmarks", "mkdocs.yaml", "mkdocs.yml",
 })  # fmt: skip
+
+_LONGEST_ARRAY = 20_000
+_MOST_BRACKETS = 100
+"""Characters of an array, and brackets that may close it."""
 
 
 def is_built(path: str) -> bool:
@@ -104,10 +109,12 @@ def toml_strings(text: str, table: str, key: str) -> tuple[str, ...] | None:
     )
     start = re.search(rf"^\s*{key}\s*=\s*(?=\[)", section["body"], re.MULTILINE) if section else None
     array = section["body"][start.end() :] if section and start else ""
-    for end in (index + 1 for index, letter in enumerate(array) if letter == "]"):
+    array = array[:_LONGEST_ARRAY]
+    ends = (index + 1 for index, letter in enumerate(array) if letter == "]")
+    for end in islice(ends, _MOST_BRACKETS):
         try:
             return tuple(str(word) for word in ast.literal_eval(array[:end]))
-        except (SyntaxError, ValueError):
+        except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
             continue
     return None
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal
 
 from perfbisect.changes.git import Repository
+from perfbisect.common.python_source import parse_python
 from perfbisect.explain.stacks import StackFrame, StackSample, is_asleep, is_waiting, sleepers
 from perfbisect.report.diffs import DiffState
 
@@ -139,7 +139,7 @@ def _hunk(text: str) -> LineHunk:
 
 def function_spans(source: str) -> tuple[FunctionSpan, ...]:
     """Functions of a Python file by qualified name, outer before inner; none if it does not parse."""
-    tree = parse_source(source)
+    tree = parse_python(source)
     found: list[FunctionSpan] = []
 
     def visit(node: ast.AST, prefix: str) -> None:
@@ -158,16 +158,6 @@ def function_spans(source: str) -> tuple[FunctionSpan, ...]:
     return tuple(found)
 
 
-def parse_source(source: str) -> ast.Module | None:
-    """A Python file; None if it does not parse."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
 def silent_lines(source: str) -> frozenset[int]:
     """Lines of a Python file that run nothing: empty ones, comments, docstrings."""
     silent = {
@@ -175,7 +165,7 @@ def silent_lines(source: str) -> frozenset[int]:
         for number, line in enumerate(source.splitlines(), 1)
         if not line.strip() or line.lstrip().startswith("#")
     }
-    tree = parse_source(source)
+    tree = parse_python(source)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             silent |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
@@ -184,7 +174,7 @@ def silent_lines(source: str) -> frozenset[int]:
 
 def assigned_names(source: str, lines: frozenset[int]) -> tuple[tuple[str, int], ...]:
     """Names that these lines assign in a module or a class, with the line."""
-    tree = parse_source(source)
+    tree = parse_python(source)
     bodies = [tree.body] if tree is not None else []
     found = []
     for body in bodies:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from perfbisect.explain.diff import FileDiff, StackDiff, parse_source
+from perfbisect.common.python_source import parse_python
+from perfbisect.explain.diff import FileDiff, StackDiff
 from perfbisect.explain.stacks import FunctionKey
 
 LinkKind = Literal["value", "function", "data file", "module"]
@@ -29,7 +30,7 @@ def find_link(source: str, path: str, line: int, diff: StackDiff) -> DiffLink | 
 
     A value is what a changed line outside of functions assigns. A module counts only where its code changed.
     """
-    tree = parse_source(source)
+    tree = parse_python(source)
     node = _function_around(tree, line) if tree is not None else None
     if tree is None or node is None:
         return None

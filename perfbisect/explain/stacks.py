@@ -14,6 +14,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
 
+_LONGEST_COUNT = 15
+"""Digits of a line's number of samples."""
 _FRAME = re.compile(r"(?P<function>.+?) \((?P<path>[^()]*?)(?::(?P<line>\d+))?\)")
 _PROCESS = re.compile(r'process (?P<pid>\d+):"(?P<command>.*)"')
 _THREAD = re.compile(r"thread \((?P<id>0x[0-9A-Fa-f]+|\d+)\)(?:: ?(?P<name>.*))?")
@@ -169,7 +171,7 @@ def read_folded(
     parsed: dict[str, StackFrame] = {}
     for line in text.splitlines():
         stack, _, number = line.rstrip().rpartition(" ")
-        if not number.isdecimal() or not stack:
+        if not number.isdecimal() or len(number) > _LONGEST_COUNT or not stack:
             continue
         process = thread = pid = ""
         frames: list[StackFrame] = []

@@ -277,7 +277,8 @@ class FaultClassifier:
         code = fault_code(error)
         # Output of other programs is the only text that is searched.
         output = error.output if isinstance(error, PerfbisectError) else str(error)
-        lines = [*output.splitlines(), *log_text.splitlines()]
+        # Equal lines once: a log may repeat a short one a hundred thousand times.
+        lines = list(dict.fromkeys([*output.splitlines(), *log_text.splitlines()]))
         faults = _POSSIBLE_FAULTS[part]
         return next(
             row for row in FAULT_TABLE if row.fault in faults and self._fits(row, code, events, lines)

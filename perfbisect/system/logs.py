@@ -50,8 +50,8 @@ def text_of(path: Path, limit: int = _READ, *, first: bool = False) -> str:
 
 def tail(path: Path, lines: int = 15) -> str:
     """The last meaningful lines, or ``(the log is empty)``."""
-    found = [excerpt(line) for line in text_of(path).splitlines() if line.strip() and not _NOISE.search(line)]
-    return "\n".join(found[-lines:]) or "(the log is empty)"
+    meaningful = [line for line in text_of(path).splitlines() if line.strip() and not _NOISE.search(line)]
+    return "\n".join(map(excerpt, meaningful[-lines:])) or "(the log is empty)"
 
 
 def cause(path: Path) -> str:

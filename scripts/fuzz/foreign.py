@@ -91,7 +91,10 @@ def _bent_rows(random: Random, root: Path) -> tuple[Path, bool]:
     text = json.dumps(document)
     if random.random() < 0.3:
         text = "\n".join([json.dumps(document[0]), *(json_text(random, row) for row in document[1:])])
-    return write(root / f"{_GOOD}.jsonl", text), True
+    path = root / f"{_GOOD}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8", "surrogatepass")
+    return path, True
 
 
 def _bent_archive(random: Random, root: Path) -> tuple[Path, bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +24,7 @@ HUB_NAME = re.compile(r"^[\w.-]+/[\w.-]+$")
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 """A position or a key in a place: ``[0].server_params.model``."""
 
+_LONGEST_STEM = 150
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -156,14 +158,14 @@ def write_cell(folder: Path, imported: ImportedCell) -> Path:
 
 
 def number_duplicates(cells: Sequence[ImportedCell]) -> list[ImportedCell]:
-    """Number the stems of cells with the same name."""
-    stems = [cell.stem for cell in cells]
-    return [
-        replace(cell, stem=f"{cell.stem}-{stems[: i + 1].count(cell.stem)}")
-        if stems.count(cell.stem) > 1
-        else cell
-        for i, cell in enumerate(cells)
-    ]
+    """Number the stems of cells with the same name, and cut those that no file can have."""
+    stems = [cell.stem[:_LONGEST_STEM] for cell in cells]
+    all_of, seen = Counter(stems), Counter[str]()
+    numbered = []
+    for cell, stem in zip(cells, stems, strict=True):
+        seen[stem] += 1
+        numbered.append(replace(cell, stem=f"{stem}-{seen[stem]}" if all_of[stem] > 1 else stem))
+    return numbered
 
 
 def sampling_fields(given: Mapping[str, Any]) -> dict[str, object]:
@@ -174,7 +176,7 @@ def sampling_fields(given: Mapping[str, Any]) -> dict[str, object]:
 
 def file_stem(name: str) -> str:
     """A name for a cell and its file: other characters than letters, digits, ``.`` and ``_`` become ``-``."""
-    return _NO_NAME.sub("-", name).strip(".-")
+    return _NO_NAME.sub("-", name).strip(".-")[:_LONGEST_STEM]
 
 
 def kebab(name: object) -> str:

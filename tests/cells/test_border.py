@@ -1,0 +1,23 @@
+"""Whatever stands in a cell, a specification or a report is read, or refused with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from scripts.fuzz.cells import (
+    import_bent_specification,
+    load_bent_cell,
+    match_bent_report,
+)
+
+
+@pytest.mark.parametrize("read", [load_bent_cell, import_bent_specification, match_bent_report])
+def test_five_hundred_bent_inputs(read: Callable[[Random, Path], None], tmp_path: Path) -> None:
+    for seed in range(500):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        read(Random(seed), folder)
