@@ -53,6 +53,8 @@ SERVER_METRICS = ("prefix_cache_hit_rate",)
 
 _OWN_CELLS = Path("cells")
 _SUFFIXES = (".yaml", ".yml")
+_READ_FROM_FILES = ("sharegpt", "custom", "custom_mm", "sonnet", "burstgpt", "spec_bench")
+"""Data sets that vLLM's client reads from a file; it looks for none of them on a hub."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,13 @@ def load_cell(path_or_name: str | Path, *, read_at: ReadAt | None = None) -> Cel
     return cells[0]
 
 
-def load_cells(path_or_name: str | Path, *, read_at: ReadAt | None = None) -> tuple[Cell, ...]:
+def load_cells(
+    path_or_name: str | Path, *, read_at: ReadAt | None = None, incomplete: bool = False
+) -> tuple[Cell, ...]:
     """All cells of a file, by path or name; ``@c64-n512`` after it selects one of a ladder.
 
     ``read_at`` reads a deploy YAML that is pinned to a commit; without it such a cell has no digest.
+    ``incomplete``: the file of a data set may still be missing.
 
     Raises:
         UsageError: no such file or name.
@@ -118,14 +123,16 @@ def load_cells(path_or_name: str | Path, *, read_at: ReadAt | None = None) -> tu
         rungs = pair_lists(document, raw)
     except LocatedError as error:
         firsts = {name: value[0] for name in LADDERS if isinstance(value := raw.get(name), list) and value}
-        _, found = _cell(document, {**raw, **firsts, "name": str(raw.get("name", path.stem))}, None, read_at)
+        _, found = _cell(
+            document, {**raw, **firsts, "name": str(raw.get("name", path.stem))}, None, read_at, incomplete
+        )
         raise join_errors([*found, *errors, error]) from None
     name = raw.get("name", path.stem)
     cells: list[Cell] = []
     for index, (suffix, rung) in enumerate(rungs.items()):
         if not wanted or suffix == wanted:
             fields = {**rung, "name": f"{name}{suffix}"}
-            cell, found = _cell(document, fields, index if suffix else None, read_at)
+            cell, found = _cell(document, fields, index if suffix else None, read_at, incomplete)
             if errors or found or cell is None:
                 raise join_errors([*errors, *found])
             cells.append(cell)
@@ -234,7 +241,7 @@ def allowed_keys() -> list[str]:
 
 
 def _cell(
-    document: Located, raw: dict[str, object], index: int | None, read_at: ReadAt | None
+    document: Located, raw: dict[str, object], index: int | None, read_at: ReadAt | None, incomplete: bool
 ) -> tuple[Cell | None, list[LocatedError]]:
     """The cell of a file at a position of its lists, and all that is wrong with it."""
     errors: list[LocatedError] = []
@@ -255,6 +262,8 @@ def _cell(
         errors.append(document.error(("client",), message, ", ".join(CLIENTS)))
     with collecting(errors):
         cell = _with_content(cell, document)
+        if not incomplete:
+            _check_data_set(cell, document)
     with collecting(errors):
         cell = _with_reference(cell, document)
     with collecting(errors):
@@ -286,6 +295,16 @@ def _with_content(cell: Cell, document: Located) -> Cell:
     if not changed:
         return cell
     return cell.model_copy(update={**changed, "revision": cell.revision.model_copy(update=pins)})
+
+
+def _check_data_set(cell: Cell, document: Located) -> None:
+    """Reject a data set whose requests are nowhere. :raises LocatedError: it is."""
+    place, file = ("dataset_path",), cell.dataset_name in _READ_FROM_FILES
+    if cell.dataset_path is None and (file or cell.dataset_name == "hf"):
+        raise document.error(place, f"is missing: data set {cell.dataset_name} has no requests of its own")
+    if file and not (cell.revision.dataset or "").startswith(LOCAL):
+        path = document.file.parent / str(cell.dataset_path)
+        raise document.error(place, f"there is no {path}", "a file relative to this one")
 
 
 def _local_path(document: Located, field: str, value: str) -> Path | None:

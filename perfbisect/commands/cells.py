@@ -391,7 +391,7 @@ def _write_cells(
     for cell in specification.cells:
         with collecting(errors), TemporaryDirectory(prefix=".import-", dir=output) as scratch:
             try:
-                count += len(load_cells(write_cell(Path(scratch), cell)))
+                count += len(load_cells(write_cell(Path(scratch), cell), incomplete=True))
             except UsageError as error:
                 raise source.wrong(cell.place, f"makes no cell: {error.message}") from None
             for written in Path(scratch).iterdir():

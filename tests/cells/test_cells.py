@@ -163,12 +163,30 @@ class TestLocalFolders:
         path = write(
             tmp_path, GOOD.replace("random_input_len: 64", "dataset_name: custom\ndataset_path: data.jsonl")
         )
-        assert load_cell(path).dataset_path == "data.jsonl"
         (tmp_path / "data.jsonl").write_text("{}\n")
         local = load_cell(path)
         assert local.dataset_path == str(tmp_path / "data.jsonl")
         (tmp_path / "data.jsonl").write_text("{} \n")
         assert load_cell(path).digest != local.digest
+
+    @pytest.mark.parametrize(
+        ("lines", "words"),
+        [
+            ("dataset_name: custom\ndataset_path: data.jsonl", "there is no "),
+            ("dataset_name: sonnet\ndataset_path: benchmarks/sonnet.txt", "there is no "),
+            ("dataset_name: sharegpt", "data set sharegpt has no requests of its own"),
+            ("dataset_name: hf", "data set hf has no requests of its own"),
+        ],
+    )
+    def test_a_data_set_that_is_missing_is_told(self, tmp_path: Path, lines: str, words: str) -> None:
+        with pytest.raises(LocatedError) as error:
+            load_cell(write(tmp_path, GOOD.replace("random_input_len: 64", lines)))
+        assert error.value.field == "dataset_path"
+        assert words in error.value.message
+
+    def test_a_data_set_of_a_hub_is_its_name(self, tmp_path: Path) -> None:
+        text = GOOD.replace("random_input_len: 64", "dataset_name: hf\ndataset_path: org/prompts")
+        assert load_cell(write(tmp_path, text)).dataset_path == "org/prompts"
 
     def test_the_declared_content_must_be_the_one_that_is_there(self, tmp_path: Path) -> None:
         path = self.cell(tmp_path)

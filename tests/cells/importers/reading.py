@@ -31,7 +31,7 @@ def only_error(folder: Path, document: object) -> LocatedError:
 
 def loaded(folder: Path, cells: Iterable[ImportedCell]) -> list[Cell]:
     """The cells as their files are loaded."""
-    return [cell for imported in cells for cell in load_cells(write_cell(folder, imported))]
+    return [cell for imported in cells for cell in load_cells(write_cell(folder, imported), incomplete=True)]
 
 
 def without(mapping: Mapping[str, Any], *names: str) -> dict[str, Any]:
