@@ -15,6 +15,7 @@ from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from tests.command_line import Outcome, type_command
 from tests.fakes.history import MEASURED_WITH, PretendHistory, make_history
+from tests.system.stand_ins import until
 
 SECRETS = {"MY_API_KEY": "s3cr3t-of-the-cell", "HF_TOKEN": "the-t0ken-of-the-shell"}
 
@@ -77,6 +78,28 @@ def test_an_engine_that_tells_its_secrets(shell: Path, history: PretendHistory) 
     shown = [type_command(view) for view in views]
     assert "${MY_API_KEY}" in shown[-1].out
     assert leaks(shell, done, *shown, type_command([*words, "--dry-run"])) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_log_that_nobody_reads_to_its_end(shell: Path, history: PretendHistory, number: int) -> None:
+    """The engine prints them and goes on; perfbisect ends, by kill -9 too; and the job is done later."""
+    words = [*asked(shell, history, fault="print_secrets"), "--launches", "1"]
+    program = "from perfbisect.cli import main; main()"
+    temporary = shell / "tmp"
+    temporary.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    ) as process:
+        job = _launched(process)
+        log = job.path / "attempts" / "001" / "server.log"
+        until(lambda: log.exists() and "logged in with (redacted) and (redacted)" in log.read_text())
+        process.send_signal(number)
+    assert leaks(shell) == []
+    assert type_command(["resume", job.id]).code == 0
+    assert leaks(shell) == []
 
 
 def test_a_killed_job_takes_its_secrets_from_the_environment_again(

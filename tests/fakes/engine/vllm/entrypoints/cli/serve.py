@@ -36,6 +36,9 @@ def run(argv):
     print(f"(APIServer) non-default args: {vars(options)}; ignored: {ignored}", flush=True)
     if faults.wanted("exit0"):
         return 0
+    if faults.wanted("print_secrets"):
+        told = [os.environ.get(name, "nothing") for name in ("HF_TOKEN", "MY_API_KEY")]
+        print(f"logged in with {' and '.join(told)}", flush=True)
     if faults.wanted("tell_secrets"):
         print(f"ValueError: cannot log in with {argv} and {dict(os.environ)}", file=sys.stderr)
         return 1
