@@ -251,13 +251,17 @@ def test_a_reader_sees_it_first(told: TrackDetectDocument) -> None:
     assert lines.index(heads[0]) == 2, "after the verdict"
     assert "every server that moved runs async_chunk" in lines[3]
     assert lines[-1].startswith("  next: perfbisect track suspects 20260412-")
+    asked = lines[-1].split()[4]
+    assert not next(alert for alert in told.alerts if alert.id == asked).recovered
+    assert lines[0] == "Series up to 2026-04-14: 8 new events (81 alerts); to act on today: 0"
+    assert len(told.brief().text()) < 20_000 and len(told.brief().events) == len(told.events) == 8
 
 
 def test_nothing_is_told_twice(store: SeriesStore, told: TrackDetectDocument) -> None:
     again = detect(store, TABLE, now="2026-04-16T00:00:00Z")
     assert {a.id for a in again.alerts} == {a.id for a in told.alerts}
     assert all(a.new for a in told.alerts) and not any(a.new for a in again.alerts)
-    assert detect_report(again).verdict.text == "no new alerts"
+    assert detect_report(again).verdict.text == "no new events; to act on today: 0"
 
 
 def files() -> tuple[list[Path], list[Path]]:

@@ -109,3 +109,8 @@ def spent_text(used: float, budget: float, lost: float) -> str:
         return text
     share = percent(lost / (budget or used), False)
     return f"{text}, {minutes(lost)} ({share}{' of the budget' if budget else ''}) discarded or failed"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 alert``, ``3 alerts``; ``2 more series``."""
+    return f"{count} {noun}{'' if count == 1 or noun.endswith('s') else 's'}"

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from perfbisect.common.quantities import minutes, probability, with_unit
+from perfbisect.common.quantities import counted, minutes, probability, with_unit
 from perfbisect.nightly.model import (
     AlertChange,
     Night,
@@ -75,7 +75,7 @@ def night_verdict(night: Night) -> Verdict:
         is_blind = measured and all(cell.too_few_nights is not None for cell in measured)
         words = "too few nights to judge" if is_blind else "nothing new"
     if remaining:
-        words += f"; {_count(len(remaining), 'finding')} of earlier nights remaining"
+        words += f"; {counted(len(remaining), 'finding')} of earlier nights remaining"
     return Verdict(words, tone)
 
 
@@ -89,7 +89,7 @@ def _news(night: Night) -> Iterator[str]:
         (len(resolved), "regression", " resolved"),
         (sum(cell.state == "failed" for cell in night.cells), "cell", " failed"),
     )
-    yield from (_count(count, noun) + state for count, noun, state in counts if count)
+    yield from (counted(count, noun) + state for count, noun, state in counts if count)
     failed_steps = [step.name for step in night.steps if step.state == "failed"]
     if failed_steps:
         yield f"{' and '.join(failed_steps)} failed"
@@ -135,7 +135,7 @@ def _alert_text(alert: NightAlert, others: Sequence[NightAlert]) -> Inline:
     marks = [f"since {alert.first[:10]}", f"{alert.cause}, {alert.shape}"]
     if others:
         cells = len({alert.cell, *(other.cell for other in others)})
-        more = _count(len(others), "more series")
+        more = counted(len(others), "more series")
         marks.append(f"{more}, {cells} cells in all" if cells > 1 else more)
     if alert.recovered:
         marks.append("recovered")
@@ -167,7 +167,7 @@ def _bisection_blocks(night: Night) -> Iterator[Block]:
             details.append(_profile_text(bisection.profile))
         if bisection.good and bisection.bad:
             window = ("good ", code(bisection.good[:12]), ", bad ", code(bisection.bad[:12]))
-            count = f", {_count(bisection.commits, 'commit')}"
+            count = f", {counted(bisection.commits, 'commit')}"
             details.append((*window, count, *((", job ", code(bisection.job)) if bisection.job else ())))
         if details:
             yield Items(tuple(details))
@@ -200,7 +200,3 @@ def _cell_row(cell: NightCell) -> tuple[Inline, ...]:
         f"{cell.expected if is_planned else cell.minutes:.1f}",
         code(cell.forecast_basis if is_planned else cell.reason),
     )
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 or noun.endswith('s') else 's'}"

@@ -22,7 +22,7 @@ from perfbisect.model.commit_details import CauseWord
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.series.cause_text import alert_evidence
 from perfbisect.series.causes import Cause
-from perfbisect.series.detection.model import SET, Shape
+from perfbisect.series.detection.model import SET, WEEK, Shape
 from perfbisect.series.findings import SeriesChange
 from perfbisect.series.series import StatisticKind, night_of, part_of
 
@@ -70,6 +70,7 @@ class Alert:
     ``p``: how often a series of that length without a change shows one so clear. ``why``: what was said when
     it was acknowledged or closed. ``nights``: how many show it. ``was``: the cause reported before, where it
     is another one now; ``came_back``: it has recovered since then. ``now``: its status on the last night.
+    ``grouping``: tokens are grouped into chunks otherwise, and take as long as before.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _JSON
@@ -96,6 +97,7 @@ class Alert:
     was: CauseWord | Literal[""] = ""
     came_back: bool = False
     now: AlertStatus | Literal[""] = ""
+    grouping: bool = False
 
     @property
     def ref(self) -> MetricRef:
@@ -114,6 +116,14 @@ class Alert:
     def size(self) -> float:
         """Absolute log ratio of the new level to the old one."""
         return abs(math.log1p(max(self.effect, -0.999999)))
+
+    @property
+    def needs_action(self) -> bool:
+        """Whether it is an open regression that the last night still shows: of the product, or for a week."""
+        if self.state != "open" or not self.worse or self.part != "typical" or self.grouping:
+            return False
+        is_lasting = self.cause == "unknown" and self.nights >= WEEK
+        return (self.cause == "product" or is_lasting) and self.now == "still there"
 
     @property
     def is_news(self) -> bool:
@@ -199,10 +209,11 @@ def leading_alert(alerts: Iterable[Alert], event: str) -> Alert:
     return max((a for a in alerts if a.event == event), key=lambda alert: (*weight(alert), alert.id))
 
 
-def weight(alert: Alert) -> tuple[bool, bool, int, float]:
-    """Order of alerts that stand for others: open, worse, of a headline, large."""
+def weight(alert: Alert) -> tuple[bool, bool, bool, bool, int, float]:
+    """Order of alerts that stand for others: open, to act on, no grouping, worse, of a headline, large."""
     rank = HEADLINES.index(alert.metric) if alert.metric in HEADLINES else len(HEADLINES)
-    return alert.state == "open", alert.worse, -rank, alert.size
+    is_open, is_worse = alert.state == "open", alert.worse
+    return is_open, alert.needs_action, not alert.grouping, is_worse, -rank, alert.size
 
 
 def match_alerts(
@@ -264,6 +275,7 @@ def _build_alert(
         was=known.cause if known and known.cause != cause.word else "",
         came_back=known is not None and recovered and not known.recovered,
         now=now,
+        grouping=cause.is_grouping,
     )
 
 

@@ -56,7 +56,7 @@ _LOW_RATE = 0.1  # requests a second up to which a cell is of low concurrency
 _LASTING_NIGHTS = 5  # nights of a step that show by themselves that it lasts
 _NIGHTS_BEFORE = 4  # nights before a step that show by themselves that the old level lasted
 _SETTLED_NIGHTS = 7  # nights after which a step lasts, whatever single nights before were like
-_SAME_STREAM = {"itl": "tpot"}  # metrics of one stream that count chunks and tokens
+_SAME_STREAM = {"itl": "tpot", "itl:mean": "tpot:mean"}  # metrics of one stream that count chunks, tokens
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,11 @@ class Cause:
 
     def has(self, *kinds: str) -> bool:
         return any(evidence.kind in kinds for evidence in self.evidence)
+
+    @property
+    def is_grouping(self) -> bool:
+        """Whether tokens are only grouped into chunks otherwise."""
+        return self.has("same stream unchanged")
 
 
 @dataclass(frozen=True)
@@ -441,7 +446,9 @@ def infer_causes(changes: Sequence[SeriesChange], index: SeriesIndex) -> tuple[C
     for change in changes:
         cause = infer_cause(build_context(change, index))
         if cause.word == "product":
-            cause = _confirm_product(change, cause, index)
+            cause = _confirm_product(change, cause)
+        if cause.word in ("product", "unknown"):
+            cause = _other_grouping(change, cause, index)
         for rule in (_same_requests, _other_machines):
             if cause.word in ("product", "unknown"):
                 cause = rule(change, cause, index)
@@ -513,16 +520,10 @@ def _token_definition(change: SeriesChange, tokens: CellSeries | None) -> range:
     return range(first, min((night for night in marks if night > change.first), default=10**9))
 
 
-def _confirm_product(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Cause:
-    """A product's change needs a median, and other metrics of the same requests that agree."""
-    series = change.series
-    if series.part != "typical":
+def _confirm_product(change: SeriesChange, cause: Cause) -> Cause:
+    """A product's change needs a median and nights on both sides."""
+    if change.series.part != "typical":
         return Cause("unknown", (Evidence("median unchanged"), *cause.evidence))
-    same = index.get(series.cell, _SAME_STREAM.get(series.metric, ""))
-    moved = shift(same, change)
-    if same and moved and moved[0] * math.copysign(1.0, change.shift) < _SAME_MOVE * abs(change.shift):
-        unchanged = Evidence("same stream unchanged", {"metric": same.metric})
-        return Cause("unknown", (unchanged, *cause.evidence))
     nights, is_step = len(change.after), change.point.shape == "step"
     if is_step and nights < _LASTING_NIGHTS and not cause.has("all servers moved", "shared trait"):
         others = (evidence for evidence in cause.evidence if evidence.kind != "lasting")
@@ -533,6 +534,17 @@ def _confirm_product(change: SeriesChange, cause: Cause, index: SeriesIndex) -> 
     alike = _nights_at_new_level(change) if is_step and nights <= _SETTLED_NIGHTS else []
     if alike:
         return Cause("unknown", (Evidence("level seen before", {"night": alike[-1]}), *cause.evidence))
+    return cause
+
+
+def _other_grouping(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Cause:
+    """Unknown where tokens are grouped into chunks otherwise: the other metric of the stream did not move."""
+    series = change.series
+    same = index.get(series.cell, _SAME_STREAM.get(series.metric, ""))
+    moved = shift(same, change)
+    if same and moved and moved[0] * math.copysign(1.0, change.shift) < _SAME_MOVE * abs(change.shift):
+        unchanged = Evidence("same stream unchanged", {"metric": same.metric})
+        return Cause("unknown", (unchanged, *cause.evidence))
     return cause
 
 
@@ -580,5 +592,6 @@ def _inherit(change: SeriesChange, own: Cause, products: Sequence[tuple[SeriesCh
         for other, cause in products:
             if other.nights == change.nights and other.series.group == change.series.group:
                 values = {"metric": other.series.metric, "cell": other.series.cell}
-                return Cause("product", (Evidence("same start moved", values), *cause.evidence))
+                grouped = own.evidence[:1] if own.is_grouping else ()
+                return Cause("product", (*grouped, Evidence("same start moved", values), *cause.evidence))
     return own

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from perfbisect.common.quantities import number, percent
+from perfbisect.common.quantities import counted, number, percent
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, LongDocument
 from perfbisect.model.metric import row
-from perfbisect.report.document import Command, Items, Paragraph, Report, Section, Verdict, make_table
+from perfbisect.report.document import Command, Items, Paragraph, Report, Section, Tone, Verdict, make_table
 from perfbisect.series.alerts import (
     Alert,
     AlertRecord,
@@ -28,6 +28,7 @@ from perfbisect.series.cause_text import suppression_sentence
 from perfbisect.series.causes import SeriesIndex, infer_causes
 from perfbisect.series.detection.fdr import FDR, SeriesCoverage
 from perfbisect.series.detection.model import Shape
+from perfbisect.series.events import EventDocument, event_document, group_by_event, next_command
 from perfbisect.series.findings import (
     JudgedFamily,
     SeriesChange,
@@ -130,13 +131,20 @@ class VanishedAlert(Document):
 
 
 class TrackDetectDocument(LongDocument):
-    """JSON of ``track detect``: changes since the night ``since`` (empty: all) up to ``until``."""
+    """JSON of ``track detect``: changes since the night ``since`` (empty: all) up to ``until``.
 
-    shown: ClassVar[Mapping[str, int]] = {"alerts": 12, "listed": 5, "vanished": 12, "discontinuities": 12}
+    ``events``: those to act on first, the largest before the others. ``needs_action``: how many these are.
+    ``next``: the command for the first of them, or for the newest regression that has not recovered.
+    """
+
+    shown: ClassVar[Mapping[str, int]] = {"alerts": 6, "listed": 5, "vanished": 12, "discontinuities": 12}
     schema_: Literal["perfbisect.track-detect/3"] = Field(default="perfbisect.track-detect/3", alias="schema")
     fdr: float
     since: str
     until: str
+    needs_action: int
+    events: tuple[EventDocument, ...]
+    next: str
     alerts: tuple[Alert, ...]
     listed: tuple[SuppressedChange, ...]
     joint_changes: tuple[JointChange, ...]
@@ -145,9 +153,10 @@ class TrackDetectDocument(LongDocument):
     census: CoverageDocument
 
     def brief(self) -> TrackDetectDocument:
-        """New alerts first, then open ones; no coverage of single series."""
-        alerts = sorted(self.alerts, key=lambda alert: alert.first, reverse=True)
-        alerts.sort(key=lambda alert: (not (alert.new or alert.is_news), alert.state != "open"))
+        """All events; of the alerts those to act on first, the largest before others; no coverage of single
+        series."""
+        alerts = sorted(self.alerts, key=lambda alert: (*weight(alert), alert.id), reverse=True)
+        alerts.sort(key=lambda alert: (not alert.needs_action, alert.recovered, not alert.is_news))
         brief = LongDocument.brief(self.model_copy(update={"alerts": tuple(alerts)}))
         if not self.census.series:
             return brief
@@ -247,14 +256,18 @@ def record_alerts(store: SeriesStore, analysis: SeriesAnalysis, now: str, since:
 
 def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> TrackDetectDocument:
     """The public JSON of an analysis: what began on the night ``since`` or later."""
-    families = analysis.families
+    families, alerts = analysis.families, analysis.alerts_since(since)
+    events = tuple(event_document(event, of) for event, of in group_by_event(alerts))
     names: tuple[FamilyName, ...] = get_args(FamilyName)
     suppressed = [change for family in families for change in family.suppressed]
     return TrackDetectDocument(
         fdr=fdr,
         since=since,
         until=analysis.until,
-        alerts=analysis.alerts_since(since),
+        needs_action=sum(event.needs_action > 0 for event in events),
+        events=events,
+        next=next_command(alerts),
+        alerts=alerts,
         listed=tuple(_suppressed(change) for change in suppressed if night_of(change.first) >= since),
         joint_changes=tuple(
             JointChange(
@@ -393,20 +406,14 @@ def detect_report(document: TrackDetectDocument, *, everything: bool = False) ->
     }
     sections = [_event_section(*group) for group, is_full in zip(groups, full, strict=True) if is_full]
     sections += [Section(title, (Items(tuple(texts)),)) for title, texts in lists.items() if texts]
-    first = next((a for a in document.alerts if a.state == "open" and a.cause == "product"), None)
-    if first is not None:
-        alert = leading_alert(document.alerts, first.event)
-        sections.append(Section("Next", (Command(f"perfbisect track suspects {alert.id} --repo PATH"),)))
-    count = sum(alert.is_news for alert in document.alerts)
-    verdict = Verdict(f"{count} new alert{'s' * (count != 1)}" if count else "no new alerts")
+    if document.next:
+        sections.append(Section("Next", (Command(document.next),)))
+    new = [event for event in document.events if event.news]
+    alerts = sum(event.news for event in new)
+    text = "no new events" if not new else f"{counted(len(new), 'new event')} ({counted(alerts, 'alert')})"
+    tone: Tone = "bad" if document.needs_action else "good"
+    verdict = Verdict(f"{text}; to act on today: {document.needs_action}", tone)
     return Report(f"Series up to {document.until}", verdict, (), tuple(sections))
-
-
-def group_by_event(alerts: Sequence[Alert]) -> list[tuple[str, list[Alert]]]:
-    """Alerts by event: those of the product first, the newest of either first."""
-    ordered = sorted(alerts, key=lambda alert: alert.event, reverse=True)
-    ordered.sort(key=lambda alert: (alert.cause != "product", -int(alert.event[:8])))
-    return [(event, list(group)) for event, group in groupby(ordered, key=lambda alert: alert.event)]
 
 
 def size_text(effect: float) -> str:
@@ -462,7 +469,7 @@ def _event_section(event: str, alerts: Sequence[Alert]) -> Section:
     rows = tuple(_cell_row(list(group)) for _, group in cells)
     table = make_table(("alert", "cell", "metric", "change*", "95 % CI", "nights*", ""), rows)
     what = f"{first.first[:10]}  {first.cause}, {'/'.join(shapes)}"
-    title = f"{what}: {len(alerts)} alerts of {len(rows)} cells  ({event})"
+    title = f"{what}: {counted(len(alerts), 'alert')} of {counted(len(rows), 'cell')}  ({event})"
     return Section(title, (Items(first.evidence[:_EVIDENCE_SHOWN]), table))
 
 
@@ -475,9 +482,10 @@ def _cell_row(alerts: Sequence[Alert]) -> tuple[str, ...]:
         interval = f"x {number(1 + low, 3)} to {number(1 + high, 3)}"
     marks = (
         "" if alert.worse else "better",
+        "chunks grouped otherwise" if alert.grouping else "",
         "" if alert.now == "still there" else alert.now,
         _state_text(alert),
-        f"and {len(alerts) - 1} more metrics" if len(alerts) > 1 else "",
+        f"and {counted(len(alerts) - 1, 'more metric')}" if len(alerts) > 1 else "",
     )
     numbers = (size_text(alert.effect), interval, str(alert.nights))
     return (alert.id, alert.cell, alert.metric, *numbers, ", ".join(filter(None, marks)))

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from perfbisect.common.quantities import counted
 from perfbisect.common.text import json_text, line
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
@@ -88,12 +89,8 @@ def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str =
 
 def export_report(document: TrackExportDocument) -> Report:
     lines = [f"{path}: {kind}" for kind, path in document.files.items()]
-    lines.append(f"{_count(document.points, 'point')} of {_count(document.cells, 'cell')} were read")
-    return Report("Export", Verdict(_count(len(document.files), "file")), tuple(map(Paragraph, lines)))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+    lines.append(f"{counted(document.points, 'point')} of {counted(document.cells, 'cell')} were read")
+    return Report("Export", Verdict(counted(len(document.files), "file")), tuple(map(Paragraph, lines)))
 
 
 def csv_text(series: MachineSeries, metric: str = "") -> str:

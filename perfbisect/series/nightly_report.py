@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median, pstdev
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from perfbisect.common.quantities import number
 from perfbisect.errors import UsageError
-from perfbisect.jobs.documents import Document
+from perfbisect.jobs.documents import Document, LongDocument
 from perfbisect.model.commit_details import CauseWord
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import (
@@ -33,10 +33,10 @@ from perfbisect.series.detect import (
     change_text,
     coverage_lines,
     detect_document,
-    group_by_event,
     size_text,
     summarize_event,
 )
+from perfbisect.series.events import group_by_event
 from perfbisect.series.series import CellSeries, night_of
 
 ISSUE_SIZE = 0.10
@@ -63,6 +63,7 @@ _STATUSES = {
     "few slower": "a few requests slower",
     "few faster": "a few requests faster",
     "redefined": "{cause} changed",
+    "grouped": "chunks grouped otherwise{beside}{since}",
 }
 """What a row says of each kind of alert, in the order in which rows are read."""
 
@@ -110,13 +111,14 @@ class LevelRow(Document):
     alert: str = ""
 
 
-class TrackReportDocument(Document):
+class TrackReportDocument(LongDocument):
     """JSON of ``track report``: series at another level, and the analysis behind them.
 
     ``engine``: its version, where the last night reports it. ``quiet``: judged series without an alert.
     ``levels``: all series of the metrics that were asked for.
     """
 
+    shown: ClassVar[Mapping[str, int]] = {"rows": 12}
     schema_: Literal["perfbisect.track-report/3"] = Field(default="perfbisect.track-report/3", alias="schema")
     night: str
     build: str
@@ -128,7 +130,11 @@ class TrackReportDocument(Document):
     detect: TrackDetectDocument
 
     def brief(self) -> TrackReportDocument:
-        return self.model_copy(update={"detect": self.detect.brief()})
+        """The first rows, and all events; no single alert, which ``track detect`` has."""
+        detect, alerts = self.detect.brief(), len(self.detect.alerts)
+        left = {**detect.left_out, "alerts": alerts} if alerts else detect.left_out
+        detect = detect.model_copy(update={"alerts": (), "left_out": left})
+        return LongDocument.brief(self.model_copy(update={"detect": detect}))
 
 
 def build_nightly_report(
@@ -144,7 +150,7 @@ def build_nightly_report(
     )
     with_alert = {(alert.cell, alert.metric) for alert in analysis.alerts}
     judged = sum(family.coverage.judged for family in analysis.families)
-    rows = tuple(row for *_, row in sorted(_ranked_rows(analysis), key=lambda ranked: ranked[:3]))
+    rows = tuple(row for *_, row in sorted(_ranked_rows(analysis), key=lambda ranked: ranked[:4]))
     return TrackReportDocument(
         night=analysis.until,
         build=newest.build.name,
@@ -157,14 +163,15 @@ def build_nightly_report(
     )
 
 
-def _ranked_rows(analysis: SeriesAnalysis) -> Iterator[tuple[int, float, str, ReportRow]]:
+def _ranked_rows(analysis: SeriesAnalysis) -> Iterator[tuple[int, bool, float, str, ReportRow]]:
     """The rows of changes that are still there, not closed and no bad night's, with what sorts them."""
     for alert in analysis.alerts:
         is_over = alert.recovered or analysis.findings[alert.id].is_over
         if alert.state != "closed" and alert.cause != "night" and not is_over:
             kind = _kind(alert)
             row = _row(alert, kind, analysis)
-            yield list(_STATUSES).index(kind), -abs(math.log(row.latest / row.baseline)), alert.id, row
+            size, is_there = abs(math.log(row.latest / row.baseline)), alert.now == "still there"
+            yield list(_STATUSES).index(kind), not is_there, -size, alert.id, row
 
 
 def _row(alert: Alert, kind: str, analysis: SeriesAnalysis) -> ReportRow:
@@ -200,6 +207,8 @@ def _kind(alert: Alert) -> str:
     worse, cause = alert.worse, alert.cause
     if cause in ("instrument", "workload"):
         return "redefined"
+    if alert.grouping:
+        return "grouped"
     if alert.part != "typical":
         return "few slower" if worse else "few faster"
     if worse and alert.state == "acknowledged":
@@ -306,6 +315,9 @@ def nightly_report(document: TrackReportDocument) -> Report:
     groups = group_by_event(document.detect.alerts)
     reported = [(event, of) for event, of in groups if any(alert.state != "closed" for alert in of)]
     blocks: list[Block] = [Paragraph(_build_text(document))]
+    due = [(event, of) for event, of in reported if any(alert.needs_action for alert in of)]
+    if due:
+        blocks.append(Items(tuple(f"to act on: {summarize_event(event, of)} ({event})" for event, of in due)))
     if document.rows:
         blocks += [issue_table(document.rows), Paragraph(RULE, quiet=True)]
     coverage = coverage_lines(document.detect)
@@ -318,7 +330,9 @@ def nightly_report(document: TrackReportDocument) -> Report:
     count = len(document.rows)
     return Report(
         title=f"Nightly of {document.night}",
-        verdict=Verdict(f"{count} series at another level", "bad" if count else "good"),
+        verdict=Verdict(
+            f"{count} series at another level; to act on today: {len(due)}", "bad" if count else "good"
+        ),
         blocks=tuple(blocks),
         sections=(
             *_level_sections(document.levels),

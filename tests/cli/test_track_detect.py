@@ -88,7 +88,10 @@ def test_nothing_is_told_twice(made: Nightlies) -> None:
     ingest(made.early)
     assert "\n2026-01-15  product, step: " in told("track", "detect")
     again = told("track", "detect")
-    assert again.startswith("Series up to 2026-01-20: no new alerts\n\nKnown before\n  - 20260115-product: ")
+    head = (
+        "Series up to 2026-01-20: no new events; to act on today: 1\n\nKnown before\n  - 20260115-product: "
+    )
+    assert again.startswith(head)
     told("track", "ack", "20260115-product", "--reason", "issue 7")
     ingest(made.all)
     later = document("track", "detect")["alerts"]
@@ -164,4 +167,4 @@ def test_a_history_that_lacks_the_commits(made: Nightlies, home: Path) -> None:
     ingest(made.all)
     told("track", "detect")
     error = refusal("track", "suspects", "20260115-product", "--repo", "other")
-    assert "which the history does not have" in error and "git fetch --unshallow" in error
+    assert "which the history does not have" in error and "this clone ends 2025-01-01" in error

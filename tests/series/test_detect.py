@@ -141,6 +141,63 @@ def test_a_change_of_unknown_cause_is_no_issue(store: SeriesStore) -> None:
     assert row.change > 0.25
 
 
+def test_what_lasts_comes_first_and_is_the_next_step(store: SeriesStore) -> None:
+    """A larger regression that has recovered, and is newer, is nothing to act on."""
+    (back,) = cell({"e2el:median": step(noise(8, 40), 28, 3.0, 34)}, test="back")
+    keep(store, *points(at=20, factor=1.15), *back.points, *points("quiet"))
+    document = detect(store, TABLE, now="t")
+    first, *others = document.events
+    assert (first.cell.partition("/")[0], first.needs_action, document.needs_action) == ("omni", 1, 1)
+    assert [(event.cell.partition("/")[0], event.recovered) for event in others] == [("back", 1)]
+    assert document.next == f"perfbisect track suspects {first.alert} --repo PATH"
+    report = detect_report(document)
+    assert report.verdict.text == "2 new events (2 alerts); to act on today: 1"
+    assert first.event in report.sections[0].title
+    set_state(store, first.event, "acknowledged", "issue 7")
+    known = detect(store, TABLE, now="t")
+    assert (known.needs_action, known.next) == (0, ""), "what has recovered is no next step"
+
+
+def test_tokens_that_are_grouped_otherwise_stand_behind(store: SeriesStore) -> None:
+    """The inter-token latency of the server that became slower, whose TPOT stayed."""
+    values = {
+        "itl:median": step(noise(1, 40), 25, 900.0),
+        "tpot:median": noise(2, 40),
+        "e2el:median": step(noise(3, 40), 25, 1.2),
+    }
+    keep(store, *cell(values, test="a")[0].points, *points("b"), *points("c"))
+    analysis = analyze_series(store, TABLE)
+    alerts = {alert.metric: alert for alert in analysis.alerts}
+    assert (alerts["itl"].grouping, alerts["itl"].needs_action) == (True, False)
+    assert "chunks are grouped otherwise" in alerts["itl"].evidence[0]
+    rows = build_nightly_report(analysis, fdr=0.05).rows
+    assert [(row.metric, row.status) for row in rows] == [
+        ("e2el", "regressed: an issue"),
+        ("itl", "chunks grouped otherwise"),
+    ]
+    (event,) = detect(store, TABLE, now="t").events
+    assert (event.metric, event.alerts, event.needs_action) == ("e2el", 2, 1)
+
+
+def test_documents_are_short_with_all_events(store: SeriesStore) -> None:
+    for number in range(12):
+        names = ("e2el", "ttft", "tpot", "itl", "request_throughput", "audio_rtf")
+        levels = {
+            f"{name}:median": step(noise(10 * number + k, 30), 12 + number % 3, 1.5)
+            for k, name in enumerate(names)
+        }
+        own = cell(levels, test=f"cell{number}")[0].points
+        keep(store, *(replace(p, build=replace(p.build, name=f"{number}-{p.build.name}")) for p in own))
+    document = detect(store, TABLE, now="t")
+    report = build_nightly_report(analyze_series(store, TABLE), fdr=0.05)
+    assert len(document.alerts) == len(report.rows) >= 60
+    for brief in (document.brief(), report.brief().detect):
+        assert brief.events == document.events and brief.next == document.next
+        assert brief.left_out["alerts"] == len(document.alerts) - len(brief.alerts)
+    assert max(len(document.brief().text()), len(report.brief().text())) < 20_000
+    assert report.brief().left_out["rows"] == len(report.rows) - len(report.brief().rows) > 0
+
+
 def test_what_became_better_beside_a_regression_says_so(store: SeriesStore) -> None:
     """The cell ended on its tenth slow night, and others did not."""
     both = {"e2el:median": step(noise(7, 30), 20, 1.5), "ttft:median": step(noise(8, 30), 20, 0.4)}
@@ -154,7 +211,7 @@ def test_what_became_better_beside_a_regression_says_so(store: SeriesStore) -> N
     told = detect(store, TABLE, now="t").alerts
     assert {one.now for one in told} == {"not measured since"}
     lines = report_lines(detect_report(detect(store, TABLE, now="t"), everything=True))
-    assert any(text.endswith("not measured since, reported before, and 1 more metrics") for text in lines)
+    assert any(text.endswith("not measured since, reported before, and 1 more metric") for text in lines)
 
 
 def test_what_is_not_found_any_more_is_told_once(store: SeriesStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -46,6 +46,9 @@ from perfbisect.series.suspects.window import (
     commit_window,
     locate_build,
 )
+
+_CLONE_AGE = timedelta(days=1)
+"""How long before a night the main line may have had its last commit, in a clone that is up to date."""
 
 
 def start_time(points: Sequence[Point], build: Build) -> datetime:
@@ -112,6 +115,8 @@ def rank_alert(
     aftermath = _aftermath(line, points, analysis, alert)
     question, good = build_question(repository, line, onsets, *aftermath, cells=cells, cause=alert.cause)
     question, why = replace(question, phase=phase), onsets[-1][1].why
+    if line.ends is not None and line.ends + _CLONE_AGE < start_time(points, measured[places[-1]].build):
+        why += f"; the last commits of the window are not in it: {line.end_text}, git fetch"
     return RankedAlert(alert, finding, rank_suspects(question, table), good, question.commits[-1].sha, why)
 
 

@@ -35,6 +35,7 @@ LEAD = timedelta(hours=6)
 
 LATER = 300  # commits after all nights of an alert among which a revert is looked for
 
+_FETCH_NEWER = "git fetch, and the same command again with the branch up to date"
 _FETCH = "fetch the whole history: git fetch --unshallow"
 
 
@@ -63,6 +64,15 @@ class MainLine:
             return self._places[sha]
         places = [i for i, commit in enumerate(self.commits) if len(sha) >= 7 and commit.id.startswith(sha)]
         return places[0] if len(places) == 1 else None
+
+    @property
+    def ends(self) -> datetime | None:
+        """When its last commit was merged; None of an empty line."""
+        return moment(self.commits[-1].date) if self.commits else None
+
+    @property
+    def end_text(self) -> str:
+        return f"this clone ends {self.commits[-1].date[:10]}"
 
     @cached_property
     def _dates(self) -> tuple[datetime, ...]:
@@ -112,10 +122,11 @@ def locate_build(line: MainLine, build: Build, began: datetime) -> LinePosition:
         if place is not None:
             return LinePosition(place, place)
         if build.of_main is not False:
+            is_later = line.ends is not None and began > line.ends
             raise RevisionError(
                 f"build {build.name} is of commit {build.commit[:12]}, which the history does not have on "
-                "its line of first parents",
-                next_step=_FETCH,
+                "its line of first parents" + (f": {line.end_text}" if is_later else ""),
+                next_step=_FETCH_NEWER if is_later else _FETCH,
             )
     latest = moment(build.fixed) if build.fixed else began
     earliest = line.last_before(latest if build.fixed else latest - LEAD, surely=True)
@@ -176,6 +187,12 @@ def build_question(
     high = max(window.after.latest for _, window in onsets)
     if high <= low:
         nights = ", ".join(onset.night for onset, _ in onsets)
+        if line.ends is not None and line.ends.date().isoformat() < min(onset.night for onset, _ in onsets):
+            raise RevisionError(
+                f"the commits between the builds of {nights} and those before are not in this clone: "
+                f"{line.end_text}",
+                next_step=_FETCH_NEWER,
+            )
         raise RevisionError(
             f"no commit of the main line came between the builds of {nights} and those before: "
             "what changed is not in this repository",

@@ -192,8 +192,15 @@ def test_a_commit_that_may_be_of_both_is_asked_in_both(ten: tuple[Repository, Ma
 
 def test_a_window_without_commits_is_no_question(ten: tuple[Repository, MainLine]) -> None:
     repository, commits = ten
-    with pytest.raises(RevisionError, match="not in this repository"):
-        build_question(repository, commits, [onset("n1", 1.0, between(commits, 3, 3))], LinePosition(3, 3))
+    ended = commits.commits[-1].date[:10]
+    for night, words, command in (
+        (ended, "not in this repository", " log --oneline"),
+        ("2999-01-01", f"not in this clone: this clone ends {ended}", "git fetch"),
+    ):
+        onsets = [onset(night, 1.0, between(commits, 3, 3))]
+        with pytest.raises(RevisionError, match=words) as caught:
+            build_question(repository, commits, onsets, LinePosition(3, 3))
+        assert command in (caught.value.next_step or "")
 
 
 IMPORTED = """\
