@@ -282,7 +282,8 @@ def _plan_rows(plan: PlanDocument) -> Iterator[tuple[str, Inline]]:
     yield "env", plan.environment
     yield "client", plan.client
     launches = f"{expected.launches_low} to {expected.launches_high} launches"
-    yield "expected", f"{launches}, {minutes(expected.minutes_low)} to {minutes(expected.minutes_high)}"
+    least, most = minutes(expected.minutes_low), minutes(expected.minutes_high)
+    yield "expected", f"{launches}, {least} to {most}" if least != most else f"{launches}, at least {least}"
     if plan.wall_minutes is not None:
         low, high = plan.wall_minutes
         yield "wall clock", f"{minutes(low)} to {minutes(high)}"
