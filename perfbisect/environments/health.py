@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import tempfile
@@ -15,6 +14,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from perfbisect.common.digests import file_blob_id, text_digest
+from perfbisect.common.json_text import parse_json
 from perfbisect.environments.build import BuildRun, Output, interpreter_environment
 from perfbisect.environments.cache import CheckedEnvironment, variables
 from perfbisect.environments.packages import EnginePackage
@@ -176,10 +176,10 @@ def _run_script(
         environment = interpreter_environment(interpreter, env)
         output = build.run(argv, env=environment, cwd=Path(folder), timeout=timeout)
         try:
-            found = json.loads(target.read_text())
+            found = parse_json(target.read_bytes())
         except (OSError, ValueError):
             found = {}
-    return output, found
+    return output, found if isinstance(found, dict) else {}
 
 
 def import_own_engine(

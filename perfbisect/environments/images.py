@@ -5,7 +5,6 @@ Registries are asked by the tools (podman, docker, enroot), with their own setti
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -14,10 +13,12 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfbisect.common.json_text import parse_json
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.wheel_index import State
 from perfbisect.errors import MachineError
@@ -181,7 +182,7 @@ class DaemonStore(ImageStore):
         if done.returncode:
             return _failed(done)
         try:
-            return json.loads(done.stdout)
+            return parse_json(done.stdout)
         except ValueError:
             return ImageLookup("silent", problem=problem_of(done))
 
@@ -211,8 +212,11 @@ class DaemonStore(ImageStore):
     def _inspect(self, image: str) -> dict[str, Any]:
         """What the tool knows of a local image; empty if it is not there."""
         done = run_tool(self.program, "image", "inspect", image)
-        rows = json.loads(done.stdout) if done.returncode == 0 else []
-        return rows[0] if rows else {}
+        with suppress(ValueError):
+            rows = parse_json(done.stdout) if done.returncode == 0 else []
+            if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+                return rows[0]
+        return {}
 
 
 class SquashStore(ImageStore):

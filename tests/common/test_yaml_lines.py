@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from perfbisect.common import yaml_source
 from perfbisect.common.yaml_source import load, parse, parse_any
 from perfbisect.errors import LocatedError, UsageError
 
@@ -89,6 +91,13 @@ def test_depth_is_limited_before_libyaml_recurses(text: str) -> None:
     if "&" not in text:
         with pytest.raises(LocatedError, match="nested deeper than 100 levels"):
             parse_any(text, FILE)
+
+
+def test_yaml_is_read_in_one_place() -> None:
+    root = Path(yaml_source.__file__).parent.parent
+    readers = re.compile(r"\b(?:yaml\.(?:safe_load|load|compose)|get_single_(?:node|data))\b")
+    found = [path.name for path in root.rglob("*.py") if readers.search(path.read_text())]
+    assert found == ["yaml_source.py"]
 
 
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:

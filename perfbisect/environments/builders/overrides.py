@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from perfbisect.common.digests import environment_key, text_digest
+from perfbisect.common.json_text import WRONG_SHAPE, parse_json
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, Environment, Refusal, SelectingBuilder
 from perfbisect.environments.build import BuildRun, interpreter_environment
@@ -169,8 +169,9 @@ def _check_versions(build: BuildRun, interpreter: Path, env: Mapping[str, str], 
         cwd=build.log.parent,
     )
     try:
-        found = json.loads(output.lines[-1])
-    except (IndexError, ValueError):
+        found: Any = parse_json(output.lines[-1])
+        found = {name: found[name] for name in wanted}
+    except WRONG_SHAPE:
         message = f"{change.short}: {interpreter} does not list its packages"
         raise BuildError(message, where=build.log) from None
     for name, version in wanted.items():

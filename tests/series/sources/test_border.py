@@ -78,6 +78,15 @@ def test_a_member_that_cannot_be_read_is_rejected_alone(
     assert said in reasons["/../bad.json#undated file"]
 
 
+def test_of_two_members_of_one_name_the_last_counts(tmp_path: Path) -> None:
+    place = tmp_path / "artifact.zip"
+    with zipfile.ZipFile(place, "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("a.json", json.dumps(sample("perf_eval_row")))
+        archive.writestr("a.json", json.dumps(GOOD))
+    (cell,), reasons = ingested(place, tmp_path)
+    assert cell.startswith("good-") and reasons == {}
+
+
 def test_a_cut_archive_is_one_rejected_file(tmp_path: Path) -> None:
     place = tmp_path / "artifact.zip"
     with zipfile.ZipFile(place, "w") as archive:
