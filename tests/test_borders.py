@@ -21,6 +21,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 import perfbisect
+from perfbisect.dashboard.pages import address
 from perfbisect.environments.builders.wheel_index import links
 from perfbisect.errors import ClientError, LocatedError, MachineError, PerfbisectError, UsageError
 from perfbisect.fleet.agent import MANIFEST, read_manifest
@@ -222,6 +223,14 @@ def test_no_wheel_is_taken_from_a_file_or_a_repository() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "text", ["javascript:alert(1)", "file:///etc/passwd", "//host/x", "data:text/html,x"]
+)
+def test_an_address_in_a_result_is_a_link_only_if_it_is_of_the_web(text: str) -> None:
+    assert address(text) == ""
+    assert address("https://buildkite.com/vllm/ci/builds/7") != ""
+
+
 def test_an_archive_of_a_machine_writes_only_what_its_manifest_names(tmp_path: Path) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -312,6 +321,8 @@ SINKS = {
     "measure/preparation.py": "its own log",
     "series/publish.py": "files that it has published",
     "system/files.py": "its own temporary file",
+    "system/held_files.py": "shared memory of a launch, by its inode",
+    "system/shim.py": "the group of its own child",
     "system/processes.py": "shared memory of a launch; processes by identity; the scratch folder of a token",
 }
 """Files that delete or signal, and what: none of it is a path or a process that a file names unchecked."""

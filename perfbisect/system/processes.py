@@ -435,8 +435,11 @@ def stop_leftovers(
 
 def _may_have_mark(pid: int, token: str) -> bool:
     """Whether a process has the token, or an environment that is unreadable or overwritten by a title."""
-    entries = _environment(pid)
-    return not any(b"=" in entry for entry in entries) or _has_mark(entries, TOKEN_VARIABLE, token)
+    entries, row = _environment(pid), process(pid)
+    if any(b"=" in entry for entry in entries):
+        return _has_mark(entries, TOKEN_VARIABLE, token)
+    # A title leaves zeros; nothing at all has a process that ended, or one that has just begun and is not ours.
+    return list(entries) != [b""] or row is None or not row.living
 
 
 def _end(owned: ProcessTree, grace: float) -> None:
