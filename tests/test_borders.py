@@ -31,6 +31,7 @@ from perfbisect.fleet.folders import _unpack
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.replay import launches
+from perfbisect.jobs.runner import recover_interrupted
 from perfbisect.measure.attempt import from_dict, to_dict
 from perfbisect.measure.profiling import ProfileFiles
 from perfbisect.model.attempt import Attempt, Provenance, RunResult
@@ -262,9 +263,16 @@ def test_resume_neither_deletes_nor_signals_what_is_not_a_launch_of_ours(
     (tmp_path / "pb-").mkdir()
     row = processes.process(sleeper.pid)
     assert row is not None
-    for token in ("/../victim", "f" * 32):
-        assert processes.stop_leftovers(token, row.pid, row.created, grace=0.0) == ()
+    assert processes.stop_leftovers("/../victim", 0, 0.0, grace=0.0) == ()
     assert victim.exists()
+    job = Job(tmp_path / "job")
+    (job.path / "attempts" / "001").mkdir(parents=True)
+    with Journal(job.journal, clock=Clock()) as journal:
+        journal.append("started", STARTED)
+        server = {"attempt": "j-001", "token": "0" * 32, "pid": row.pid, "created": row.created}
+        journal.append("launched", server)
+        recover_interrupted(job, journal, lambda _: None, processes.stop_leftovers)
+        assert journal.events[-1].kind == "abandoned"
     assert sleeper.poll() is None
 
 

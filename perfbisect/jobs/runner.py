@@ -25,6 +25,7 @@ from perfbisect.model.attempt import Attempt, Purpose
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.system import clock
+from perfbisect.system.processes import may_have_token
 
 BACKOFF = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 WHOLE_MACHINE = Slot("")
@@ -227,7 +228,8 @@ def recover_interrupted(
         if launch.end is not None:
             continue
         folder = job.path / launch.folder
-        leftovers = stop_leftovers(launch.token, launch.pid, launch.created)
+        pid = launch.pid if may_have_token(launch.pid, launch.created, launch.token) else 0
+        leftovers = stop_leftovers(launch.token, pid, launch.created)
         if leftovers:
             sink(JobNote(f"ended {len(leftovers)} process(es) that attempt {launch.number} had left"))
         attempt = read_attempt(folder)

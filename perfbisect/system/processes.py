@@ -416,13 +416,9 @@ def stop_leftovers(
 ) -> tuple[Process, ...]:
     """End the processes that a dead owner left and remove its temporary files; returns those that were alive.
 
-    A process whose environment names another token, or none, is not the owner: ``pid`` may come from a file.
-
     Raises:
         ServerError: a process survived.
     """
-    if token and not _may_have_mark(pid, token):
-        pid, created = 0, 0.0
     left = ProcessTree(pid, created, token, None, own_shim)
     found = left.living()
     if found:
@@ -433,13 +429,14 @@ def stop_leftovers(
     return found
 
 
-def _may_have_mark(pid: int, token: str) -> bool:
-    """Whether a process has the token, or an environment that is unreadable or overwritten by a title."""
-    entries, row = _environment(pid), process(pid)
+def may_have_token(pid: int, created: float, token: str) -> bool:
+    """False for a living process that a file names, and whose environment shows that it has another owner."""
+    row, entries = process(pid), _environment(pid)
+    if row is None or not row.living or row.created != created:
+        return True
     if any(b"=" in entry for entry in entries):
         return _has_mark(entries, TOKEN_VARIABLE, token)
-    # A title leaves zeros; nothing at all has a process that ended, or one that has just begun and is not ours.
-    return list(entries) != [b""] or row is None or not row.living
+    return list(entries) != [b""]  # a title leaves zeros; nothing at all is no launch of ours
 
 
 def _end(owned: ProcessTree, grace: float) -> None:
