@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from perfbisect.common.quantities import stamp
+from perfbisect.common.quantities import counted, stamp
 from perfbisect.common.text import line
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.collect import collect_site, load_bisections
@@ -26,7 +26,7 @@ from perfbisect.jobs.folders import Jobs
 from perfbisect.nightly.config import DashboardRules, NightlyFile, WebhookRules
 from perfbisect.nightly.model import Night, NightBisection
 from perfbisect.nightly.night import NightlyContext, NightTask, OpenNight, StepResult
-from perfbisect.nightly.report import night_report, night_verdict
+from perfbisect.nightly.report import finding_texts, night_report, night_verdict
 from perfbisect.redaction import REDACTED, without_secrets
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
@@ -268,8 +268,21 @@ def send(
     raise MachineError(f"the webhook {problem}: {reason}", where=target.shown, next_step=next_step or None)
 
 
+_MESSAGE_EVENTS = 8
+"""Events in the text of a message; the report of the night has all."""
+
 _ALERT_FIELDS = {"id", "event", "change", "cell", "metric", "effect", "worse", "cause", "shape", "first"}
 _PROFILE_FIELDS = {"job", "conclusion", "sentence", "why", "next"}
+
+
+def message_text(night: Night, *, link: str = "") -> str:
+    """The night for a chat: its outcome, then a line for each event that is new, named or resolved."""
+    texts = list(finding_texts(night))
+    left = len(texts) - _MESSAGE_EVENTS
+    more = [f"and {counted(left, 'more event')}"] if left > 0 else []
+    outcome = f"{night.name}: {night_verdict(night).text}"
+    rows = [outcome, *texts[:_MESSAGE_EVENTS], *more, *([link] if link and texts else [])]
+    return "\n".join(line(text) for text in rows)
 
 
 def message(night: Night, *, link: str = "") -> dict[str, Any]:
@@ -278,7 +291,7 @@ def message(night: Night, *, link: str = "") -> dict[str, Any]:
         "schema": SCHEMA,
         "nightly": night.name,
         "night": night.night,
-        "text": line(f"{night.name}: {night_verdict(night).text}"),
+        "text": message_text(night, link=link),
         "exit_code": night.exit_code,
         "commit": night.commit.id,
         "branch": night.branch,

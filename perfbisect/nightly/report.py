@@ -11,6 +11,7 @@ from perfbisect.nightly.model import (
     AlertChange,
     Night,
     NightAlert,
+    NightBisection,
     NightCell,
     NightProfile,
     new_regressions,
@@ -34,6 +35,7 @@ from perfbisect.series.detect import size_text
 from perfbisect.series.nightly_report import RULE, issue_table
 
 _MAX_EVIDENCE = 3
+_CHAT_SIGNS = str.maketrans({"`": "'", "<": "\u2039", ">": "\u203a"})  # Slack reads <!channel> in code, too
 _CHANGE_ORDER: tuple[AlertChange, ...] = ("opened", "reopened", "closed", "updated")
 _CELL_TITLES = ("Cell", "State", "Metric", "Value*", "Launches*", "Minutes*", "Note")
 
@@ -151,6 +153,38 @@ def _alert_text(alert: NightAlert, others: Sequence[NightAlert]) -> Inline:
         code(alert.event),
         ")",
     )
+
+
+def finding_texts(night: Night) -> Iterator[str]:
+    """A sentence for each event that is new, whose commit was named, or that is resolved: cell, metric, size,
+    commit."""
+    named = {bisection.event: bisection for bisection in night.bisections if bisection.culprit is not None}
+    events: dict[str, list[NightAlert]] = {}
+    for alert in sorted(night.alerts, key=_rank):
+        is_new, is_resolved = alert.is_new and alert.counts, alert.change == "closed" and alert.worse
+        if is_new or is_resolved or alert.event in named:
+            events.setdefault(alert.event, []).append(alert)
+    for event, alerts in events.items():
+        first, others = alerts[0], len({alert.cell for alert in alerts}) - 1
+        state = "resolved" if first.change == "closed" else "worse" if first.worse else "better"
+        text = f"{state}: {size_text(first.effect)} of {first.metric} in {_chat_code(first.cell)}"
+        text += f" and {counted(others, 'more cell')}" * (others > 0) + f", since {first.first[:10]}"
+        yield text + (_commit_text(named.pop(event)) if event in named else "")
+    for bisection in named.values():
+        yield f"{bisection.metric} in {_chat_code(bisection.cell)}{_commit_text(bisection)}"
+
+
+def _commit_text(bisection: NightBisection) -> str:
+    """The commit that was named, with its probability."""
+    culprit = bisection.culprit
+    assert culprit is not None
+    name = _chat_code(f"{culprit.short} {culprit.subject}".strip())
+    return f"; commit {name} (probability {probability(bisection.probability)})"
+
+
+def _chat_code(text: str) -> str:
+    """Foreign text as a code span of a chat, in which no mention, link or tag acts."""
+    return f"`{text.translate(_CHAT_SIGNS)}`"
 
 
 def _bisection_blocks(night: Night) -> Iterator[Block]:

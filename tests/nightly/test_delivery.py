@@ -107,6 +107,15 @@ def test_a_webhook_is_told_of_findings(place: Place) -> None:
         variables["BUILDKITE_BUILD_URL"],
     )
     assert second["text"] == "vllm-cpu: nothing new"
+    _, *events, link = first["text"].splitlines()
+    assert link == first["link"], "a reader of the chat goes on from there"
+    for commit in first["commits"]:
+        (told,) = [text for text in events if commit["id"][:8] in text]
+        (bisection,) = [one for one in make_night().bisections if one.event == commit["event"]]
+        assert bisection.metric in told and commit["subject"].split()[0] in told and " %" in told
+    assert not any("<" in text for text in events), "no mention of a subject acts in a chat"
+    new = [alert for alert in make_night().alerts if alert.is_new and alert.counts]
+    assert new and all(any(alert.cell in text for text in events) for alert in new[:1])
 
 
 def test_a_webhook_that_refuses_fails_its_step_and_shows_nothing(place: Place) -> None:
