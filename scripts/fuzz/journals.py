@@ -18,6 +18,7 @@ from perfbisect.errors import Interrupted, ServerError, UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read, replaying, with_checksum
 from perfbisect.jobs.plans import write_plan
+from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.change import History
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.markdown import report_markdown
@@ -116,9 +117,13 @@ def _report(job: Job) -> None:
 
 
 def _continue(job: Job, world: World) -> None:
-    world.fault = lambda *_: Interrupted("the launch begins")
+    world.hold = _interrupt  # before the world looks for a change that may be bent
     with job.held():
         kind_of(job.events()).run(job, Watch().tools(world))
+
+
+def _interrupt(_: AttemptRequest) -> None:
+    raise Interrupted("the launch begins")
 
 
 def bend_journal(random: Random, lines: Lines) -> Lines:
