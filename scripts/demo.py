@@ -104,7 +104,6 @@ def prepare_fast(folder: Path, seed: int, share: float) -> Prepared:
         factor=1 + share,
         broken=places.broken,
         docs=(places.docs,),
-        hostile=next(at for at in (4, 6, 8, 10) if at not in (places.planted, places.broken, places.docs)),
     )
     arguments = (
         str(PRETEND_CELL),

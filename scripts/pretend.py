@@ -27,7 +27,7 @@ def place(commits: int, seed: int) -> int:
 
 def write(folder: Path, commits: int, seed: int) -> PretendHistory:
     """The repository with what stands beside it. :raises FileExistsError: the folder is there."""
-    made = make_history(folder, commits=commits, slow=place(commits, seed), docs=(2,), hostile=1)
+    made = make_history(folder, commits=commits, slow=place(commits, seed), docs=(2,))
     run_git(folder, "tag", "first", made.good)
     shutil.copytree(CELLS, folder / "cells")
     (folder / "perfbisect.yaml").write_text(

@@ -9,7 +9,7 @@ from statistics import median
 from perfbisect.bisect.decision.model import Comparison, Note, NoteKind, Reason, ReasonKind, SearchOutcome
 from perfbisect.bisect.plan import BisectPlan, Position, crossings, differing
 from perfbisect.bisect.result import BisectResult
-from perfbisect.common.quantities import percent
+from perfbisect.common.quantities import minutes, percent
 from perfbisect.jobs.commands import follow_up_command, git_command
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.stats.ab_test import AbVerdict
@@ -28,7 +28,7 @@ def reason_sentence(reason: Reason, plan: BisectPlan) -> str:
         "end round": f"{end}, round {reason.round}{known}",
         "end new to slot": f"{end}: this slot has not seen it",
         "on one machine": f"{end}: do the ends differ on this machine alone?",
-        "most informative": f"most informative: {reason.bits:.2f} bits in about {reason.minutes:.1f} min",
+        "most informative": f"most informative: {reason.bits:.2f} bits in about {minutes(reason.minutes)}",
         "pair": f"A/B of the suspect and its parent, pair {reason.round}",
         "another step": f"{' and '.join(_shorts(plan, reason.span))}: is there another step?",
         "another build": "another build beside the suspect: does it show the step, too?",
@@ -275,9 +275,7 @@ def _out_of_budget(outcome: SearchOutcome, plan: BisectPlan, minutes_per_launch:
             f"probability that nothing changed {min(outcome.beliefs.none, 0.99):.2f}."
         )
     if minutes_per_launch:
-        yield (
-            f"A launch takes about {minutes_per_launch:.1f} minutes; what was measured is kept and goes on."
-        )
+        yield (f"A launch takes about {minutes(minutes_per_launch)}; what was measured is kept and goes on.")
 
 
 def _replicated(result: BisectResult) -> Iterator[str]:

@@ -115,7 +115,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def document_names() -> dict[str, list[str]]:
-    """Map each verb to the names of its documents, such as ``perfbisect.report/1``."""
+    """Map each verb to the names of its documents, such as ``perfbisect.report/2``."""
     return {verb: [document_name(model) for model in VERBS[verb]] for verb in sorted(VERBS)}
 
 

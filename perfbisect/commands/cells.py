@@ -26,6 +26,7 @@ from perfbisect.cells.match import fields_apart, nearest_cells, parse_report, un
 from perfbisect.changes.git import Repository
 from perfbisect.commands.output import CommandResult
 from perfbisect.common.digests import canonical_json
+from perfbisect.common.quantities import counted
 from perfbisect.common.text import line
 from perfbisect.common.yaml_source import collecting
 from perfbisect.environments.spec import pinned_client
@@ -313,7 +314,7 @@ def lint_cells(
     if pinned:
         lines.append(f"data set, backend and options of the client are not checked: it is {line(pinned)}")
     lines += [f"{count} cells skipped: {reason}" for reason, count in skipped.items()]
-    lines.append(f"{len(checked)} cells checked against {checkout.engine} at {commit.short}")
+    lines.append(f"{counted(len(checked), 'cell')} checked against {checkout.engine} at {commit.short}")
     has_errors = any(finding.level == "error" for _, finding in findings) or not checked
     return CommandResult(document, lines, EXIT_USAGE if has_errors else EXIT_OK)
 

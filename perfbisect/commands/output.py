@@ -18,6 +18,7 @@ from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE, MachineError, UsageError
 
 if TYPE_CHECKING:
     from perfbisect.jobs.documents import Document
+    from perfbisect.report.document import Tone
 
 _FILE = re.compile(r"@\S+")
 """A single word that starts with @; a text that starts with a mention has more words."""
@@ -92,13 +93,16 @@ def progress_printer(working: JobOptions) -> Callable[[str], None]:
 class CommandResult:
     """What a command prints, a document for programs or lines for people, and its exit code.
 
-    ``json``: print the whole document even without ``--json``.
+    ``json``: print the whole document even without ``--json``. ``closing``: the verdict and what comes next,
+    repeated at the end where a terminal does not show all lines; ``tone``: of the verdict.
     """
 
     document: Document
     lines: Sequence[str]
     exit_code: int = EXIT_OK
     json: bool = False
+    closing: Sequence[str] = ()
+    tone: Tone = "neutral"
 
 
 def plan_result(document: Document, lines: Iterable[str], *, can_start: bool) -> CommandResult:
@@ -114,20 +118,26 @@ def print_output(output: CommandResult, *, as_json: bool, full: bool = False) ->
     if as_json or output.json:
         document = output.document if full or output.json else output.document.brief()
         print_text(document.text())
-    else:
-        print_lines(output.lines)
+    elif print_lines(output.lines) >= shutil.get_terminal_size().lines and output.closing:
+        verdict, *following = output.closing
+        click.secho(f"\n{verdict}", fg=_COLOURS.get(output.tone), bold=True)
+        print_lines(following)
     return output.exit_code
 
 
-def print_lines(lines: Iterable[str], *, err: bool = False) -> None:
-    """Print lines, wrapped to the width of a terminal."""
+_COLOURS: dict[Tone, str] = {"good": "green", "bad": "red", "open": "yellow"}
+
+
+def print_lines(lines: Iterable[str], *, err: bool = False) -> int:
+    """Print lines, wrapped to the width of a terminal; returns how many rows of one they took."""
     if not (sys.stderr if err else sys.stdout).isatty():
         for text in lines:
             print_text(text, err=err)
-        return
+        return 0
     from perfbisect.report.terminal import fitted
 
     width = shutil.get_terminal_size().columns
-    for text in lines:
-        for row in fitted(text, width):
-            print_text(row, err=err)
+    rows = [row for text in lines for row in fitted(text, width)]
+    for row in rows:
+        print_text(row, err=err)
+    return len(rows)

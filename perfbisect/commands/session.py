@@ -60,7 +60,7 @@ from perfbisect.report.console import Console as Lines
 from perfbisect.report.html import report_html
 from perfbisect.report.kind import DocumentT, JobKind, JobStatus
 from perfbisect.report.markdown import report_markdown
-from perfbisect.report.terminal import report_lines
+from perfbisect.report.terminal import closing_lines, report_lines
 from perfbisect.system.clock import now
 from perfbisect.system.files import machine_error, write_atomic
 from perfbisect.system.processes import stop_leftovers
@@ -460,7 +460,14 @@ def measure(
 
 def job_result(kind: JobKind[PlanT, DocumentT], document: DocumentT) -> CommandResult:
     """What a command prints of a job that has ended, and its exit code."""
-    return CommandResult(document, report_lines(kind.report(document)), kind.exit_code(document))
+    report = kind.report(document)
+    return CommandResult(
+        document,
+        report_lines(report),
+        kind.exit_code(document),
+        closing=closing_lines(report),
+        tone=report.verdict.tone,
+    )
 
 
 def run_planned(

@@ -102,12 +102,17 @@ def minutes(value: float) -> str:
     return f"{hours} h {rest:02d} min"
 
 
+LEAST_SHARE_LOST = 0.001
+"""Of the budget: what is lost below it is not worth a word."""
+
+
 def spent_text(used: float, budget: float, lost: float) -> str:
     """``12.3 min of 3 h 00 min, 4.1 min (2.3 % of the budget) discarded or failed``; 0: no budget."""
     text = minutes(used) + (f" of {minutes(budget)}" if budget else "")
-    if not lost:
+    share_lost = lost / (budget or used) if lost else 0.0
+    if share_lost < LEAST_SHARE_LOST:
         return text
-    share = percent(lost / (budget or used), False)
+    share = percent(share_lost, False)
     return f"{text}, {minutes(lost)} ({share}{' of the budget' if budget else ''}) discarded or failed"
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
+from perfbisect.common.quantities import counted
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OUTSIDE, Interrupted, PerfbisectError, UsageError
 from perfbisect.explain.report import explain_bisection
 from perfbisect.jobs.documents import change_document
@@ -156,7 +157,7 @@ class EventExaminer:
         for bisection in bisections:
             if bisection.culprit is not None and bisection.job and bisection.profile is None:
                 _record_profile(night, bisection)
-        return StepResult(f"{len(bisections)} events examined")
+        return StepResult(f"{counted(len(bisections), 'event')} examined")
 
     def _examine_case(self, case: EventCase) -> NightBisection:
         if case.rejection or case.cell is None:

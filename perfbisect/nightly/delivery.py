@@ -174,7 +174,9 @@ def _build_dashboard(
         commit_url=rules.commit_url,
     )
     index = write_site(site, folder).index
-    return StepResult(f"{len(site.cells)} cells, {len(site.alerts)} alerts", {"dashboard": index})
+    return StepResult(
+        f"{counted(len(site.cells), 'cell')}, {counted(len(site.alerts), 'alert')}", {"dashboard": index}
+    )
 
 
 def _publish(jobs: Jobs, folder: Path, night: Night) -> StepResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from perfbisect.common.quantities import minutes, percent, spent_text, with_unit
+from perfbisect.common.quantities import counted, minutes, percent, spent_text, with_unit
 from perfbisect.common.text import line, lines
 from perfbisect.jobs.documents import LaunchDocument
 from perfbisect.jobs.events import (
@@ -58,7 +58,7 @@ def notice_lines(notice: JobEvent, *, verbose: bool = False) -> Sequence[str]:
         return [f"note: {line(notice.text)}"]
     if isinstance(notice, LaunchStarted):
         of = f" position {notice.position}/{notice.of}" if notice.of else ""
-        runs = f"{notice.runs} run{'' if notice.runs == 1 else 's'}"
+        runs = counted(notice.runs, "run")
         where = f" on {line(notice.slot)}" if notice.slot else ""
         return [f"#{notice.number} {notice.change}{of}{where}, {runs}: {line(notice.why)}"]
     if isinstance(notice, PhaseStarted):
@@ -93,7 +93,7 @@ def _value(launch: LaunchDocument, unit: str) -> str:
     if launch.value is None:
         return f"{launch.outcome} after {minutes(launch.minutes)}: {line(launch.reason)}"
     spread = f", requests {percent(launch.spread, False)}" if launch.spread is not None else ""
-    runs = f"{len(launch.values)} run{'' if len(launch.values) == 1 else 's'}"
+    runs = counted(len(launch.values), "run")
     warned = f", {line('; '.join(launch.warnings))}" if launch.warnings else ""
     return f"{with_unit(launch.value, unit)} ({runs}{spread}{warned})"
 

@@ -17,10 +17,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live as RichLive
 from rich.text import Text
 
-from perfbisect.common.quantities import minutes, percent, probability, with_unit
+from perfbisect.common.quantities import LEAST_SHARE_LOST, minutes, percent, probability, with_unit
 from perfbisect.common.text import line
 from perfbisect.jobs.events import JobEvent, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
 from perfbisect.report.console import CandidatesUpdated, notice_lines
+from perfbisect.report.terminal import fitted
 
 PER_SECOND: Final = 1.0
 """Redraws a second, few enough not to disturb a measurement."""
@@ -156,8 +157,11 @@ class Live:
         with self._lock:
             self._view = after(self._view, notice, self._clock())
             for text in notice_lines(notice):
-                # As text alone: what others wrote is no markup, and a long line is left to the terminal.
-                self._console.print(Text(text), soft_wrap=True)
+                # As text alone: what others wrote is no markup.
+                for row in fitted(text, self._console.width) if self._draws else [text]:
+                    self._console.print(Text(row), soft_wrap=True)
+            if self._draws:
+                self._area.refresh()  # the lines above are ahead of it otherwise
 
 
 class Area:
@@ -268,7 +272,7 @@ def _budget(view: View, now: float, width: int, ramp: str) -> Iterator[Text]:
         left = f" {minutes(spent)} of {minutes(budget)}, {minutes(max(0.0, budget - spent))} left"
         bar = _bar(min(1.0, spent / budget), width, ramp)
         yield _row("budget", [(bar, "yellow"), (left, ""), (passed if width >= 80 else "", "dim")])
-    if lost:
+    if lost and lost / (budget or spent) >= LEAST_SHARE_LOST:
         share = f"{percent(lost / budget, False)} of the budget" if budget else percent(lost / spent, False)
         yield _row("lost", [(f"{minutes(lost)}, {share}: discarded or failed", "")])
 

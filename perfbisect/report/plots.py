@@ -12,7 +12,7 @@ from html import escape
 from itertools import accumulate
 from typing import Any, Final
 
-from perfbisect.common.quantities import minutes, with_unit
+from perfbisect.common.quantities import counted, minutes, with_unit
 from perfbisect.common.text import line
 from perfbisect.jobs.documents import ChangeDocument, LaunchDocument, MetricDocument
 
@@ -83,7 +83,7 @@ def _markers(group: LaunchGroup, launches: Sequence[LaunchDocument], x: list[flo
         [
             f"#{launch.number} {change_label(launch.change)}",
             with_unit(launch.value, unit),
-            f"{len(launch.values)} runs, took {minutes(launch.minutes)}",
+            f"{counted(len(launch.values), 'run')}, took {minutes(launch.minutes)}",
         ]
         for launch in launches
     ]

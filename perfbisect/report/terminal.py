@@ -30,7 +30,7 @@ from perfbisect.report.flames import flame_lines
 _LONGEST = 1000
 _LONGEST_COMMAND = 4000
 _INDENT = "  "
-_WORD = re.compile(r"\s*\S+")
+_WORD = re.compile(r"\s*(?:P\(no change\)|\S)+")
 _WHOLE = re.compile(r"\s*(serve|bench|next:|where:|log:|stop:|report:|folder:|perfbisect|git)\s")
 """Commands and places: a terminal folds them so that they can be copied whole, we would break them."""
 _FURTHER = 4
@@ -43,6 +43,12 @@ def report_lines(report: Report) -> list[str]:
         if not section.detail:
             out += ["", *section_lines(section)]
     return out
+
+
+def closing_lines(report: Report) -> list[str]:
+    """The verdict and the commands that come next, for the end of a long output."""
+    commands = [block for block in report.blocks if isinstance(block, Command)]
+    return [line(report.heading, _LONGEST), *block_lines(commands)]
 
 
 def section_lines(section: Section) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
-from perfbisect.common.quantities import moment
+from perfbisect.common.quantities import counted, moment
 from perfbisect.common.secret_references import hide_literals
 from perfbisect.common.text import json_text
 from perfbisect.errors import ClientError, MachineError
@@ -306,10 +306,10 @@ def _utc(time: datetime) -> str:
 
 
 def publish_report(document: TrackPublishDocument) -> Report:
-    files = f"{len(document.written)} files written, {document.unchanged} were there"
+    files = f"{counted(len(document.written), 'file')} written, {document.unchanged} were there"
     lines = [f"{document.folder}: {document.launches} launches; {files}"]
     if document.removed:
         lines.append(f"{len(document.removed)} removed: their launches were discarded")
     lines += [f"left out: {why}" for why in document.left_out]
-    verdict = Verdict(f"{len(document.written)} files written")
+    verdict = Verdict(f"{counted(len(document.written), 'file')} written")
     return Report("Publish", verdict, tuple(map(Paragraph, lines)))

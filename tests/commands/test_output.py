@@ -141,3 +141,23 @@ def test_a_later_job_s_failure_is_how_the_first_ended(tmp_path: Path, settled: S
     ending = Job(settled.jobs[0].path).read_exit()
     assert ending is not None
     assert (ending.exit_code, "broken" in ending.error) == (1, True)
+
+
+@pytest.mark.parametrize("count", [3, 60])
+def test_the_verdict_ends_what_a_terminal_does_not_show_whole(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("LINES", "24")
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [f"row {number}" for number in range(count)]
+    ending = ("compare: regression", "  next: perfbisect report 1")
+    print_output(CommandResult(Series(), rows, closing=ending, tone="bad"), as_json=False)
+    shown = terminal.getvalue()
+    assert shown.startswith("row 0\n")
+    if count < 24:
+        assert "regression" not in shown
+    else:
+        assert click.style("\ncompare: regression", fg="red", bold=True) in shown
+        assert shown.endswith("  next: perfbisect report 1\n")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.common.digests import canonical, canonical_json, digest
-from perfbisect.common.quantities import minutes, number, percent, probability, spent_text, with_unit
+from perfbisect.common.quantities import counted, minutes, number, percent, probability, spent_text, with_unit
 from perfbisect.common.text import hint, nearest
 
 PLAIN = st.recursive(
@@ -121,3 +121,8 @@ def test_discarded_minutes_have_their_share_of_the_budget() -> None:
     of_budget = "12.0 min of 60.0 min, 3.0 min (5.0 % of the budget) discarded or failed"
     assert spent_text(12.0, 60.0, 3.0) == of_budget
     assert spent_text(12.0, 0.0, 3.0) == "12.0 min, 3.0 min (25.0 %) discarded or failed"
+    assert spent_text(12.0, 60.0, 1 / 60) == "12.0 min of 60.0 min", "a second is not worth a word"
+
+
+def test_a_count_has_its_noun() -> None:
+    assert [counted(number, "alert") for number in (0, 1, 2)] == ["0 alerts", "1 alert", "2 alerts"]

@@ -96,6 +96,18 @@ def test_without_a_terminal_there_are_lines_alone() -> None:
     assert out.getvalue().splitlines() == DURABLE
 
 
+def test_the_area_is_drawn_with_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it lags behind the lines above it by as much as a second, or a launch."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=90, legacy_windows=False)
+    with Live(console, lambda: 0.0) as sink:
+        drawn: list[View] = []
+        monkeypatch.setattr(sink._area, "refresh", lambda: drawn.append(sink._view))
+        for notice in notices():
+            sink(notice)
+            assert drawn[-1] == sink._view
+    assert len(drawn) >= len(list(notices()))
+
+
 def test_a_whole_bisection_is_shown(
     plan_for: MakePlan, new_job: Callable[[BisectPlan, Watch, World], Job]
 ) -> None:

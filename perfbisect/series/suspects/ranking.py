@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
+from perfbisect.common.quantities import counted
 from perfbisect.model.commit_details import (
     Commit,
     Factor,
@@ -392,7 +393,7 @@ def _size_factor(commit: Commit, table: SuspectTable) -> Factor | None:
     if not known or len(known) < len(counts):
         return None
     weight = _step(table.weights.size, sum(known)) * _step(table.weights.spread, len(known))
-    return Factor("size", weight, f"{sum(known)} lines of code in {len(known)} files")
+    return Factor("size", weight, f"{sum(known)} lines of code in {counted(len(known), 'file')}")
 
 
 def _step(rows: Sequence[tuple[float, float]], number: int) -> float:
