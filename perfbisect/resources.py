@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from perfbisect.errors import PerfbisectError
@@ -24,6 +25,14 @@ def dashboards_folder() -> Path:
 def skill_folder() -> Path:
     """The skill for agents. :raises PerfbisectError: it is not installed."""
     return _folder(".claude/skills/perf-bisect")
+
+
+def sources_digest() -> str:
+    """Digest of perfbisect's own code: what was computed by other code may be another answer."""
+    digest = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(_PACKAGE)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _folder(name: str) -> Path:

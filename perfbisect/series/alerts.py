@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -216,41 +216,66 @@ def weight(alert: Alert) -> tuple[bool, bool, bool, bool, int, float]:
     return is_open, alert.needs_action, not alert.grouping, is_worse, -rank, alert.size
 
 
-def match_alerts(
-    changes: Sequence[SeriesChange],
-    causes: Sequence[Cause],
-    known: Iterable[AlertRecord] = (),
-    *,
-    until: int = 0,
-) -> tuple[Alert, ...]:
-    """The alert of each change, in their order; each known alert is recognised once.
+@dataclass(frozen=True)
+class FoundAlert:
+    """An alert as the series alone show it: ``alert`` is a new one without a name.
 
-    ``until``: the last night of all series (days since 1970-01-01).
+    ``night``, ``begun``: the night (days since 1970-01-01) on which it most probably began, and those after
+    which and by which it began.
     """
+
+    alert: Alert
+    night: int
+    begun: tuple[int, int]
+
+
+def found_alerts(
+    changes: Sequence[SeriesChange], causes: Sequence[Cause], *, until: int = 0
+) -> tuple[FoundAlert, ...]:
+    """The alert of each change, in their order. ``until``: the last night of all series."""
+    events = _events(changes, causes)
+    return tuple(
+        FoundAlert(_build_alert(change, cause, event, until), change.first, begun(change))
+        for change, cause, event in zip(changes, causes, events, strict=True)
+    )
+
+
+def match_alerts(found: Iterable[FoundAlert], known: Iterable[AlertRecord] = ()) -> tuple[Alert, ...]:
+    """The alerts in their order with their names and states; each known alert is recognised once."""
     unmatched = list(known)
     names = {record.alert.id for record in unmatched}
     alerts = []
-    for change, cause, event in zip(changes, causes, _events(changes, causes), strict=True):
-        record = _matching_record(change, unmatched)
+    for item in found:
+        record = _matching_record(item, unmatched)
         if record is None:
-            name = _new_name(change, names)
+            name = _new_name(item, names)
             names.add(name)
+            alerts.append(replace(item.alert, id=name))
         else:
-            name = record.alert.id
             unmatched.remove(record)
-        alerts.append(_build_alert(name, change, cause, event, until, record.alert if record else None))
+            alerts.append(_known_again(item.alert, record.alert))
     return tuple(alerts)
 
 
-def _build_alert(
-    name: str, change: SeriesChange, cause: Cause, event: str, until: int, known: Alert | None
-) -> Alert:
+def _known_again(alert: Alert, known: Alert) -> Alert:
+    """A found alert under the name and the state of the known one that it is."""
+    return replace(
+        alert,
+        id=known.id,
+        state=known.state,
+        why=known.why,
+        new=False,
+        was=known.cause if known.cause != alert.cause else "",
+        came_back=alert.recovered and not known.recovered,
+    )
+
+
+def _build_alert(change: SeriesChange, cause: Cause, event: str, until: int) -> Alert:
     points, point = change.series.points, change.point
     around = (max(0, point.places[0] - 1), *point.places)
     now = status(change, until)
-    recovered = now == "recovered"
     return Alert(
-        id=name,
+        id="",
         cell=change.series.cell,
         metric=change.series.metric,
         first=points[point.index].began,
@@ -264,40 +289,38 @@ def _build_alert(
             for i in point.places
         ),
         builds=tuple(dict.fromkeys(points[i].build.name for i in around)),
-        state=known.state if known else "open",
+        state="open",
         evidence=alert_evidence(change, cause),
         event=event,
         p=point.p,
-        recovered=recovered,
-        why=known.why if known else "",
-        new=known is None,
+        recovered=now == "recovered",
+        new=True,
         nights=len(change.after),
-        was=known.cause if known and known.cause != cause.word else "",
-        came_back=known is not None and recovered and not known.recovered,
         now=now,
         grouping=cause.is_grouping,
     )
 
 
-def _matching_record(change: SeriesChange, records: Sequence[AlertRecord]) -> AlertRecord | None:
-    """The known alert of the same series and direction that overlaps a change and is nearest."""
-    low, high = begun(change)
+def _matching_record(found: FoundAlert, records: Sequence[AlertRecord]) -> AlertRecord | None:
+    """The known alert of the same series and direction that overlaps a found one and is nearest."""
+    alert, (low, high) = found.alert, found.begun
     same = [
         record
         for record in records
-        if (record.alert.cell, record.alert.metric) == change.series.key
+        if (record.alert.cell, record.alert.metric) == (alert.cell, alert.metric)
         and record.begun[0] < high
         and low < record.begun[1]
-        and record.alert.worse == (change.shift > 0)
+        and record.alert.worse == alert.worse
     ]
     return min(same, key=lambda record: abs(record.begun[1] - high), default=None)
 
 
-def _new_name(change: SeriesChange, taken: set[str]) -> str:
+def _new_name(found: FoundAlert, taken: set[str]) -> str:
     """``20260412-3f1a``: the night and a digest of what moved; longer where that is taken."""
-    text = "\0".join((*change.series.key, "1" if change.shift > 0 else "-1"))
+    alert = found.alert
+    text = "\0".join((alert.cell, alert.metric, "1" if alert.worse else "-1"))
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    names = (f"{_compact(change.first)}-{digest[:length]}" for length in range(4, 65))
+    names = (f"{_compact(found.night)}-{digest[:length]}" for length in range(4, 65))
     return next(name for name in names if name not in taken)
 
 

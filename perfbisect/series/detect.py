@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar, Literal, get_args
@@ -18,8 +18,10 @@ from perfbisect.report.document import Command, Items, Paragraph, Report, Sectio
 from perfbisect.series.alerts import (
     Alert,
     AlertRecord,
+    FoundAlert,
     State,
     begun,
+    found_alerts,
     leading_alert,
     match_alerts,
     weight,
@@ -169,13 +171,15 @@ class TrackDetectDocument(LongDocument):
 class SeriesAnalysis:
     """What a store's series show.
 
-    ``series``: one value a night. ``families``: medians, then means and percentiles. ``findings``: the change
-    of each alert by its name. ``known``: alerts reported before. ``away``: builds of other branches.
+    ``series``: one value a night. ``families``: medians, then means and percentiles. ``found``: alerts before
+    they are matched with ``known`` ones, which were reported before. ``findings``: the change of each alert
+    by its name. ``away``: builds of other branches.
     """
 
     series: tuple[CellSeries, ...]
     index: SeriesIndex
     families: tuple[JudgedFamily, JudgedFamily]
+    found: tuple[FoundAlert, ...]
     alerts: tuple[Alert, ...]
     findings: Mapping[str, SeriesChange]
     known: tuple[AlertRecord, ...]
@@ -206,16 +210,18 @@ def analyze_series(store: SeriesStore, table: SuspectTable, fdr: float = FDR) ->
         raise UsageError(f"--fdr {fdr:g} is no share of false alarms: a number between 0 and 1")
     series, away = series_of_main(store)
     index = SeriesIndex(series, table.traits_of, table.features_of)
-    medians = select_alerts([item for item in series if item.part == "typical"], fdr)
-    tails = select_alerts([item for item in series if item.part != "typical"], fdr)
+    judge = store.memory.judge
+    medians = select_alerts([item for item in series if item.part == "typical"], fdr, judge)
+    tails = select_alerts([item for item in series if item.part != "typical"], fdr, judge)
     tails = drop_duplicate_tails(tails, medians)
     changes = (*medians.alerts, *tails.alerts)
     known = store.alerts.all()
     until = max(item.nights[-1] for item in series)
-    alerts = match_alerts(changes, infer_causes(changes, index), known, until=until)
+    found = found_alerts(changes, infer_causes(changes, index), until=until)
+    alerts = match_alerts(found, known)
     findings = {alert.id: change for alert, change in zip(alerts, changes, strict=True)}
     ordered = sorted(alerts, key=lambda alert: (-findings[alert.id].first, alert.cell, alert.metric))
-    return SeriesAnalysis(series, index, (medians, tails), tuple(ordered), findings, known, away)
+    return SeriesAnalysis(series, index, (medians, tails), found, tuple(ordered), findings, known, away)
 
 
 def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
@@ -240,35 +246,89 @@ def detect(
 ) -> TrackDetectDocument:
     """Judges all nights and records the alerts that began on the night ``since`` or later.
 
-    ``now``: ISO 8601 in UTC.
+    The outcome of an unchanged store is remembered. ``now``: ISO 8601 in UTC.
     """
-    analysis = analyze_series(store, table, fdr)
-    record_alerts(store, analysis, now, since)
-    return detect_document(analysis, since=since, fdr=fdr)
+    key = store.memory.key_of_store({"fdr": fdr, "table": table.model_dump_json()})
+    remembered = store.memory.outcome(key)
+    outcome = (
+        detection_outcome(analyze_series(store, table, fdr))
+        if remembered is None
+        else DetectionOutcome.model_validate_json(remembered)
+    )
+    known = store.alerts.all()
+    with store.transaction():
+        if remembered is None:
+            store.memory.keep_judged()
+            store.memory.keep_outcome(key, outcome.model_dump_json())
+        store.alerts.keep(
+            [
+                AlertRecord(alert, item.begun, now)
+                for alert, item in _matched(outcome.found, known)
+                if night_of(item.night) >= since
+            ]
+        )
+    return outcome_document(outcome, known, since=since, fdr=fdr)
 
 
 def record_alerts(store: SeriesStore, analysis: SeriesAnalysis, now: str, since: str = "") -> None:
     """Stores the alerts that began on the night ``since`` or later, as found at ``now``."""
     alerts = analysis.alerts_since(since)
     with store.transaction():
+        store.memory.keep_judged()
         store.alerts.keep([AlertRecord(a, begun(analysis.findings[a.id]), now) for a in alerts])
 
 
 def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> TrackDetectDocument:
     """The public JSON of an analysis: what began on the night ``since`` or later."""
-    families, alerts = analysis.families, analysis.alerts_since(since)
+    return outcome_document(detection_outcome(analysis), analysis.known, since=since, fdr=fdr)
+
+
+class DetectionOutcome(Document):
+    """What the series of a store show by themselves, before alerts are matched with those reported before."""
+
+    until: str
+    found: tuple[FoundAlert, ...]
+    listed: tuple[SuppressedChange, ...]
+    joint_changes: tuple[JointChange, ...]
+    discontinuities: tuple[DiscontinuityDocument, ...]
+    census: CoverageDocument
+
+
+def outcome_document(
+    outcome: DetectionOutcome, known: Sequence[AlertRecord], *, since: str, fdr: float
+) -> TrackDetectDocument:
+    matched = _matched(outcome.found, known)
+    alerts = tuple(alert for alert, item in matched if night_of(item.night) >= since)
     events = tuple(event_document(event, of) for event, of in group_by_event(alerts))
-    names: tuple[FamilyName, ...] = get_args(FamilyName)
-    suppressed = [change for family in families for change in family.suppressed]
     return TrackDetectDocument(
         fdr=fdr,
         since=since,
-        until=analysis.until,
+        until=outcome.until,
         needs_action=sum(event.needs_action > 0 for event in events),
         events=events,
         next=next_command(alerts),
         alerts=alerts,
-        listed=tuple(_suppressed(change) for change in suppressed if night_of(change.first) >= since),
+        listed=tuple(change for change in outcome.listed if change.first >= since),
+        joint_changes=outcome.joint_changes,
+        discontinuities=tuple(mark for mark in outcome.discontinuities if mark.night >= since),
+        vanished=_vanished(known, {alert.id for alert, _ in matched}),
+        census=outcome.census,
+    )
+
+
+def _matched(found: Sequence[FoundAlert], known: Sequence[AlertRecord]) -> list[tuple[Alert, FoundAlert]]:
+    """The alerts with what was found of them, the newest first."""
+    matched = list(zip(match_alerts(found, known), found, strict=True))
+    return sorted(matched, key=lambda pair: (-pair[1].night, pair[0].cell, pair[0].metric))
+
+
+def detection_outcome(analysis: SeriesAnalysis) -> DetectionOutcome:
+    families = analysis.families
+    names: tuple[FamilyName, ...] = get_args(FamilyName)
+    return DetectionOutcome(
+        until=analysis.until,
+        found=analysis.found,
+        listed=tuple(_suppressed(change) for family in families for change in family.suppressed),
         joint_changes=tuple(
             JointChange(
                 after=night_of(event.window[0]),
@@ -281,8 +341,7 @@ def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> Trac
             for family in families
             for event in family.joint_events
         ),
-        discontinuities=_discontinuities(analysis, since),
-        vanished=_vanished(analysis),
+        discontinuities=_discontinuities(analysis),
         census=CoverageDocument(
             families=tuple(
                 FamilyCoverage(
@@ -302,13 +361,13 @@ def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> Trac
     )
 
 
-def _vanished(analysis: SeriesAnalysis) -> tuple[VanishedAlert, ...]:
+def _vanished(known: Sequence[AlertRecord], found: Collection[str]) -> tuple[VanishedAlert, ...]:
     """Reported alerts that are not found any more; those of the last run first."""
-    last = max((record.seen for record in analysis.known), default="")
+    last = max((record.seen for record in known), default="")
     vanished = []
-    for record in analysis.known:
+    for record in known:
         alert, seen = record.alert, record.seen
-        if alert.id not in analysis.findings:
+        if alert.id not in found:
             same = {"id": alert.id, "cell": alert.cell, "metric": alert.metric, "state": alert.state}
             vanished.append(VanishedAlert(**same, seen=seen, new=seen == last))
     return tuple(sorted(vanished, key=lambda alert: (not alert.new, alert.id)))
@@ -330,7 +389,7 @@ def _suppressed(change: SeriesChange) -> SuppressedChange:
     )
 
 
-def _discontinuities(analysis: SeriesAnalysis, since: str) -> tuple[DiscontinuityDocument, ...]:
+def _discontinuities(analysis: SeriesAnalysis) -> tuple[DiscontinuityDocument, ...]:
     """Discontinuities of series, and nights from which on another kind of machine measures a cell."""
     cells: dict[tuple[str, str, str], list[str]] = {}
     for item in analysis.series:
@@ -346,7 +405,6 @@ def _discontinuities(analysis: SeriesAnalysis, since: str) -> tuple[Discontinuit
             night=night, kind=kind, what=what, series=len(names), cells=tuple(dict.fromkeys(names))
         )
         for (night, kind, what), names in sorted(cells.items())
-        if night >= since
     )
 
 

@@ -13,9 +13,9 @@ from typing import Literal
 import numpy as np
 
 from perfbisect.model.metric import PER_UNIT
-from perfbisect.series.detection.fdr import Coverage, JointEvent, detect_all
+from perfbisect.series.detection.fdr import Coverage, JointEvent, Judge, detect_all
 from perfbisect.series.detection.machines import replaced_machines
-from perfbisect.series.detection.model import ChangePoint, SeriesValues, Test
+from perfbisect.series.detection.model import ChangePoint, SeriesValues, Test, judge_series
 from perfbisect.series.series import CellSeries
 
 SuppressionReason = Literal["starts the series", "too small", "too doubtful", "reported by the median"]
@@ -97,7 +97,7 @@ class JudgedFamily:
         return frozenset(alert.series.key for alert in self.alerts if alert.point.test == test)
 
 
-def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
+def select_alerts(series: Sequence[CellSeries], fdr: float, judge: Judge = judge_series) -> JudgedFamily:
     """The changes of these series; segments between discontinuities are judged by themselves."""
     medians = {(item.cell, item.row.name) for item in series if item.metric == item.row.name}
     not_judged: dict[str, str] = {}
@@ -115,7 +115,7 @@ def select_alerts(series: Sequence[CellSeries], fdr: float) -> JudgedFamily:
             values.append(
                 SeriesValues(key, own, days, item.sign, item.min_effect, item.group, item.row.absolute, hosts)
             )
-    detection = detect_all(values, fdr)
+    detection = detect_all(values, fdr, judge)
     coverage, events = detection.coverage, detection.events
     changes = []
     for key, points in detection.points.items():

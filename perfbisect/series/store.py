@@ -24,6 +24,8 @@ from pydantic import TypeAdapter
 from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.alerts import Alert, AlertRecord, State, find_alerts
+from perfbisect.series.memory import TABLES as MEMORY_TABLES
+from perfbisect.series.memory import DetectionMemory
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
 from perfbisect.series.series import cell_of_series, machine_series
 from perfbisect.series.sources.base import parse_json
@@ -99,6 +101,7 @@ def open_store(path: Path) -> sqlite3.Connection:
         if version == 0:
             with connection:
                 connection.executescript(_TABLES)
+        connection.executescript(MEMORY_TABLES)
     except sqlite3.DatabaseError as error:
         raise _database_error(path, error) from error
     except OSError as error:
@@ -122,6 +125,7 @@ class SeriesStore:
         self.path = path
         self._db = open_store(path)
         self.alerts = AlertTable(self._db)
+        self.memory = DetectionMemory(self._db)
 
     @classmethod
     def of(cls, state: Path) -> SeriesStore:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.series.alerts import Alert, AlertRecord, begun, match_alerts, recovery
+from perfbisect.series.alerts import Alert, AlertRecord, begun, found_alerts, match_alerts, recovery
 from perfbisect.series.causes import Cause, Evidence
 from perfbisect.series.findings import SeriesChange, select_alerts
 from tests.series.made_series import FIRST, cell, noise, step
@@ -28,7 +28,7 @@ def found(
 def told(
     *findings: SeriesChange, known: tuple[AlertRecord, ...] = (), cause: Cause = PRODUCT
 ) -> tuple[Alert, ...]:
-    return match_alerts(findings, [cause] * len(findings), known)
+    return match_alerts(found_alerts(findings, [cause] * len(findings)), known)
 
 
 def record(alert: Alert, finding: SeriesChange) -> AlertRecord:
@@ -84,7 +84,7 @@ def test_one_known_alert_is_recognised_once() -> None:
 
 def test_the_way_back_and_what_is_known_of_it_now() -> None:
     def now(finding: SeriesChange, until: int = FIRST + 39) -> str:
-        (alert,) = match_alerts([finding], [PRODUCT], until=until)
+        (alert,) = match_alerts(found_alerts([finding], [PRODUCT], until=until))
         assert (recovery(finding) is None) == (alert.now != "recovered")
         return alert.now
 
@@ -101,7 +101,7 @@ def test_the_way_back_and_what_is_known_of_it_now() -> None:
 
 def test_events_are_a_night_and_a_cause() -> None:
     here, also, later = found(test="a"), found(test="b"), found(test="c", at=30)
-    alerts = match_alerts([here, also, later, here], [PRODUCT, PRODUCT, PRODUCT, NIGHT])
+    alerts = match_alerts(found_alerts([here, also, later, here], [PRODUCT, PRODUCT, PRODUCT, NIGHT]))
     assert [a.event for a in alerts] == [
         "20241024-product", "20241024-product", "20241103-product", "20241024-night",
     ]  # fmt: skip

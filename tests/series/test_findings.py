@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfbisect.series.alerts import match_alerts
+from perfbisect.series.alerts import found_alerts, match_alerts
 from perfbisect.series.causes import SeriesIndex, infer_causes
 from perfbisect.series.findings import JudgedFamily, SeriesChange, drop_duplicate_tails, select_alerts
 from perfbisect.series.series import CellSeries
@@ -144,7 +144,7 @@ def test_whatever_the_nights_are_every_change_has_nights_on_both_sides(
         return
     changes = select_alerts(series, 0.2).alerts
     causes = infer_causes(changes, SeriesIndex(series, lambda _: frozenset()))
-    assert len(match_alerts(changes, causes)) == len(changes)
+    assert len(match_alerts(found_alerts(changes, causes))) == len(changes)
     for one in changes:
         assert (
             0 <= one.before[0] <= one.before[-1] < one.point.index <= one.after[-1] < len(one.series.values)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.model.commit_details import CauseWord
-from perfbisect.series.alerts import match_alerts
+from perfbisect.series.alerts import found_alerts, match_alerts
 from perfbisect.series.causes import Cause, Evidence
 from perfbisect.series.findings import select_alerts
 from perfbisect.series.rebaseline import BaselineNights, BaselineRow, Change, choose_nights, propose
@@ -67,7 +67,8 @@ def changed_series(
     """Forty nights with one change, its alert and its finding."""
     (series,) = cell({f"{name}:median": step(noise(1, 40), at, factor, until)})
     finding = select_alerts([series, *QUIET], 0.05).alerts[0]
-    return series, (match_alerts([finding], [Cause(word, (Evidence("lasting", {"nights": 5}),))])[0], finding)
+    found = found_alerts([finding], [Cause(word, (Evidence("lasting", {"nights": 5}),))])
+    return series, (match_alerts(found)[0], finding)
 
 
 def closed(change: Change) -> Change:

@@ -13,7 +13,7 @@ where nothing changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 
@@ -107,7 +107,11 @@ class Detection:
         return tuple(x for x in points if x.is_relevant and self.coverage.is_significant(x))
 
 
-def detect_all(series: Sequence[SeriesValues], fdr: float = FDR) -> Detection:
+Judge = Callable[[SeriesValues, float], JudgedSeries]
+"""Judges a series at a rate of false alarms, as :func:`judge_series`."""
+
+
+def detect_all(series: Sequence[SeriesValues], fdr: float = FDR, judge: Judge = judge_series) -> Detection:
     """Judge every series at the false discovery rate ``fdr``.
 
     Two hypotheses a series, "its level did not change" and "no night is apart from its level", each in a
@@ -115,7 +119,7 @@ def detect_all(series: Sequence[SeriesValues], fdr: float = FDR) -> Detection:
     and down together (Benjamini and Yekutieli 2001: positive dependence). Each series has a key of its own.
     """
     valid = [item for item in series if not item.refusal]
-    judged = [judge_series(item, fdr) for item in valid]
+    judged = [judge(item, fdr) for item in valid]
     points, entries = {}, []
     for item, j in zip(valid, judged, strict=True):
         points[item.key] = j.points
