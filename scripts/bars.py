@@ -25,7 +25,10 @@ from scipy.special import betaincinv
 
 from scripts.simulation import parser, print_head, print_row, process_pool
 
-AREAS: Mapping[str, str] = {"detection": "scripts.detection_bars"}
+AREAS: Mapping[str, str] = {
+    "bisect": "scripts.bisect_bars",
+    "detection": "scripts.detection_bars",
+}
 ERROR = 0.05  # probability of a bound on the wrong side of the truth
 
 

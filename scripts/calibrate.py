@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import median
 
 import numpy as np
 
@@ -36,6 +37,9 @@ from perfbisect.model.attempt import Costs
 from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
 SETS = (0.5, 0.8, 0.95)
+
+CLAIMS = ("found", "narrowed")
+"""Outcomes that say of some commits that the culprit is among them."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,9 @@ class Session:
 
     word: str
     right: bool
+    """It was named, or where there was none, no commit was blamed."""
+    held: int = 0
+    """Commits of an outcome that holds the culprit; 0: it does not."""
     before: tuple[bool, ...] | None = None
     """The sets before the first A/B hold the culprit."""
     during: list[tuple[bool, ...]] = field(default_factory=list)
@@ -275,8 +282,9 @@ def _held(plan: Plan, events: list[Event], culprit: int) -> tuple[bool, ...]:
 def _judge(session: Session, bench: Bench, outcome: SearchOutcome) -> Session:
     world, culprit = bench.world, bench.culprit
     session.word = outcome.verdict
-    found = outcome.verdict == "found"
-    session.right = culprit in outcome.culprits and found if world.step else not found
+    found, claims = outcome.verdict == "found", outcome.verdict in CLAIMS
+    session.held = len(outcome.culprits) if claims and world.step and culprit in outcome.culprits else 0
+    session.right = found and session.held > 0 if world.step else not claims
     if world.slope:
         session.right = outcome.verdict == "gradual"
     if outcome.whole is not None and world.elsewhere is None:
@@ -294,13 +302,17 @@ def _covers(told: Comparison, truth: float) -> bool:
 
 def row(name: str, played: list[Session]) -> list[str]:
     """A row of the table."""
-    wrong = sum(s.word == "found" and not s.right for s in played)
+    wrong = sum(s.word in CLAIMS and not s.held for s in played)
+    narrowed = [s.held for s in played if s.word == "narrowed"]
+    sizes = [held for held in narrowed if held]
     before = [s.before for s in played if s.before is not None]
     during = [held for s in played for held in s.during]
     return [
         name,
         percent(s.right for s in played),
         f"{wrong} of {len(played)}",
+        f"{len(sizes)} of {len(narrowed)}, {median(sizes):g}" if sizes else f"0 of {len(narrowed)}",
+        percent(s.word == "not reproduced" for s in played),
         " / ".join(percent(held[k] for held in before) for k in range(len(SETS))),
         " / ".join(percent(held[k] for held in during) for k in range(len(SETS))),
         percent(s.step for s in played if s.step is not None),
@@ -316,7 +328,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser(__doc__, seeds=100).parse_args(argv)
     worlds = choose(WORLDS, options.worlds)
     print_head(
-        *("world", "right %", "wrong name", "50/80/95 % sets before the A/B", "during the search"),
+        *("world", "right %", "wrong", "narrowed: holds it, median size", "not reproduced %"),
+        *("50/80/95 % sets before the A/B", "during the search"),
         *("A/B: the step %", "A/B: what was built %", "whole %", "GPU min", "wall min"),
     )
     for name, played in sessions({name: partial(play, world) for name, world in worlds.items()}, options):

@@ -41,7 +41,7 @@ from perfbisect.bisect.decision.model import (
 )
 from perfbisect.bisect.decision.state import SearchState
 from perfbisect.model.attempt import Costs
-from scripts.calibrate import measured, search
+from scripts.calibrate import CLAIMS, measured, search
 from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 
 
@@ -97,7 +97,7 @@ class FleetSession:
     verdict: str = ""
     right: bool = False
     wrong: bool = False
-    """Another change than the culprit was named."""
+    """Other changes than the culprit were named, alone or as a set."""
     differs: bool | None = None
     """The interval of the whole change excludes zero."""
     alone: bool = False
@@ -234,7 +234,8 @@ def play(world: Fleet, seed: int) -> FleetSession:
     session = FleetSession(outcome.verdict, out=tuple(sorted(int(name[1:]) for name in made.out)))
     found = outcome.verdict == "found"
     is_culprit = bool(world.step) and made.culprit in outcome.culprits
-    session.right, session.wrong = found == bool(world.step) and found == is_culprit, found and not is_culprit
+    session.right = found == bool(world.step) and found == is_culprit
+    session.wrong = outcome.verdict in CLAIMS and not is_culprit
     session.alone = any(
         note.kind == "ends differ on one machine" and world.only in (None, int(note.machines[0][1:]))
         for note in outcome.notes

@@ -173,6 +173,9 @@ def _held(strategy: Strategy, world: Any) -> dict[str, Any]:
     end = strategy.outcome
     if end is None:
         return out
+    if end.verdict == "narrowed":
+        true = {int(i) for c in world.culprits for i in world.ident(c)}
+        out["narrowed"] = bool(true & set(end.culprits))
     for name, seen in (("step", end.confirmed), ("whole", end.whole)):
         if seen is not None:
             effect = math.expm1(world.level[seen.culprit] - world.level[seen.parent])
@@ -192,6 +195,8 @@ def _session(job: tuple[str, str, dict[str, Any], int]) -> tuple[str, int, dict[
     row = sim.run_trial(sim.ObjectAdapter(factory, who), sim.Scenario(**cell), seed)
     if who == "perfbisect":
         row.update(_held(made[-1], sim.World(sim.Scenario(**cell), seed)))
+        if row.get("narrowed") is False:
+            row["verdict"] = "wrong"
     return who, seed, row
 
 

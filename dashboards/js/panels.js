@@ -61,9 +61,11 @@ perfbisect.panels = (() => {
       el("td", {}, draw.pill(one.outcome)),
       el("td", { class: "n" }, one.effect ? [words.effect({}, one.effect[0]),
         el("span", { class: "soft small block" }, words.between({}, one.effect.slice(1)))] : "-"),
-      el("td", { class: "n" }, one.outcome === "found" ? words.probability(one.probability) : "-"),
+      el("td", { class: "n" }, one.outcome === "found" || one.outcome === "narrowed" ? words.probability(one.probability) : "-"),
       el("td", { class: "long" }, one.culprit ? [series.commit(one.culprit[0]), " ", el("bdi", {}, one.culprit[1])]
-        : `${one.range[0]} to ${one.range[1]}`),
+        : one.candidates.length ? el("ul", { class: "tight" }, one.candidates.slice(0, MOST).map((of) =>
+          el("li", {}, series.commit(of[0]), ` ${words.probability(of[2])} `, el("bdi", {}, of[1]))))
+          : `${one.range[0]} to ${one.range[1]}`),
       el("td", { class: "n" }, one.launches, el("span", { class: "soft small block" }, words.minutes(one.minutes))))),
     { class: "bisections" });
 

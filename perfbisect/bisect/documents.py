@@ -42,7 +42,14 @@ from perfbisect.stats.ab_test import AbVerdict
 from perfbisect.stats.two_sample import Scale, differ
 
 BisectOutcome = Literal[
-    "found", "not reproduced", "too small", "gradual", "out of budget", "inconclusive", "unfinished"
+    "found",
+    "narrowed",
+    "not reproduced",
+    "too small",
+    "gradual",
+    "out of budget",
+    "inconclusive",
+    "unfinished",
 ]
 
 
@@ -63,6 +70,13 @@ class PositionDocument(Document):
 
     index: int
     changes: tuple[ChangeDocument, ...]
+
+
+class CandidateDocument(Document):
+    """A position of a narrowed range, with its probability."""
+
+    position: PositionDocument
+    probability: ShownProbability
 
 
 class GuardDocument(Document):
@@ -151,7 +165,7 @@ class ReportDocument(MeasuredDocument):
         "not_tested": 5,
         "cherry_picks": 10,
     }
-    schema_: Literal["perfbisect.report/2"] = Field(default="perfbisect.report/2", alias="schema")
+    schema_: Literal["perfbisect.report/3"] = Field(default="perfbisect.report/3", alias="schema")
     environment: str
     client: str
     reproduce: CommandsDocument
@@ -162,6 +176,8 @@ class ReportDocument(MeasuredDocument):
     probability: ShownProbability
     culprit: ChangeDocument | None
     culprits: tuple[PositionDocument, ...]
+    candidates: tuple[CandidateDocument, ...] = ()
+    """Of a narrowed range: the same positions, the likeliest first."""
     parent: ChangeDocument | None
     confirmed: EffectDocument | None
     whole: EffectDocument | None
@@ -262,6 +278,7 @@ def build_document(result: BisectResult) -> ReportDocument:
             else None
         ),
         culprits=tuple(positions[index] for index in culprits),
+        candidates=_narrowed_range(result, positions),
         parent=change_document(parent) if result.found else None,
         confirmed=_comparison(confirmed, plan) if confirmed else None,
         whole=_comparison(outcome.whole, plan) if outcome and outcome.whole else None,
@@ -327,6 +344,17 @@ def _launched_change(launch: LaunchRecord, plan: BisectPlan, check: RevertCheck)
         return check.change
     known = {change.id: change for change in plan.positions[launch.position].changes}
     return known[launch.change_id]
+
+
+def _narrowed_range(
+    result: BisectResult, positions: Sequence[PositionDocument]
+) -> tuple[CandidateDocument, ...]:
+    outcome = result.outcome
+    if outcome is None or outcome.verdict != "narrowed" or outcome.beliefs is None:
+        return ()
+    p = outcome.beliefs.p
+    best = sorted(outcome.culprits, key=lambda i: -p[i])
+    return tuple(CandidateDocument(position=positions[i], probability=p[i]) for i in best)
 
 
 def _machines(result: BisectResult) -> Iterator[FleetMachineDocument]:

@@ -66,7 +66,7 @@ class LevelSpan:
 def step_spans(report: ReportDocument) -> tuple[tuple[int, int], ...]:
     """The first and last position of each set of culprits, in the history's order."""
     named = [step.culprits for step in report.steps]
-    if not named and report.outcome == "found":
+    if not named and report.outcome in ("found", "narrowed"):
         named = [report.culprits]
     return tuple(sorted((culprits[0].index, culprits[-1].index) for culprits in named if culprits))
 
@@ -106,8 +106,9 @@ def ab_pairs(report: ReportDocument) -> tuple[tuple[LaunchDocument, LaunchDocume
 
 def effect_rows(report: ReportDocument) -> list[tuple[str, EffectDocument]]:
     """Each comparison of a report with its name, the confirming A/B first."""
+    suspect = "culprit" if report.outcome == "found" else "suspect"
     rows = [
-        ("culprit against parent", report.confirmed),
+        (f"{suspect} against parent", report.confirmed),
         ("culprit against parent, on other machines", report.replication),
         ("bad against good", report.whole),
         ("bad without the culprit against bad", report.revert),
@@ -122,6 +123,8 @@ def _commit_plot(report: ReportDocument) -> Plot | None:
         return None
     beliefs = report.beliefs.by_position if report.beliefs else ()
     culprits = {i for first, last in step_spans(report) for i in range(first, last + 1)}
+    if report.outcome == "narrowed":
+        culprits = {position.index for position in report.culprits}
     labels = [
         f"{position.index}: " + "<br>and ".join(map(change_label, position.changes[:3]))
         for position in report.history
@@ -237,7 +240,8 @@ def _ab_plot(report: ReportDocument) -> Plot | None:
             )
         )  # fmt: skip
     left, right = report.confirmed.left, report.confirmed.right
-    names = [f"parent<br>{harmless(left.short)}", f"culprit<br>{harmless(right.short)}"]
+    suspect = "culprit" if report.outcome == "found" else "suspect"
+    names = [f"parent<br>{harmless(left.short)}", f"{suspect}<br>{harmless(right.short)}"]
     levels = ab_levels(pairs, report.confirmed.effect)
     drawn = layout(
         340,

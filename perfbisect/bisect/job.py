@@ -338,15 +338,20 @@ def _status(document: ReportDocument) -> JobStatus:
 
 
 def _verdict(document: ReportDocument) -> str:
-    """The culprits, and the effect of their step."""
+    """The culprits, and the effect of their step; of a narrowed range each with its probability."""
+    step = document.confirmed or document.whole
+    size = f"{document.metric.name} {percent(step.effect)}" if step else ""
+    if document.candidates:
+        names = [f"{x.position.changes[0].short} {probability(x.probability)}" for x in document.candidates]
+        more = len(names) - _NAMED
+        named = [*names[:_NAMED], *([f"{more} more"] if more > 0 else [])]
+        return ", ".join(part for part in (f"one of {len(names)}: {', '.join(named)}", size) if part)
     culprits = [position.changes[0] for position in document.culprits[:_NAMED]]
     names = [change.short for change in culprits]
     if len(culprits) == 1:
         names = [f"{culprits[0].short} {culprits[0].subject}"]
     more = len(document.culprits) - len(culprits)
     who = " or ".join([*names, *([f"{more} more"] if more else [])])
-    step = document.confirmed or document.whole
-    size = f"{document.metric.name} {percent(step.effect)}" if step else ""
     return ", ".join(part for part in (who, size) if part)
 
 

@@ -45,6 +45,11 @@ _MEANINGS: Final[Mapping[str, str]] = {
         "The metric moves at this change: launches before it are at one level, launches from it on at "
         "another, and an A/B of it and its parent, measured for this verdict alone, agrees."
     ),
+    "narrowed": (
+        "An A/B confirmed a step, and more launches of these builds do not tell which of a few commits made "
+        "it: builds of one commit may be faster or slower than those of another by themselves, or only some "
+        "launches are slow. The commits hold 95 % of the step's probability, by the model that decides."
+    ),
     "not reproduced": (
         "The two ends measure alike: on this machine good and bad do not differ by a relevant amount. The "
         "difference has another origin, or this cell does not show it."
@@ -152,6 +157,11 @@ def _summary(document: ReportDocument) -> Iterator[Block]:
     elif document.outcome == "found":
         yield Paragraph(f"One of {len(document.culprits)} changes that cannot be distinguished:")
         yield _items(position.changes[0] for position in document.culprits)
+    elif document.candidates:
+        yield make_table(
+            ("P*", "one of these changes"),
+            ((probability(x.probability), change_text(x.position.changes[0])) for x in document.candidates),
+        )
     yield from (Paragraph(text) for text in document.summary)
     yield Paragraph(
         f"{len(document.launches)} launches, {spent_text(document.minutes.total, 0.0, document.minutes.lost)}"
@@ -177,10 +187,15 @@ def _highlights(document: ReportDocument) -> Iterator[tuple[str, str]]:
     """The few numbers that stand first, with their meaning."""
     effect = document.confirmed or document.whole
     if effect is not None:
-        which = "A/B of parent and culprit" if document.confirmed else "bad against good"
+        suspect = "culprit" if document.outcome == "found" else "suspect"
+        which = f"A/B of parent and {suspect}" if document.confirmed else "bad against good"
         yield percent(effect.effect), f"{which}; 95 %: {_interval(effect)}"
     if document.outcome == "found":
         yield probability(document.probability), "probability, given the model; at most 0.99"
+    elif document.outcome == "narrowed":
+        size = len(document.culprits)
+        of = f"one of {size} commits" if size > 1 else "this commit"
+        yield probability(document.probability), f"probability of {of}, given the model; at most 0.99"
     elif document.beliefs is not None:
         yield probability(document.beliefs.none), "probability that nothing changed"
     if document.share is not None:

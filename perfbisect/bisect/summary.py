@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from perfbisect.bisect.decision.model import Comparison, Note, NoteKind, Reason, ReasonKind, SearchOutcome
+from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
 from perfbisect.bisect.plan import BisectPlan, Position, crossings, differing
 from perfbisect.bisect.result import BisectResult
 from perfbisect.common.quantities import minutes, percent
@@ -16,6 +17,8 @@ from perfbisect.stats.ab_test import AbVerdict
 
 _MOST_PACKAGES = 6
 _MOST_LEADING = 3
+_LEAST_TOLD = 0.01
+"""A probability that is worth a sentence."""
 _LIBRARIES = "nvidia-"
 """Packages that torch loads from its own environment: no layer takes their place."""
 
@@ -55,8 +58,7 @@ def note_sentence(note: Note, plan: BisectPlan) -> str:
         "more steps": f"more than one step: {'; '.join(steps)}",
         "one build": f"one side of the step rests on one build, {pair}: another build would tell more",
         "builds differ": (
-            f"builds of this range differ by themselves, by about {note.effect or 0.0:.1%}; with that, P is "
-            f"{note.probability:.2f} that {pair} made the step"
+            f"{_differ(note.effect)}; with that, P is {note.probability:.2f} that {pair} made the step"
         ),
         "intermittent": f"slow in {note.slow[0]} of {note.slow[1]} launches from {pair} on",
         "one machine": f"the step was seen on {' and not on '.join(note.machines)}",
@@ -80,6 +82,13 @@ def note_sentence(note: Note, plan: BisectPlan) -> str:
     return sentences[note.kind]
 
 
+def _differ(sd: float | None) -> str:
+    """What builds differ by; of a standard deviation that the launches do not show, that they may."""
+    if sd is None:
+        return "builds of this range may differ by themselves, which these launches do not rule out"
+    return f"builds of this range differ by themselves, by about {sd:.1%}"
+
+
 def _shorts(plan: BisectPlan, positions: Iterable[int]) -> tuple[str, ...]:
     return tuple(plan.positions[index].change.short for index in positions)
 
@@ -92,6 +101,8 @@ def summarize(result: BisectResult) -> Iterator[str]:
     else:
         if outcome.verdict == "found":
             yield from _found(outcome, plan)
+        elif outcome.verdict == "narrowed":
+            yield from _narrowed(outcome, plan)
         elif outcome.verdict == "not reproduced":
             yield from _not_reproduced(outcome, plan)
         elif outcome.verdict == "too small":
@@ -124,6 +135,8 @@ def next_command(result: BisectResult) -> str:
         if culprit.kind == "release":
             return f"bisect the commits before {culprit.id}"
         return git_command(plan.setting.repository, "show", culprit.short)
+    if outcome.confirmed is not None:
+        return _telling_apart(outcome, plan)
     if outcome.verdict == "out of budget":
         return f"perfbisect resume {result.job.id} --budget {max(1, round(plan.budget * 2))}m"
     if outcome.verdict == "gradual":
@@ -224,6 +237,56 @@ def _steps(outcome: SearchOutcome, plan: BisectPlan) -> Iterator[str]:
             yield f"Step {number}: {culprits}, {_size(step.confirmed)}, {probability}."
 
 
+def _by_probability(outcome: SearchOutcome) -> list[int]:
+    """The positions of a narrowed range, the likeliest first."""
+    p = outcome.beliefs.p if outcome.beliefs else ()
+    return sorted(outcome.culprits, key=lambda i: -p[i])
+
+
+def _narrowed(outcome: SearchOutcome, plan: BisectPlan) -> Iterator[str]:
+    assert outcome.beliefs is not None
+    p, count = outcome.beliefs.p, len(outcome.culprits)
+    names = "; ".join(
+        f"{_name(plan.positions[i])} {min(p[i], MAX_PROBABILITY):.2f}" for i in _by_probability(outcome)
+    )
+    who = f"One of {count} changes" if count > 1 else "One change, likely and not sure enough to be named,"
+    what = f"{_metric(plan)} {_step_direction(plan)}"
+    yield f"{who} made {what}, with probability {outcome.probability:.2f}: {names}."
+    yield from _confirmed_difference(outcome, plan)
+    yield (
+        "More launches of the same builds do not tell which. Reading the diffs does, or measuring the later "
+        "end with one of these changes taken back."
+    )
+
+
+def _confirmed_difference(outcome: SearchOutcome, plan: BisectPlan) -> Iterator[str]:
+    """What the A/B of a suspect showed, and how likely it is that no single change made it."""
+    step = outcome.confirmed
+    if step is not None and outcome.beliefs is not None:
+        parent, suspect = _shorts(plan, (step.parent, step.culprit))
+        yield (
+            f"An A/B confirmed that {suspect} and its parent {parent} differ by {_size(step)}: "
+            f"{_fresh_launches(step.launches)} a side."
+        )
+        neither = 1 - sum(outcome.beliefs.p)
+        if neither >= _LEAST_TOLD:
+            yield f"Probability that no single change did it, and builds differ by themselves: {neither:.2f}."
+
+
+def _telling_apart(outcome: SearchOutcome, plan: BisectPlan) -> str:
+    """The later end against itself without the likeliest change."""
+    p = outcome.beliefs.p if outcome.beliefs else ()
+    suspects = [i for i in range(1, plan.last + 1) if plan.positions[i].change.kind != "release"]
+    last = plan.positions[-1].change.short
+    if not suspects:
+        first, end = min(outcome.culprits, default=1), max(outcome.culprits, default=plan.last)
+        parent, latest = (plan.positions[i].change.id for i in (first - 1, end))
+        return f"bisect the commits from {parent} to {latest}"
+    suspect = plan.positions[max(suspects, key=lambda i: p[i])].change.short
+    sides = ("--a", last, "--b", f"{last}+revert:{suspect}")
+    return follow_up_command(plan.setting, "compare", plan.cell, plan.metric, *sides)
+
+
 def _not_reproduced(outcome: SearchOutcome, plan: BisectPlan) -> Iterator[str]:
     first, last = _shorts(plan, (0, plan.last))
     yield (
@@ -236,6 +299,10 @@ def _not_reproduced(outcome: SearchOutcome, plan: BisectPlan) -> Iterator[str]:
 
 
 def _too_small(outcome: SearchOutcome, plan: BisectPlan, minutes_per_launch: float) -> Iterator[str]:
+    if outcome.confirmed is not None:
+        yield f"Builds that differ by themselves may pass for a step in {_metric(plan)}: no commit is named."
+        yield from _confirmed_difference(outcome, plan)
+        return
     size = f", {_size(outcome.whole)}," if outcome.whole else ""
     yield (
         f"The difference in {_metric(plan)} between the ends{size} is too small for the noise on this "
@@ -262,8 +329,8 @@ def _gradual(outcome: SearchOutcome, plan: BisectPlan) -> Iterator[str]:
 
 def _out_of_budget(outcome: SearchOutcome, plan: BisectPlan, minutes_per_launch: float) -> Iterator[str]:
     yield (
-        f"The budget of {plan.budget:.0f} minutes is spent before a change could be named for "
-        f"{_metric(plan)}."
+        f"The budget of {plan.budget:.0f} minutes does not hold another launch, and no change could be named "
+        f"for {_metric(plan)}."
     )
     if outcome.culprits and outcome.beliefs and outcome.whole:
         names = "; ".join(_name(plan.positions[i]) for i in outcome.culprits[:_MOST_LEADING])

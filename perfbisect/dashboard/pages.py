@@ -274,6 +274,10 @@ def _bisection_summary(bisection: SiteBisection) -> Payload:
         "cell": report.cell.name,
         "metric": report.metric.name,
         "culprit": [report.culprit.id, text(report.culprit.subject, 100)] if report.culprit else None,
+        "candidates": [
+            [x.position.changes[0].id, text(x.position.changes[0].subject, 100), x.probability]
+            for x in report.candidates
+        ],
         "probability": report.probability,
         "effect": [effect.effect, effect.low, effect.high] if effect else None,
         "launches": len(report.launches),

@@ -69,14 +69,14 @@ def explain_bisection(document: ReportDocument) -> ExplainDocument:
     is_open = document.outcome == "unfinished"
     return _explain(
         document,
-        () if found else (_OPEN, _ENDS) if is_open else (_ENDS,),
+        () if document.confirmed else (_OPEN, _ENDS) if is_open else (_ENDS,),
         differs=found,
         verb="bisect",
         verdict=document.outcome,
         a=left,
         b=right,
-        a_name="parent" if found else "good",
-        b_name="culprit" if found else "bad",
+        a_name="parent" if document.confirmed else "good",
+        b_name="culprit" if found else "suspect" if document.confirmed else "bad",
         effect=effect.effect if effect else None,
         low=effect.low if effect else None,
         high=effect.high if effect else None,

@@ -208,6 +208,7 @@ class EventExaminer:
             job=job.id,
             outcome=report.outcome,
             culprit=report.culprit,
+            candidates=report.candidates,
             probability=report.probability,
             summary=report.summary,
             phases=phases_of(report) if report.culprit is not None else (),

@@ -305,8 +305,25 @@ def message(night: Night, *, link: str = "") -> dict[str, Any]:
             for bisection in night.bisections
             if bisection.culprit is not None
         ],
+        "narrowed": [_narrowed(bisection) for bisection in night.bisections if bisection.candidates],
         "failed": [{"what": name, "reason": reason} for name, reason in night.failed()],
         "link": link,
+    }
+
+
+def _narrowed(bisection: NightBisection) -> dict[str, Any]:
+    """The commits of which one made the step."""
+    return {
+        "event": bisection.event,
+        "probability": bisection.probability,
+        "commits": [
+            {
+                "id": x.position.changes[0].id,
+                "subject": x.position.changes[0].subject,
+                "probability": x.probability,
+            }
+            for x in bisection.candidates
+        ],
     }
 
 

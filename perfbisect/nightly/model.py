@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.bisect.documents import BisectOutcome
+from perfbisect.bisect.documents import BisectOutcome, CandidateDocument
 from perfbisect.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,
@@ -145,6 +145,8 @@ class NightBisection(Document):
     job: str = ""
     outcome: BisectOutcome | Literal[""] = ""
     culprit: ChangeDocument | None = None
+    candidates: tuple[CandidateDocument, ...] = ()
+    """Of a narrowed bisection, the likeliest first."""
     probability: float = 0.0
     summary: tuple[str, ...] = ()
     phases: tuple[str, ...] = ()
@@ -185,7 +187,7 @@ class Night(LongDocument):
     """
 
     shown: ClassVar[Mapping[str, int]] = {"alerts": 20, "bisections": 20, "rows": 20}
-    schema_: Literal["perfbisect.nightly/2"] = Field(default="perfbisect.nightly/2", alias="schema")
+    schema_: Literal["perfbisect.nightly/3"] = Field(default="perfbisect.nightly/3", alias="schema")
     name: str
     night: str
     dry_run: bool

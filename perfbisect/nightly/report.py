@@ -31,6 +31,7 @@ from perfbisect.report.document import (
     code,
     make_table,
 )
+from perfbisect.report.sections import change_text
 from perfbisect.series.detect import size_text
 from perfbisect.series.nightly_report import RULE, issue_table
 
@@ -88,6 +89,7 @@ def _news(night: Night) -> Iterator[str]:
         (len({alert.event for alert in new if alert.worse}), "regression", ""),
         (len({alert.event for alert in new if not alert.worse}), "improvement", ""),
         (sum(bisection.culprit is not None for bisection in night.bisections), "commit", " named"),
+        (sum(bool(bisection.candidates) for bisection in night.bisections), "range", " narrowed"),
         (len(resolved), "regression", " resolved"),
         (sum(cell.state == "failed" for cell in night.cells), "cell", " failed"),
     )
@@ -190,7 +192,15 @@ def _chat_code(text: str) -> str:
 def _bisection_blocks(night: Night) -> Iterator[Block]:
     for bisection in night.bisections:
         culprit = bisection.culprit
-        if culprit is None:
+        if bisection.candidates:
+            names = [change_text(x.position.changes[0]) for x in bisection.candidates]
+            rows = zip(names, (probability(x.probability) for x in bisection.candidates), strict=True)
+            chance = (
+                f": one of {len(names)}, probability {probability(bisection.probability)}; {bisection.why}"
+            )
+            yield Paragraph((code(bisection.event), chance))
+            yield make_table(("P*", "commit"), ((p, name) for name, p in rows))
+        elif culprit is None:
             yield Paragraph((code(bisection.event), f": {bisection.state}: {bisection.why}"))
         else:
             name = f"{culprit.short} {culprit.subject}".strip()

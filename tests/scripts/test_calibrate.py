@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from perfbisect.bisect.decision.model import Lost, Measured, NextLaunch, Plan, Reason
+from perfbisect.bisect.decision.model import Lost, Measured, NextLaunch, Plan, Reason, SearchOutcome
 from perfbisect.model.attempt import Costs
 from scripts import calibrate
 
@@ -70,19 +70,36 @@ def test_a_world_is_played_to_its_end(name, found):
 
 def test_a_row_counts_the_sessions():
     right = calibrate.Session(
-        "found", True, (False, True, True), [(False, False, True)], True, True, False, 10, 5
+        "found", True, 1, (False, True, True), [(False, False, True)], True, True, False, 10, 5
     )
     wrong = calibrate.Session(
-        "found", False, (True, True, True), [(True, True, True)], None, None, None, 30, 9
+        "found", False, 0, (True, True, True), [(True, True, True)], None, None, None, 30, 9
     )
     row = " | ".join(calibrate.row("w", [right, wrong]))
-    assert row == "w | 50 | 1 of 2 | 50 / 100 / 100 | 50 / 50 / 100 | 100 | 100 | 0 | 20 | 7"
+    assert row == "w | 50 | 1 of 2 | 0 of 0 | 0 | 50 / 100 / 100 | 50 / 50 / 100 | 100 | 100 | 0 | 20 | 7"
+
+
+def test_a_narrowed_range_without_the_culprit_is_a_wrong_answer():
+    words = (("narrowed", 2), ("narrowed", 0), ("not reproduced", 0), ("too small", 0))
+    played = [calibrate.Session(word, False, held) for word, held in words]
+    assert calibrate.row("w", played)[1:5] == ["0", "1 of 4", "1 of 2, 2", "25"]
+
+
+@pytest.mark.parametrize(
+    ("step", "culprits", "right", "held"),
+    [(0.1, (4, 5), False, 2), (0.1, (4, 6), False, 0), (0.0, (4, 5), False, 0)],
+)
+def test_a_narrowed_range_is_no_name_and_blames_where_nothing_changed(step, culprits, right, held):
+    session = calibrate._judge(
+        calibrate.Session("", False), bench(step=step), SearchOutcome("narrowed", culprits, 0.96, None)
+    )
+    assert (session.right, session.held) == (right, held)
 
 
 def test_the_command():
     argv = [sys.executable, "-m", "scripts.calibrate", "--seeds", "1", "--worlds", "place -10 %; third of"]
     got = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert got[0].startswith("| world | right % | wrong name |")
+    assert got[0].startswith("| world | right % | wrong | narrowed: holds it, median size |")
     assert [line.split(" | ")[0] for line in got[2:]] == [
         "| place -10 %, -12 %, no change",
         "| a third of launches lost",

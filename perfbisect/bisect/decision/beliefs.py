@@ -157,6 +157,14 @@ def leading(p: Array, skips: frozenset[int]) -> tuple[int, int, float]:
     return groups[best][0], groups[best][1], float(mass[best])
 
 
+def credible_set(p: Array, level: float) -> tuple[int, ...]:
+    """The smallest set of positions with at least this share of all that ``p`` gives, ascending."""
+    order = np.argsort(-p, kind="stable")
+    ahead = np.cumsum(p[order])
+    count = int(np.searchsorted(ahead, level * ahead[-1])) + 1
+    return tuple(sorted(map(int, order[:count])))
+
+
 def nearest(index: int, low: int, high: int, skips: frozenset[int]) -> int | None:
     """The testable position strictly between ``low`` and ``high`` that is nearest to ``index``; the earlier
     of two."""

@@ -23,7 +23,7 @@ from perfbisect.bisect.decision.model import (
     Wait,
 )
 from perfbisect.bisect.decision.rivals import Rivals
-from perfbisect.bisect.decision.search import RangeResult, search
+from perfbisect.bisect.decision.search import RangeResult, confirmed_suspect, rivals_of, search
 from perfbisect.bisect.decision.state import SearchState, SlotContext
 
 MIN_POSITIONS = 6
@@ -69,8 +69,16 @@ def next_action(
 
 
 def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
-    """The posterior; before both ends were measured the prior. Raises what :func:`next_action` raises."""
-    return outcome.beliefs(SearchState.from_events(plan, tuple(events)))
+    """The posterior; before both ends were measured the prior. Raises what :func:`next_action` raises.
+
+    Once an A/B confirmed the step of the leading set, by the explanation that decides whether it is named.
+    """
+    state = SearchState.from_events(plan, tuple(events))
+    posterior, span = state.whole, (0, plan.n)
+    pairs = None if posterior is None else confirmed_suspect(state, posterior, span)
+    if posterior is None or pairs is None:
+        return outcome.beliefs(state)
+    return outcome.confirmed_beliefs(state, pairs, rivals_of(state, posterior, span, pairs))
 
 
 def _fits(state: SearchState, pending: Sequence[Pending], launch: NextLaunch) -> bool:
@@ -120,7 +128,7 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     if not isinstance(action, RangeResult):
         return action
     if action.pairs is not None and action.rivals is not None:
-        end = outcome.found if action.verdict == "found" else outcome.ambiguous
+        end = outcome.found if action.verdict == "found" else outcome.narrowed
         return end(state, posterior, action.pairs, action.rivals)
     if action.verdict == "not reproduced":
         return outcome.no_step(state, posterior)

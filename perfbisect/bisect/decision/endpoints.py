@@ -52,7 +52,9 @@ def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Se
     if posterior.none < SEARCH_BELOW:
         return None
     if shows_no_change(posterior, rounds):
-        return outcome.no_step(state, posterior)
+        end = outcome.no_step(state, posterior)
+        if end.verdict == "not reproduced" or not rounds < end.launches_needed <= MAX_ROUNDS:
+            return end
     runs = state.prices.best_runs(posterior.sigma, posterior.tau, plan.max_runs)
     if rounds < _PAIRED:
         runs = max(runs, min(2, plan.max_runs))

@@ -7,7 +7,7 @@ from typing import Literal
 
 from perfbisect.model.attempt import Costs, Purpose
 
-SearchVerdict = Literal["found", "not reproduced", "too small", "gradual", "out of budget"]
+SearchVerdict = Literal["found", "narrowed", "not reproduced", "too small", "gradual", "out of budget"]
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,9 @@ class Comparison:
 class Beliefs:
     """The posterior: ``p[i]`` that position i is the culprit (p[0] = 0), ``none`` that nothing changed.
 
-    ``sigma``, ``tau``: noise between runs and between launches (log scale), 0 before both ends were measured.
-    ``step``: posterior mean of the relative step. ``leading``: the distinguishable set of positions with most
+    Once a step is confirmed these are of the explanation that gives it the least probability. ``sigma``,
+    ``tau``: noise between runs and between launches (log scale), 0 before both ends were measured. ``step``:
+    posterior mean of the relative step. ``leading``: the distinguishable set of positions with most
     probability; that is ``leading_p``, at most 0.99.
     """
 
@@ -227,7 +228,8 @@ class Note:
     """What else a reader must know of an outcome; only the fields that its ``kind`` needs are set.
 
     ``positions``: those concerned, of a part its two ends. ``effect``, ``whole``: relative changes, of a step
-    and of the range. ``spans``: the ends of several parts. ``slow``: launches that were slow, and those made,
+    and of the range; of builds their standard deviation, None where the launches do not show it.
+    ``spans``: the ends of several parts. ``slow``: launches that were slow, and those made,
     from the culprit on. ``machines``: the one where a step was seen, and one where it was not.
     """
 
@@ -245,9 +247,11 @@ class Note:
 class SearchOutcome:
     """How a search ended.
 
-    ``culprits``: positions that cannot be distinguished (one, if its neighbours are testable); empty unless
-    found or leading when the budget ended. ``probability``: of the culprits, or of no change where it was not
-    reproduced; at most 0.99. ``share``: the culprit's part of the whole change (of logs).
+    ``culprits``: positions that cannot be distinguished (one, if its neighbours are testable); of "narrowed"
+    the smallest set that holds 95 % of what a step has; of "out of budget" those that lead; else empty.
+    ``probability``: of the culprits by the explanation that gives them least, or of no change where it was
+    not reproduced; at most 0.99. ``confirmed``: the A/B, of "narrowed" that of the suspect.
+    ``share``: the culprit's part of the whole change (of logs).
     ``launches_needed``: for "too small", the launches a side that would settle it; 0 unknown. ``steps``: all
     named steps, in the history's order, if all were asked for.
     """

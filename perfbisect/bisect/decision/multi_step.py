@@ -63,10 +63,12 @@ def _confirmed_step(state: SearchState, pairs: Pairs, span: Span, since: int) ->
         posterior = state.posterior(span, known)
         if posterior is not None:
             mass = float(posterior.p[pairs.parent + 1 : pairs.culprit + 1].sum())
-            if mass >= NAME_ABOVE and is_named(
-                state, span, pairs, rivals_of(state, posterior, span, pairs, known)
-            ):
-                return ConfirmedStep(pairs, mass, posterior, known)
+            if mass < NAME_ABOVE:
+                continue
+            rivals = rivals_of(state, posterior, span, pairs, known)
+            if is_named(state, span, pairs, rivals):
+                probability = min(mass, rivals.probability(pairs.parent, pairs.culprit))
+                return ConfirmedStep(pairs, probability, posterior, known)
     return None
 
 

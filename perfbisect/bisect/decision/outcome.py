@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfbisect.bisect.decision import confirm
-from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, leading, prior_weights
+from perfbisect.bisect.decision.beliefs import (
+    NO_CHANGE,
+    Posterior,
+    credible_set,
+    leading,
+    parent_of,
+    prior_weights,
+)
 from perfbisect.bisect.decision.machines import ends_by_machine
 from perfbisect.bisect.decision.model import (
     Beliefs,
@@ -26,6 +33,12 @@ from perfbisect.stats.robust import robust_location
 INTERMITTENT_BELOW = 0.9
 """Share of slow launches below which a step is called intermittent."""
 
+HELD = 0.95
+"""Share of the probability of a step that the commits of a narrowed range hold ..."""
+
+NO_STEP = 0.15
+"""... and the probability that no single change made the difference from which on there is no such set."""
+
 MAX_PROBABILITY = 0.99
 """No probability of a culprit is reported above this: the model is not that sure of itself."""
 
@@ -35,7 +48,8 @@ class ConfirmedStep:
     """A step that its A/B confirmed: the culprit is one of those after its parent up to its culprit."""
 
     pairs: Pairs
-    mass: float
+    probability: float
+    """The least that an explanation gives it."""
     posterior: Posterior
     known: int
     """How many launches the bisection had when it was named."""
@@ -44,12 +58,15 @@ class ConfirmedStep:
         """The culprits, and the effect as the A/B measured it."""
         effect = confirm.compare(*self.pairs.sides, confirm.expected(self.posterior), sign)
         culprits = tuple(range(self.pairs.parent + 1, self.pairs.culprit + 1))
-        return NamedStep(culprits, min(MAX_PROBABILITY, self.mass), effect)
+        return NamedStep(culprits, min(MAX_PROBABILITY, self.probability), effect)
 
 
-def beliefs(state: SearchState) -> Beliefs:
-    """The posterior; while an end is unmeasured the prior, with no step and no noise."""
-    plan, posterior = state.plan, state.whole
+def beliefs(state: SearchState, believed: Posterior | None = None) -> Beliefs:
+    """The posterior; while an end is unmeasured the prior, with no step and no noise.
+
+    ``believed``: of another explanation of the launches than a plain step, where that decides.
+    """
+    plan, posterior = state.plan, believed or state.whole
     p = prior_weights(plan.n, plan.prior) * (1 - NO_CHANGE) if posterior is None else posterior.p
     first, last, mass = leading(p, state.skips)
     steps, noise, none = (0.0, 0.0, 0.0), (0.0, 0.0), NO_CHANGE
@@ -70,29 +87,47 @@ def _relative(delta: float, sign: int) -> float:
 def found(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals) -> SearchOutcome:
     """The leading set, confirmed by an A/B."""
     _, _, mass = leading(posterior.p, state.skips)
-    step = ConfirmedStep(pairs, mass, posterior, len(state.data)).named(state.plan.sign)
+    probability = min(mass, rivals.probability(pairs.parent, pairs.culprit))
+    step = ConfirmedStep(pairs, probability, posterior, len(state.data)).named(state.plan.sign)
     outcome = _named(state, posterior, step, ())
     assert outcome.whole is not None
     more = _more_steps(state, posterior, step.confirmed, outcome.whole)
-    return replace(outcome, notes=(*_intermittent(rivals, pairs), *more, *outcome.notes))
+    believed = confirmed_beliefs(state, pairs, rivals)
+    notes = (*_intermittent(rivals, pairs), *more, *outcome.notes)
+    return replace(outcome, beliefs=believed, notes=notes)
 
 
-def ambiguous(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals) -> SearchOutcome:
-    """An A/B confirmed a step, and builds that differ by themselves or slow launches explain it as well."""
-    support = rivals.with_builds(pairs.parent, pairs.culprit)
+def confirmed_beliefs(state: SearchState, pairs: Pairs, rivals: Rivals) -> Beliefs:
+    """The posterior by the explanation that gives a confirmed step the least probability."""
+    # Beside other steps that explanation knows a part of the range alone.
+    decides = None if rivals.other_steps else rivals.deciding(pairs.parent, pairs.culprit)
+    return beliefs(state, decides)
+
+
+def narrowed(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals) -> SearchOutcome:
+    """An A/B confirmed a step, and launches cannot tell which change made it.
+
+    The changes that could have, by the explanation that decides; too small where that leaves open whether a
+    single change did.
+    """
+    decides = rivals.deciding(pairs.parent, pairs.culprit)
     notes = list(_intermittent(rivals, pairs))
     if not notes:
-        sd = rivals.builds.build_sd
-        notes = [
-            Note("builds differ", (pairs.culprit,), effect=sd, probability=min(support, MAX_PROBABILITY))
-        ]
-    outcome = without_culprit(state, posterior, "too small")
-    return replace(outcome, notes=(*notes, *outcome.notes))
+        support = min(rivals.with_builds(pairs.parent, pairs.culprit), MAX_PROBABILITY)
+        notes = [Note("builds differ", (pairs.culprit,), rivals.builds.shown_sd, probability=support)]
+    confirmed = confirm.compare(*pairs.sides, confirm.expected(posterior), state.plan.sign)
+    outcome = without_culprit(state, posterior, "too small", believed=decides)
+    outcome = replace(outcome, confirmed=confirmed, notes=(*notes, *outcome.notes))
+    if 1 - decides.p.sum() >= NO_STEP:
+        return outcome
+    held = credible_set(decides.p, HELD)
+    probability = min(float(decides.p[list(held)].sum()), MAX_PROBABILITY)
+    return replace(outcome, verdict="narrowed", culprits=held, probability=probability)
 
 
 def gradual(state: SearchState, posterior: Posterior, rivals: Rivals) -> SearchOutcome:
     """The change between the ends is a slope: no single change carries it."""
-    outcome = without_culprit(state, posterior, "gradual")
+    outcome = without_culprit(state, posterior, "gradual", believed=rivals.with_offsets)
     return replace(outcome, probability=min(rivals.builds.slope, MAX_PROBABILITY))
 
 
@@ -139,9 +174,13 @@ def compare_ends(state: SearchState, posterior: Posterior, span: tuple[int, int]
 
 
 def without_culprit(
-    state: SearchState, posterior: Posterior, verdict: SearchVerdict, needed: int = 0
+    state: SearchState,
+    posterior: Posterior,
+    verdict: SearchVerdict,
+    needed: int = 0,
+    believed: Posterior | None = None,
 ) -> SearchOutcome:
-    """Not reproduced, or too small: what the ends showed, and no culprit."""
+    """What the ends showed, and no culprit; ``believed``: as of :func:`beliefs`."""
     whole = compare_ends(state, posterior, (0, state.plan.n))
     swapped = state.plan.sign * whole.effect < 0 and whole.low * whole.high > 0
     notes = (Note("ends swapped", effect=whole.effect),) if swapped else ()
@@ -149,7 +188,7 @@ def without_culprit(
         verdict=verdict,
         culprits=(),
         probability=min(MAX_PROBABILITY, posterior.none) if verdict == "not reproduced" else 0.0,
-        beliefs=beliefs(state),
+        beliefs=beliefs(state, believed),
         whole=whole,
         notes=(*notes, *_one_machine(state), *_unstable_ends(state)),
         launches_needed=needed,
@@ -170,24 +209,35 @@ def no_step(state: SearchState, posterior: Posterior) -> SearchOutcome:
 
 def unconfirmed(state: SearchState, posterior: Posterior) -> SearchOutcome:
     """The A/B has failed so often that no single change carries the step: too small at any one place."""
-    _, last, mass = leading(posterior.p, state.skips)
+    decides = _deciding(state, posterior)
+    _, last, mass = leading(decides.p, state.skips)
     needed = posterior.launches_needed(max(launch.runs for launch in state.data), confirm.PAIRS)
-    outcome = without_culprit(state, posterior, "too small", needed)
+    outcome = without_culprit(state, posterior, "too small", needed, decides)
     note = Note("not confirmed", positions=(last,), probability=min(mass, MAX_PROBABILITY))
     return replace(outcome, notes=(note, *outcome.notes))
 
 
 def out_of_budget(state: SearchState) -> SearchOutcome:
-    """The minutes are spent: the leading set, which is no verdict."""
-    reached, posterior = beliefs(state), state.whole
+    """The minutes are spent: the leading set, which is no verdict; none before both ends were measured."""
+    posterior, notes = state.whole, (*_one_machine(state), *_unstable_ends(state))
+    if posterior is None:
+        return SearchOutcome("out of budget", (), 0.0, None, notes=notes)
+    reached = beliefs(state, _deciding(state, posterior))
     return SearchOutcome(
         verdict="out of budget",
         culprits=reached.leading,
         probability=reached.leading_p,
         beliefs=reached,
-        whole=compare_ends(state, posterior, (0, state.plan.n)) if posterior is not None else None,
-        notes=(*_one_machine(state), *_unstable_ends(state)),
+        whole=compare_ends(state, posterior, (0, state.plan.n)),
+        notes=notes,
     )
+
+
+def _deciding(state: SearchState, posterior: Posterior) -> Posterior:
+    """The posterior by the explanation that gives the leading set the least probability."""
+    first, last, _ = leading(posterior.p, state.skips)
+    rivals = Rivals(posterior, compiles_each=state.plan.compiles_each)
+    return rivals.deciding(parent_of(first, state.skips), last)
 
 
 def _one_machine(state: SearchState) -> Iterator[Note]:

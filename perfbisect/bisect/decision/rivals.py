@@ -17,7 +17,7 @@ mixture of two levels. Each gives the probability of the name with its own prior
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -74,6 +74,9 @@ compiled files, so that little but the step can differ ..."""
 HOLDS_AT_AN_END = 0.6
 """... and one side is an end of the range, so that no other build of it can be had: a note says so."""
 
+SHOWN = 3.0
+"""Least likelihood ratio of builds with offsets against builds without from which launches show them."""
+
 FIT = 3.0
 """Standard errors of a position's level that a slope may miss it by."""
 
@@ -84,8 +87,9 @@ _TURNS = 3
 class Explanations:
     """Probabilities given the launches, where builds have offsets and the change may be a slope.
 
-    ``gaps``: of a step in each gap between measured positions; ``build_sd``: posterior mean; ``misfit``:
-    largest distance of a position's level from the slope, in standard errors.
+    ``gaps``: of a step in each gap between measured positions; ``build_sd``: posterior mean, and
+    ``build_ratio`` the likelihood ratio of any offset against none; ``misfit``: largest distance of a
+    position's level from the slope, in standard errors.
     """
 
     gaps: Array
@@ -93,6 +97,12 @@ class Explanations:
     slope: float
     misfit: float
     build_sd: float
+    build_ratio: float
+
+    @property
+    def shown_sd(self) -> float | None:
+        """What builds differ by; None where that is the prior's word rather than the launches'."""
+        return self.build_sd if self.build_ratio >= SHOWN else None
 
     @property
     def is_slope(self) -> bool:
@@ -137,12 +147,14 @@ def explanations(plain: Posterior, build_prior: tuple[float, ...] = BUILD_PRIOR)
         / math.sqrt(each[here].sum() + (build[kind] * each[here].sum()) ** 2)
         for here in (index == position for position in at)
     ]
+    alike, before = float(share.sum(1)[build == 0].sum()), build_prior[0]
     return Explanations(
         gaps=share[:, :-2].sum(0),
         none=float(share[:, -1].sum()),
         slope=float(slopes.sum()),
         misfit=max(misfit),
         build_sd=float(share.sum(1) @ build),
+        build_ratio=(1 - alike) / max(alike, 1e-12) * before / (1 - before),
     )
 
 
@@ -150,12 +162,13 @@ def explanations(plain: Posterior, build_prior: tuple[float, ...] = BUILD_PRIOR)
 class Intermittence:
     """Probabilities given the launches, where a step may slow only a share of the launches after it.
 
-    ``gaps``: of the culprit in each gap between measured positions; ``share``: posterior mean of the slow
-    share; ``tau``: of the noise between launches; ``slow``: of each launch, in the order of the data, that it
-    was slow if it was made after the step.
+    ``gaps``: of the culprit in each gap between measured positions; ``none``: of no change; ``share``:
+    posterior mean of the slow share; ``tau``: of the noise between launches; ``slow``: of each launch, in the
+    order of the data, that it was slow if it was made after the step.
     """
 
     gaps: Array
+    none: float
     share: float
     tau: float
     slow: Array
@@ -199,6 +212,7 @@ def intermittence(plain: Posterior) -> Intermittence:
         slow[order] += np.einsum("ltgd,tgd->l", 1 / (1 + np.exp(-odds)), weight) / p.sum()
     return Intermittence(
         gaps=p.sum(axis=(0, 2, 3, 4)) / (p.sum() + rest),
+        none=rest / float(p.sum() + rest),
         share=float(by_share @ np.array(SLOW_SHARES)),
         tau=float(p.sum(axis=(0, 1, 3, 4)) @ taus / p.sum()),
         slow=slow,
@@ -240,11 +254,33 @@ class Rivals:
 
     def with_intermittence(self, parent: int, culprit: int) -> float:
         """... and where the step may slow only a share of the launches; 1 where it is not :data:`SHARP`."""
+        return self._inside(self.intermittent.gaps, parent, culprit) if self._is_sharp else 1.0
+
+    def probability(self, parent: int, culprit: int) -> float:
+        """The least probability that an explanation gives the step."""
+        plain = self._inside(self.plain.gaps, parent, culprit)
+        return min(plain, self.with_builds(parent, culprit), self.with_intermittence(parent, culprit))
+
+    def deciding(self, parent: int, culprit: int) -> Posterior:
+        """The posterior by the explanation that gives the step the least probability."""
+        posteriors = [self.plain, self.with_offsets]
+        if self._is_sharp:
+            posteriors.append(self._by(self.intermittent))
+        return min(posteriors, key=lambda x: float(x.p[parent + 1 : culprit + 1].sum()))
+
+    @property
+    def with_offsets(self) -> Posterior:
+        """The posterior where builds have offsets and the change may be a slope."""
+        return self._by(self.builds)
+
+    def _by(self, explained: Explanations | Intermittence) -> Posterior:
+        return replace(self.plain, gaps=explained.gaps, none=explained.none)
+
+    @cached_property
+    def _is_sharp(self) -> bool:
         runs = float(np.median([x.runs for x in self.plain.data]))
         noise = math.sqrt(launch_variance(self.plain.sigma, self.intermittent.tau, runs))
-        if self.plain.step_quantiles(0.5)[0] < SHARP * noise:
-            return 1.0
-        return self._inside(self.intermittent.gaps, parent, culprit)
+        return self.plain.step_quantiles(0.5)[0] >= SHARP * noise
 
     def slow_launches(self, culprit: int) -> tuple[int, int]:
         """Launches from the culprit on that were slow, and how many there were."""

@@ -91,9 +91,7 @@ def search(
     if trial is not None and is_new and not {trial.parent, trial.culprit} & skips:
         count = len(state.data)
         return _next_of_trial(state, posterior, Pairs(trial, (), count, count), context)
-    held = [
-        pairs for pairs, passed in judged if passed and (pairs.parent, pairs.culprit) == (first - 1, last)
-    ]
+    held = [pairs for pairs, passed in judged if passed and _is_of(pairs, first, last)]
     if held and mass >= NAME_ABOVE:
         return _name(state, posterior, span, held[-1], context)
     if trial is not None:
@@ -116,6 +114,19 @@ def search(
         return Wait("the launches under way will tell nearly all that another could")
     why = Reason("most informative", bits=choice.bits, minutes=choice.minutes)
     return NextLaunch(choice.index, choice.runs, "search", why)
+
+
+def _is_of(pairs: Pairs, first: int, last: int) -> bool:
+    return (pairs.parent, pairs.culprit) == (first - 1, last)
+
+
+def confirmed_suspect(state: SearchState, posterior: Posterior, span: Span) -> Pairs | None:
+    """The A/B that confirmed the step of the leading set; None while that is not to be named."""
+    first, last, mass = leading(posterior.p, state.skips)
+    if mass < NAME_ABOVE:
+        return None
+    made = [pairs for pairs in state.trials if pairs.is_inside(span) and _is_of(pairs, first, last)]
+    return next((pairs for pairs in reversed(made) if judge_pairs(state, pairs, span)), None)
 
 
 def _name(

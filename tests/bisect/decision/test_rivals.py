@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from perfbisect.bisect.decision.decide import next_action
+from perfbisect.bisect.decision.decide import beliefs, next_action
 from perfbisect.bisect.decision.model import Measured, NextLaunch, Plan, SearchOutcome
 from perfbisect.bisect.decision.rivals import Rivals
 from perfbisect.bisect.decision.state import SearchState
@@ -141,8 +141,90 @@ def test_where_each_change_is_compiled_a_name_must_stand_out_from_what_builds_di
     shared, compiled = two_modes(17, ()), two_modes(17, tuple(map(str, range(41))))
     assert shared.play().culprits == (9,), "launches alone cannot tell it from a step"
     outcome = compiled.play()
-    assert (outcome.verdict, outcome.culprits) == ("too small", ())
+    assert outcome.verdict != "found"
     assert [note.kind for note in outcome.notes] == ["builds differ"]
+    assert outcome.confirmed is not None, "the A/B is told"
+
+
+COMPILED = tuple(map(str, range(41)))
+
+
+def unnamed(seeds, sd=0.01):
+    """Histories in which a step of 5 % is confirmed and not named; builds of each change have an offset."""
+    for seed in seeds:
+        offsets = np.random.default_rng(500 + seed).normal(0, sd, 41)
+        steps = {0: float(offsets[0])} | {k: float(offsets[k] - offsets[k - 1]) for k in range(1, 41)}
+        steps[20] += 0.05
+        world = Bench(Plan(n=40, binaries=COMPILED), steps, 0.02, 0.015, 900 + seed)
+        outcome = world.play()
+        if outcome.verdict == "narrowed":
+            yield world, outcome
+
+
+def test_a_confirmed_step_without_a_name_ends_as_the_smallest_set_that_holds_it():
+    seen = 0
+    for world, outcome in unnamed(range(4)):
+        seen += 1
+        p = outcome.beliefs.p
+        assert 20 in outcome.culprits
+        assert len(outcome.culprits) <= 5
+        assert outcome.probability == pytest.approx(min(0.99, sum(p[i] for i in outcome.culprits)))
+        assert outcome.probability >= 0.95 * sum(p) - 1e-9 or outcome.probability == 0.99
+        assert outcome.probability > 0.8
+        rest = max((v for i, v in enumerate(p) if i not in outcome.culprits), default=0.0)
+        assert min(p[i] for i in outcome.culprits) >= rest, "the smallest such set"
+        assert outcome.confirmed is not None
+        assert max(p) < 0.98, "the bars are of the model that decided, not of the search's 0.99"
+        assert beliefs(world.plan, world.events).p == p, "the live view shows the same"
+    assert seen >= 1
+
+
+def test_where_nothing_may_have_changed_there_is_no_set():
+    """Two modes of builds and no step: what passes the A/B leaves open whether a change made it."""
+    for seed in range(4):
+        rng = np.random.default_rng(500 + seed)
+        offsets = 0.03 * (rng.random(41) < 0.2)
+        steps = {0: float(offsets[0])} | {k: float(offsets[k] - offsets[k - 1]) for k in range(1, 41)}
+        outcome = Bench(Plan(n=40, binaries=COMPILED), steps, 0.02, 0.015, 900 + seed).play()
+        assert outcome.verdict not in ("found", "narrowed")
+
+
+def test_a_name_is_told_with_the_least_probability_that_decided():
+    """Shared files: all neighbours measured, 0.85 is enough for a name, and that is what is told."""
+    told = []
+    for seed in range(5):
+        offsets = np.random.default_rng(700 + seed).normal(0, 0.012, 41)
+        steps = {0: float(offsets[0])} | {k: float(offsets[k] - offsets[k - 1]) for k in range(1, 41)}
+        steps[20] += 0.05
+        world = Bench(Plan(n=40), steps, 0.02, 0.015, 900 + seed)
+        outcome = world.play()
+        if outcome.verdict == "found":
+            state = SearchState.from_events(world.plan, tuple(world.events))
+            rivals = Rivals(state.whole, compiles_each=False)
+            parent, culprit = outcome.confirmed.parent, outcome.confirmed.culprit
+            if rivals.with_builds(parent, culprit) == outcome.probability:
+                told.append(outcome.probability)
+                assert outcome.beliefs.p[culprit] == pytest.approx(outcome.probability)
+    assert told and min(told) < 0.98
+
+
+def test_that_builds_differ_is_said_only_where_the_launches_show_it():
+    def posterior(sd, seed):
+        rng = np.random.default_rng(seed)
+        offsets = rng.normal(0, sd, 41)
+        events = [
+            Measured(
+                i, "search", tuple(100 * np.exp(offsets[i] + 0.05 * (i >= 20) + rng.normal(0, 0.004, 2)))
+            )
+            for i in (*range(0, 41, 2),) * 3
+        ]
+        state = SearchState.from_events(Plan(n=40, binaries=COMPILED), tuple(events))
+        return Rivals(state.whole, compiles_each=True).builds
+
+    alike = [posterior(0.0, seed) for seed in range(6)]
+    unlike = [posterior(0.01, seed) for seed in range(6)]
+    assert all(x.shown_sd is None for x in alike)
+    assert all(x.shown_sd == pytest.approx(0.01, abs=0.005) for x in unlike)
 
 
 def test_where_each_change_is_compiled_the_builds_beside_a_suspect_are_launched_several_times():
