@@ -214,7 +214,7 @@ class _Search:
     def _next(self, slot: str) -> LaunchRequest | Wait | SearchOutcome:
         try:
             return next_step(self._known_plan(), self._seen(), slot, self.failures.slots)
-        except ValueError as error:
+        except (ArithmeticError, ValueError) as error:
             raise ServerError(
                 f"this range cannot be bisected: {error}",
                 where=self.job.path,
