@@ -28,6 +28,7 @@ from perfbisect.errors import UsageError
 from perfbisect.model.metric import MetricRef, check_metrics, parse_metric
 
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_SIZE = re.compile(r"[0-9]{1,9}")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9._-]+)?$")
 
 
@@ -287,7 +288,9 @@ PARALLEL_SIZES = ("tensor-parallel-size", "pipeline-parallel-size", "data-parall
 def parallel_devices(serve_args: Mapping[str, object], sizes: Sequence[str] = PARALLEL_SIZES) -> int:
     """Product of the sizes of parallelism; one that is not given, or no number, counts as 1."""
     given = (serve_args.get(name) for name in sizes)
-    return math.prod(int(size) for size in given if isinstance(size, int | str) and str(size).isdigit())
+    return math.prod(
+        int(size) for size in given if isinstance(size, int | str) and _SIZE.fullmatch(str(size))
+    )
 
 
 class Cell(_Frozen):

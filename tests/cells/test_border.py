@@ -21,3 +21,8 @@ def test_five_hundred_bent_inputs(read: Callable[[Random, Path], None], tmp_path
         folder = tmp_path / str(seed)
         folder.mkdir()
         read(Random(seed), folder)
+
+
+@pytest.mark.parametrize("number", [55, 114])
+def test_a_specification_with_odd_lists_or_long_numbers(number: int, tmp_path: Path) -> None:
+    import_bent_specification(Random(f"specifications 4711 {number}"), tmp_path)

@@ -13,7 +13,8 @@ from perfbisect.cells.importers.base import (
     describe_value,
     number_duplicates,
 )
-from perfbisect.common.json_text import parse_json
+from perfbisect.common.json_text import WRONG_SHAPE, parse_json
+from perfbisect.common.text import line
 from perfbisect.common.yaml_source import parse
 from perfbisect.errors import LocatedError
 
@@ -26,7 +27,12 @@ _FORMS = (
 
 def read_specification(source: SpecificationFile) -> Specification:
     """The cells of a specification. :raises LocatedError: neither JSON nor YAML, or of no known form."""
-    found = _read(source, _document(source))
+    document = _document(source)
+    try:
+        found = _read(source, document)
+    except WRONG_SHAPE as error:
+        reason = line(f"cannot be read ({type(error).__name__}: {error})")
+        raise LocatedError(reason, file=source.file) from error
     found.cells = number_duplicates(found.cells)
     return found
 
