@@ -44,7 +44,7 @@ perfbisect.keys = (() => {
 
   const listen = () => {
     document.addEventListener("keydown", (event) => {
-      const inside = event.target instanceof Element && event.target.closest("input, select, textarea, dialog");
+      const inside = event.target instanceof Element && event.target.closest("input:not([type=checkbox]), select, textarea, dialog");
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (inside) {
         if (event.key === "Escape" && event.target.matches("input")) event.target.blur();

@@ -36,6 +36,13 @@ def focused(page: Page) -> str:
     return str(page.evaluate("document.activeElement.textContent"))
 
 
+def test_a_ticked_box_leaves_the_keys_alive(reader: Reader) -> None:
+    page = reader.open("#/?metric=*")
+    page.locator("#view input[type=checkbox]").first.check()
+    reader.press("c")
+    reader.until("location.hash.startsWith('#/compare') && location.hash.includes('s=')")
+
+
 def test_the_keys_reach_everything(reader: Reader) -> None:
     page = reader.open()
     first, second = page.locator("#view a.go").all_inner_texts()[:2]
