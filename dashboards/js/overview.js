@@ -90,7 +90,7 @@ perfbisect.overview = (() => {
         ? " First what is largest for certain: the near end of the 95 % interval, in smallest effects worth telling."
         : ""),
       own.length
-        ? table(["since", "where", "size", panels.n("by chance"), "what", "all nights", "first suspect"],
+        ? table(["since", "where", "size", panels.n("by chance"), "what", "all nights", "commit"],
           own.map((event) => row(event, reach)), { class: "events" })
         : el("p", { class: "nothing" }, list === "wrong" ? "Nothing here is known to be wrong now." : "None."));
   };

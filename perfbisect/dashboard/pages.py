@@ -128,11 +128,12 @@ def overview(site: Site, cell_files: Mapping[str, str], event_files: Mapping[str
     span = (min(times), max(times)) if times else (0, 0)
     places = {cell.name: place for place, cell in enumerate(site.cells)}
     rankings = {ranking.alert: ranking for ranking in site.suspects}
+    measured = _measured_commits(site.bisections)
     measures = list(dict.fromkeys(item.metric for cell in site.cells for item in cell.series))
     numbers = {measure: number for number, measure in enumerate(measures)}
 
     def event_summary(event: SiteEvent) -> Payload:
-        alerts = [_alert_summary(alert, places[alert.cell], rankings) for alert in event.alerts]
+        alerts = [_alert_summary(alert, places[alert.cell], rankings, measured) for alert in event.alerts]
         head = {"id": event.id, "kind": event.kind, "weight": event.weight}
         return head | {"file": event_files[event.id], "alerts": alerts}
 
@@ -252,15 +253,31 @@ def _series_summary(series: SiteSeries, small: str, points: Sequence[SitePoint])
     }
 
 
-def _alert_summary(alert: Alert, cell: int, rankings: Mapping[str, SuspectsDocument]) -> Payload:
+def _measured_commits(bisections: Sequence[SiteBisection]) -> dict[str, ReportDocument]:
+    """By alert: the bisection that named its commit, the likeliest where there are several."""
+    named = (bisection for bisection in bisections if bisection.report.culprit)
+    ordered = sorted(named, key=lambda bisection: bisection.report.probability)
+    return {alert: bisection.report for bisection in ordered for alert in bisection.alerts}
+
+
+def _alert_summary(
+    alert: Alert,
+    cell: int,
+    rankings: Mapping[str, SuspectsDocument],
+    measured: Mapping[str, ReportDocument],
+) -> Payload:
+    """``measured``: bisections that named the commit of an alert, which stands before its suspects."""
     ranking = rankings.get(alert.id)
     first = ranking.suspects[0] if ranking and ranking.suspects else None
+    suspect = [first.sha, text(first.subject, 100), first.p] if first else None
+    if (report := measured.get(alert.id)) is not None and report.culprit is not None:
+        suspect = [report.culprit.id, text(report.culprit.subject, 100), report.probability]
     names = ("id", "metric", "worse", "first", "last", "shape", "cause", "effect", "interval", "p", "state")
     return {name: getattr(alert, name) for name in names} | {
         "cell": cell,
         "kind": kind(alert),
         "places": [alert.places[0].time, alert.places[-1].time] if alert.places else [alert.first] * 2,
-        "suspect": [first.sha, text(first.subject, 100), first.p] if first else None,
+        "suspect": suspect,
     }
 
 

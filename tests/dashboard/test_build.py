@@ -179,6 +179,20 @@ def test_a_bisection_has_a_page_that_shares_the_plotting_script(folder: Path, ri
     )
 
 
+def test_a_measured_commit_stands_on_the_front_page_before_suspects(
+    tmp_path: Path, rich: ReportDocument
+) -> None:
+    assert rich.culprit is not None
+    document = site(rich)
+    (bisected,) = document.bisections[0].alerts
+    write_site(document, tmp_path / "out")
+    events = payload(tmp_path / "out" / "data" / "site.js")[1]["events"]
+    first = {alert["id"]: alert["suspect"] for event in events for alert in event["alerts"]}
+    assert first[bisected][0] == rich.culprit.id and first[bisected][2] == round(rich.probability, 6)
+    other = document.alerts[1].id
+    assert first[other][0] == document.suspects[1].suspects[0].sha
+
+
 def test_each_of_several_bisections_has_a_page_of_its_own(tmp_path: Path, rich: ReportDocument) -> None:
     other = rich.model_copy(update={"job": "20260102-030405-zzzz"})
     document = site(rich)
