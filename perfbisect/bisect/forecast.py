@@ -151,7 +151,7 @@ def plan_document(
         machines=_machine_forecasts(plan, expected, builder, machines),
         wall_minutes=_wall_minutes(plan, expected) if plan.workers > 1 else None,
         commands=commands_document(cell, plan.setting, good, None),
-        notes=(*plan.notes, *_cost_notes(plan), *disk),
+        notes=(*plan.notes, *_budget_notes(plan, expected), *_cost_notes(plan), *disk),
     )
 
 
@@ -230,6 +230,15 @@ def _disk_notes(plan: BisectPlan, expected: ExpectedDocument, builder: Builder) 
 
 def _size(count: float) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+
+
+def _budget_notes(plan: BisectPlan, expected: ExpectedDocument) -> Iterator[str]:
+    """That the budget is below what the shortest search is expected to take."""
+    if plan.budget < expected.minutes_low:
+        yield (
+            f"the budget of {minutes(plan.budget)} is below the {minutes(expected.minutes_low)} that the "
+            "shortest search is expected to take: it will probably end without a name"
+        )
 
 
 def _cost_notes(plan: BisectPlan) -> Iterator[str]:

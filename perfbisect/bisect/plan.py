@@ -181,6 +181,24 @@ def make_plan(
     return plan
 
 
+def require_first_launch(plan: BisectPlan) -> None:
+    """Require that the budget holds the first launch: without one there is no outcome.
+
+    Raises:
+        UsageError: it does not.
+    """
+    runs = min(2, plan.max_runs)
+    build = 0.0 if plan.positions[0].cached else plan.costs.build
+    needed = build + plan.costs.launch + runs * plan.costs.run
+    if needed > plan.budget:
+        raise UsageError(
+            f"the budget of {plan.budget:.0f} minutes does not hold one launch of about {needed:.0f}: "
+            f"{build:.1f} to build, {plan.costs.launch:.1f} to start and stop, "
+            f"{runs * plan.costs.run:.1f} to measure",
+            next_step="a larger --budget: the plan says what is expected (--dry-run with --budget 15h)",
+        )
+
+
 def find_positions(
     changes: Sequence[Change], builder: Builder, deploys: frozenset[str]
 ) -> tuple[Position, ...]:

@@ -6,11 +6,16 @@ import os
 import sys
 from collections.abc import Sequence
 
+BLAS = ("OPENBLAS", "OMP", "MKL", "BLIS")
+"""Libraries that numpy may use for its matrices; each reads ``*_NUM_THREADS`` when it is loaded."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the ``perfbisect`` command. :raises SystemExit: always, with its exit code."""
-    # Our matrices are small, and other launches may be measuring: no thread of ours spins on their cores.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Our matrices are small, and other launches may be measuring: no thread of ours spins on their cores,
+    # also where the shell asks for more. Servers and clients do not get these (``system/environ.py``).
+    for library in BLAS:
+        os.environ[f"{library}_NUM_THREADS"] = "1"
     _open_streams()
     from perfbisect.cli.app import run
 

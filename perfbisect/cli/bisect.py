@@ -63,9 +63,11 @@ def bisect(workspace: Workspace, **typed: Any) -> CommandResult:
     Exit code: 3 a change is named, 0 not reproduced, 4 narrowed, too small, gradual or out of budget.
     """
     from perfbisect.bisect.job import BISECT
+    from perfbisect.bisect.plan import require_first_launch
     from perfbisect.commands.bisect_request import BisectRequest, build_plan
     from perfbisect.commands.session import run_planned
 
     request = BisectRequest(**typed)
     planned = build_plan(workspace, request)
+    require_first_launch(planned.plan)
     return run_planned(workspace, BISECT, planned, request.measuring, dry_run=request.dry_run)

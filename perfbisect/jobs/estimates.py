@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median, stdev
+from statistics import median, variance
 
 from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.folders import Jobs
@@ -59,29 +59,42 @@ def _measured(attempts: Sequence[Attempt]) -> list[Attempt]:
 
 
 def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef) -> Noise:
-    """Noise of earlier attempts of this cell; the default if there are too few."""
-    by_change: dict[str, list[float]] = {}
-    within: list[float] = []
+    """Noise of earlier attempts of this cell; the default if there are too few.
+
+    Pooled variances: of runs within launches, and of launches within changes without what runs add to them.
+    """
+    by_change: dict[str, list[tuple[float, int]]] = {}
+    within: list[list[float]] = []
     for attempt in attempts:
         try:
             level = attempt.log_value(metric)
             logs = [math.log(value) for value in attempt.values(metric)]
         except (KeyError, ValueError):
             continue
-        by_change.setdefault(attempt.change_id, []).append(level)
+        by_change.setdefault(attempt.change_id, []).append((level, len(logs)))
         if len(logs) > 1:
-            within.append(stdev(logs))
-    repeated = [levels for levels in by_change.values() if len(levels) > 1]
+            within.append(logs)
+    repeated = [made for made in by_change.values() if len(made) > 1]
     count = sum(map(len, repeated))
     if count < 4 or not within:
         return Noise()
-    runs, launches = median(within), median(map(stdev, repeated))
+    run_variance = _pooled_variance(within)
+    # The variance of a launch's level is tau^2 + sigma^2 / r; of m launches each adds (m - 1) / m of its own.
+    added = sum((len(made) - 1) / len(made) / r for made in repeated for _, r in made)
+    added *= run_variance / sum(len(made) - 1 for made in repeated)
+    apart = _pooled_variance([[level for level, _ in made] for made in repeated])
+    runs, launches = math.sqrt(run_variance), math.sqrt(max(0.0, apart - added))
     return Noise(
         runs,
         launches,
         f"from {count} earlier launches of this cell: {runs * 100:.1f} % between runs of a launch, "
         f"{launches * 100:.1f} % between launches",
     )
+
+
+def _pooled_variance(groups: Sequence[Sequence[float]]) -> float:
+    squares = sum((len(group) - 1) * variance(group) for group in groups)
+    return squares / sum(len(group) - 1 for group in groups)
 
 
 def earlier_attempts(jobs: Jobs, digest: str) -> tuple[Attempt, ...]:

@@ -6,11 +6,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from random import Random
+from statistics import fmean
 
 import pytest
 
+from perfbisect.bisect.decision.decide import next_action
 from perfbisect.bisect.forecast import forecast, plan_document, plan_lines
-from perfbisect.bisect.plan import BisectPlan, find_positions, make_plan
+from perfbisect.bisect.plan import BisectPlan, find_positions, make_plan, require_first_launch
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.fleet.bundle import MachineDocument
@@ -257,12 +260,43 @@ def test_no_more_is_expected_than_the_budget_allows(plan_for: MakePlan) -> None:
     assert below.minutes_low == below.minutes_high == least, "the budget does not make it cheaper"
 
 
+def test_a_budget_below_its_estimate_is_said_before_anything_starts(plan_for: MakePlan) -> None:
+    made = plan_for(World(history(30).changes, slow=None), costs=Costs(4.0, 3.0, 1.5))
+    least = forecast(made, Noise()).minutes_low
+    short = made.model_copy(update={"budget": least / 2})
+    assert any("is below the" in note for note in plan_document(short, Noise()).notes)
+    assert not any("is below the" in note for note in plan_document(made, Noise()).notes)
+    require_first_launch(short)
+    nothing = made.model_copy(update={"budget": 1.0})
+    with pytest.raises(UsageError, match="does not hold one launch"):
+        require_first_launch(nothing)
+    assert next_action(nothing.search, []).culprits == (), "no outcome without a launch"
+
+
+def test_learnt_noise_is_unbiased() -> None:
+    """Pairs of launches of 40 changes, with one to four runs: both variances are what was simulated."""
+    rng = Random(4)
+    found = []
+    for _ in range(30):
+        attempts = []
+        for change in range(40):
+            for _ in range(2):
+                level = rng.gauss(0, 0.02)
+                runs = [math.exp(level + rng.gauss(0, 0.03)) for _ in range(rng.randint(1, 4))]
+                attempts.append(attempt(str(change), *runs))
+        noise = learnt_noise(attempts, TPOT)
+        found.append((noise.runs**2, noise.launches**2))
+    runs, launches = (math.sqrt(fmean(column)) for column in zip(*found, strict=True))
+    assert runs == pytest.approx(0.03, rel=0.04)
+    assert launches == pytest.approx(0.02, rel=0.06)
+
+
 def test_noise_is_learnt_from_enough_launches_of_one_change() -> None:
     assert learnt_noise([attempt("a", 1.0, 1.1)], TPOT) == Noise()
     assert learnt_noise([attempt(c, 1.0, 1.1) for c in "abcd"], TPOT) == Noise(), "no change twice"
     values = [(1.0, math.exp(0.02)), (math.exp(0.1), math.exp(0.12))]
     noise = learnt_noise([attempt(c, *pair) for c in "ab" for pair in values], TPOT)
     assert noise.runs == pytest.approx(0.02 / math.sqrt(2))
-    assert noise.launches == pytest.approx(0.1 / math.sqrt(2))
+    assert noise.launches == pytest.approx(math.sqrt(0.1**2 / 2 - noise.runs**2 / 2))
     assert "from 4 earlier launches" in noise.source
     assert learnt_noise([attempt("a", 1.0)] * 9, parse_metric("ttft")) == Noise()
