@@ -18,12 +18,14 @@ _LONGEST_INTEGER = 18
 _LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """An escape that may be half of a pair; such a half has no UTF-8."""
 
+_HALF = re.compile("[\ud800-\udfff]")
+
 
 def parse_json(text: str | bytes) -> object:
     """The value of a JSON text.
 
     A whole number beyond 18 digits becomes a float, an infinite one beyond 308: Python's would be exact and
-    no float. Half of a surrogate pair becomes ``?``.
+    no float. Half of a surrogate pair becomes its escape as text.
 
     Raises:
         ValueError: no JSON, or nested deeper than ``DEEPEST`` levels.
@@ -33,7 +35,8 @@ def parse_json(text: str | bytes) -> object:
     try:
         value = json.loads(text, parse_int=_integer)
         if _LONE_SURROGATE.search(text):
-            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+            halves = json.dumps(value, ensure_ascii=False)
+            value = json.loads(_HALF.sub(lambda half: rf"\\u{ord(half[0]):04x}", halves))
     except RecursionError:
         raise _too_deep() from None
     if text.count("[") + text.count("{") > DEEPEST:

@@ -190,5 +190,6 @@ def test_a_job_of_an_unknown_kind_is_refused(job: Job, monkeypatch: pytest.Monke
     monkeypatch.setattr(kinds, "KINDS", {"run": kinds.KINDS["run"]})
     error = type_json("resume", job.id, code=EXIT_USAGE)
     assert "no kind of job is called 'soak'" in error["error"]
-    error = type_json("status", code=EXIT_USAGE)
-    assert "no kind of job" in error["error"]
+    (listed,) = type_json("status")["jobs"]
+    assert listed["state"] == "broken"
+    assert "no kind of job" in listed["problem"]

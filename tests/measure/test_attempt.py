@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfbisect.common.checked import LARGEST
 from perfbisect.errors import FaultCode
 from perfbisect.measure.attempt import FILE, from_dict, plain, read_attempt, to_dict, write_attempt
 from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
 
 TEXT = st.text(max_size=20)
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
-NUMBERS = st.dictionaries(TEXT, st.floats(allow_nan=False), max_size=4)
+FINITE = st.floats(-LARGEST, LARGEST)
+NUMBERS = st.dictionaries(TEXT, FINITE, max_size=4)
 FACTS = st.dictionaries(
     TEXT,
     st.recursive(
@@ -66,12 +67,12 @@ def test_an_attempt_survives_json(attempt: Attempt) -> None:
     assert from_dict(json.loads(json.dumps(to_dict(attempt), allow_nan=False))) == attempt
 
 
-def test_what_is_not_a_number_keeps_its_name() -> None:
-    run = RunResult(0, 0, {"tpot:median": math.nan, "ttft:p99": math.inf, "e2el:std": -math.inf})
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2 * LARGEST])
+def test_what_no_client_reports_is_no_attempt(value: float) -> None:
+    run = RunResult(0, 0, {"tpot:median": value})
     attempt = Attempt("a", "c", "run", Provenance("d", "m", "x"), (run,))
-    back = from_dict(json.loads(json.dumps(to_dict(attempt), allow_nan=False))).runs[0].values
-    assert math.isnan(back["tpot:median"])
-    assert (back["ttft:p99"], back["e2el:std"]) == (math.inf, -math.inf)
+    with pytest.raises(ValueError, match="is not finite, or beyond"):
+        from_dict(json.loads(json.dumps(to_dict(attempt), allow_nan=False)))
 
 
 def test_facts_of_any_kind_become_plain() -> None:
