@@ -25,6 +25,7 @@ from perfbisect.cells.loading import known_cells
 from perfbisect.changes.git import CommitRecord, Repository
 from perfbisect.clients import CLIENTS, base
 from perfbisect.commands.cells import CellsImportDocument, import_specifications
+from perfbisect.common.quantities import counted
 from perfbisect.environments.builders.overlay import BuildStates
 from perfbisect.environments.builders.source import build_variables
 from perfbisect.environments.builders.wheel import CUDA_BUILDS
@@ -223,8 +224,8 @@ def check_specifications(up: Upstream) -> Iterator[Row]:
         document = import_specifications(paths, Path(folder), up.repository, up.checkout.sha).document
     assert isinstance(document, CellsImportDocument)
     for path, row in zip(paths, document.files, strict=True):
-        left_out = f", {len(row.left_out)} workloads left out" if row.left_out else ""
-        yield Row(f"cells import {path.name}", f"{row.cells} cells{left_out}", row.errors)
+        left_out = f", {counted(len(row.left_out), 'workload')} left out" if row.left_out else ""
+        yield Row(f"cells import {path.name}", f"{counted(row.cells, 'cell')}{left_out}", row.errors)
 
 
 CHECKS: tuple[Callable[[Upstream], Iterable[Row]], ...] = (

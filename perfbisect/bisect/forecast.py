@@ -19,7 +19,7 @@ from perfbisect.bisect.documents import (
     skip_documents,
 )
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.common.quantities import minutes, percent
+from perfbisect.common.quantities import counted, minutes, percent
 from perfbisect.environments.base import Builder
 from perfbisect.errors import MachineError
 from perfbisect.fleet.bundle import MachineDocument
@@ -282,7 +282,7 @@ def _plan_rows(plan: PlanDocument) -> Iterator[tuple[str, Inline]]:
     yield "good", change_text(plan.good)
     yield "bad", change_text(plan.bad)
     more = f" ({merged} merged with a neighbour)" if merged else ""
-    yield "range", f"{plan.changes} changes, {positions} different environments{more}"
+    yield "range", f"{counted(plan.changes, 'change')}, {counted(positions, 'different environment')}{more}"
     yield "testable", f"{positions - skipped}" + (f", {skipped} skipped beforehand" if skips else "")
     for skip in skips[:_SHOWN_SKIPS]:
         yield "", f"{skip.change.short}: {skip.reason}"
@@ -298,7 +298,9 @@ def _plan_rows(plan: PlanDocument) -> Iterator[tuple[str, Inline]]:
         yield "wall clock", f"{minutes(low)} to {minutes(high)}"
     yield from machine_rows(plan.machines)
     yield "budget", minutes(plan.budget_minutes)
-    steps = (f"{percent(step, False)} with {count} launches a side" for count, step in expected.resolves)
+    steps = (
+        f"{percent(step, False)} with {counted(count, 'launch')} a side" for count, step in expected.resolves
+    )
     yield "resolves", ", ".join(steps)
     yield "", expected.noise
     yield from (("note", note) for note in plan.notes)

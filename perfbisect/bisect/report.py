@@ -7,7 +7,7 @@ from typing import Final
 
 from perfbisect.bisect.documents import EffectDocument, PositionDocument, ReportDocument
 from perfbisect.bisect.figures import effect_rows, plots
-from perfbisect.common.quantities import minutes, percent, probability, spent_text, with_unit
+from perfbisect.common.quantities import counted, minutes, percent, probability, spent_text, with_unit
 from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.report.document import (
     Block,
@@ -164,7 +164,8 @@ def _summary(document: ReportDocument) -> Iterator[Block]:
         )
     yield from (Paragraph(text) for text in document.summary)
     yield Paragraph(
-        f"{len(document.launches)} launches, {spent_text(document.minutes.total, 0.0, document.minutes.lost)}"
+        f"{counted(len(document.launches), 'launch')}, "
+        f"{spent_text(document.minutes.total, 0.0, document.minutes.lost)}"
         f"{_saved(document, ', ')}; {_untested(document)}"
     )
     if document.outcome == "found":
@@ -285,7 +286,14 @@ def _merged(positions: Iterable[PositionDocument]) -> Iterator[Block]:
 def _setting_rows(document: ReportDocument) -> Iterator[tuple[str, Inline]]:
     ends = _join(" to ", (change_text(document.good), change_text(document.bad)))
     yield "job", code(document.job)
-    yield "range", (*ends, f": {document.changes} changes, {document.positions} different environments")
+    yield (
+        "range",
+        (
+            *ends,
+            f": {counted(document.changes, 'change')}, "
+            f"{counted(document.positions, 'different environment')}",
+        ),
+    )
     yield "environment", code(document.environment)
     yield "client", code(document.client)
     if document.repository:

@@ -10,7 +10,7 @@ from perfbisect.bisect.decision.model import Comparison, Note, NoteKind, Reason,
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
 from perfbisect.bisect.plan import BisectPlan, Position, crossings, differing
 from perfbisect.bisect.result import BisectResult
-from perfbisect.common.quantities import minutes, percent
+from perfbisect.common.quantities import counted, minutes, percent
 from perfbisect.jobs.commands import follow_up_command, git_command
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.stats.ab_test import AbVerdict
@@ -153,7 +153,8 @@ def next_command(result: BisectResult) -> str:
 
 def _unfinished(result: BisectResult) -> str:
     if not result.is_recast:
-        return f"Not finished: {len(result.measured)} launches measured so far; there is no verdict yet."
+        measured = counted(len(result.measured), "launch")
+        return f"Not finished: {measured} measured so far; there is no verdict yet."
     low, each = result.launches_left, median(launch.minutes for launch in result.measured)
     return (
         f"What was measured does not settle {result.plan.ref.metric.display}: it was chosen for another "

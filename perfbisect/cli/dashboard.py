@@ -48,7 +48,7 @@ def build(
     """
     from perfbisect.commands.documents import DashboardDocument
     from perfbisect.commands.workspace import open_workspace
-    from perfbisect.common.quantities import stamp
+    from perfbisect.common.quantities import counted, stamp
     from perfbisect.dashboard.build import write_site
     from perfbisect.dashboard.collect import collect_site, load_bisections
     from perfbisect.errors import UsageError
@@ -81,7 +81,7 @@ def build(
         bytes=written.all,
     )
     summary = (
-        f"{written.index}: {document.cells} cells, {document.alerts} alerts, "
+        f"{written.index}: {counted(document.cells, 'cell')}, {counted(document.alerts, 'alert')}, "
         f"{document.bisections} bisections, {written.all / 1e6:.1f} MB, "
         f"{written.first_page / 1e3:.0f} kB before anything is opened"
     )

@@ -9,6 +9,7 @@ import click
 from perfbisect.commands import options
 from perfbisect.commands.options import PATH, Verbs
 from perfbisect.commands.output import CommandResult
+from perfbisect.common.quantities import counted
 
 
 @click.group("skill", cls=Verbs, short_help="The skill for coding agents.")
@@ -48,7 +49,7 @@ def install(folder: Path) -> CommandResult:
     document = SkillInstallDocument(
         folder=str(target), version=perfbisect.__version__, copied=is_new, files=tuple(sorted(files))
     )
-    result = f"{len(files)} files copied" if is_new else "is there already, the same"
+    result = f"{counted(len(files), 'file')} copied" if is_new else "is there already, the same"
     return CommandResult(document, [f"{target}: {result}"])
 
 

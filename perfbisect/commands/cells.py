@@ -313,7 +313,7 @@ def lint_cells(
     lines += _warning_lines(warnings)
     if pinned:
         lines.append(f"data set, backend and options of the client are not checked: it is {line(pinned)}")
-    lines += [f"{count} cells skipped: {reason}" for reason, count in skipped.items()]
+    lines += [f"{counted(count, 'cell')} skipped: {reason}" for reason, count in skipped.items()]
     lines.append(f"{counted(len(checked), 'cell')} checked against {checkout.engine} at {commit.short}")
     has_errors = any(finding.level == "error" for _, finding in findings) or not checked
     return CommandResult(document, lines, EXIT_USAGE if has_errors else EXIT_OK)
@@ -366,13 +366,13 @@ def import_specifications(
     document = CellsImportDocument(files=rows, cells=sum(row.cells for row in rows))
     lines = []
     for spec, row in zip(specs, rows, strict=True):
-        off = f", {row.switched_off} workloads switched off" if row.switched_off else ""
-        lines.append(f"{spec.name}: {row.cells} cells in {len(row.files)} files{off}")
+        off = f", {counted(row.switched_off, 'workload')} switched off" if row.switched_off else ""
+        lines.append(f"{spec.name}: {counted(row.cells, 'cell')} in {counted(len(row.files), 'file')}{off}")
         lines += [f"  error: {line(text, _LONGEST_MESSAGE)}" for text in row.errors]
         lines += [f"  left out: {line(text)}" for text in row.left_out]
         lines += [f"  to bring: {line(text)}" for text in row.to_bring]
     exit_code = EXIT_USAGE if any(row.errors for row in rows) else EXIT_OK
-    return CommandResult(document, [*lines, f"{document.cells} cells in {output}"], exit_code)
+    return CommandResult(document, [*lines, f"{counted(document.cells, 'cell')} in {output}"], exit_code)
 
 
 def _read(source: SpecificationFile) -> Specification:

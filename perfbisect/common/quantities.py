@@ -117,5 +117,7 @@ def spent_text(used: float, budget: float, lost: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 alert``, ``3 alerts``; ``2 more series``."""
-    return f"{count} {noun}{'' if count == 1 or noun.endswith('s') else 's'}"
+    """``1 alert``, ``3 launches``; ``2 more series``."""
+    if count == 1 or noun.endswith("series"):
+        return f"{count} {noun}"
+    return f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"

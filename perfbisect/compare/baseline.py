@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
+from perfbisect.common.quantities import counted
 from perfbisect.common.secret_references import hide_literals
 from perfbisect.common.text import json_text
 from perfbisect.errors import LocatedError, UsageError
@@ -129,7 +130,7 @@ def require_enough(level: RecordedLevel, name: str) -> RecordedLevel:
     """Require enough launches for a level."""
     if len(level.attempts) < LEAST:
         raise UsageError(
-            f"{name} has {len(level.attempts)} launches of {level.change.short}: "
+            f"{name} has {counted(len(level.attempts), 'launch')} of {level.change.short}: "
             f"a baseline needs at least {LEAST}",
             next_step="perfbisect check CELL --save-baseline FILE",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfbisect.common.quantities import minutes, number, percent, with_unit
+from perfbisect.common.quantities import counted, minutes, number, percent, with_unit
 from perfbisect.compare.documents import (
     CheckDocument,
     CheckPlanDocument,
@@ -389,6 +389,6 @@ def _side_text(side: SideDocument) -> Inline:
 
 def _recorded_text(level: RecordedDocument, unit: str) -> str:
     return (
-        f"{level.change.short}, {level.launches} launches of {level.days} in job {level.job}, "
+        f"{level.change.short}, {counted(level.launches, 'launch')} of {level.days} in job {level.job}, "
         f"{with_unit(level.value, unit)}"
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from statistics import median
 
-from perfbisect.common.quantities import minutes, percent, spent_text, with_unit
+from perfbisect.common.quantities import counted, minutes, percent, spent_text, with_unit
 from perfbisect.compare.baseline import RecordedLevel
 from perfbisect.compare.claims import Settled
 from perfbisect.compare.plan import CLAIMS, CheckPlan, ComparePlan, MetricVerdict, combine_words
@@ -161,7 +161,7 @@ def check_summary(result: JobResult[CheckPlan]) -> Iterator[str]:
         base, limit = plan.recorded[0], percent(plan.max_regression, False)
         effects = (f"{_effect_text(x)}, {_SIDES_OF_LIMIT[x.word].format(limit)}" for x in result.verdicts)
         yield (
-            f"{short} against the baseline {base.change.short} ({len(base.attempts)} launches of "
+            f"{short} against the baseline {base.change.short} ({counted(len(base.attempts), 'launch')} of "
             f"{base.days}, job {base.job}): {'; '.join(effects)}."
         )
         if plan.further:
@@ -229,7 +229,7 @@ def _cost_sentence(more: int, launches: Sequence[LaunchRecord]) -> str:
 
 def _launches_sentence(result: JobResult[ComparePlan] | JobResult[CheckPlan]) -> str:
     total, lost = sum(launch.minutes for launch in result.launches), lost_minutes(result.launches)
-    return f"{len(result.measured)} launches, {spent_text(total, 0.0, lost)}."
+    return f"{counted(len(result.measured), 'launch')}, {spent_text(total, 0.0, lost)}."
 
 
 def next_command(result: JobResult[ComparePlan] | JobResult[CheckPlan]) -> str:

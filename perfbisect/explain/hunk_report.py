@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
-from perfbisect.common.quantities import minutes, percent, spent_text
+from perfbisect.common.quantities import counted, minutes, percent, spent_text
 from perfbisect.explain import hunk_search
 from perfbisect.explain.hunk_plan import HunkLines, HunksPlan
 from perfbisect.explain.hunk_search import HunkEvent, HunkOutcome, Node, NodeResult, NodeUnusable
@@ -209,7 +209,7 @@ def _summary(result: HunksResult) -> Iterator[str]:
             )
     total, lost = sum(launch.minutes for launch in result.records), lost_minutes(result.records)
     measured = sum(launch.end == "finished" for launch in result.records)
-    yield f"{measured} launches, {spent_text(total, plan.budget, lost)}."
+    yield f"{counted(measured, 'launch')}, {spent_text(total, plan.budget, lost)}."
 
 
 _REASONS: Final[Mapping[str, str]] = {
@@ -319,7 +319,7 @@ def _highlights(document: HunksDocument) -> tuple[tuple[str, str], ...]:
         found.append((percent(share.effect), f"{document.metric.display} without the named lines"))
         if share.share is not None and len(document.groups) > 1:
             found.append((percent(share.share, False), "of the step"))
-    return (*found, (minutes(document.minutes.total), f"{len(document.launches)} launches"))
+    return (*found, (minutes(document.minutes.total), counted(len(document.launches), "launch")))
 
 
 def _sections(document: HunksDocument) -> Iterator[Section]:

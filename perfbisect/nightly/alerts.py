@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from perfbisect.common.quantities import counted
 from perfbisect.jobs.folders import Job
 from perfbisect.nightly.config import AlertRules
 from perfbisect.nightly.model import NightAlert, NightFindings
@@ -31,7 +32,9 @@ def ingest_jobs(store: SeriesStore, jobs: Iterable[Job]) -> str:
         return "nothing was measured"
     ingested = ingest(store, paths, IngestOptions(), source="journals")
     rejected = sum(group.count for group in ingested.rejected)
-    return f"{ingested.points} points" + (f", {rejected} launches without a measurement" if rejected else "")
+    return counted(ingested.points, "point") + (
+        f", {counted(rejected, 'launch')} without a measurement" if rejected else ""
+    )
 
 
 def judge_series(

@@ -182,7 +182,7 @@ def _build_dashboard(
 def _publish(jobs: Jobs, folder: Path, night: Night) -> StepResult:
     measured = [jobs.named(cell.job) for cell in night.cells if cell.job]
     published = publish(folder, [job for job in measured if job.journal.exists()])
-    summary = f"{published.launches} launches, {len(published.written)} new files"
+    summary = f"{counted(published.launches, 'launch')}, {counted(len(published.written), 'new file')}"
     skipped = "".join(f"; skipped: {reason}" for reason in published.left_out)
     return StepResult(summary + skipped, {"published": folder})
 

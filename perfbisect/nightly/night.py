@@ -13,6 +13,7 @@ from typing import Generic, Protocol
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
+from perfbisect.common.quantities import counted
 from perfbisect.errors import MachineError, PerfbisectError
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.jobs.documents import Document, change_document, metric_document
@@ -409,7 +410,7 @@ def _cell_state(cell: CellPlan, record: NightRecord, dry_run: bool) -> tuple[Cel
     if not launches:
         return "not reached", "budget exhausted"
     if launches < cell.launches:
-        return "measured", f"{launches} of {cell.launches} launches: budget exhausted"
+        return "measured", f"{launches} of {counted(cell.launches, 'launch')}: budget exhausted"
     return "measured", ""
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+from perfbisect.common.quantities import counted
 from perfbisect.errors import BuildError, Interrupted, MachineError, PerfbisectError
 from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.folders import Job
@@ -224,7 +225,7 @@ class _NightRun:
         record, cells = self.night.record, ", ".join(scheduled.cells)
         wanted = [cell for cell in self.plan.wanted if cell.name not in record.failed]
         left = sum(cell.launches - record.counts[cell.name] for cell in wanted)
-        self.night.say(f"{cells}: launch {scheduled.launch}; {left} launches left tonight")
+        self.night.say(f"{cells}: launch {scheduled.launch}; {counted(left, 'launch')} left tonight")
         jobs = {name: self.night.job("cell", name) for name in scheduled.cells}
         failures = yield from self.context.machine.measure(self.plan, jobs, scheduled.launch)
         after = self.night.record.counts

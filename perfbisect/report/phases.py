@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from perfbisect.common.quantities import number
+from perfbisect.common.quantities import counted, number
 from perfbisect.jobs.documents import Document
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.counters import RunCounters
@@ -88,7 +88,8 @@ def phase_blocks(document: PhasesDocument) -> Iterator[Block]:
     moved = [index for index, phase in enumerate(document.phases) if phase.verdict == "moved"]
     yield make_table(titles, map(_row, document.phases), moved)
     yield Paragraph(
-        f"{document.launches_a} launches of {document.a}, {document.launches_b} of {document.b}. {_NOTE}",
+        f"{counted(document.launches_a, 'launch')} of {document.a}, "
+        f"{document.launches_b} of {document.b}. {_NOTE}",
         quiet=True,
     )
 

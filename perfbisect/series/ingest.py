@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from perfbisect.common.quantities import counted
 from perfbisect.jobs.documents import Document
 from perfbisect.report.document import Command, Items, Paragraph, Report, Verdict, code
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult
@@ -251,9 +252,13 @@ def ingest_report(document: TrackIngestDocument) -> Report:
         notes.append(
             f"{document.builds_of_unknown_branch} builds do not say their branch: not known to be of main"
         )
-    summary = [Paragraph(f"{document.builds} builds, {sum(counts.values())} files: {files or 'none'}")]
+    summary = [
+        Paragraph(
+            f"{counted(document.builds, 'build')}, {counted(sum(counts.values()), 'file')}: {files or 'none'}"
+        )
+    ]
     if document.points or document.rejected:
-        stored = f"{document.points} points; the store has {document.cells} cells ("
+        stored = f"{counted(document.points, 'point')}; the store has {counted(document.cells, 'cell')} ("
         summary.append(Paragraph((stored, code(document.store), ")")))
     following = "perfbisect track detect" if document.cells else "perfbisect track ingest PATH"
     rejected = [Items(tuple(notes))] if notes else []

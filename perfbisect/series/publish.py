@@ -307,7 +307,7 @@ def _utc(time: datetime) -> str:
 
 def publish_report(document: TrackPublishDocument) -> Report:
     files = f"{counted(len(document.written), 'file')} written, {document.unchanged} were there"
-    lines = [f"{document.folder}: {document.launches} launches; {files}"]
+    lines = [f"{document.folder}: {counted(document.launches, 'launch')}; {files}"]
     if document.removed:
         lines.append(f"{len(document.removed)} removed: their launches were discarded")
     lines += [f"left out: {why}" for why in document.left_out]

@@ -116,7 +116,7 @@ def test_a_specification_as_it_was_at_a_commit(home: Path) -> None:
     spec.write_text(servers(CHAT, name="test_else", model=None))
     git(repo, "commit", "--quiet", "-a", "-m", "spoilt")
     asked = ("cells", "import", f"{FOLDER}/test_talk.json", "--repo", str(repo), "-o", "out")
-    assert "1 files" in told(*asked, "--at", then)
+    assert "1 file" in told(*asked, "--at", then)
     cells = load_cells(home / "out" / "talk-random.yaml")
     assert [cell.num_prompts for cell in cells] == [10, 40, 100]
     assert cells[0].description == f"test_talk of test_talk.json at {then[:12]}"

@@ -77,7 +77,7 @@ def test_cells_of_the_other_engine_are_skipped_and_said(repo: Path) -> None:
     files = [str(repo.parent / name) for name in ("cell.yaml", "speech.yaml")]
     shown = type_command(["cells", "lint", *files, "--repo", str(repo)])
     assert shown.code == 0
-    assert "1 cells skipped: their engine is vLLM-Omni, give its repository: --repo" in shown.out
+    assert "1 cell skipped: their engine is vLLM-Omni, give its repository: --repo" in shown.out
     assert "1 cell checked against vllm at " in shown.out
     nothing = type_command(["cells", "lint", files[1], "--repo", str(repo)])
     assert nothing.code == 2, "nothing was checked"

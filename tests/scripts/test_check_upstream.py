@@ -99,8 +99,8 @@ def test_an_engine_that_has_everything_is_understood(
     assert main([str(repository(tmp_path / "vllm", with_words(words)))]) == 0
     out = capsys.readouterr().out
     assert "everything is understood" in out
-    assert "| cells import latency.json | 0 cells, 1 workloads left out |  |" in out
-    assert "| cells import nightly.json | 1 cells |  |" in out
+    assert "| cells import latency.json | 0 cells, 1 workload left out |  |" in out
+    assert "| cells import nightly.json | 1 cell |  |" in out
 
 
 def test_an_option_of_the_client_that_is_gone_is_named_with_its_cell(

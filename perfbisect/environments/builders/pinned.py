@@ -14,6 +14,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from perfbisect.changes.pins import DOCKERFILE, Pins
+from perfbisect.common.quantities import counted
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.environments.build import BuildRun
@@ -216,7 +217,7 @@ class PinnedBuilder(LayerBuilder, CommitBuilder):
                     pins.tag,
                     f"the image of {sha[:12]} is {pins.tag}; installed is the release {pins.release}",
                 )
-        shares = ", ".join(f"{group} under {count} commits" for group, count in groups.items())
+        shares = ", ".join(f"{group} under {counted(count, 'commit')}" for group, count in groups.items())
         pinned = f"{self.bases.package.name} as {DOCKERFILE} of each commit pins it: {shares}"
         return (pinned, *images.values(), *self.bases.releases.notes(), *self.bases.index.notes())
 

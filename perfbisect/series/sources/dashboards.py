@@ -28,7 +28,7 @@ from typing import Any, TypeGuard, TypeVar
 from perfbisect.clients.base import is_number
 from perfbisect.common.digests import digest
 from perfbisect.common.json_text import WRONG_SHAPE, parse_json
-from perfbisect.common.quantities import stamp
+from perfbisect.common.quantities import counted, stamp
 from perfbisect.common.text import line
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.points import Build, Workload
@@ -379,7 +379,7 @@ class Dashboard:
                     _, files = builds.setdefault(build.key, (build, _Files()))
                     files.add(name, f"{path}#{build.name}", label, text)
         if others:
-            options.say(f"{others} files of {place} have no values of a dashboard and are left out")
+            options.say(f"left out of {place}: {counted(others, 'file')} without values of a dashboard")
         if not builds:
             since = f" since {options.since}" if options.since else ""
             raise UsageError(f"{place} has no result{since}")

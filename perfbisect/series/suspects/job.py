@@ -14,7 +14,7 @@ from perfbisect.cells.loading import known_cells
 from perfbisect.cells.match import nearest_cells, parse_result_name
 from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import bisect_command, commit_weights, commit_weights_text
-from perfbisect.common.quantities import moment, probability
+from perfbisect.common.quantities import counted, moment, probability
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.model.commit_details import OnsetNight, Ranking, RequestPhase, Suspect
@@ -272,7 +272,7 @@ def suspects_report(document: TrackSuspectsDocument) -> Report:
         Section("Evidence", (make_table(("commit", "odds*", "evidence"), evidence),)),
         Section("Next", (Paragraph(document.note), Command(document.bisect, "to settle it"))),
     )
-    verdict = Verdict(f"{document.of} commits in its window")
+    verdict = Verdict(f"{counted(document.of, 'commit')} in its window")
     return Report(f"Suspects of {document.alert}", verdict, tuple(blocks), sections)
 
 

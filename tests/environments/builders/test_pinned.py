@@ -170,7 +170,7 @@ def test_the_groups_of_a_range(omni: Omni, shared_cache: Path) -> None:
         *("vllm 555555555555", ""),
     ]
     first, image_note = here.notes()
-    assert "v0.20.0 under 2 commits, v0.21.0 under 2 commits, 555555555555 under 1 commits" in first
+    assert "v0.20.0 under 2 commits, v0.21.0 under 2 commits, 555555555555 under 1 commit" in first
     assert image_note == (f"the image of {omni.first[:12]} is v0.20.0-cu130; installed is the release 0.20.0")
 
 

@@ -223,7 +223,7 @@ def test_files_folders_and_archives_are_one(tmp_path: Path) -> None:
         made.writestr("notes.json", "{}")
     said: list[str] = []
     assert len(results(archive, say=said.append)) == 1
-    assert said == [f"1 files of {archive} have no values of a dashboard and are left out"]
+    assert said == [f"left out of {archive}: 1 file without values of a dashboard"]
     for place in (packed, packed.parent, archive):
         assert [(p.cell, p.values) for p in points(place)] == [(p.cell, p.values) for p in plain]
 
