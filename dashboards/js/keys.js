@@ -19,7 +19,9 @@ perfbisect.keys = (() => {
     ["b", "the bisections", () => { location.hash = "#/bisections"; }],
     ["/", "to the search", () => {
       const field = document.getElementById("filter-q");
-      if (field) field.focus();
+      if (!field) return;
+      field.closest("details").open = true;
+      field.focus();
     }],
     ["j", "the next row", () => row(1)],
     ["k", "the row before", () => row(-1)],

@@ -128,7 +128,7 @@ perfbisect.main = (() => {
         if (event.target instanceof Element && event.target.closest("a.go, a.mark")) perfbisect.plotly().catch(() => {});
       });
     }
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", render);
+    for (const media of [matchMedia("(prefers-color-scheme: dark)"), perfbisect.narrow]) media.addEventListener("change", render);
     render();
   };
 

@@ -4,8 +4,9 @@ perfbisect.overview = (() => {
   const { words, draw, series, panels } = perfbisect;
   const { el, select, table } = perfbisect.dom;
   const FILTERS = [["family", "Family"], ["model", "Model"], ["load", "Concurrency"], ["machine", "Machine"]];
+  const KEYS = [...FILTERS.map(([key]) => key), "q", "metric"];
   const MOST = 500;
-  const SILENT = 3;
+  const LATE = 3;
   const NONE = "-";
 
   const natural = (a, b) => a.localeCompare(b, "en", { numeric: true });
@@ -20,6 +21,16 @@ perfbisect.overview = (() => {
       words_.every((word) => `${cell.name} ${cell.model} ${cell.machine}`.toLowerCase().includes(word)));
   };
 
+  // On a phone the filters are folded until they are asked for, and stay open while they are used.
+  let unfolded = false;
+
+  const folded = (params) => {
+    const used = KEYS.filter((key) => params.get(key)).length;
+    return el("details", { class: "fold", open: unfolded || !perfbisect.narrow.matches,
+      ontoggle: (event) => { unfolded = event.target.open && perfbisect.narrow.matches; } },
+    el("summary", { id: "fold" }, used ? `Filters (${used} set)` : "Filters"), filters(params));
+  };
+
   const filters = (params) => {
     const cells = [...series.all().cells.values()];
     const metrics = [...new Set(cells.flatMap((cell) => cell.metrics.map((one) => one.name)))].sort(natural);
@@ -32,9 +43,8 @@ perfbisect.overview = (() => {
       el("label", { class: "field", for: "filter-q" }, el("span", {}, "Cells with"),
         el("input", { id: "filter-q", type: "search", value: params.get("q") || "", autocomplete: "off", spellcheck: "false",
           oninput: (event) => perfbisect.set({ q: event.target.value }) })),
-      ["family", "model", "load", "machine", "q", "metric"].some((key) => params.get(key))
-        ? el("button", { type: "button",
-          onclick: () => perfbisect.set({ family: "", model: "", load: "", machine: "", q: "", metric: "" }) }, "Clear")
+      KEYS.some((key) => params.get(key))
+        ? el("button", { type: "button", onclick: () => perfbisect.set(Object.fromEntries(KEYS.map((key) => [key, ""]))) }, "Clear")
         : null);
   };
 
@@ -62,7 +72,7 @@ perfbisect.overview = (() => {
         : el("span", { class: "soft small block" }, `to ${words.day(lead.last)}`)),
       el("td", { class: "long" }, where(event)),
       el("td", { class: "k" }, panels.size(lead, reach)),
-      el("td", { class: "n" }, words.chance(lead.p)),
+      el("td", { class: "n chance" }, words.chance(lead.p)),
       el("td", {}, panels.sort(lead),
         ended(lead) ? el("span", { class: "soft small block" }, `no result since ${words.day(lead.last)}`) : null),
       el("td", {}, series.curve(lead.cell, lead.measure)),
@@ -78,11 +88,13 @@ perfbisect.overview = (() => {
       .filter((event) => event.alerts.length);
     const list = params.get("list") || "wrong";
     const own = found.filter((event) => event.kind === list);
+    // What is silent needs no alert.
+    const quiet = cells.filter((cell) => cell.silent && !cell.alerts.some((alert) => alert.kind === "silent"));
     const [, , meaning] = words.lists.find(([kind]) => kind === list) || words.lists[0];
     const reach = draw.reach(own.map((event) => [event.alerts[0], event.alerts[0].measure]));
     return el("section", { "aria-label": "Alerts" },
       el("nav", { class: "tabs", "aria-label": "Lists of alerts" }, words.lists.map(([kind, label]) => {
-        const count = found.filter((event) => event.kind === kind).length;
+        const count = found.filter((event) => event.kind === kind).length + (kind === "silent" ? quiet.length : 0);
         return el("a", { href: perfbisect.changed({ list: kind === "wrong" ? "" : kind }), "aria-current": kind === list ? "true" : null },
           label, " ", el("span", { class: "count" }, count));
       })),
@@ -91,13 +103,16 @@ perfbisect.overview = (() => {
         : ""),
       own.length
         ? table(["since", "where", "size", panels.n("by chance"), "what", "all nights", "commit"],
-          own.map((event) => row(event, reach)), { class: "events" })
+          own.map((event) => row(event, reach)), { class: "events" }) : null,
+      list === "silent" && quiet.length ? el("ul", { class: "quiet" }, quiet.map((cell) => el("li", {},
+        el("a", { class: "go", href: perfbisect.address("cell", cell.name) }, cell.name), " ", late(series.metric(cell, ""))))) : null,
+      own.length || (list === "silent" && quiet.length) ? null
         : el("p", { class: "nothing" }, list === "wrong" ? "Nothing here is known to be wrong now." : "None."));
   };
 
   const cellRow = (cell, one, picked) => {
     const key = `${cell.name}|${one.name}`;
-    const open = series.alertsOf(cell, one.name).filter((alert) => ["wrong", "better", "other"].includes(alert.kind));
+    const open = series.alertsOf(cell, one.name).filter((alert) => ["wrong", "better", "other", "silent"].includes(alert.kind));
     const level = one.level;
     return el("tr", {},
       el("td", {}, el("input", { type: "checkbox", "aria-label": `compare ${cell.name}, ${one.name}`, checked: picked.has(key),
@@ -115,7 +130,7 @@ perfbisect.overview = (() => {
       el("td", {}, series.curve(cell, one)),
       el("td", {}, open.map((alert) => el("a", { class: `mark ${alert.kind}`, href: perfbisect.address("alert", alert.id) },
         `${words.arrow(alert)} ${words.effect(one, alert.effect)} ${alert.kind === "other" ? alert.cause : words.side(alert)}`)),
-        silent(one), one.judged ? null : el("span", { class: "soft small block" }, "not judged")));
+        late(one), one.judged ? null : el("span", { class: "soft small block" }, "not judged")));
   };
 
   const cells = (params, found) => {
@@ -140,9 +155,9 @@ perfbisect.overview = (() => {
   const moment = (seconds) => new Date(seconds * 1000).toISOString();
 
   // A cell that the newest nights lack fails in silence: its numbers do not move.
-  const silent = (one) => {
+  const late = (one) => {
     const { span } = series.all().site;
-    return one.time && span[1] - words.seconds(one.time) > SILENT * 24 * 3600
+    return one.time && span[1] - words.seconds(one.time) > LATE * 24 * 3600
       ? el("span", { class: "soft small block" }, `no result since ${words.day(one.time)}`) : null;
   };
 
@@ -154,7 +169,7 @@ perfbisect.overview = (() => {
       el("h1", { tabindex: "-1" }, "What is wrong now"),
       el("p", { class: "soft" }, `${words.many(site.cells.length, "cell")}, ${words.many(count, "series", "series")}`,
         `; nights from ${words.day(moment(site.span[0]))} to ${words.day(moment(site.span[1]))}.`),
-      filters(state.params),
+      folded(state.params),
       events(state.params, found),
       cells(state.params, found),
       site.notes.length ? el("ul", { class: "small" }, site.notes.map((text) => el("li", {}, text))) : null,

@@ -80,5 +80,7 @@ const perfbisect = (() => {
     if (wanted !== location.hash) location.replace(wanted);
   };
 
-  return { put, load, plotly, parse, address, now, changed, set, site: () => kept.get("site") };
+  const narrow = matchMedia("(max-width: 720px)");
+
+  return { put, load, plotly, parse, address, now, changed, set, narrow, site: () => kept.get("site") };
 })();

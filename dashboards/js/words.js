@@ -51,6 +51,7 @@ perfbisect.words = (() => {
     ["wrong", "Wrong now", "Slower now, by the product or for a reason that is not known."],
     ["better", "Better", "The same, for the better."],
     ["other", "Not the product", "The instrument, the workload or the night moved: no change of the product is seen behind it."],
+    ["silent", "Silent", "No result for a week: nobody knows whether it is still so."],
     ["over", "Over", "The series is back where it was."],
     ["acknowledged", "Acknowledged", "Somebody said that it is known."],
     ["closed", "Closed", "Somebody said that it is fixed or accepted."],

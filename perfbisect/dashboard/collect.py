@@ -86,15 +86,25 @@ class SiteMetric(MetricDocument):
 
 @dataclass(frozen=True)
 class SiteSeries:
-    """A metric of a cell: a value or None for each point, and what was detected."""
+    """A metric of a cell: a value or None for each point, and what was detected.
+
+    ``transients``: first points of levels that do not last.
+    """
 
     metric: SiteMetric
     values: tuple[float | None, ...]
     levels: tuple[SeriesLevel, ...] = ()
+    transients: tuple[int, ...] = ()
     small: tuple[SmallChange, ...] = ()
     discontinuities: tuple[SiteMark, ...] = ()
     judged: bool = True
     note: str = ""
+
+    @property
+    def level(self) -> SeriesLevel | None:
+        """The newest level; during a transient that before it."""
+        lasting = (level for level in reversed(self.levels) if level.first not in self.transients)
+        return next(lasting, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,9 +148,13 @@ class Site:
 
 @dataclass(frozen=True)
 class SeriesFindings:
-    """What detection says of a series; indices count its points. ``cuts``: first points of new levels."""
+    """What detection says of a series; indices count its points.
+
+    ``cuts``: first points of new levels; ``transients``: those of levels that do not last.
+    """
 
     cuts: tuple[int, ...] = ()
+    transients: tuple[int, ...] = ()
     small: tuple[SmallChange, ...] = ()
     judged: bool = True
     note: str = ""
@@ -291,6 +305,7 @@ def _series(series: CellSeries, places: Mapping[_Key, int], findings: SeriesFind
             replace(level, first=at[level.first], last=at[level.last])
             for level in levels(series.values, cuts)
         ),
+        transients=tuple(at[first] for first in findings.transients),
         small=tuple(replace(change, at=at[change.at]) for change in findings.small),
         discontinuities=tuple(SiteMark(at[mark.index], mark.what, cut) for mark, cut in marks),
         judged=findings.judged,
@@ -309,9 +324,11 @@ def _cells(analysis: SeriesAnalysis) -> Iterator[SiteCell]:
     notes = _notes(analysis.families)
 
     def findings(series: CellSeries) -> SeriesFindings:
-        cuts = {cut for change in changes[series.key] for cut in _cuts(change)}
+        own = changes[series.key]
+        cuts = {cut for change in own for cut in _cuts(change)}
+        transients = tuple(change.point.index for change in own if change.point.shape == "transient")
         judged, note = notes.get(f"{series.cell} {series.metric}", (False, "not judged"))
-        return SeriesFindings(tuple(sorted(cuts)), tuple(small[series.key]), judged, note)
+        return SeriesFindings(tuple(sorted(cuts)), transients, tuple(small[series.key]), judged, note)
 
     for _, group in groupby(analysis.series, key=lambda series: series.cell):
         series = tuple(group)

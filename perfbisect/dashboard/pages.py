@@ -19,11 +19,12 @@ from perfbisect.dashboard.collect import Site, SiteBisection, SiteCell, SiteMetr
 from perfbisect.series.alerts import Alert
 from perfbisect.series.suspects.job import SuspectsDocument
 
-EventKind = Literal["wrong", "better", "other", "over", "acknowledged", "closed"]
+EventKind = Literal["wrong", "better", "other", "silent", "over", "acknowledged", "closed"]
 """The list of an alert.
 
 ``wrong``: worse now, by the product or for an unknown reason. ``better``: the same for the better. ``other``:
-an instrument, a workload or a night changed. ``over``: the series is back at its former level.
+an instrument, a workload or a night changed. ``silent``: the series has had no result for a week. ``over``:
+it is back at its former level.
 """
 
 _KINDS: tuple[EventKind, ...] = get_args(EventKind)
@@ -37,25 +38,32 @@ _RUN_FIELDS = frozenset({"new", "nights", "was", "came_back", "now"})
 """Fields of an alert that compare it with the previous detection; a site does not show them."""
 _RANKING_FIELDS = frozenset(SuspectsDocument.model_fields) - {"alert"}
 
+_SILENT_DAYS = 7
+"""So many days before the site's newest point, what has no later result is silent."""
+
 _MIN_SPAN = 0.10
 """A small curve spans at least this share, so that noise of one per cent looks flat."""
 
 
 @dataclass(frozen=True)
 class SiteEvent:
-    """Alerts of one cause: those of their cells' headlines first, then by weight."""
+    """Alerts of one cause, each of its own kind: those of their cells' headlines first, then by weight."""
 
     id: str
     kind: EventKind
     weight: float
     alerts: tuple[Alert, ...]
+    kinds: tuple[EventKind, ...]
 
 
-def kind(alert: Alert) -> EventKind:
+def kind(alert: Alert, *, silent: bool = False) -> EventKind:
+    """The list of an alert. ``silent``: its series has had no result for a week."""
     if alert.state != "open":
         return alert.state
     if alert.recovered:
         return "over"
+    if silent:
+        return "silent"
     if alert.cause not in ("product", "unknown"):
         return "other"
     return "wrong" if alert.worse else "better"
@@ -80,6 +88,13 @@ def events(site: Site) -> tuple[SiteEvent, ...]:
     """All events in reading order."""
     metrics = {(cell.name, item.metric.name): item.metric for cell in site.cells for item in cell.series}
     headlines = {(cell.name, cell.headline) for cell in site.cells}
+    newest = _newest_point(site)
+    silent = {
+        (cell.name, item.metric.name)
+        for cell in site.cells
+        for item in cell.series
+        if _is_silent(_last_result(item, cell.points), newest)
+    }
     groups: dict[str, list[Alert]] = {}
     for alert in site.alerts:
         groups.setdefault(alert.event or alert.id, []).append(alert)
@@ -87,14 +102,18 @@ def events(site: Site) -> tuple[SiteEvent, ...]:
     def own_weight(alert: Alert) -> float:
         return weight(alert, metrics[alert.cell, alert.metric])
 
+    def own_kind(alert: Alert) -> EventKind:
+        return kind(alert, silent=(alert.cell, alert.metric) in silent)
+
     def order(alert: Alert) -> tuple[int, bool, float, str]:
         is_headline = (alert.cell, alert.metric) in headlines
-        return _KINDS.index(kind(alert)), not is_headline, -own_weight(alert), alert.id
+        return _KINDS.index(own_kind(alert)), not is_headline, -own_weight(alert), alert.id
 
     found = []
     for name, alerts in groups.items():
         ordered = tuple(sorted(alerts, key=order))
-        found.append(SiteEvent(name, kind(ordered[0]), own_weight(ordered[0]), ordered))
+        kinds = tuple(own_kind(alert) for alert in ordered)
+        found.append(SiteEvent(name, kinds[0], own_weight(ordered[0]), ordered, kinds))
     return tuple(sorted(found, key=lambda event: (_KINDS.index(event.kind), -event.weight, event.id)))
 
 
@@ -126,6 +145,7 @@ def overview(site: Site, cell_files: Mapping[str, str], event_files: Mapping[str
     """The first page: every series as a small curve, every alert in short. ``*_files``: files by name."""
     times = [_seconds(point.time) for cell in site.cells for point in cell.points]
     span = (min(times), max(times)) if times else (0, 0)
+    newest = _newest_point(site)
     places = {cell.name: place for place, cell in enumerate(site.cells)}
     rankings = {ranking.alert: ranking for ranking in site.suspects}
     measured = _measured_commits(site.bisections)
@@ -133,7 +153,10 @@ def overview(site: Site, cell_files: Mapping[str, str], event_files: Mapping[str
     numbers = {measure: number for number, measure in enumerate(measures)}
 
     def event_summary(event: SiteEvent) -> Payload:
-        alerts = [_alert_summary(alert, places[alert.cell], rankings, measured) for alert in event.alerts]
+        alerts = [
+            _alert_summary(alert, places[alert.cell], rankings, measured) | {"kind": own}
+            for alert, own in zip(event.alerts, event.kinds, strict=True)
+        ]
         head = {"id": event.id, "kind": event.kind, "weight": event.weight}
         return head | {"file": event_files[event.id], "alerts": alerts}
 
@@ -146,7 +169,11 @@ def overview(site: Site, cell_files: Mapping[str, str], event_files: Mapping[str
             "census": site.census,
             "notes": site.notes,
             "measures": [measure.model_dump() for measure in measures],
-            "cells": [_cell_summary(cell, numbers, span, cell_files[cell.name]) for cell in site.cells],
+            "cells": [
+                _cell_summary(cell, numbers, span, cell_files[cell.name])
+                | {"silent": _is_silent(cell.points[-1].time, newest)}
+                for cell in site.cells
+            ],
             "events": [event_summary(event) for event in events(site)],
             "bisections": [_bisection_summary(bisection) for bisection in site.bisections],
         }
@@ -239,10 +266,10 @@ def _cell_summary(
 
 
 def _series_summary(series: SiteSeries, small: str, points: Sequence[SitePoint]) -> Payload:
-    """``now``: the newest value; ``level``: the newest level with its interval, if there is one."""
+    """``now``: the newest value; ``level``: its present level with its interval, if there is one."""
     known = [(point.time, v) for point, v in zip(points, series.values, strict=True) if v is not None]
     time, now = known[-1] if known else ("", None)
-    last = series.levels[-1] if series.levels else None
+    last = series.level
     return {
         "count": len(known),
         "now": now,
@@ -275,7 +302,6 @@ def _alert_summary(
     names = ("id", "metric", "worse", "first", "last", "shape", "cause", "effect", "interval", "p", "state")
     return {name: getattr(alert, name) for name in names} | {
         "cell": cell,
-        "kind": kind(alert),
         "places": [alert.places[0].time, alert.places[-1].time] if alert.places else [alert.first] * 2,
         "suspect": suspect,
     }
@@ -303,6 +329,20 @@ def _bisection_summary(bisection: SiteBisection) -> Payload:
         "began": min((launch.started_at for launch in report.launches if launch.started_at), default=""),
         "alerts": bisection.alerts,
     }
+
+
+def _newest_point(site: Site) -> str:
+    return max((point.time for cell in site.cells for point in cell.points), default="")
+
+
+def _last_result(series: SiteSeries, points: Sequence[SitePoint]) -> str:
+    """The time of the newest value; empty without any."""
+    values = zip(reversed(points), reversed(series.values), strict=True)
+    return next((point.time for point, value in values if value is not None), "")
+
+
+def _is_silent(last: str, newest: str) -> bool:
+    return not last or (moment(newest).date() - moment(last).date()).days >= _SILENT_DAYS
 
 
 def _seconds(time: str) -> int:

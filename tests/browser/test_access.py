@@ -159,9 +159,25 @@ def test_a_narrow_window_is_enough(reader: Reader, address: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_a_telephone_shows_since_when_where_and_by_how_much(reader: Reader) -> None:
-    reader.page.set_viewport_size({"width": 390, "height": 800})
+def test_a_phone_shows_an_alert_as_a_card_below_folded_filters(reader: Reader) -> None:
+    reader.page.set_viewport_size({"width": 390, "height": 844})
     page = reader.open("#/")
-    assert (
-        page.evaluate("document.querySelector('table.events .effect').getBoundingClientRect().right") <= 390
+    card = page.locator("table.events tbody tr").first
+    box = card.bounding_box()
+    assert box and box["y"] < 422 and box["x"] + box["width"] <= 390, "in the upper half, whole"
+    right = """(row) => { const range = document.createRange(); range.selectNodeContents(row);
+        return Math.max(...[...range.getClientRects()].map((box) => box.right)); }"""
+    assert card.evaluate(right) <= 390, "nothing of it is cut"
+    assert "95 %: +29.0 % to +33.0 %" in card.inner_text()
+    assert not page.is_visible("#filter-q")
+    reader.press("/")
+    page.keyboard.type("tts", delay=5)
+    reader.until("location.hash === '#/?q=tts'")
+    reader.ready()
+    assert page.input_value("#filter-q") == "tts" and page.is_visible("#filter-q"), (
+        "they stay open while used"
     )
+    assert page.inner_text("#fold") == "Filters (1 set)"
+    page.set_viewport_size({"width": 1280, "height": 900})
+    reader.until("document.querySelector('details.fold').open")
+    assert page.is_visible("#filter-q") and not page.is_visible("#fold")

@@ -73,13 +73,14 @@ def test_what_is_wrong_stands_first_by_size_and_certainty(reader: Reader) -> Non
     assert len(rows) == 3
     assert "+31.0 % worse" in rows[0], "what its cell is read by, though another metric moved by more"
     assert "and 2 more alerts in 2 cells" in rows[0]
-    assert "0.85" in rows[0]
+    assert "0.99 060606060606" in rows[0], "the commit that a bisection named"
     assert "drift" in rows[1]
     counts = [text.rsplit(" ", 1) for text in shown(page, "nav.tabs a")]
     assert [[name, int(count)] for name, count in counts] == [
         ["Wrong now", 3],
         ["Better", 1],
         ["Not the product", 2],
+        ["Silent", 1],
         ["Over", 1],
         ["Acknowledged", 1],
         ["Closed", 0],
@@ -89,12 +90,20 @@ def test_what_is_wrong_stands_first_by_size_and_certainty(reader: Reader) -> Non
 
 def test_an_alert_with_which_a_series_ends_says_so(reader: Reader, tmp_path: Path) -> None:
     """Nobody knows whether it is still so; of one that goes on nothing is said."""
-    ended, going = cell(0, 60, moved=1.5, at=58), cell(1, 90, moved=1.5, at=58)
-    alerts = (alert(ended, "ttft", 58, 0.5), alert(going, "ttft", 58, 0.3))
-    write_site(replace(DOCUMENT, cells=(ended, going), alerts=alerts, suspects=()), tmp_path)
+    ended, going = cell(0, 86, moved=1.5, at=58), cell(1, 90, moved=1.5, at=58)
+    silent, quiet = cell(2, 60, moved=1.5, at=58), cell(4, 60)
+    alerts = tuple(
+        alert(one, "ttft", 58, 0.5 - 0.1 * i, event=one.name) for i, one in enumerate((ended, going, silent))
+    )
+    cells = (ended, going, silent, quiet)
+    write_site(replace(DOCUMENT, cells=cells, alerts=alerts, suspects=()), tmp_path)
     reader.base = tmp_path.as_uri()
     rows = shown(reader.open(), "table.events tbody tr")
-    assert ["no result since 2026-03-01" in row for row in rows] == [True, False]
+    assert ["no result since 2026-03-27" in row for row in rows] == [True, False]
+    page = reader.follow("nav.tabs a:has-text('Silent')")
+    (row,) = shown(page, "table.events tbody tr")
+    assert silent.name in row and "no result since 2026-03-01" in row
+    assert shown(page, "ul.quiet li") == [f"{quiet.name} no result since 2026-03-01"]
 
 
 def test_filters_stand_in_the_address_and_come_back_from_it(reader: Reader) -> None:

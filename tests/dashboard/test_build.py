@@ -355,6 +355,30 @@ CELL = cell(0, 30)
 def test_the_list_of_an_alert(more: dict[str, object], expected: EventKind) -> None:
     found = replace(alert(CELL, "ttft", 9, 0.1), **more)  # type: ignore[arg-type]
     assert kind(found) == expected
+    assert kind(found, silent=True) == (
+        expected if expected in ("over", "acknowledged", "closed") else "silent"
+    )
+
+
+@pytest.mark.parametrize(("nights", "expected"), [(84, "wrong"), (83, "silent"), (60, "silent")])
+def test_what_has_no_result_for_a_week_is_silent(nights: int, expected: EventKind) -> None:
+    ended, going = cell(0, nights), cell(1, 90)
+    alerts = (alert(ended, "ttft", 50, 0.9), alert(going, "ttft", 50, 0.2, event="other"))
+    document = replace(site(), cells=(ended, going), alerts=alerts, suspects=())
+    found = events(document)
+    kinds = {event.alerts[0].cell: event.kind for event in found}
+    assert kinds == {ended.name: expected, going.name: "wrong"}
+    assert found[-1].kind == expected, "what is known to be wrong now stands before it"
+    told = overview(document, {one.name: "" for one in document.cells}, {event.id: "" for event in found})
+    assert [one["silent"] for one in told["cells"]] == [expected == "silent", False]
+
+
+def test_the_level_of_a_transient_is_that_before_it() -> None:
+    one = cell(0, 30, moved=6.0, at=28)
+    lasting = overview(replace(site(), cells=(one,), alerts=(), suspects=()), {one.name: ""}, {})
+    passing = replace(one, series=tuple(replace(x, transients=(28,)) for x in one.series))
+    before = overview(replace(site(), cells=(passing,), alerts=(), suspects=()), {one.name: ""}, {})
+    assert [round(x["cells"][0]["metrics"][0]["level"][0]) for x in (lasting, before)] == [720, 120]
 
 
 def test_the_weight_is_the_near_end_in_smallest_effects_less_what_chance_shows() -> None:

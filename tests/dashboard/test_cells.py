@@ -60,7 +60,15 @@ def test_levels_end_at_cuts_and_at_boundaries() -> None:
         (2, "tokens are counted otherwise (aaa)", True),
         (3, "1 requests warm up, 0 before", False),
     ]
-    assert ttft.judged
+    assert ttft.judged and ttft.level == ttft.levels[-1]
+
+
+def test_during_a_transient_the_level_is_that_before_it() -> None:
+    made = collect_cell(series(POINTS), {"ttft": SeriesFindings(cuts=(4,), transients=(4,))})
+    ttft = next(one for one in made.series if one.metric.name == "ttft")
+    assert ttft.transients == (4,)
+    assert ttft.level is not None
+    assert (ttft.level.first, ttft.level.last, ttft.level.value) == (2, 3, 103.5)
 
 
 def test_marks_of_a_metric_that_half_the_points_lack_stand_at_their_points() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,17 @@ def test_every_cell_and_alert_with_its_levels(store: SeriesStore, seen: SeriesAn
     assert {alert.cell for alert in document.alerts} == {cell.name}
     assert document.suspects == () and "No repository was given" in document.notes[0]
     assert dict(document.census)["medians and single numbers that were judged"] > 10
+
+
+def test_a_level_that_a_transient_brought_does_not_last(store: SeriesStore, seen: SeriesAnalysis) -> None:
+    passing = {
+        name: replace(change, point=replace(change.point, shape="transient"))
+        for name, change in seen.findings.items()
+    }
+    for analysis, first in ((seen, AT), (replace(seen, findings=passing), 0)):
+        (cell,) = (cell for cell in made(store, analysis).cells if cell.name.startswith("omni"))
+        level = next(one.level for one in cell.series if one.metric.name == "audio_ttfp")
+        assert level is not None and level.first == first
 
 
 def test_with_a_repository_one_ranking_an_event(
