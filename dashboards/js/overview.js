@@ -7,6 +7,7 @@ perfbisect.overview = (() => {
   const KEYS = [...FILTERS.map(([key]) => key), "q", "metric"];
   const MOST = 500;
   const LATE = 3;
+  const SHOWN = 3;
   const NONE = "-";
 
   const natural = (a, b) => a.localeCompare(b, "en", { numeric: true });
@@ -66,6 +67,7 @@ perfbisect.overview = (() => {
 
   const row = (event, reach) => {
     const [lead] = event.alerts;
+    const bisected = event.alerts.find((alert) => alert.measured);
     const first = event.alerts.find((alert) => alert.suspect);
     return el("tr", {},
       el("td", { class: "k" }, words.day(lead.first), lead.shape === "step" ? null
@@ -76,7 +78,7 @@ perfbisect.overview = (() => {
       el("td", {}, panels.sort(lead),
         ended(lead) ? el("span", { class: "soft small block" }, `no result since ${words.day(lead.last)}`) : null),
       el("td", {}, series.curve(lead.cell, lead.measure)),
-      el("td", { class: "long" }, first
+      el("td", { class: "long" }, bisected ? panels.measured(bisected.measured, SHOWN) : first
         ? [el("b", {}, words.probability(first.suspect[2])), " ", series.commit(first.suspect[0]), " ", el("bdi", {}, first.suspect[1])]
         : el("span", { class: "soft" }, "-")));
   };

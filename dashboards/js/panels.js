@@ -21,6 +21,17 @@ perfbisect.panels = (() => {
     alert.state === "open" ? null : draw.pill(alert.state), alert.kind === "over" ? draw.pill("recovered") : null,
   ];
 
+  // The commit that a bisection named, or the few of which one made the step; "most" are listed.
+  const measured = ({ probability, commits }, most) => {
+    const name = ([sha, subject]) => [series.commit(sha), " ", el("bdi", {}, subject)];
+    if (commits.length === 1) return [el("b", {}, words.probability(probability)), " ", name(commits[0])];
+    const left = commits.length - most;
+    return [
+      el("b", {}, words.probability(probability)), ` one of ${words.many(commits.length, "commit")}`,
+      el("ul", { class: "tight" }, commits.slice(0, most).map((of) => el("li", {}, `${words.probability(of[2])} `, name(of))),
+        left > 0 ? el("li", {}, `and ${left} more`) : null)];
+  };
+
   const suspects = (ranking) => {
     if (!ranking) return el("p", { class: "soft" }, "No suspects were ranked: ", el("code", {}, "perfbisect track suspects"), " does it.");
     const row = (suspect) => el("tr", {},
@@ -87,6 +98,8 @@ perfbisect.panels = (() => {
       places(whole),
       el("p", { class: "small soft" }, "Alert ", el("a", { href: perfbisect.address("alert", known.id) }, known.id),
         others ? `, with ${words.many(others, "other alert")} of the same cause` : ""),
+      known.measured ? [el("h3", {}, "Measured"), el("div", { class: "measured" }, measured(known.measured, MOST),
+        el("p", { class: "small soft" }, `By bisection ${known.measured.job}.`))] : null,
       el("h3", {}, "Suspects"),
       whole.suspects && whole.ranked !== known.id ? el("p", { class: "small soft" }, "Ranked for alert ",
         el("a", { href: perfbisect.address("alert", whole.ranked) }, whole.ranked), ", of the same cause.") : null,
@@ -94,5 +107,5 @@ perfbisect.panels = (() => {
       done.length ? [el("h3", {}, "Bisections"), bisections(done)] : null);
   };
 
-  return { size, sort, facts, suspects, alert, bisections, n };
+  return { size, sort, facts, measured, suspects, alert, bisections, n };
 })();

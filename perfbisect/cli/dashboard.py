@@ -50,7 +50,8 @@ def build(
     from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.quantities import counted, stamp
     from perfbisect.dashboard.build import write_site
-    from perfbisect.dashboard.collect import collect_site, load_bisections
+    from perfbisect.dashboard.collect import collect_site
+    from perfbisect.dashboard.outcomes import load_bisections
     from perfbisect.errors import UsageError
     from perfbisect.series.detect import analyze_series
     from perfbisect.series.store import SeriesStore

@@ -45,7 +45,7 @@ def reproduce(
     from perfbisect.errors import UsageError
     from perfbisect.series.suspects.job import cell_of_ours
 
-    found = rank_window(workspace, alert, fdr)
+    found, _ = rank_window(workspace, alert, fdr)
     ours = found.alert
     chosen = cell or cell_of_ours(found.finding) or workspace.setting("cell", None)
     if not chosen:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from perfbisect.series.alerts import State
     from perfbisect.series.detect import SeriesAnalysis
     from perfbisect.series.export import Form
+    from perfbisect.series.outcomes import MeasuredOutcome
     from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.job import RankedAlert
 
@@ -60,15 +61,21 @@ def _analyze(store: SeriesStore, fdr: float = 0.05) -> SeriesAnalysis:
 
 def rank_window(
     workspace: Workspace, alert: str, fdr: float, phase: RequestPhase | None = None
-) -> RankedAlert:
-    """The alert of a name, with the ranked commits of its window; ``phase``: was seen to move."""
+) -> tuple[RankedAlert, MeasuredOutcome | None]:
+    """The alert of a name, with the ranked commits of its window, and what a bisection says of it.
+
+    ``phase``: was seen to move.
+    """
+    from perfbisect.dashboard.outcomes import measured_outcomes
     from perfbisect.series.suspects.job import find_alert, rank_alert
     from perfbisect.series.suspects.table import load_suspect_table
 
     table, repository = load_suspect_table(), workspace.needed_repository()
     with _open_store(workspace) as store:
         analysis = _analyze(store, fdr)
-        return rank_alert(store, analysis, find_alert(store, analysis, alert), repository, table, phase)
+        ranked = rank_alert(store, analysis, find_alert(store, analysis, alert), repository, table, phase)
+        outcomes = measured_outcomes(store, analysis, workspace.jobs.all(), repository)
+    return ranked, outcomes.get(ranked.alert.id)
 
 
 def _output(document: Document, report: Report) -> CommandResult:
@@ -131,8 +138,9 @@ def suspects(
 ) -> CommandResult:
     """Rank the commits of ALERT's window by how likely each is behind it, with every piece of evidence.
 
-    ALERT is the name of an alert, its beginning, or an event. Last comes the command of the bisection that
-    settles it; the ranking is its prior. Nothing is measured.
+    ALERT is the name of an alert, its beginning, or an event. Where a bisection of it named the commit, that
+    comes first. Otherwise last comes the command of the bisection that settles it; the ranking is its prior.
+    Nothing is measured.
 
     \b
     Examples:
@@ -144,13 +152,13 @@ def suspects(
     from perfbisect.series.suspects import job
 
     workspace = open_workspace(repo=repo, state=state)
-    ranked = rank_window(workspace, alert, fdr, phase)
+    ranked, measured = rank_window(workspace, alert, fdr, phase)
     weights = workspace.state / "track" / "suspects" / f"{ranked.alert.id}.yaml"
     job.write_weights(ranked, weights)
     cell = cell or job.cell_of_ours(ranked.finding)
     repo = repo or workspace.needed_repository().path
     document = job.track_suspects(
-        ranked, top=top, repo=str(repo), cell=cell, weights=str(weights), phase=phase
+        ranked, top=top, repo=str(repo), cell=cell, weights=str(weights), phase=phase, measured=measured
     )
     report = job.suspects_report(document)
     return CommandResult(document, [report_markdown(report)]) if markdown else _output(document, report)
@@ -187,12 +195,15 @@ def report(workspace: Workspace, form: str, metrics: tuple[str, ...], fdr: float
       perfbisect track report --format html > nightly.html
       perfbisect track report --metric tput_per_gpu --metric ttft:p99
     """
+    from perfbisect.dashboard.outcomes import measured_outcomes
     from perfbisect.report.html import report_html
     from perfbisect.report.markdown import report_markdown
     from perfbisect.series.nightly_report import build_nightly_report, nightly_report
 
     with _open_store(workspace) as store:
-        document = build_nightly_report(_analyze(store, fdr), fdr=fdr, metrics=metrics)
+        analysis = _analyze(store, fdr)
+        measured = measured_outcomes(store, analysis, workspace.jobs.all(), workspace.repository)
+        document = build_nightly_report(analysis, fdr=fdr, metrics=metrics, measured=measured)
     render = report_html if form == "html" else report_markdown
     text = render(nightly_report(document)).rstrip("\n")
     return CommandResult(document, [text], json=form == "json")

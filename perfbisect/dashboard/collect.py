@@ -15,9 +15,9 @@ from itertools import groupby
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
 from perfbisect.common.quantities import stamp
+from perfbisect.dashboard.outcomes import CAUSED_BY_COMMITS, SiteBisection, bisections_of_alerts
 from perfbisect.errors import RevisionError
 from perfbisect.jobs.documents import MetricDocument, metric_document
-from perfbisect.jobs.folders import Job
 from perfbisect.model.metric import parse_metric
 from perfbisect.series.alerts import Alert, leading_alert
 from perfbisect.series.cause_text import suppression_sentence
@@ -38,9 +38,6 @@ from perfbisect.series.suspects.table import SuspectTable
 
 TOP = 20
 """Suspects of an alert that are shown."""
-
-_CAUSED_BY_COMMITS = ("product", "unknown")
-"""Causes behind which a commit may be."""
 
 _Key = tuple[str, str, int]
 
@@ -123,14 +120,6 @@ class SiteCell:
     series: tuple[SiteSeries, ...]
 
 
-@dataclass(frozen=True)
-class SiteBisection:
-    """A bisection and the alerts it was made for."""
-
-    report: ReportDocument
-    alerts: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Site:
     """``census``: how many series were judged, and how many not, by reason."""
@@ -177,7 +166,7 @@ def collect_site(
     """Collect the content of a site. ``repository``: without it there are no suspects.
 
     Suspects are those of the alert that represents an event; a bisection belongs to the alerts of an event
-    whose window it searched.
+    whose change it searched.
     """
     rankings, failed = _rankings(store, analysis, repository, table)
     notes = [] if repository else ["No repository was given: there are no suspects."]
@@ -193,22 +182,11 @@ def collect_site(
             ),
             *failed,
         ),
-        bisections=tuple(_bisection(report, rankings, analysis.alerts) for report in reports),
+        bisections=bisections_of_alerts(store, analysis, tuple(reports), repository),
         commit_url=commit_url,
         census=_census(analysis),
         notes=(*notes, *_branch_notes(analysis)),
     )
-
-
-def load_bisections(jobs: Iterable[Job]) -> tuple[ReportDocument, ...]:
-    """Read the reports of bisections; jobs without one are left out."""
-    reports = []
-    for job in jobs:
-        try:
-            reports.append(ReportDocument.model_validate_json(job.document.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            continue
-    return tuple(reports)
 
 
 def collect_cell(series: Sequence[CellSeries], findings: Mapping[str, SeriesFindings]) -> SiteCell:
@@ -369,21 +347,13 @@ def _rankings(
     failed: list[SuspectsDocument] = []
     if repository is None:
         return rankings, failed
-    for event in dict.fromkeys(alert.event for alert in analysis.alerts if alert.cause in _CAUSED_BY_COMMITS):
+    for event in dict.fromkeys(alert.event for alert in analysis.alerts if alert.cause in CAUSED_BY_COMMITS):
         alert = leading_alert(analysis.alerts, event)
         try:
             rankings.append(rank_alert(store, analysis, alert, repository, table))
         except RevisionError as error:
             failed.append(SuspectsDocument(alert=alert.id, suspects=(), note=error.message))
     return rankings, failed
-
-
-def _bisection(
-    report: ReportDocument, rankings: Sequence[RankedAlert], alerts: Sequence[Alert]
-) -> SiteBisection:
-    ends = {report.good.id, report.bad.id}
-    events = {ranking.alert.event for ranking in rankings if {ranking.good, ranking.bad} == ends}
-    return SiteBisection(report, tuple(alert.id for alert in alerts if alert.event in events))
 
 
 def _census(analysis: SeriesAnalysis) -> tuple[tuple[str, int], ...]:

@@ -15,8 +15,10 @@ from typing import Any, Literal, get_args
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.common.quantities import moment
 from perfbisect.common.text import line
-from perfbisect.dashboard.collect import Site, SiteBisection, SiteCell, SiteMetric, SitePoint, SiteSeries
+from perfbisect.dashboard.collect import Site, SiteCell, SiteMetric, SitePoint, SiteSeries
+from perfbisect.dashboard.outcomes import SiteBisection, outcomes_by_alert
 from perfbisect.series.alerts import Alert
+from perfbisect.series.outcomes import MeasuredOutcome
 from perfbisect.series.suspects.job import SuspectsDocument
 
 EventKind = Literal["wrong", "better", "other", "silent", "over", "acknowledged", "closed"]
@@ -148,7 +150,7 @@ def overview(site: Site, cell_files: Mapping[str, str], event_files: Mapping[str
     newest = _newest_point(site)
     places = {cell.name: place for place, cell in enumerate(site.cells)}
     rankings = {ranking.alert: ranking for ranking in site.suspects}
-    measured = _measured_commits(site.bisections)
+    measured = outcomes_by_alert(site.bisections)
     measures = list(dict.fromkeys(item.metric for cell in site.cells for item in cell.series))
     numbers = {measure: number for number, measure in enumerate(measures)}
 
@@ -203,8 +205,12 @@ def cell_payload(cell: SiteCell) -> Payload:
 
 
 def event_payload(event: SiteEvent, site: Site) -> Payload:
-    """All alerts of an event; one without a ranking shows that of another alert, ``ranked``."""
+    """All alerts of an event; one without a ranking shows that of another alert, ``ranked``.
+
+    What a bisection has measured is not to be bisected again.
+    """
     rankings = {ranking.alert: ranking for ranking in site.suspects}
+    outcomes = outcomes_by_alert(site.bisections)
     shared = next((alert.id for alert in event.alerts if alert.id in rankings), "")
     kept: list[Payload] = []
     alerts = []
@@ -212,6 +218,7 @@ def event_payload(event: SiteEvent, site: Site) -> Payload:
         place, name = None, alert.id if alert.id in rankings else shared
         if name:
             own = rankings[name].model_dump(include=set(_RANKING_FIELDS))
+            own["bisect"] = "" if alert.id in outcomes else own["bisect"]
             if own not in kept:
                 kept.append(own)
             place = kept.index(own)
@@ -280,31 +287,28 @@ def _series_summary(series: SiteSeries, small: str, points: Sequence[SitePoint])
     }
 
 
-def _measured_commits(bisections: Sequence[SiteBisection]) -> dict[str, ReportDocument]:
-    """By alert: the bisection that named its commit, the likeliest where there are several."""
-    named = (bisection for bisection in bisections if bisection.report.culprit)
-    ordered = sorted(named, key=lambda bisection: bisection.report.probability)
-    return {alert: bisection.report for bisection in ordered for alert in bisection.alerts}
-
-
 def _alert_summary(
     alert: Alert,
     cell: int,
     rankings: Mapping[str, SuspectsDocument],
-    measured: Mapping[str, ReportDocument],
+    outcomes: Mapping[str, MeasuredOutcome],
 ) -> Payload:
-    """``measured``: bisections that named the commit of an alert, which stands before its suspects."""
+    """``suspect``: the first by rank; ``measured``: what a bisection says, which stands before it."""
     ranking = rankings.get(alert.id)
     first = ranking.suspects[0] if ranking and ranking.suspects else None
-    suspect = [first.sha, text(first.subject, 100), first.p] if first else None
-    if (report := measured.get(alert.id)) is not None and report.culprit is not None:
-        suspect = [report.culprit.id, text(report.culprit.subject, 100), report.probability]
+    outcome = outcomes.get(alert.id)
     names = ("id", "metric", "worse", "first", "last", "shape", "cause", "effect", "interval", "p", "state")
     return {name: getattr(alert, name) for name in names} | {
         "cell": cell,
         "places": [alert.places[0].time, alert.places[-1].time] if alert.places else [alert.first] * 2,
-        "suspect": suspect,
+        "suspect": [first.sha, text(first.subject, 100), first.p] if first else None,
+        "measured": _measured(outcome) if outcome else None,
     }
+
+
+def _measured(outcome: MeasuredOutcome) -> Payload:
+    commits = [[of.id, text(of.subject, 100), of.probability] for of in outcome.commits]
+    return {"job": outcome.job, "probability": outcome.probability, "commits": commits}
 
 
 def _bisection_summary(bisection: SiteBisection) -> Payload:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from perfbisect.common.quantities import counted
+from perfbisect.dashboard.outcomes import measured_outcomes
 from perfbisect.jobs.folders import Job
 from perfbisect.nightly.config import AlertRules
 from perfbisect.nightly.model import NightAlert, NightFindings
@@ -43,11 +44,12 @@ def judge_series(
     rules: AlertRules,
     cells: Mapping[tuple[str, str], str] | None = None,
     since: str = "",
+    jobs: Iterable[Job] = (),
 ) -> tuple[SeriesAnalysis, NightFindings]:
     """Analyse the series and decide what happens to their alerts; writes nothing.
 
     ``cells``: those of the night, which began on the day ``since``: cell and machine of a series -> its name
-    in the night.
+    in the night. ``jobs``: their bisections say which commit is behind an alert.
     """
     cells = cells or {}
     analysis = analyze_series(store, table, rules.fdr)
@@ -62,8 +64,13 @@ def judge_series(
         for record in analysis.known
         if record.alert.state == "open" and record.alert.id not in current
     ]
+    outcomes = measured_outcomes(store, analysis, jobs, None)
+    kept = (change for change in changes if change is not None)
     return analysis, NightFindings(
-        alerts=(*(change for change in changes if change is not None), *vanished),
+        alerts=(
+            *(change.model_copy(update={"measured": outcomes.get(change.id)}) for change in kept),
+            *vanished,
+        ),
         rows=build_nightly_report(analysis, fdr=rules.fdr).rows,
         notes=tuple(_machine_notes(analysis, cells, since)),
         unjudged=_count_too_few_nights(analysis, cells),

@@ -19,7 +19,8 @@ import requests
 from perfbisect.common.quantities import counted, stamp
 from perfbisect.common.text import line
 from perfbisect.dashboard.build import write_site
-from perfbisect.dashboard.collect import collect_site, load_bisections
+from perfbisect.dashboard.collect import collect_site
+from perfbisect.dashboard.outcomes import load_bisections, measured_outcomes
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.jobs.folders import Jobs
@@ -46,7 +47,7 @@ from perfbisect.system.http import (
 )
 from perfbisect.system.logs import excerpt
 
-SCHEMA = "perfbisect.nightly-message/1"
+SCHEMA = "perfbisect.nightly-message/2"
 
 WEBHOOK_TRIES = 4
 _MAX_RESPONSE_BYTES = 300
@@ -67,7 +68,7 @@ def report_tasks(
 ) -> Iterator[tuple[str, NightTask]]:
     """The report, and the dashboard if it is configured."""
     context = night.context
-    yield "report", partial(_write_reports, context, analysis, night.folder.path)
+    yield "report", partial(_write_reports, context, store, analysis, night.folder.path)
     dashboard = context.file.nightly.dashboard
     if dashboard is not None:
         yield "dashboard", lambda _: _build_dashboard(context, store, analysis, dashboard)
@@ -145,10 +146,11 @@ def job_link(variables: Mapping[str, str]) -> str:
 
 
 def _write_reports(
-    context: NightlyContext, analysis: SeriesAnalysis, folder: Path, night: Night
+    context: NightlyContext, store: SeriesStore, analysis: SeriesAnalysis, folder: Path, night: Night
 ) -> StepResult:
     rules = context.file.nightly
-    document = build_nightly_report(analysis, fdr=rules.alerts.fdr)
+    measured = measured_outcomes(store, analysis, context.jobs.all(), context.repository)
+    document = build_nightly_report(analysis, fdr=rules.alerts.fdr, measured=measured)
     series_report = nightly_report(document)
     target = context.file.path(rules.report) or folder
     files = {"night": target / "night.md", "report": target / "nightly.md", "page": target / "nightly.html"}
@@ -273,7 +275,19 @@ def send(
 _MESSAGE_EVENTS = 8
 """Events in the text of a message; the report of the night has all."""
 
-_ALERT_FIELDS = {"id", "event", "change", "cell", "metric", "effect", "worse", "cause", "shape", "first"}
+_ALERT_FIELDS = {
+    "id",
+    "event",
+    "change",
+    "cell",
+    "metric",
+    "effect",
+    "worse",
+    "cause",
+    "shape",
+    "first",
+    "measured",
+}
 _PROFILE_FIELDS = {"job", "conclusion", "sentence", "why", "next"}
 
 

@@ -23,6 +23,7 @@ from perfbisect.model.commit_details import CauseWord
 from perfbisect.series.alerts import Alert, State
 from perfbisect.series.detection.model import Shape
 from perfbisect.series.nightly_report import ReportRow
+from perfbisect.series.outcomes import MeasuredOutcome
 
 CellState = Literal["planned", "measured", "skipped", "failed", "not reached"]
 """``planned``: a dry run would measure it. ``skipped``: an earlier night measured it at this commit."""
@@ -78,7 +79,8 @@ class NightAlert(Document):
     """An alert that the night opened, updated or closed.
 
     ``first``: time of the first result that shows it; ``effect``: relative to the level before; ``counts``:
-    whether it is a finding by the rules of the configuration.
+    whether it is a finding by the rules of the configuration. ``measured``: what a bisection of an earlier
+    night, or one made by hand, says of it.
     """
 
     id: str
@@ -97,10 +99,11 @@ class NightAlert(Document):
     counts: bool
     why: str = ""
     evidence: tuple[str, ...] = ()
+    measured: MeasuredOutcome | None = None
 
     @classmethod
     def of(cls, alert: Alert, change: AlertChange, *, counts: bool) -> NightAlert:
-        names = cls.model_fields.keys() - {"change", "counts"}
+        names = cls.model_fields.keys() - {"change", "counts", "measured"}
         return cls(**{name: getattr(alert, name) for name in names}, change=change, counts=counts)
 
     @property

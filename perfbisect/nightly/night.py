@@ -434,7 +434,7 @@ def _next_commands(
     if dry_run:
         yield shlex.join(("perfbisect", "nightly", record.plan.file))
     for bisection in record.bisections.values():
-        if bisection.culprit is not None and bisection.job:
+        if (bisection.culprit is not None or bisection.candidates) and bisection.job:
             yield context.command("report", bisection.job)
     rate = ("--fdr", f"{rules.alerts.fdr:g}") if rules.alerts.fdr != FDR else ()
     for alert in new_regressions(findings.alerts):

@@ -34,8 +34,10 @@ from perfbisect.report.document import (
 from perfbisect.report.sections import change_text
 from perfbisect.series.detect import size_text
 from perfbisect.series.nightly_report import RULE, issue_table
+from perfbisect.series.outcomes import OutcomeCommit, outcome_text
 
 _MAX_EVIDENCE = 3
+_MAX_NAMES = 5
 _CHAT_SIGNS = str.maketrans({"`": "'", "<": "\u2039", ">": "\u203a"})  # Slack reads <!channel> in code, too
 _CHANGE_ORDER: tuple[AlertChange, ...] = ("opened", "reopened", "closed", "updated")
 _CELL_TITLES = ("Cell", "State", "Metric", "Value*", "Launches*", "Minutes*", "Note")
@@ -146,6 +148,7 @@ def _alert_text(alert: NightAlert, others: Sequence[NightAlert]) -> Inline:
     if alert.is_new and not alert.counts:
         marks.append("no finding by the rules")
     state = "remaining" if alert.change == "updated" else alert.change
+    measured = next((of.measured for of in (alert, *others) if of.measured), None)
     return (
         f"{state}: {size_text(alert.effect)} of ",
         code(alert.metric),
@@ -154,13 +157,15 @@ def _alert_text(alert: NightAlert, others: Sequence[NightAlert]) -> Inline:
         f", {'worse' if alert.worse else 'better'}; {'; '.join(marks)} (",
         code(alert.event),
         ")",
+        *((": ", *outcome_text(measured)) if measured else ()),
     )
 
 
 def finding_texts(night: Night) -> Iterator[str]:
-    """A sentence for each event that is new, whose commit was named, or that is resolved: cell, metric, size,
-    commit."""
-    named = {bisection.event: bisection for bisection in night.bisections if bisection.culprit is not None}
+    """A sentence for each event that is new, whose commit was named or narrowed, or that is resolved: cell,
+    metric, size, commit."""
+    named = {of.event: _bisected_text(of) for of in night.bisections if of.culprit or of.candidates}
+    cells = {of.event: f"{of.metric} in {_chat_code(of.cell)}" for of in night.bisections}
     events: dict[str, list[NightAlert]] = {}
     for alert in sorted(night.alerts, key=_rank):
         is_new, is_resolved = alert.is_new and alert.counts, alert.change == "closed" and alert.worse
@@ -171,17 +176,31 @@ def finding_texts(night: Night) -> Iterator[str]:
         state = "resolved" if first.change == "closed" else "worse" if first.worse else "better"
         text = f"{state}: {size_text(first.effect)} of {first.metric} in {_chat_code(first.cell)}"
         text += f" and {counted(others, 'more cell')}" * (others > 0) + f", since {first.first[:10]}"
-        yield text + (_commit_text(named.pop(event)) if event in named else "")
-    for bisection in named.values():
-        yield f"{bisection.metric} in {_chat_code(bisection.cell)}{_commit_text(bisection)}"
+        measured = next((alert.measured for alert in alerts if alert.measured), None)
+        earlier = _commits_text(measured.commits, measured.probability) if measured else ""
+        yield text + named.pop(event, earlier)
+    for event, commits in named.items():
+        yield cells[event] + commits
 
 
-def _commit_text(bisection: NightBisection) -> str:
-    """The commit that was named, with its probability."""
-    culprit = bisection.culprit
-    assert culprit is not None
-    name = _chat_code(f"{culprit.short} {culprit.subject}".strip())
-    return f"; commit {name} (probability {probability(bisection.probability)})"
+def _bisected_text(bisection: NightBisection) -> str:
+    culprit, p = bisection.culprit, bisection.probability
+    if culprit is not None:
+        return _commits_text([OutcomeCommit.of(culprit, p)], p)
+    candidates = bisection.candidates
+    return _commits_text([OutcomeCommit.of(x.position.changes[0], x.probability) for x in candidates], p)
+
+
+def _commits_text(commits: Sequence[OutcomeCommit], p: float) -> str:
+    """The commit that was named, or those of which one made the step."""
+    first, *others = commits
+    if not others:
+        name = _chat_code(f"{first.short} {first.subject}".strip())
+        return f"; commit {name} (probability {probability(p)})"
+    names = ", ".join(f"{_chat_code(of.short)} {probability(of.probability)}" for of in commits[:_MAX_NAMES])
+    left = len(commits) - _MAX_NAMES
+    more = f" and {left} more" if left > 0 else ""
+    return f"; one of {len(commits)} commits (probability {probability(p)}): {names}{more}"
 
 
 def _chat_code(text: str) -> str:

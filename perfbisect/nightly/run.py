@@ -280,7 +280,9 @@ class _NightRun:
     def _detect(self, store: SeriesStore) -> StepResult:
         cells = {cell.series: cell.name for cell in self.plan.wanted}
         since = self.night.journal.events[0].time[:10]
-        self.analysis, findings = judge_series(store, self.context.table, self.rules, cells, since)
+        self.analysis, findings = judge_series(
+            store, self.context.table, self.rules, cells, since, self.context.jobs.all()
+        )
         return StepResult(summarize_changes(findings.alerts), findings=findings)
 
     def _run_step(self, name: str, work: Callable[[], StepResult]) -> None:

@@ -37,6 +37,7 @@ from perfbisect.series.detect import (
     summarize_event,
 )
 from perfbisect.series.events import group_by_event
+from perfbisect.series.outcomes import MeasuredOutcome, outcome_text
 from perfbisect.series.series import CellSeries, night_of
 
 ISSUE_SIZE = 0.10
@@ -115,7 +116,7 @@ class TrackReportDocument(LongDocument):
     """JSON of ``track report``: series at another level, and the analysis behind them.
 
     ``engine``: its version, where the last night reports it. ``quiet``: judged series without an alert.
-    ``levels``: all series of the metrics that were asked for.
+    ``levels``: all series of the metrics that were asked for. ``measured``: by event, what a bisection says.
     """
 
     shown: ClassVar[Mapping[str, int]] = {"rows": 12}
@@ -127,6 +128,7 @@ class TrackReportDocument(LongDocument):
     rows: tuple[ReportRow, ...]
     quiet: int
     levels: tuple[LevelRow, ...] = ()
+    measured: dict[str, MeasuredOutcome] = Field(default_factory=dict)
     detect: TrackDetectDocument
 
     def brief(self) -> TrackReportDocument:
@@ -138,12 +140,19 @@ class TrackReportDocument(LongDocument):
 
 
 def build_nightly_report(
-    analysis: SeriesAnalysis, *, fdr: float, metrics: Sequence[str] = ()
+    analysis: SeriesAnalysis,
+    *,
+    fdr: float,
+    metrics: Sequence[str] = (),
+    measured: Mapping[str, MeasuredOutcome] | None = None,
 ) -> TrackReportDocument:
     """The nightly report of the last night: what is slow or fast now and was not before. Writes nothing.
 
+    ``measured``: by alert, what a bisection says of it.
+
     :raises UsageError: no series of one of the ``metrics``.
     """
+    measured = measured or {}
     newest = max(
         (point for series in analysis.series for point in series.points),
         key=lambda point: (point.began, point.raw),
@@ -159,6 +168,7 @@ def build_nightly_report(
         rows=rows,
         quiet=max(0, judged - len(with_alert)),
         levels=tuple(_level_rows(analysis, rows, metrics)),
+        measured={alert.event: measured[alert.id] for alert in analysis.alerts if alert.id in measured},
         detect=detect_document(analysis, since="", fdr=fdr),
     )
 
@@ -317,14 +327,14 @@ def nightly_report(document: TrackReportDocument) -> Report:
     blocks: list[Block] = [Paragraph(_build_text(document))]
     due = [(event, of) for event, of in reported if any(alert.needs_action for alert in of)]
     if due:
-        blocks.append(Items(tuple(f"to act on: {summarize_event(event, of)} ({event})" for event, of in due)))
+        blocks.append(Items(tuple(_due_text(document, event, of) for event, of in due)))
     if document.rows:
         blocks += [issue_table(document.rows), Paragraph(RULE, quiet=True)]
     coverage = coverage_lines(document.detect)
     if len(groups) > len(reported):
         coverage = [f"Closed events: {len(groups) - len(reported)}.", *coverage]
     sections = [
-        Section(f"{summarize_event(event, of)} ({event})", (Items(leading_alert(of, event).evidence),))
+        Section(f"{summarize_event(event, of)} ({event})", tuple(_event_blocks(document, event, of)))
         for event, of in reported
     ]
     count = len(document.rows)
@@ -340,6 +350,19 @@ def nightly_report(document: TrackReportDocument) -> Report:
             Section("Coverage", (Items(tuple(coverage)),)),
         ),
     )
+
+
+def _due_text(document: TrackReportDocument, event: str, alerts: Sequence[Alert]) -> Inline:
+    text = f"to act on: {summarize_event(event, alerts)} ({event})"
+    if (outcome := document.measured.get(event)) is None:
+        return text
+    return (f"{text}: ", *outcome_text(outcome))
+
+
+def _event_blocks(document: TrackReportDocument, event: str, alerts: Sequence[Alert]) -> Iterator[Block]:
+    if (outcome := document.measured.get(event)) is not None:
+        yield Paragraph(outcome_text(outcome))
+    yield Items(leading_alert(alerts, event).evidence)
 
 
 def _build_text(document: TrackReportDocument) -> Inline:

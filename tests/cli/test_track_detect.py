@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from perfbisect.bisect.documents import PositionDocument, ReportDocument
 from perfbisect.cli.schema import VERBS
 from perfbisect.series.suspects import table
 from perfbisect.series.suspects.job import TrackSuspectsDocument
 from perfbisect.series.suspects.table import PhaseCode, load_suspect_table
 from tests.command_line import type_command, type_json
 from tests.fakes.gitwriter import HistoryWriter
+from tests.fixtures.reports import narrow
 from tests.nightlies import AT, EACH, HARM, NIGHTS, Nightlies, make_nightlies
 
 
@@ -131,6 +134,44 @@ def test_the_report_and_the_site(made: Nightlies, home: Path) -> None:
     assert "omni_chunk/random" in data and "<script>alert" not in data
 
 
+def keep_bisection(made: Nightlies, report: ReportDocument) -> ReportDocument:
+    """In the state folder, as a bisection of the slow night's commits."""
+    first = made.commits.index(made.good)
+    history = tuple(
+        PositionDocument(index=i, changes=(report.good.model_copy(update={"id": sha, "short": sha[:12]}),))
+        for i, sha in enumerate(made.commits[first : first + EACH + 1])
+    )
+    ends = {"history": history, "good": history[0].changes[0], "bad": history[-1].changes[0]}
+    named = {"culprit": history[1].changes[0]} if report.culprit else {}
+    kept = report.model_copy(update=ends | named)
+    folder = Path(os.environ["PERFBISECT_STATE"]) / "jobs" / report.job
+    folder.mkdir(parents=True)
+    (folder / "journal.jsonl").write_text("")
+    (folder / "report.json").write_text(kept.text())
+    return kept
+
+
+def test_a_measured_commit_comes_before_the_ranking(
+    made: Nightlies, rich: ReportDocument, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.setenv("PERFBISECT_STATE", str(home / "kept"))
+    ingest(made.all)
+    kept = keep_bisection(made, rich)
+    words = ("track", "suspects", "20260115-product", "--repo", str(made.repo))
+    found = document(*words)
+    assert found["bisect"] == "" and found["measured"]["job"] == kept.job
+    assert [of["id"] for of in found["measured"]["commits"]] == [made.culprit]
+    text = told(*words)
+    commit = f"commit {made.culprit[:12]} "
+    assert text.index(commit) < text.index("P  commit"), "before the ranking"
+    assert f"perfbisect report {kept.job}" in text and "perfbisect bisect" not in text
+    assert list(document("track", "report")["measured"]) == ["20260115-product"]
+    (due,) = [row for row in told("track", "report").splitlines() if "to act on: " in row]
+    assert f": commit `{made.culprit[:12]}`" in due or f": commit ``{made.culprit[:12]}" in due
+    keep_bisection(made, narrow(rich).model_copy(update={"job": "20260103-000000-aaaa"}))
+    assert len(document(*words)["measured"]["commits"]) == 1, "a named commit stands before a range"
+
+
 def test_the_ends_are_compared_here(made: Nightlies) -> None:
     ingest(made.all)
     error = refusal("track", "reproduce", "20260115-product", "--repo", str(made.repo), "--dry-run")
@@ -145,10 +186,10 @@ def test_the_ends_are_compared_here(made: Nightlies) -> None:
         (("track", "detect", "--since", "soon"), "does not match the format"),
         (("track", "suspects", "nosuch"), "no alert 'nosuch' was reported"),
         (("track", "close", "x", "--reason", "y"), "no alert 'x' was reported"),
-        (("track", "close", "x"), "Missing option '--reason'"),
+        (("track", "close", "x"), "missing: --reason TEXT"),
         (("track", "ack", "x", "--reason", " "), "--reason is empty"),
         (("track", "report"), "the store has no points"),
-        (("dashboard", "build"), "Missing option '-o'"),
+        (("dashboard", "build"), "missing: --out DIRECTORY"),
         (("dashboard", "build", "-o", "site", "--commit-url", "http://x"), "not a commit address"),
         (("dashboard", "open", "."), "contains no site"),
     ],

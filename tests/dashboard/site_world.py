@@ -10,7 +10,6 @@ import numpy as np
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.dashboard.collect import (
     Site,
-    SiteBisection,
     SiteCell,
     SiteMark,
     SiteMetric,
@@ -18,6 +17,7 @@ from perfbisect.dashboard.collect import (
     SiteSeries,
     SmallChange,
 )
+from perfbisect.dashboard.outcomes import SiteBisection
 from perfbisect.model.commit_details import Factor, Suspect
 from perfbisect.series.alerts import Alert, AlertPlace
 from perfbisect.series.detection.model import SeriesLevel

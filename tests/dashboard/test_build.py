@@ -16,7 +16,7 @@ import pytest
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.dashboard.build import write_site
-from perfbisect.dashboard.collect import SiteBisection
+from perfbisect.dashboard.outcomes import SiteBisection
 from perfbisect.dashboard.pages import (
     EventKind,
     cell_payload,
@@ -32,6 +32,7 @@ from perfbisect.dashboard.pages import (
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.resources import dashboards_folder
 from tests.dashboard.site_world import ACCEPTED, HARM, METRICS, TTFT, alert, cell, large, series, site
+from tests.fixtures.reports import narrow
 
 DASHBOARDS = dashboards_folder()
 ACTS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
@@ -179,18 +180,36 @@ def test_a_bisection_has_a_page_that_shares_the_plotting_script(folder: Path, ri
     )
 
 
-def test_a_measured_commit_stands_on_the_front_page_before_suspects(
+def test_a_measured_commit_stands_on_the_front_page_and_on_its_alert(
     tmp_path: Path, rich: ReportDocument
 ) -> None:
     assert rich.culprit is not None
     document = site(rich)
     (bisected,) = document.bisections[0].alerts
     write_site(document, tmp_path / "out")
-    events = payload(tmp_path / "out" / "data" / "site.js")[1]["events"]
-    first = {alert["id"]: alert["suspect"] for event in events for alert in event["alerts"]}
-    assert first[bisected][0] == rich.culprit.id and first[bisected][2] == round(rich.probability, 6)
+    shown = payload(tmp_path / "out" / "data" / "site.js")[1]["events"]
+    alerts = {alert["id"]: alert for event in shown for alert in event["alerts"]}
+    measured = alerts[bisected]["measured"]
+    assert (measured["job"], measured["probability"]) == (rich.job, round(rich.probability, 6))
+    assert [sha for sha, *_ in measured["commits"]] == [rich.culprit.id]
     other = document.alerts[1].id
-    assert first[other][0] == document.suspects[1].suspects[0].sha
+    assert alerts[other]["measured"] is None
+    assert alerts[other]["suspect"][0] == document.suspects[1].suspects[0].sha
+    (event,) = (event for event in events(document) if event.id == "deploy")
+    whole = event_payload(event, document)
+    proposed = {alert["id"]: whole["rankings"][alert["ranking"]]["bisect"] for alert in whole["alerts"][:3]}
+    assert proposed[bisected] == "" and proposed[other], "it is not to be bisected again"
+
+
+def test_a_narrowed_range_stands_on_the_front_page(tmp_path: Path, rich: ReportDocument) -> None:
+    narrowed = narrow(rich)
+    write_site(site(narrowed), tmp_path / "out")
+    shown = payload(tmp_path / "out" / "data" / "site.js")[1]["events"]
+    (measured,) = [a["measured"] for event in shown for a in event["alerts"] if a["measured"]]
+    assert measured["probability"] == 0.97
+    assert [(sha, p) for sha, _, p in measured["commits"]] == [
+        (of.position.changes[0].id, of.probability) for of in narrowed.candidates
+    ]
 
 
 def test_each_of_several_bisections_has_a_page_of_its_own(tmp_path: Path, rich: ReportDocument) -> None:

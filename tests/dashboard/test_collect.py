@@ -8,18 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.bisect.documents import CandidateDocument, PositionDocument, ReportDocument
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.changes.git import Repository
-from perfbisect.dashboard.collect import Site, collect_site, load_bisections
+from perfbisect.dashboard.collect import Site, collect_site
+from perfbisect.dashboard.outcomes import bisections_of_alerts, load_bisections, outcomes_by_alert
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.series.detect import SeriesAnalysis, analyze_series
 from perfbisect.series.ingest import ingest
+from perfbisect.series.outcomes import MeasuredOutcome
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.fixtures.jobs import MakePlan
 from tests.jobs.world import Watch, World, history, verdict
-from tests.nightlies import AT, NIGHTS, Nightlies, make_nightlies
+from tests.nightlies import AT, EACH, NIGHTS, Nightlies, make_nightlies
 
 TABLE = load_suspect_table()
 MADE = "2026-02-01T00:00:00Z"
@@ -112,3 +115,52 @@ def test_a_bisection_of_the_window_stands_beside_its_event(
     document = made(store, seen, repository=Repository.open(nightlies.repo), reports=found)
     own, other = document.bisections
     assert set(own.alerts) == {alert.id for alert in document.alerts} and other.alerts == ()
+
+
+def test_an_outcome_belongs_to_the_change_between_whose_builds_it_lies(
+    store: SeriesStore,
+    seen: SeriesAnalysis,
+    nightlies: Nightlies,
+    plan_for: MakePlan,
+    new_job: Callable[[BisectPlan, Watch, World], Job],
+) -> None:
+    """The range was three nights when it was bisected; later nights leave one of them."""
+    world, watch = World(history(6).changes, slow=3), Watch()
+    template = verdict(new_job(plan_for(world), watch, world), watch, world)
+    assert template.culprit is not None
+    first, metric = (AT - 1) * EACH - 1, template.metric.model_copy(update={"name": "audio_ttfp"})
+    changes = [
+        template.culprit.model_copy(update={"id": sha, "short": sha[:12]})
+        for sha in nightlies.commits[first : first + 3 * EACH + 1]
+    ]
+    places = tuple(PositionDocument(index=i, changes=(of,)) for i, of in enumerate(changes))
+    (culprit,) = (at for at in places if at.changes[0].id == nightlies.culprit)
+    named = template.model_copy(
+        update={
+            "metric": metric,
+            "history": places,
+            "good": changes[0],
+            "bad": changes[-1],
+            "culprit": culprit.changes[0],
+        }
+    )
+    digest = next(iter(seen.findings.values())).series.points[-1].workload.digest
+    if digest:
+        named = named.model_copy(update={"cell": named.cell.model_copy(update={"digest": digest})})
+
+    def outcomes(report: ReportDocument) -> dict[str, MeasuredOutcome]:
+        return outcomes_by_alert(bisections_of_alerts(store, seen, (report,), None))
+
+    found = outcomes(named)
+    assert found.keys() == {alert.id for alert in seen.alerts}
+    assert {of.commits[0].id for of in found.values()} == {nightlies.culprit}
+    pair = (culprit, places[culprit.index + 1])
+    candidates = tuple(CandidateDocument(position=at, probability=0.48) for at in pair)
+    narrowed = named.model_copy(update={"culprit": None, "candidates": candidates})
+    assert {len(of.commits) for of in outcomes(narrowed).values()} == {2}
+    for other in (
+        {"culprit": changes[1]},
+        {"metric": metric.model_copy(update={"name": "tpot"})},
+        {"culprit": None},
+    ):
+        assert outcomes(named.model_copy(update=other)) == {}

@@ -214,7 +214,9 @@ class Place:
             )  # fmt: skip
             write_plan(job, plan, tools.clock)
         with job.held():
-            return bisect(job, tools)
+            report = bisect(job, tools)
+        job.document.write_text(report.text())
+        return report
 
     def prepare_profile(self, source: Job, minutes: float) -> PreparedJob[ProfileDocument]:
         self.profiled.append(source.id)

@@ -103,7 +103,7 @@ def test_a_webhook_is_told_of_findings(place: Place) -> None:
         always["webhook"](make_quiet_night())
     first, second = hook.got
     assert (first["schema"], first["link"]) == (
-        "perfbisect.nightly-message/1",
+        "perfbisect.nightly-message/2",
         variables["BUILDKITE_BUILD_URL"],
     )
     assert second["text"] == "vllm-cpu: nothing new"

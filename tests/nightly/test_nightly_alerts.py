@@ -49,6 +49,11 @@ def test_a_regression_opens_an_alert_is_bisected_once_and_known_after(place: Pla
     after = place.night(SLOW + 1)
     assert {alert.change for alert in after.alerts} == {"updated"}
     assert (after.exit_code, after.bisections, len(place.searched)) == (0, (), 1)
+    assert one.culprit is not None
+    commit = f"commit `{one.culprit.short} "
+    outcomes = [alert.measured for alert in after.alerts if alert.event == one.event]
+    assert {of.commits[0].id for of in outcomes if of} == {one.culprit.id} and None not in outcomes
+    assert commit in report_markdown(place.last_report), "a later night still says it"
 
 
 def test_a_night_on_another_machine_says_why_its_series_begin_anew(place: Place) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from perfbisect.bisect.documents import CandidateDocument, PositionDocument
 from perfbisect.nightly.delivery import message
 from perfbisect.nightly.model import Night, NightStep
 from perfbisect.nightly.report import night_report, night_verdict
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
-from tests.nightly.night_factory import HOSTILE, alert, make_night, make_quiet_night, row, search
+from perfbisect.series.outcomes import MeasuredOutcome, OutcomeCommit
+from tests.nightly.night_factory import HOSTILE, alert, change, make_night, make_quiet_night, row, search
 
 HOUSE = (
     "| Source | Model | Hardware | Type | Config | Test | Metric | latest | baseline | vs baseline | Status "
@@ -109,7 +111,7 @@ def test_an_event_is_reported_once_by_its_largest_finding() -> None:
     assert "old" not in markdown(night), "its evidence was in the report of the night that opened it"
     words = "1 regression, 1 regression resolved; 1 finding of earlier nights remaining"
     assert night_verdict(night).text == words
-    assert message(night)["text"] == f"vllm-cpu: {words}"
+    assert message(night)["text"].splitlines()[0] == f"vllm-cpu: {words}"
 
 
 def test_nothing_of_others_acts_in_the_markdown() -> None:
@@ -141,7 +143,7 @@ def test_the_terminal_shows_the_result_without_the_table_of_levels() -> None:
 
 def test_the_message_for_programs() -> None:
     sent = json.loads(json.dumps(message(make_night(), link="https://ci.example/1")))
-    assert sent["schema"] == "perfbisect.nightly-message/1"
+    assert sent["schema"] == "perfbisect.nightly-message/2"
     assert (sent["nightly"], sent["night"], sent["exit_code"]) == ("vllm-cpu", "20260412-012000", 3)
     assert sent["engine_version"] == "0.32.0"
     assert [alert["id"] for alert in sent["alerts"]] == ["20260412-3f1a"]
@@ -149,3 +151,33 @@ def test_the_message_for_programs() -> None:
     assert sent["commits"][0]["id"] == "c0ffee" + "0" * 34
     assert [failure["what"] for failure in sent["failed"]] == ["text_big", "publish"]
     assert sent["link"] == "https://ci.example/1"
+
+
+def outcome(*commits: tuple[str, float]) -> MeasuredOutcome:
+    named = [OutcomeCommit.of(change(sha * 40), p) for sha, p in commits]
+    return MeasuredOutcome(job="20260412-013000-ab12", probability=0.97, commits=tuple(named))
+
+
+def test_a_later_night_says_what_was_measured_of_its_alerts() -> None:
+    alerts = (
+        alert(id="1", event="b", change="updated", measured=outcome(("c", 0.97))),
+        alert(id="2", event="c", change="closed", counts=False, measured=outcome(("e", 0.6), ("f", 0.37))),
+    )
+    night = make_night(alerts=alerts, bisections=())
+    text = markdown(night)
+    assert "(`b`): commit ``" + "c" * 12 in text
+    assert "probability 0.97, measured by `20260412-013000-ab12`" in text
+    assert "(`c`): one of 2 commits (probability 0.97, measured by" in text
+    (resolved,) = [row for row in message(night)["text"].splitlines() if row.startswith("resolved")]
+    assert resolved.endswith(f"; one of 2 commits (probability 0.97): `{'e' * 12}` 0.60, `{'f' * 12}` 0.37")
+    assert message(night)["alerts"][0]["measured"]["commits"][0]["id"] == "c" * 40
+
+
+def test_a_message_names_the_commits_of_a_narrowed_range() -> None:
+    positions = [PositionDocument(index=i, changes=(change(sha * 40),)) for i, sha in enumerate("ef")]
+    candidates = [CandidateDocument(position=at, probability=0.48) for at in positions]
+    night = make_night(
+        bisections=(search(outcome="narrowed", culprit=None, candidates=tuple(candidates)),), alerts=()
+    )
+    *_, row = message(night)["text"].splitlines()
+    assert row.startswith("tpot in `text_cpu`; one of 2 commits (probability 0.97): `eeeeeeeeeeee` ")

@@ -34,6 +34,7 @@ from perfbisect.series.causes import is_affected
 from perfbisect.series.detect import SeriesAnalysis, size_text
 from perfbisect.series.detection.model import SET
 from perfbisect.series.findings import SeriesChange
+from perfbisect.series.outcomes import MeasuredOutcome, outcome_text
 from perfbisect.series.points import Build, Point
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.ranking import rank_suspects
@@ -59,6 +60,27 @@ def start_time(points: Sequence[Point], build: Build) -> datetime:
 def window_between(line: MainLine, points: Sequence[Point], before: Build, after: Build) -> CommitWindow:
     """The commits between two builds of these points. :raises RevisionError: the history lacks them."""
     return commit_window(line, (before, start_time(points, before)), (after, start_time(points, after)))
+
+
+def onset_ends(
+    finding: SeriesChange, line: MainLine | None = None, points: Sequence[Point] = ()
+) -> tuple[str, str] | None:
+    """The commit before the builds with which a change may have begun, and that of the last of them.
+
+    ``line``, ``points``: place builds that do not report their commit; without them None of such.
+    :raises RevisionError: the history lacks a build's commit.
+    """
+    measured = finding.series.points
+    places = [place for place in finding.point.places if place > 0]
+    if not places:
+        return None
+    before, last = measured[places[0] - 1].build, measured[places[-1]].build
+    if before.commit and last.commit:
+        return before.commit, last.commit
+    if line is None:
+        return None
+    window = window_between(line, points, before, last)
+    return line.commits[window.before.earliest].id, line.commits[window.after.latest].id
 
 
 @dataclass(frozen=True)
@@ -194,12 +216,14 @@ class SuspectsDocument(Document):
 class TrackSuspectsDocument(SuspectsDocument):
     """JSON of ``track suspects``: the likeliest of ``of`` commits; ``what`` describes the change.
 
-    ``phase``: of a request, that was said to have moved; empty if none was.
+    ``phase``: of a request, that was said to have moved; empty if none was. ``measured``: what a bisection
+    says of the alert; then none is proposed.
     """
 
-    schema_: Literal["perfbisect.track-suspects/2"] = Field(
-        default="perfbisect.track-suspects/2", alias="schema"
+    schema_: Literal["perfbisect.track-suspects/3"] = Field(
+        default="perfbisect.track-suspects/3", alias="schema"
     )
+    measured: MeasuredOutcome | None = None
     of: int
     what: str = ""
     phase: RequestPhase | Literal[""] = ""
@@ -239,14 +263,18 @@ def track_suspects(
     cell: str,
     weights: str,
     phase: RequestPhase | None = None,
+    measured: MeasuredOutcome | None = None,
 ) -> TrackSuspectsDocument:
     """The JSON of ``track suspects``, as :func:`suspects_document`; ``phase``: the ranking knows of it."""
     alert = ranked.alert
     since = f"{size_text(alert.effect)}, {alert.shape}, begun on the night of {alert.first[:10]}"
     now = "" if alert.now == "still there" else f", {alert.now}"
     document = suspects_document(ranked, top=top, repo=repo, cell=cell, weights=weights)
+    if measured is not None:
+        document = document.model_copy(update={"bisect": ""})
     return TrackSuspectsDocument(
         **dict(document),
+        measured=measured,
         of=len(ranked.ranking.suspects),
         phase=phase or "",
         what=f"{alert.metric} of {alert.cell} {since}{now} ({alert.event})",
@@ -254,8 +282,10 @@ def track_suspects(
 
 
 def suspects_report(document: TrackSuspectsDocument) -> Report:
-    """Report of ``track suspects``: the ranking, its evidence and the bisection that confirms it."""
-    blocks: list[Block] = [Paragraph(text) for text in (document.what, document.blast_radius) if text]
+    """Report of ``track suspects``: what was measured, the ranking, its evidence and what comes next."""
+    measured = document.measured
+    texts = (document.what, outcome_text(measured) if measured else "", document.blast_radius)
+    blocks: list[Block] = [Paragraph(text) for text in texts if text]
     if document.attributed:
         first = code(document.suspects[0].sha[:12])
         blocks.append(Paragraph(("attributed by revert to ", first, f": {document.attributed}")))
@@ -268,9 +298,12 @@ def suspects_report(document: TrackSuspectsDocument) -> Report:
     if left := document.of - len(document.suspects):
         blocks.append(Paragraph(f"{left} more commits are less likely than these"))
     evidence = (row for suspect in document.suspects for row in _evidence_rows(suspect))
+    following = (
+        Command(measured.report, "to read it") if measured else Command(document.bisect, "to settle it")
+    )
     sections = (
         Section("Evidence", (make_table(("commit", "odds*", "evidence"), evidence),)),
-        Section("Next", (Paragraph(document.note), Command(document.bisect, "to settle it"))),
+        Section("Next", (Paragraph(document.note), following)),
     )
     verdict = Verdict(f"{counted(document.of, 'commit')} in its window")
     return Report(f"Suspects of {document.alert}", verdict, tuple(blocks), sections)

@@ -1,0 +1,62 @@
+"""What a bisection says of an alert: the commit that it named, or the few of which one made the step."""
+
+from __future__ import annotations
+
+from perfbisect.common.quantities import probability
+from perfbisect.jobs.documents import ChangeDocument, Document
+from perfbisect.report.document import Span, code
+
+_SHOWN = 5
+"""Commits of a narrowed range in a line; the report of its job has all."""
+
+
+class OutcomeCommit(Document):
+    """A commit with the probability that it made the step."""
+
+    id: str
+    short: str
+    subject: str
+    probability: float
+
+    @classmethod
+    def of(cls, change: ChangeDocument, probability: float) -> OutcomeCommit:
+        return cls(id=change.id, short=change.short, subject=change.subject, probability=probability)
+
+
+class MeasuredOutcome(Document):
+    """How a bisection of an alert ended.
+
+    ``commits``: the one that it named, or those of a narrowed range, the likeliest first. ``probability``:
+    that one of them made the step.
+    """
+
+    job: str
+    probability: float
+    commits: tuple[OutcomeCommit, ...]
+
+    @property
+    def report(self) -> str:
+        """The command that shows it whole."""
+        return f"perfbisect report {self.job}"
+
+
+def outcome_text(outcome: MeasuredOutcome) -> tuple[str | Span, ...]:
+    """The outcome in a line, before any ranking of suspects."""
+    first, *others = outcome.commits
+    measured: tuple[str | Span, ...] = (
+        f" (probability {probability(outcome.probability)}, measured by ",
+        code(outcome.job),
+        ")",
+    )
+    if not others:
+        return ("commit ", code(f"{first.short} {first.subject}".strip()), *measured)
+    names: list[str | Span] = []
+    for commit in outcome.commits[:_SHOWN]:
+        names += [", " if names else ": ", code(commit.short), f" {probability(commit.probability)}"]
+    left = len(outcome.commits) - _SHOWN
+    return (
+        f"one of {len(outcome.commits)} commits",
+        *measured,
+        *names,
+        *([f" and {left} more"] if left > 0 else []),
+    )
