@@ -61,6 +61,7 @@ def resume(
     cell = plan_cell(plan)
     found = find_slots(workspace, cell, plan.setting, workers or kind.workers(plan))
     require_same_machine(job.id, launches(events), found.machine_class)
+    del events  # the session reads the journal again: of a long job one copy is enough
     builder = wiring.build_builder(workspace, plan.setting)
     builder.prepare(plan.changes)
     with open_session(job, found.slots, working) as session:

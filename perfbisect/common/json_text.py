@@ -44,6 +44,17 @@ def parse_json(text: str | bytes) -> object:
     return value
 
 
+def share_text(value: Any, known: dict[str, str]) -> Any:
+    """The same value, each text of it in one object with its equals among ``known``, to which it is added."""
+    if isinstance(value, str):
+        return known.setdefault(value, value)
+    if isinstance(value, dict):
+        return {known.setdefault(name, name): share_text(inner, known) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [share_text(inner, known) for inner in value]
+    return value
+
+
 def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
 

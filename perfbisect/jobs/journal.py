@@ -16,13 +16,12 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from perfbisect.common.json_text import WRONG_SHAPE
+from perfbisect.common.json_text import WRONG_SHAPE, share_text
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.measure.attempt import plain
 
@@ -149,6 +148,20 @@ def parse(line: str) -> JournalEvent:
         raise ValueError(f"{first['loc'][0]} {first['input']!r}: {first['msg']}") from error
 
 
+def _lines(path: Path) -> Iterator[tuple[bytes, bool]]:
+    """The lines that a journal has now, whatever is appended meanwhile, and whether each is the last."""
+    try:
+        with path.open("rb") as file:
+            left = os.fstat(file.fileno()).st_size
+            while line := file.readline(left):
+                left -= len(line)
+                yield line, not left
+    except FileNotFoundError:
+        raise UsageError(f"no journal at {path}", next_step="perfbisect status") from None
+    except OSError as error:
+        raise MachineError(f"the journal cannot be read: {error}", where=path) from error
+
+
 @dataclass(frozen=True)
 class Contents:
     """A journal's events, the bytes of its complete lines, and a torn last line."""
@@ -165,22 +178,17 @@ def read(path: Path) -> Contents:
         LocatedError: an invalid line before the last: the file was edited.
         UsageError: there is no journal, or it is from a later version.
     """
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise UsageError(f"no journal at {path}", next_step="perfbisect status") from None
-    except OSError as error:
-        raise MachineError(f"the journal cannot be read: {error}", where=path) from error
     events: list[JournalEvent] = []
     whole = 0
-    lines = BytesIO(raw).readlines()
     has_checksums = False
-    for number, line in enumerate(lines):
-        last = number == len(lines) - 1
+    texts: dict[str, str] = {}
+    for number, (line, last) in enumerate(_lines(path)):
         try:
             if not line.endswith(b"\n"):
                 raise ValueError("the line does not end")
-            event = replace(parse(line.decode("utf-8")), file=path)
+            event = parse(line.decode("utf-8"))
+            # Launches of a job say the same but for their numbers.
+            event = replace(event, data=share_text(event.data, texts), file=path)
             state = checksum_state(line)
             if state is False:
                 raise ValueError("its checksum is another: the line was changed")

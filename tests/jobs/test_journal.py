@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
+import tracemalloc
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import FrameType
@@ -15,7 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.errors import LocatedError, MachineError, UsageError
+from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import KINDS, Journal, read, stamp
+from scripts.long_job import write_long_job
 from tests.jobs.world import no_file_above
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
@@ -202,3 +206,18 @@ def test_ctrl_c_at_any_line_of_an_append_leaves_a_whole_journal(tmp_path: Path, 
         journal.append("verdict", {"last": True})
         assert journal.events == read(path).events
         assert [event.seq for event in journal.events] == list(range(len(journal.events)))
+
+
+def test_a_long_journal_takes_little_memory_to_read(tmp_path: Path) -> None:
+    launches = 150
+    path = Jobs(tmp_path).find(write_long_job(tmp_path, launches, seed=1)).journal
+    read(path)  # what is loaded once does not count
+    tracemalloc.start()
+    try:
+        events = read(path).events
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak / launches < 30_000
+    lines = path.read_bytes().splitlines()
+    assert [event.data for event in events] == [json.loads(line)["data"] for line in lines]
