@@ -3,7 +3,7 @@
     python -m scripts.bench_site [--cells N] [--nights N] [--repeat N]
 
 Three series a cell. Times in the browser are by the clock, medians, each in a fresh profile; the first page
-has to stay under 1 MB beside the plotting script (exit code 1 where it does not). Needs playwright and a
+has to stay under 0.5 MB beside the plotting script (exit code 1 where it does not). Needs playwright and a
 Chromium.
 """
 
@@ -24,7 +24,7 @@ from perfbisect.dashboard.build import WrittenSite, write_site
 from perfbisect.dashboard.collect import Site
 from tests.dashboard.site_world import large
 
-LIMIT = 1_000_000
+LIMIT = 500_000
 
 DRAWN = """new Promise((resolve) => { const look = () => requestAnimationFrame(() => {
   if (document.querySelector("#view:not([aria-busy]) h1")) resolve(performance.now());

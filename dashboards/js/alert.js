@@ -23,7 +23,8 @@ perfbisect.alert = (() => {
   const render = async (root, state, shown) => {
     const alert = series.all().alerts.get(state.name);
     if (!alert) throw new Error(`no alert is called ${state.name}: it may be of an older site`);
-    const [loaded, wholes] = await Promise.all([series.load(alert.cell, alert.metric), series.details(alert.event)]);
+    const [loaded, wholes] = await Promise.all([series.load(alert.cell, alert.metric), series.details(alert.event),
+      series.need(alert.event.alerts.map((one) => one.measure))]);
     const drawn = perfbisect.cell.block(loaded, state.params, alert);
     const number = series.alertsOf(alert.cell, alert.metric).indexOf(alert) + 1;
     root.append(

@@ -65,6 +65,7 @@ perfbisect.compare = (() => {
       return "Compare";
     }
     const all = await Promise.all(own.map(({ cell, one }) => series.load(cell, one.name)));
+    await series.need(own.map(({ one }) => one));
     root.append(
       el("div", { class: "filters" },
         select("compare-as", "As", [["", "change against its first ten nights"], ["value", units.size > 1 ? "value (units differ)" : "value"]],

@@ -83,12 +83,18 @@ perfbisect.overview = (() => {
         : el("span", { class: "soft" }, "-")));
   };
 
-  const events = (params, cells) => {
+  // The events with alerts of these cells.
+  const eventsOf = (cells) => {
     const names = new Set(cells.map((cell) => cell.name));
-    const found = series.all().events
+    return series.all().events
       .map((event) => ({ ...event, alerts: event.alerts.filter((alert) => names.has(alert.cell.name)) }))
       .filter((event) => event.alerts.length);
-    const list = params.get("list") || "wrong";
+  };
+
+  const listed = (params) => params.get("list") || "wrong";
+
+  const events = (params, cells, found) => {
+    const list = listed(params);
     const own = found.filter((event) => event.kind === list);
     // What is silent needs no alert.
     const quiet = cells.filter((cell) => cell.silent && !cell.alerts.some((alert) => alert.kind === "silent"));
@@ -135,15 +141,18 @@ perfbisect.overview = (() => {
         late(one), one.judged ? null : el("span", { class: "soft small block" }, "not judged")));
   };
 
-  const cells = (params, found) => {
+  // The rows of these cells: a cell and a metric of it.
+  const rowsOf = (params, found) => {
     const metric = params.get("metric") || "";
     const order = ["wrong", "better", "other"];
     const rank = (cell) => Math.min(order.length, ...cell.alerts.map((alert) => order.indexOf(alert.kind)).filter((at) => at >= 0));
-    const rows = [...found].sort((a, b) => rank(a) - rank(b) || natural(a.name, b.name)).flatMap((cell) => {
+    return [...found].sort((a, b) => rank(a) - rank(b) || natural(a.name, b.name)).flatMap((cell) => {
       const own = metric === "*" ? cell.metrics : metric ? cell.metrics.filter((one) => one.name === metric) : [series.metric(cell, "")];
       return own.map((one) => [cell, one]);
     });
-    const shown = params.get("all") ? rows : rows.slice(0, MOST);
+  };
+
+  const cells = (found, rows, shown) => {
     const picked = perfbisect.main.picked;
     return el("section", { "aria-labelledby": "cells" },
       el("h2", { id: "cells" }, `Cells (${found.length})`),
@@ -163,17 +172,22 @@ perfbisect.overview = (() => {
       ? el("span", { class: "soft small block" }, `no result since ${words.day(one.time)}`) : null;
   };
 
-  const render = (root, state) => {
+  const render = async (root, state) => {
     const { site } = series.all();
     const found = chosen(state.params);
+    const moved = eventsOf(found);
+    const rows = rowsOf(state.params, found);
+    const shown = state.params.get("all") ? rows : rows.slice(0, MOST);
+    const leads = moved.filter((event) => event.kind === listed(state.params)).map((event) => event.alerts[0].measure);
+    await series.need([...leads, ...shown.map(([, one]) => one)]);
     const count = site.cells.reduce((sum, cell) => sum + cell.metrics.length, 0);
     root.append(
       el("h1", { tabindex: "-1" }, "What is wrong now"),
       el("p", { class: "soft" }, `${words.many(site.cells.length, "cell")}, ${words.many(count, "series", "series")}`,
         `; nights from ${words.day(moment(site.span[0]))} to ${words.day(moment(site.span[1]))}.`),
       folded(state.params),
-      events(state.params, found),
-      cells(state.params, found),
+      events(state.params, found, moved),
+      cells(found, rows, shown),
       site.notes.length ? el("ul", { class: "small" }, site.notes.map((text) => el("li", {}, text))) : null,
       site.census.length ? el("section", {}, el("h2", {}, "What was judged"),
         table(["", panels.n("series")], site.census.map(([text, count]) =>

@@ -9,7 +9,7 @@ perfbisect.series = (() => {
     if (index) return index;
     const site = perfbisect.site();
     const cells = new Map(site.cells.map((cell) => [cell.name, {
-      ...cell, metrics: cell.metrics.map((one) => ({ ...site.measures[one.measure], ...one })), alerts: [],
+      ...cell, metrics: cell.metrics.map((measure) => ({ ...site.measures[measure], measure })), alerts: [],
     }]));
     const alerts = new Map();
     const events = site.events.map((event) => {
@@ -25,7 +25,23 @@ perfbisect.series = (() => {
     });
     for (const cell of cells.values()) cell.alerts.sort((a, b) => (a.first < b.first ? -1 : a.first > b.first ? 1 : 0));
     index = { site, cells, alerts, events };
+    known(site.series);
     return index;
+  };
+
+  // Series in short, of a file, at their metrics.
+  const known = (rows) => {
+    const { site, cells } = index;
+    for (const { cell, ...row } of rows) {
+      const { metrics } = cells.get(site.cells[cell].name);
+      Object.assign(metrics.find((one) => one.measure === row.measure), row);
+    }
+  };
+
+  // Reads what is shown of these metrics of cells where the first page does not have it.
+  const need = async (ones) => {
+    const files = new Set(ones.filter((one) => one.curve === undefined).map((one) => one.file));
+    await Promise.all([...files].map(async (file) => known(perfbisect.unpacked(await perfbisect.load(file)).series)));
   };
 
   const metric = (cell, name) =>
@@ -69,5 +85,5 @@ perfbisect.series = (() => {
     return commits && sha ? perfbisect.dom.el("a", { href: commits.replace("{sha}", encodeURIComponent(sha)) }, text) : text;
   };
 
-  return { all, metric, address, load, alertsOf, marks, curve, details, commit };
+  return { all, need, metric, address, load, alertsOf, marks, curve, details, commit };
 })();

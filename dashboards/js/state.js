@@ -5,7 +5,7 @@ const perfbisect = (() => {
   const under = new Map();
 
   const put = (key, payload) => {
-    kept.set(key, payload);
+    kept.set(key, key === "site" ? unpacked(payload) : payload);
   };
 
   const script = (source) => {
@@ -23,6 +23,16 @@ const perfbisect = (() => {
       }));
     }
     return under.get(source);
+  };
+
+  // Lists of objects that are written as tables: the names of the fields, and a row for each object.
+  const unpacked = (value) => {
+    if (Array.isArray(value)) return value.map(unpacked);
+    if (value === null || typeof value !== "object") return value;
+    if (Object.keys(value).join() === "names,rows") {
+      return value.rows.map((row) => Object.fromEntries(value.names.map((name, at) => [name, unpacked(row[at])])));
+    }
+    return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, unpacked(item)]));
   };
 
   // The payload of a data file, read once.
@@ -82,5 +92,5 @@ const perfbisect = (() => {
 
   const narrow = matchMedia("(max-width: 720px)");
 
-  return { put, load, plotly, parse, address, now, changed, set, narrow, site: () => kept.get("site") };
+  return { put, load, plotly, parse, address, now, changed, set, narrow, unpacked, site: () => kept.get("site") };
 })();

@@ -1,8 +1,9 @@
 """Writes the static site, which opens from disk and from any web host and requests nothing else.
 
 Pages read their data from script files, since a browser fetches nothing from disk; the data of a cell or an
-event is read when it is opened. Data files are named by their content, so a stale cached file never stands
-beside a new page. The page's policy lets only the site's own files run.
+event is read when it is opened, and small curves of a metric when they are shown. Data files are named by
+their content, so a stale cached file never stands beside a new page. The page's policy lets only the site's
+own files run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from typing import Any
 
 from perfbisect.bisect.report import build_report
 from perfbisect.dashboard.collect import Site
-from perfbisect.dashboard.pages import cell_payload, event_payload, events, overview, page_of, text
+from perfbisect.dashboard.pages import (
+    cell_payload,
+    event_payload,
+    events,
+    metric_payloads,
+    overview,
+    packed,
+    page_of,
+    text,
+)
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.report.html import embedded_json, report_html
 from perfbisect.resources import dashboards_folder
@@ -25,7 +35,7 @@ from perfbisect.resources import dashboards_folder
 PLOTLY = "plotly.min.js"
 
 _MARK = '<meta name="generator" content="perfbisect">'
-_DATA_FILE = re.compile(r"(cell|event)-[0-9a-f]{16}\.js")
+_DATA_FILE = re.compile(r"(cell|event|metric)-[0-9a-f]{16}\.js")
 _SCRIPTS = (
     *("state", "dom", "words", "draw", "series", "figure", "points", "panels", "overview", "cell", "alert"),
     *("compare", "bisections", "keys", "main"),
@@ -67,15 +77,18 @@ class _Writer:
         plotly = self._plotly()
         first = self._assets()
         cells = {cell.name: self._data("cell", cell_payload(cell)) for cell in site.cells}
+        by_metric = {
+            metric: self._data("metric", packed(rows)) for metric, rows in metric_payloads(site).items()
+        }
         by_event = {event.id: self._data("event", event_payload(event, site)) for event in events(site)}
         for bisection in site.bisections:
             report = build_report(bisection.report)
             page = report_html(report, plotly=f"../{PLOTLY}", home="../index.html#/bisections")
             self._text(page_of(bisection.report), page)
-        data = embedded_json(overview(site, cells, by_event))
+        data = embedded_json(packed(overview(site, cells, by_event, by_metric)))
         first += self._text("data/site.js", _data_script("site", data))
         first += self._text("index.html", _index(site))
-        kept = {*cells.values(), *by_event.values()}
+        kept = {*cells.values(), *by_event.values(), *by_metric.values()}
         for path in (self._out / "data").iterdir():
             if _DATA_FILE.fullmatch(path.name) and path.name not in kept:
                 path.unlink()

@@ -1,4 +1,4 @@
-"""What the pages of a site read: one payload for the first page, one for each cell, one for each event.
+"""What the pages of a site read: a payload for the first page, and one for each cell, event and metric.
 
 A payload is JSON. Text from outside is neutralised (no control or bidirectional character acts) and the pages
 show it as text; addresses that are not of the web are left out.
@@ -143,16 +143,30 @@ def address(value: str) -> str:
     return value if value.startswith(("https://", "http://")) else ""
 
 
-def overview(site: Site, cell_files: Mapping[str, str], event_files: Mapping[str, str]) -> Payload:
-    """The first page: every series as a small curve, every alert in short. ``*_files``: files by name."""
-    times = [_seconds(point.time) for cell in site.cells for point in cell.points]
-    span = (min(times), max(times)) if times else (0, 0)
+def packed(value: Any) -> Any:
+    """A payload in which lists of objects of the same fields are tables, which name each field once."""
+    if isinstance(value, Mapping):
+        return {name: packed(item) for name, item in value.items()}
+    if not isinstance(value, list | tuple):
+        return value
+    names = list(value[0]) if value and isinstance(value[0], Mapping) else []
+    if names and all(isinstance(item, Mapping) and list(item) == names for item in value):
+        return {"names": names, "rows": [[packed(item[name]) for name in names] for item in value]}
+    return [packed(item) for item in value]
+
+
+def overview(
+    site: Site,
+    cell_files: Mapping[str, str],
+    event_files: Mapping[str, str],
+    metric_files: Mapping[SiteMetric, str],
+) -> Payload:
+    """The first page: every cell by its headline, every alert in short. ``*_files``: by what they hold."""
     newest = _newest_point(site)
     places = {cell.name: place for place, cell in enumerate(site.cells)}
     rankings = {ranking.alert: ranking for ranking in site.suspects}
     measured = outcomes_by_alert(site.bisections)
-    measures = list(dict.fromkeys(item.metric for cell in site.cells for item in cell.series))
-    numbers = {measure: number for number, measure in enumerate(measures)}
+    numbers = _metric_numbers(site)
 
     def event_summary(event: SiteEvent) -> Payload:
         alerts = [
@@ -167,20 +181,30 @@ def overview(site: Site, cell_files: Mapping[str, str], event_files: Mapping[str
             "title": site.title,
             "made": site.made,
             "commits": address(site.commit_url),
-            "span": span,
+            "span": _span(site),
             "census": site.census,
             "notes": site.notes,
-            "measures": [measure.model_dump() for measure in measures],
+            "measures": [metric.model_dump() | {"file": metric_files.get(metric, "")} for metric in numbers],
             "cells": [
-                _cell_summary(cell, numbers, span, cell_files[cell.name])
+                _cell_summary(cell, numbers, cell_files[cell.name])
                 | {"silent": _is_silent(cell.points[-1].time, newest)}
                 for cell in site.cells
             ],
+            "series": _summaries(site, on_first_page=True),
             "events": [event_summary(event) for event in events(site)],
             "bisections": [_bisection_summary(bisection) for bisection in site.bisections],
         }
     )
     return payload
+
+
+def metric_payloads(site: Site) -> dict[SiteMetric, Payload]:
+    """By metric: its series that the first page does not show, as small curves."""
+    rows: dict[int, list[Payload]] = {}
+    for row in _summaries(site, on_first_page=False):
+        rows.setdefault(row["measure"], []).append(row)
+    numbers = _metric_numbers(site)
+    return {metric: harmless({"series": rows[at]}) for metric, at in numbers.items() if at in rows}
 
 
 def cell_payload(cell: SiteCell) -> Payload:
@@ -260,16 +284,35 @@ def page_of(report: ReportDocument) -> str:
     return f"bisections/{kept.lstrip('.') or '_'}.html"
 
 
-def _cell_summary(
-    cell: SiteCell, numbers: Mapping[SiteMetric, int], span: tuple[int, int], file: str
-) -> Payload:
-    times = [_seconds(point.time) for point in cell.points]
+def _span(site: Site) -> tuple[int, int]:
+    times = [_seconds(point.time) for cell in site.cells for point in cell.points]
+    return (min(times), max(times)) if times else (0, 0)
+
+
+def _metric_numbers(site: Site) -> dict[SiteMetric, int]:
+    metrics = dict.fromkeys(item.metric for cell in site.cells for item in cell.series)
+    return {metric: number for number, metric in enumerate(metrics)}
+
+
+def _cell_summary(cell: SiteCell, numbers: Mapping[SiteMetric, int], file: str) -> Payload:
     names = ("name", "family", "model", "load", "machine", "headline")
-    metrics = [
-        {"measure": numbers[item.metric]} | _series_summary(item, curve(item, times, span), cell.points)
-        for item in cell.series
-    ]
+    metrics = [numbers[item.metric] for item in cell.series]
     return {name: getattr(cell, name) for name in names} | {"file": file, "metrics": metrics}
+
+
+def _summaries(site: Site, *, on_first_page: bool) -> list[Payload]:
+    """Series in short: those of the first page (headlines, and what leads an event), or all others."""
+    first = {(cell.name, cell.headline) for cell in site.cells}
+    first |= {(event.alerts[0].cell, event.alerts[0].metric) for event in events(site)}
+    span, numbers = _span(site), _metric_numbers(site)
+    summaries = []
+    for place, cell in enumerate(site.cells):
+        times = [_seconds(point.time) for point in cell.points]
+        for item in cell.series:
+            if ((cell.name, item.metric.name) in first) == on_first_page:
+                summary = _series_summary(item, curve(item, times, span), cell.points)
+                summaries.append({"cell": place, "measure": numbers[item.metric]} | summary)
+    return summaries
 
 
 def _series_summary(series: SiteSeries, small: str, points: Sequence[SitePoint]) -> Payload:

@@ -319,6 +319,22 @@ def test_it_works_on_a_web_host(hosted: Reader, rich: ReportDocument) -> None:
     assert hosts == {hosted.base.split("/")[2]}
 
 
+def test_what_the_first_page_lacks_is_read_when_it_is_shown(reader: Reader) -> None:
+    page = reader.open()
+    assert not any("metric-" in url for url in reader.asked)
+    page.select_option("#filter-metric", "output_throughput")
+    reader.until("location.hash === '#/?metric=output_throughput'")
+    reader.ready()
+    assert len([url for url in reader.asked if "metric-" in url]) == 1
+    assert page.locator("table.cells svg.curve path.line").count() == len(DOCUMENT.cells)
+    page = reader.open(series((SLOW, "output_throughput")))
+    assert page.locator("#view table svg.curve path.line").count() == 1
+    page.locator("#view h1").wait_for()
+    reader.open(at("alert", line(DOCUMENT.alerts[0].id, 8000)))
+    assert reader.page.locator("table.events svg.curve path.line").count() == 3
+    assert reader.complaints == []
+
+
 def test_300_series_are_all_there(reader: Reader, tmp_path: Path) -> None:
     write_site(large(100, 60), tmp_path)
     reader.base = tmp_path.as_uri()
@@ -335,6 +351,6 @@ def test_the_script_that_measures_a_site_prints_every_figure() -> None:
     assert done.returncode == 0, done.stderr
     rows = dict(row.split("  ", 1) for row in done.stdout.splitlines())
     assert rows["site"].strip().startswith("12 series of 40 points")
-    assert rows["first page"].strip().endswith("kB of 1000 kB allowed")
+    assert rows["first page"].strip().endswith("kB of 500 kB allowed")
     for name in ("overview drawn", "all series drawn", "first cell drawn", "another cell"):
         assert float(rows[name].split()[0]) > 0
