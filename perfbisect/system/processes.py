@@ -198,6 +198,8 @@ _CRASHES = frozenset(
 )
 _KILL_TIMEOUT_S = 10.0
 """Time for the kernel to free large memory or a device after SIGKILL."""
+_MONITOR_GRACE_S = 5.0
+"""Time for what has no token to end after everything that has it."""
 _ORPHAN_GRACE_S = 5.0
 """Time for children to end after their leader."""
 _SHIM_START_S = 60.0
@@ -241,6 +243,10 @@ class ProcessTree:
         members = self.living()
         self._segments |= held_segments(member.pid for member in members) - self._before
         return members
+
+    def has_token(self, row: Process) -> bool:
+        """Whether a process has the owner's token in its environment."""
+        return _has_mark(_environment(row.pid), TOKEN_VARIABLE, self.token)
 
     def await_shims(self) -> None:
         """Wait until the logs are written; a shim that does not end is killed."""
@@ -452,9 +458,13 @@ def _end(owned: ProcessTree, grace: float) -> None:
                 _signal(*member.identity, signal.SIGTERM)
         time.sleep(_TICK)
     deadline = time.monotonic() + _KILL_TIMEOUT_S
+    # A container's monitor has no token and removes the container once its processes have ended.
+    spared_until = time.monotonic() + _MONITOR_GRACE_S if owned.token else 0.0
     while living := owned.observe():
+        is_spared = time.monotonic() < spared_until
         for member in living:
-            _signal(*member.identity, signal.SIGKILL)
+            if not is_spared or member.pid == owned.pid or owned.has_token(member):
+                _signal(*member.identity, signal.SIGKILL)
         owned.exited()
         if time.monotonic() > deadline:
             names = ", ".join(map(str, living))
