@@ -335,17 +335,18 @@ def export(
     """
     from perfbisect.commands.output import print_output, print_text
     from perfbisect.errors import UsageError
-    from perfbisect.series.export import csv_text, export_files, export_report, series_for_export
+    from perfbisect.series.export import csv_parts, export_files, export_report, series_for_export
 
     if out is None and (as_json or form != "csv"):
         what = "--json tells of files" if as_json else f"{form} is two files"
         raise UsageError(f"{what}, and none is named", next_step="add -o FILE")
     with _open_store(workspace) as store:
         series = series_for_export(store, cells, metric=metric or "", since=since)
-    if out is None:
-        print_text(csv_text(series, metric or ""), nl=False)
-        return 0
-    document = export_files(series, cast("Form", form), out, metric=metric or "")
+        if out is None:
+            for part in csv_parts(series, metric or ""):
+                print_text(part, nl=False)
+            return 0
+        document = export_files(series, cast("Form", form), out, metric=metric or "")
     return print_output(_output(document, export_report(document)), as_json=as_json)
 
 

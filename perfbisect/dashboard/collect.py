@@ -196,7 +196,7 @@ def collect_cell(series: Sequence[CellSeries], findings: Mapping[str, SeriesFind
     last = points[-1][1]
     return SiteCell(
         name=series[0].cell,
-        family=family_of(last),
+        family=family_of(last.workload, (item.metric for item in series)),
         model=last.workload.model,
         load=load_of(last.workload),
         machine=next((point.hardware for _, point in reversed(points) if point.hardware), ""),
@@ -208,13 +208,13 @@ def collect_cell(series: Sequence[CellSeries], findings: Mapping[str, SeriesFind
     )
 
 
-def family_of(point: Point) -> str:
-    """The model family, from what the result says of it."""
-    if point.workload.backend.endswith("-speech"):
+def family_of(workload: Workload, metrics: Iterable[str]) -> str:
+    """The model family, from what the results say of it."""
+    if workload.backend.endswith("-speech"):
         return "tts"
-    if point.workload.backend.endswith("-omni"):
+    if workload.backend.endswith("-omni"):
         return "omni"
-    return "diffusion" if any(name.startswith("latency") for name in point.values) else "text"
+    return "diffusion" if any(name.startswith("latency") for name in metrics) else "text"
 
 
 def load_of(workload: Workload) -> str:

@@ -191,15 +191,16 @@ def _publish(jobs: Jobs, folder: Path, night: Night) -> StepResult:
 
 def _export(file: NightlyFile, state: Path) -> StepResult:
     rules, files = file.nightly.exports, dict[str, Path]()
+    points = 0
     with SeriesStore.of(state) as store:
-        series = series_for_export(store)
-    if (path := file.path(rules.csv)) is not None:
-        export_files(series, "csv", path)
-        files["csv"] = path
-    if (path := file.path(rules.benchmark)) is not None:
-        exported = export_files(series, "github-action-benchmark", path)
-        files |= {f"benchmark {kind}": Path(written) for kind, written in exported.files.items()}
-    return StepResult(f"{sum(len(points) for _, points in series)} points", files)
+        if (path := file.path(rules.csv)) is not None:
+            points = export_files(series_for_export(store), "csv", path).points
+            files["csv"] = path
+        if (path := file.path(rules.benchmark)) is not None:
+            exported = export_files(series_for_export(store), "github-action-benchmark", path)
+            points = exported.points
+            files |= {f"benchmark {kind}": Path(written) for kind, written in exported.files.items()}
+    return StepResult(f"{points} points", files)
 
 
 def _write_markdown(path: Path, night: Night) -> StepResult:

@@ -229,15 +229,18 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
 
     :raises UsageError: the store has no points.
     """
-    points = store.points()
-    main = [point for point in points if point.build.of_main is not False]
-    if not main:
+    series, away, has_main = list[CellSeries](), set[str](), False
+    for points in store.points_by_cell():
+        main = [point for point in points if point.build.of_main is not False]
+        has_main = has_main or bool(main)
+        away.update(point.build.key for point in points if point.build.of_main is False)
+        for name, own in machine_series(main):
+            series += map(nightly, build_series(own, cell=name))
+    if not has_main:
         raise UsageError(
-            "the store has no points of the main branch" if points else "the store has no points",
+            "the store has no points of the main branch" if away else "the store has no points",
             next_step="perfbisect track ingest PATH",
         )
-    away = {point.build.key for point in points if point.build.of_main is False}
-    series = [nightly(item) for name, own in machine_series(main) for item in build_series(own, cell=name)]
     return tuple(series), len(away)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -25,8 +25,8 @@ from perfbisect.system.files import write_atomic
 
 Form = Literal["csv", "github-action-benchmark"]
 
-MachineSeries = Sequence[tuple[str, Sequence[Point]]]
-"""The points of each cell and kind of machine, with the name that tells them apart."""
+MachineSeries = Iterable[tuple[str, Sequence[Point]]]
+"""The points of each cell and kind of machine, with the name that tells them apart; read once."""
 
 _FORMULA = ("=", "+", "-", "@")
 """How a cell begins that a spreadsheet would evaluate (OWASP, CSV injection)."""
@@ -49,19 +49,26 @@ class TrackExportDocument(Document):
 
 def series_for_export(
     store: SeriesStore, cells: Sequence[str] = (), *, metric: str = "", since: str = ""
-) -> MachineSeries:
-    """The points of these cells by kind of machine, without builds that are known to be of another branch."""
+) -> Iterator[tuple[str, Sequence[Point]]]:
+    """The points of these cells by kind of machine, without builds that are known to be of another branch.
+
+    One cell at a time is in memory.
+
+    Raises:
+        UsageError: after the last cell, if there is no point, or none that reports ``metric``.
+    """
     ref = parse_metric(metric) if metric else None
-    of_main = [
-        (name, tuple(point for point in points if point.build.of_main is not False))
-        for name, points in store.machine_series(cells, since=since)
-    ]
-    series = tuple((name, points) for name, points in of_main if points)
-    if not series:
+    is_empty, is_reported = True, ref is None
+    for name, points in store.machine_series(cells, since=since):
+        of_main = tuple(point for point in points if point.build.of_main is not False)
+        if of_main:
+            is_empty = False
+            is_reported = is_reported or any(ref in dict(point.metrics()) for point in of_main)
+            yield name, of_main
+    if is_empty:
         raise UsageError(f"no point since {since}" if since else "no point of the main branch")
-    if ref and not any(ref in dict(point.metrics()) for _, points in series for point in points):
+    if not is_reported:
         raise UsageError(f"no point reports {metric}", next_step="perfbisect track show CELL")
-    return series
 
 
 def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str = "") -> TrackExportDocument:
@@ -70,11 +77,20 @@ def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str =
     For github-action-benchmark two files: of ``bench.json``, ``bench-smaller.json`` for its tool
     ``customSmallerIsBetter`` and ``bench-bigger.json`` for ``customBiggerIsBetter``.
     """
+    points, cells = 0, set[str]()
+
+    def count() -> Iterator[tuple[str, Sequence[Point]]]:
+        nonlocal points
+        for name, own in series:
+            points += len(own)
+            cells.add(own[0].cell)
+            yield name, own
+
     files = {"csv": path}
     if form == "csv":
-        write_atomic(path, csv_text(series, metric))
+        write_atomic(path, csv_parts(count(), metric))
     else:
-        entries = benchmark_entries(series, metric)
+        entries = benchmark_entries(count(), metric)
         files = {kind: path.with_name(f"{path.stem}-{kind}{path.suffix or '.json'}") for kind in entries}
         for kind, file in files.items():
             text = json_text(json.dumps(entries[kind], indent=1, ensure_ascii=False, allow_nan=False))
@@ -82,8 +98,8 @@ def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str =
     return TrackExportDocument(
         format=form,
         files={kind: str(file) for kind, file in files.items()},
-        points=sum(len(points) for _, points in series),
-        cells=len({points[0].cell for _, points in series}),
+        points=points,
+        cells=len(cells),
     )
 
 
@@ -93,14 +109,16 @@ def export_report(document: TrackExportDocument) -> Report:
     return Report("Export", Verdict(counted(len(document.files), "file")), tuple(map(Paragraph, lines)))
 
 
-def csv_text(series: MachineSeries, metric: str = "") -> str:
-    """A row for each metric of each point; ``metric``: that one alone.
+def csv_parts(series: MachineSeries, metric: str = "") -> Iterator[str]:
+    """The text of the table, series by series: a row for each metric of each point; ``metric``: that one
+    alone.
 
     Text that a spreadsheet would take for a formula begins with an apostrophe; it is always of one line.
     """
     out = io.StringIO()
     table = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     table.writeheader()
+    start = out.tell()
     for _, points in series:
         for point in points:
             shared = _shared_columns(point)
@@ -108,7 +126,12 @@ def csv_text(series: MachineSeries, metric: str = "") -> str:
                 unit, better = ref.metric.unit, ref.metric.direction
                 row = {**shared, "metric": str(ref), "value": value, "unit": unit, "better": better}
                 table.writerow({column: _cell_text(item) for column, item in row.items()})
-    return out.getvalue()
+        if out.tell() > start:
+            yield out.getvalue()
+            out.seek(start := 0)
+            out.truncate()
+    if start:
+        yield out.getvalue()
 
 
 def benchmark_entries(series: MachineSeries, metric: str = "") -> dict[str, list[dict[str, Any]]]:
@@ -119,12 +142,10 @@ def benchmark_entries(series: MachineSeries, metric: str = "") -> dict[str, list
     out. Without ``metric`` medians and single numbers, none of the guards: a percentile of one night moves by
     more than its threshold by itself.
     """
-    entries: dict[str, list[dict[str, Any]]] = {"smaller": [], "bigger": []}
-    newest = max((point.moment for _, points in series for point in points), default=None)
+    nights = list[tuple[datetime, list[tuple[str, dict[str, Any]]]]]()
     for name, points in series:
-        last = max(points, key=lambda point: point.order)
-        if newest is None or newest - last.moment > _NEWEST:
-            continue
+        last, entries = max(points, key=lambda point: point.order), list[tuple[str, dict[str, Any]]]()
+        nights.append((last.moment, entries))
         launches = [p for p in points if p.night == last.night and p.build.commit == last.build.commit]
         values: dict[MetricRef, list[float]] = {}
         for point in launches:
@@ -133,8 +154,10 @@ def benchmark_entries(series: MachineSeries, metric: str = "") -> dict[str, list
         for ref, of_launches in values.items():
             if metric or (ref.statistic in ("", "median") and not ref.metric.guard):
                 tool = "smaller" if ref.metric.direction == "lower" else "bigger"
-                entries[tool].append(_entry(name, ref, of_launches, last))
-    return entries
+                entries.append((tool, _entry(name, ref, of_launches, last)))
+    newest = max((moment for moment, _ in nights), default=None)
+    of_newest = [item for moment, items in nights if newest and newest - moment <= _NEWEST for item in items]
+    return {tool: [entry for own, entry in of_newest if own == tool] for tool in ("smaller", "bigger")}
 
 
 def _entry(series: str, ref: MetricRef, values: Sequence[float], last: Point) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from sys import intern
@@ -266,8 +266,13 @@ class SeriesStore:
 
     def points(self, cells: Sequence[str] = (), *, since: str = "") -> tuple[Point, ...]:
         """The points of these cells (none named: of all), by cell and time; from the night ``since`` on."""
+        return tuple(chain.from_iterable(self.points_by_cell(cells, since=since)))
+
+    def points_by_cell(self, cells: Sequence[str] = (), *, since: str = "") -> Iterator[list[Point]]:
+        """As :meth:`points`, of one cell after the other; only those of one are in memory."""
         points = (_point(build, fields) for build, fields in self._results(True, cells, since))
-        return tuple(sorted(points, key=lambda point: point.order))
+        for _, of_cell in groupby(points, key=lambda point: point.cell):
+            yield sorted(of_cell, key=lambda point: point.order)
 
     def rejections(self, cells: Sequence[str] = (), *, since: str = "") -> tuple[RejectedResult, ...]:
         """What is no point, by night and file."""
@@ -300,16 +305,19 @@ class SeriesStore:
         existing = set(self.cells())
         series = {name for name in names if name not in existing and cell_of_series(name) in existing}
         cells = self.match_cells([name for name in names if name not in series])
-        available = []
+        if series:
+            available = [name for name, _ in self._machine_series((*cells, *map(cell_of_series, series)))]
+            missing = sorted(series - set(available))
+            if missing:
+                raise UsageError(f"no series of {missing[0]!r}; there are: {', '.join(available)}")
         # Of all nights: the first of them decide the names.
-        for name, points in machine_series(self.points((*cells, *map(cell_of_series, series)))):
-            available.append(name)
+        for name, points in self._machine_series((*cells, *map(cell_of_series, series))):
             own = tuple(point for point in points if point.night >= since)
             if own and (not series or name in series or points[0].cell in cells):
                 yield name, own
-        missing = sorted(series - set(available))
-        if missing:
-            raise UsageError(f"no series of {missing[0]!r}; there are: {', '.join(available)}")
+
+    def _machine_series(self, cells: Sequence[str]) -> Iterator[tuple[str, tuple[Point, ...]]]:
+        return chain.from_iterable(map(machine_series, self.points_by_cell(cells)))
 
     def match_cells(self, names: Sequence[str]) -> tuple[str, ...]:
         """The cells of these names, or beginnings of names up to one of ``/@-``."""

@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,12 +61,15 @@ def redact_file(path: Path) -> None:
             replace_file(path, redacted)
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write to a temporary file, fsync, rename and fsync the folder. :raises OSError: the write failed."""
+def replace_file(path: Path, text: str | Iterable[str]) -> None:
+    """Write text, or its parts as they come, to a temporary file, fsync, rename and fsync the folder.
+
+    :raises OSError: the write failed.
+    """
     staging = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with staging.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
+            file.writelines([text] if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(staging, path)  # noqa: PTH105 - one name for tests of a full disk to take over
@@ -80,7 +84,9 @@ def replace_file(path: Path, text: str) -> None:
         os.close(folder)
 
 
-def write_atomic(path: Path, text: str, *, what: str = "the file", next_step: str = _NEXT_STEP) -> None:
+def write_atomic(
+    path: Path, text: str | Iterable[str], *, what: str = "the file", next_step: str = _NEXT_STEP
+) -> None:
     """Write a file atomically and create its folders; devices and pipes are written in place.
 
     Raises:
@@ -88,7 +94,8 @@ def write_atomic(path: Path, text: str, *, what: str = "the file", next_step: st
     """
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_text(text, encoding="utf-8", newline="")
+            with path.open("w", encoding="utf-8", newline="") as file:
+                file.writelines([text] if isinstance(text, str) else text)
             return
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.common.text import line
-from perfbisect.series.export import COLUMNS, benchmark_entries, csv_text
+from perfbisect.errors import UsageError
+from perfbisect.series import store as store_module
+from perfbisect.series.export import COLUMNS, benchmark_entries, csv_parts, export_files, series_for_export
 from perfbisect.series.points import Build, Point, Workload
+from perfbisect.series.store import SeriesStore
 
 
 def point(
@@ -38,7 +45,7 @@ def by_cell(*points: Point) -> list[tuple[str, list[Point]]]:
 
 
 def text_of(*points: Point, metric: str = "") -> str:
-    return csv_text(by_cell(*points), metric)
+    return "".join(csv_parts(by_cell(*points), metric))
 
 
 def rows(text: str) -> list[dict[str, str]]:
@@ -59,7 +66,7 @@ def test_a_row_for_each_metric_of_each_point() -> None:
     assert [
         row["metric"] for row in rows(text_of(point(ttft__median=1, ttft__p99=2), metric="ttft:p99"))
     ] == ["ttft:p99"]
-    assert rows(csv_text([])) == []
+    assert rows(text_of()) == []
     assert rows(text_of(point(unheard_of=3.0))) == []
 
 
@@ -112,3 +119,39 @@ def test_a_named_metric_alone() -> None:
     (entry,) = benchmark_entries([("omni on H100", [point(**values)])], "ttft:p99")["smaller"]
     assert (entry["name"], entry["value"]) == ("omni on H100 ttft:p99", 200.0)
     assert benchmark_entries([]) == benchmark_entries([], "ttft")
+
+
+def test_an_export_reads_one_series_at_a_time() -> None:
+    """Every part is of the series read last: the memory does not grow with the store."""
+    read: list[str] = []
+
+    def series() -> Iterator[tuple[str, list[Point]]]:
+        for name in ("a", "b", "c"):
+            read.append(name)
+            yield name, [point(cell=name, ttft__median=1.0)]
+
+    parts = [(len(read), part.count("\n")) for part in csv_parts(series())]
+    assert parts == [(1, 2), (2, 1), (3, 1)], "the first with the header"
+
+
+def test_a_store_is_exported_cell_by_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        replace(point(day, cell=cell, ttft__median=1.0), start="") for day in (12, 13) for cell in "abc"
+    ]
+    with SeriesStore(tmp_path / "store.sqlite") as store:
+        with store.transaction():
+            for day, of_build in groupby(points, key=lambda p: p.build):
+                store.replace_results(store.keep_build(day), list(of_build), ())
+        made: list[str] = []
+        make = store_module._point
+        monkeypatch.setattr(store_module, "_point", lambda *of: (made.append(of[1]["raw"]), make(*of))[1])
+        series = series_for_export(store)
+        next(series)
+        assert len(made) <= 3, "of the first cell, and the first of the second, which ends it"
+        path = tmp_path / "all.csv"
+        exported = export_files(series_for_export(store), "csv", path)
+        assert (exported.points, exported.cells) == (6, 3)
+        with pytest.raises(UsageError, match="no point reports tpot"):
+            export_files(series_for_export(store, metric="tpot"), "csv", tmp_path / "none.csv", metric="tpot")
+    assert [row["cell"] for row in rows(path.read_text())] == list("aabbcc")
+    assert sorted(found.name for found in tmp_path.glob("*.csv")) == ["all.csv"]
