@@ -126,7 +126,7 @@ def tells_what_it_is(program: Path, folder: Path) -> None:
     version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
     assert told[0] == f"perfbisect, version {version[1]}"
-    assert [line.split()[0] for line in told[1:]] == ["journal", "store", "documents"]
+    assert told[1:] == []
     found = json.loads(call(program, "cells", "list", "--json", folder=folder))
     files = {path.stem for path in (ROOT / "cells").glob("*.yaml")}
     assert {file["name"] for file in found["cells"] if not file["error"]} == files

@@ -56,7 +56,7 @@ def test_from_the_kanban_to_the_table(home: Path) -> None:
         (("ingest", "kanban", "--from", "folder", "--zone", "Mars"), "no time zone"),
         (("ingest", "plain"), "does not say its zone"),
         (("ingest", "https://buildkite.com/vllm/vllm-omni"), "BUILDKITE_TOKEN is not set"),
-        (("ingest",), "Missing argument"),
+        (("ingest",), "missing: "),
         (("show", "nosuch"), "no cell 'nosuch'"),
         (("show", "--since", "soon"), "does not match the format"),
         (("export", "nosuch"), "no cell 'nosuch'"),
@@ -66,7 +66,7 @@ def test_from_the_kanban_to_the_table(home: Path) -> None:
         (("export", "--json"), "--json tells of files, and none is named"),
         (("export", "--format", "github-action-benchmark"), "is two files, and none is named"),
         (("export", "--format", "xml"), "'xml' is not one of"),
-        (("publish",), "Missing argument"),
+        (("publish",), "missing: "),
         (("publish", "out", "20260101"), "no job '20260101'"),
     ],
 )

@@ -182,7 +182,7 @@ def test_doctor_says_what_is_not_good_on_a_machine() -> None:
 _LOOK = """
 import json, sys, time
 print(json.dumps({
-    "schema": "perfbisect.agent-look/1", "name": "x", "version": "%s", "machine_class": "cpu", "devices": [],
+    "schema": "perfbisect.agent-look/2", "name": "x", "version": "%s", "machine_class": "cpu", "devices": [],
     "slots": [], "leased": [], "problem": "", "environments": [], "time": time.time() + %f,
     "checks": [{"name": "arguments", "state": "good", "found": " ".join(sys.argv[1:]), "advice": ""}],
 }))

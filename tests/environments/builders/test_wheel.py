@@ -192,7 +192,7 @@ def test_an_index_without_variants(lying: Site) -> None:
     builder = lying.builder("")
     builder.prepare(lying.commits)
     assert builder.refuses(Change(lying.history.base)) is None
-    assert "does not have cpu, which this machine runs, for both ends" in builder.notes()[0]
+    assert "does not have cpu, which fits the machine, for both ends" in builder.notes()[0]
 
 
 def test_one_page_that_does_not_answer_is_no_hole(lying: Site) -> None:
