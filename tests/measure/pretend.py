@@ -85,7 +85,7 @@ class Watch:
 
     def started(self, *, token: str, pid: int, created: float, port: int) -> None:
         row = processes.process(pid)
-        assert row is not None and row.created == created
+        assert row is None or row.created == created  # None: it has ended already
         self.launched.update(token=token, pid=pid, created=created, port=port)
 
     def sink(self, phase: str, detail: Mapping[str, object]) -> None:
