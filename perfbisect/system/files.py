@@ -54,8 +54,10 @@ def scratch_folder(token: str) -> Path:
 
 
 def redact_file(path: Path) -> None:
-    """Replace the secrets in a file that another program wrote."""
+    """Replace the secrets in a file that another program wrote; a pipe, which would block, is left alone."""
     with suppress(OSError, UnicodeDecodeError):
+        if not path.is_file():
+            return
         text = path.read_text(encoding="utf-8")
         if (redacted := without_secrets(text)) != text:
             replace_file(path, redacted)
