@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Any, TypeGuard
 
 from perfbisect.common.arguments import option_tokens
+from perfbisect.common.checked import LARGEST
 from perfbisect.common.json_text import WRONG_SHAPE
 from perfbisect.common.text import line, nearest
 from perfbisect.errors import ClientError, PerfbisectError, UsageError
@@ -46,9 +47,6 @@ ACCEPTANCE = ("spec_decode_acceptance_rate", "spec_decode_acceptance_length")
 _STAGE_NAME = re.compile(r"[\w.-]{1,80}")
 _MAY_BE_ZERO = frozenset({"audio_underrun", "image_distance", *ACCEPTANCE})
 """Metrics of which 0 is a measurement; other zeros mean "not reported"."""
-
-_LARGEST = 1e15
-"""A larger number is no measurement; sums and ratios of smaller ones stay finite."""
 
 _LONGEST_FACT = 200
 """Characters of a text that is kept as a covariate."""
@@ -341,7 +339,7 @@ def read_stages(document: Document) -> dict[str, float]:
 
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether it is a finite number of a size that is measured."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def number(document: Document, name: str) -> float:
