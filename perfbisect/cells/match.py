@@ -18,6 +18,7 @@ from perfbisect.cells.reported_environment import (
     is_workload,
     read_assignments,
     read_prefix,
+    tunes_engine,
     unread_variables,
 )
 from perfbisect.common.arguments import parse_options
@@ -333,9 +334,9 @@ def parse_command(text: str) -> ReportedWorkload:
 def _exported(words: Sequence[str], text: str) -> ReportedEnvironment:
     """What ``export`` sets, but variables of the script itself, which it uses as ``$NAME``."""
     found = read_assignments(words)
-    own = {name for use in _VARIABLE.finditer(text) for name in use.groups() if name}
-    own = {name for name in own if not any(unread_variables(f"{name}=1", ()))}
-    return replace(found, values={name: text for name, text in found.values.items() if name not in own})
+    used = {name for use in _VARIABLE.finditer(text) for name in use.groups() if name}
+    values = {name: value for name, value in found.values.items() if name not in used or tunes_engine(name)}
+    return replace(found, values=values)
 
 
 def _client_fields(

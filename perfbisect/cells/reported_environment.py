@@ -33,6 +33,11 @@ def is_workload(name: str) -> bool:
     return name not in _NOT_WORKLOAD and name not in environ.allowed({name: ""})
 
 
+def tunes_engine(name: str) -> bool:
+    """Whether the name alone says that a variable is an engine's: ``VLLM_...``, ``NCCL_...``."""
+    return bool(_TUNING.fullmatch(name)) and is_workload(name)
+
+
 @dataclass(frozen=True)
 class ReportedEnvironment:
     """``values``: variable -> text; ``unread``: what is set without a value that can be read."""
