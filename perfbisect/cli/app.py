@@ -29,7 +29,14 @@ from perfbisect.cli.skill import skill_group
 from perfbisect.cli.track import track
 from perfbisect.commands import options
 from perfbisect.commands.options import Verbs
-from perfbisect.commands.output import CommandResult, OutputError, drop_output, print_lines, print_text
+from perfbisect.commands.output import (
+    CommandResult,
+    OutputError,
+    drop_output,
+    print_lines,
+    print_output,
+    print_text,
+)
 from perfbisect.errors import (
     EXIT_OK,
     EXIT_OURS,
@@ -111,8 +118,6 @@ def app(context: click.Context, version: bool, as_json: bool) -> None:
       perfbisect bisect text_cpu_llama100m --repo vllm --good v0.31.0 --bad v0.32.0 --dry-run
     """
     if version:
-        from perfbisect.commands.output import print_output
-
         context.exit(print_output(versions(), as_json=as_json))
     if as_json:
         raise click.UsageError("--json comes after the command", context)
