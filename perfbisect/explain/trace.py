@@ -130,6 +130,8 @@ def trace_events(stream: IO[str]) -> Iterator[dict[str, Any]]:
                 raise ValueError("the trace breaks off") from error
             buffer, at = buffer[at:] + chunk, 0
             continue
+        except RecursionError:
+            raise ValueError("an event of the trace is nested too deeply") from None
         if isinstance(event, dict):
             yield event
 

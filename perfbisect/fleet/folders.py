@@ -24,6 +24,7 @@ from typing import Literal, cast
 from pydantic import ValidationError
 
 import perfbisect
+from perfbisect.common.json_text import WRONG_SHAPE
 from perfbisect.environments.base import Environment
 from perfbisect.environments.cache import STAMP, read_stamp
 from perfbisect.errors import MachineError, UsageError
@@ -262,7 +263,7 @@ def error_in(output: str) -> str:
     """The message in what an agent printed before it failed; other output as it is."""
     try:
         return excerpt_lines(str(json.loads(output)["error"]))
-    except (ValueError, KeyError, TypeError):
+    except WRONG_SHAPE:
         return excerpt_lines(output) or "the agent ended without output"
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
+from perfbisect.common.json_text import WRONG_SHAPE
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.machine.slots import Slot
 from perfbisect.system import logs
@@ -372,7 +373,7 @@ def _owner(path: Path) -> LeaseHolder | None:
 def _read(descriptor: int) -> LeaseHolder | None:
     """The owner in a lock file, without control characters; None if there is none."""
     data: Any = None
-    with suppress(OSError, ValueError):
+    with suppress(OSError, *WRONG_SHAPE):
         data = json.loads(os.pread(descriptor, 4096, 0))
     if not isinstance(data, dict):
         return None

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from perfbisect.common.checked import LARGEST, first_problem
+from perfbisect.common.json_text import WRONG_SHAPE
 from perfbisect.common.text import json_text
 from perfbisect.model.attempt import Attempt
 from perfbisect.system.files import replace_file
@@ -85,5 +86,5 @@ def read_attempt(folder: Path) -> Attempt | None:
     try:
         document = json.loads((folder / FILE).read_text(encoding="utf-8"))
         return from_dict(document["attempt"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *WRONG_SHAPE):
         return None

@@ -132,6 +132,8 @@ def test_a_trace_that_breaks_off_is_refused(tmp_path: Path) -> None:
         list(trace_events(io.StringIO(text[: len(text) // 2])))
     with pytest.raises(ValueError, match="no list of events"):
         list(trace_events(io.StringIO('{"schemaVersion": 1}')))
+    with pytest.raises(ValueError, match="nested too deeply"):
+        list(trace_events(io.StringIO('{"traceEvents": [' + "[" * 100_000)))
     whole = gzip.compress(text.encode())
     path = tmp_path / "cut.json.gz"
     path.write_bytes(whole[: len(whole) // 2])

@@ -14,6 +14,7 @@ import pytest
 
 from perfbisect.fleet.base import UnreachableError
 from perfbisect.fleet.connection import SshConnection
+from perfbisect.fleet.folders import error_in
 from tests.fakes.ssh import PretendMachines
 
 
@@ -36,6 +37,11 @@ def test_the_folder_of_the_sockets_goes_with_the_connection(temporary: Path) -> 
     assert connection.run(["echo", "a b"]).text == "a b"
     assert len(list(temporary.iterdir())) == 1
     assert connection.run(["false"]).code == 1
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"error": 1}', "[" * 100_000])
+def test_what_an_agent_printed_before_it_failed_may_be_anything(text: str) -> None:
+    assert error_in(text)
 
 
 def test_it_goes_also_where_the_machine_does_not_answer(temporary: Path) -> None:

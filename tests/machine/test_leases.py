@@ -99,6 +99,14 @@ def test_device_without_cores_has_the_machine(folder: Path) -> None:
         assert "the whole machine" in refused(folder, A)
 
 
+@pytest.mark.parametrize("text", ["[" * 4000, '{"pid": "x"}', "\xff"])
+def test_a_lock_file_of_something_else_is_held_by_an_unknown_owner(folder: Path, text: str) -> None:
+    with lease(A, folder=folder, holder=LeaseHolder("one")):
+        for held in folder.iterdir():
+            held.write_text(text)
+        assert "GPU-a" in refused(folder, A)
+
+
 def test_all_or_none(folder: Path) -> None:
     with lease(B, folder=folder, holder=LeaseHolder("one")):
         assert "GPU-b" in refused(folder, A, B)

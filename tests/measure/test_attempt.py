@@ -120,6 +120,12 @@ def test_the_file_is_whole_or_not_there(tmp_path: Path) -> None:
         assert read_attempt(tmp_path) is None, end
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"attempt": 1}', "[" * 100_000])
+def test_a_file_of_something_else_is_no_attempt(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert read_attempt(tmp_path) is None
+
+
 def test_a_disk_that_refuses_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / FILE).mkdir()  # the name is taken: the rename fails as on a broken disk
     with pytest.raises(OSError, match="directory"):
