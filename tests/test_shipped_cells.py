@@ -10,7 +10,9 @@ import pytest
 
 from perfbisect.cells.loading import list_cells, load_cells
 from perfbisect.clients import CLIENTS
-from perfbisect.model.cell import Cell, apply_variant, describe_cell
+from perfbisect.jobs.documents import cell_document
+from perfbisect.model.cell import Cell, apply_variant
+from perfbisect.report.sections import cell_rows
 from perfbisect.resources import cells_folder
 from perfbisect.serving.families import FAMILIES, Endpoint
 from tests.shared import data
@@ -128,7 +130,7 @@ def test_each_is_pinned_and_explained(cell: Cell) -> None:
         r"[0-9a-f]{40}|sha256:[0-9a-f]{64}", cell.revision.model
     )
     assert cell.num_warmups > 0
-    assert dict(describe_cell(cell))["digest"] == cell.digest
+    assert dict(cell_rows(cell_document(cell, cell.metric)))["digest"] == cell.digest
 
 
 def test_the_cell_of_the_demo_runs_without_hub_and_gpu() -> None:

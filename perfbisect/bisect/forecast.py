@@ -81,7 +81,7 @@ class PlanDocument(LongDocument):
     """What will be done: ``perfbisect bisect --dry-run``."""
 
     shown: ClassVar[Mapping[str, int]] = {"positions": 30, "skips": 10}
-    schema_: Literal["perfbisect.plan/2"] = Field(default="perfbisect.plan/2", alias="schema")
+    schema_: Literal["perfbisect.plan/3"] = Field(default="perfbisect.plan/3", alias="schema")
     cell: CellDocument
     metric: MetricDocument
     repository: str

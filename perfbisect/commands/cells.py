@@ -95,7 +95,7 @@ def _try_loading(file: str | Path) -> tuple[tuple[Cell, ...], UsageError | None]
 class CellShowDocument(Document):
     """``perfbisect cells show``."""
 
-    schema_: Literal["perfbisect.cell/1"] = Field(default="perfbisect.cell/1", alias="schema")
+    schema_: Literal["perfbisect.cell/2"] = Field(default="perfbisect.cell/2", alias="schema")
     cells: tuple[CellDocument, ...]
     workloads: tuple[dict[str, Any], ...]
 

@@ -117,7 +117,7 @@ def explain_launches(job: Job) -> ExplainDocument:
 class ProfilePlanDocument(Document):
     """The plan of a profile."""
 
-    schema_: Literal["perfbisect.profile-plan/1"] = Field(default="perfbisect.profile-plan/1", alias="schema")
+    schema_: Literal["perfbisect.profile-plan/2"] = Field(default="perfbisect.profile-plan/2", alias="schema")
     source: str
     a: ChangeDocument
     b: ChangeDocument

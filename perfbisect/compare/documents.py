@@ -104,7 +104,7 @@ class MetricComparisonDocument(MetricRow):
 class CompareDocument(VerdictDocument):
     """How a comparison ended, or how far it is: all judged metrics together, and the first (``metric``)."""
 
-    schema_: Literal["perfbisect.compare/2"] = Field(default="perfbisect.compare/2", alias="schema")
+    schema_: Literal["perfbisect.compare/3"] = Field(default="perfbisect.compare/3", alias="schema")
     verdict: Word
     headline: Word
     """The verdict on ``metric`` alone; ``verdict`` is that on all judged metrics and guards."""
@@ -157,7 +157,7 @@ class LaunchPlanDocument(Document):
 class RunPlanDocument(LaunchPlanDocument):
     """What will be measured: ``perfbisect run --dry-run``."""
 
-    schema_: Literal["perfbisect.run-plan/1"] = Field(default="perfbisect.run-plan/1", alias="schema")
+    schema_: Literal["perfbisect.run-plan/2"] = Field(default="perfbisect.run-plan/2", alias="schema")
     change: ChangeDocument
     commands: CommandsDocument
 
@@ -169,7 +169,7 @@ class ComparePlanDocument(LaunchPlanDocument):
     the fewest and most of all together.
     """
 
-    schema_: Literal["perfbisect.compare-plan/2"] = Field(default="perfbisect.compare-plan/2", alias="schema")
+    schema_: Literal["perfbisect.compare-plan/3"] = Field(default="perfbisect.compare-plan/3", alias="schema")
     a: SideDocument
     b: SideDocument
     smallest_effect: float
@@ -264,7 +264,7 @@ class CheckDocument(VerdictDocument):
     ``comparison``: of a check against a revision, all of it; ``launches`` are then in there.
     """
 
-    schema_: Literal["perfbisect.check/2"] = Field(default="perfbisect.check/2", alias="schema")
+    schema_: Literal["perfbisect.check/3"] = Field(default="perfbisect.check/3", alias="schema")
     verdict: CheckWord
     how: Literal["rev", "baseline", "ends", "values"]
     limit: float
@@ -289,7 +289,7 @@ class CheckDocument(VerdictDocument):
 class CheckPlanDocument(LaunchPlanDocument):
     """What a check against a level will measure: ``perfbisect check --dry-run``."""
 
-    schema_: Literal["perfbisect.check-plan/2"] = Field(default="perfbisect.check-plan/2", alias="schema")
+    schema_: Literal["perfbisect.check-plan/3"] = Field(default="perfbisect.check-plan/3", alias="schema")
     change: ChangeDocument
     how: Literal["baseline", "ends", "values", "save"]
     limit: float = 0.0
@@ -302,8 +302,8 @@ class CheckPlanDocument(LaunchPlanDocument):
 class SavedBaselineDocument(Document):
     """``perfbisect check --save-baseline``: what was measured and where it was written."""
 
-    schema_: Literal["perfbisect.check-baseline/1"] = Field(
-        default="perfbisect.check-baseline/1", alias="schema"
+    schema_: Literal["perfbisect.check-baseline/2"] = Field(
+        default="perfbisect.check-baseline/2", alias="schema"
     )
     file: str
     recorded: RecordedDocument
@@ -327,7 +327,7 @@ class RunDocument(MeasuredDocument):
     """What ``perfbisect run`` measured."""
 
     shown: ClassVar[Mapping[str, int]] = {"launches": -8}
-    schema_: Literal["perfbisect.run/2"] = Field(default="perfbisect.run/2", alias="schema")
+    schema_: Literal["perfbisect.run/3"] = Field(default="perfbisect.run/3", alias="schema")
     finished: bool
     folder: str
     change: ChangeDocument

@@ -46,7 +46,7 @@ class HunksPlanDocument(LongDocument):
     """What will be done. ``launches``: as likely as not enough; None: the step is too small, or not known."""
 
     shown: ClassVar[Mapping[str, int]] = {"groups": 20, "excluded": 10}
-    schema_: Literal["perfbisect.hunks-plan/1"] = Field(default="perfbisect.hunks-plan/1", alias="schema")
+    schema_: Literal["perfbisect.hunks-plan/2"] = Field(default="perfbisect.hunks-plan/2", alias="schema")
     source: str
     culprit: ChangeDocument
     parent: str

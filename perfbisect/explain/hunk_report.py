@@ -75,7 +75,7 @@ class HunksDocument(MeasuredDocument):
     """Which hunk of a commit carries its step: ``explain --hunks``, ``resume``, ``report``."""
 
     shown: ClassVar[Mapping[str, int]] = {"launches": -4, "groups": 20, "excluded": 10}
-    schema_: Literal["perfbisect.hunks/1"] = Field(default="perfbisect.hunks/1", alias="schema")
+    schema_: Literal["perfbisect.hunks/2"] = Field(default="perfbisect.hunks/2", alias="schema")
     finished: bool
     verdict: Literal["found", "no single group", "too small", "unfinished"]
     reason: Literal["", "shared", "interaction", "inseparable", "effect", "noise", "budget"]

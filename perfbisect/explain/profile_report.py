@@ -97,7 +97,7 @@ class ProfileDocument(MeasuredDocument):
     """``perfbisect explain JOB --profile``; ``source``: that job."""
 
     shown: ClassVar[Mapping[str, int]] = {}
-    schema_: Literal["perfbisect.profile/1"] = Field(default="perfbisect.profile/1", alias="schema")
+    schema_: Literal["perfbisect.profile/2"] = Field(default="perfbisect.profile/2", alias="schema")
     source: str
     finished: bool
     a: ChangeDocument

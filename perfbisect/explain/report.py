@@ -38,7 +38,7 @@ class ExplainDocument(Document):
     ``effect``: B / A - 1 of ``metric`` (of shares B - A) with its interval; None before one is known.
     """
 
-    schema_: Literal["perfbisect.explain/1"] = Field(default="perfbisect.explain/1", alias="schema")
+    schema_: Literal["perfbisect.explain/2"] = Field(default="perfbisect.explain/2", alias="schema")
     job: str
     verb: Literal["bisect", "compare"]
     verdict: str

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 import perfbisect
+from perfbisect.common.digests import digest
+from perfbisect.common.secret_references import hide_literals
 from perfbisect.common.text import json_text
 from perfbisect.errors import LocatedError
 from perfbisect.jobs.folders import Job
@@ -17,7 +19,7 @@ from perfbisect.jobs.journal import RESTORE
 from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig
 from perfbisect.jobs.replay import LaunchRecord, lost_minutes
 from perfbisect.model.attempt import Attempt, Purpose, key
-from perfbisect.model.cell import Cell, describe_cell
+from perfbisect.model.cell import Cell, DeployYaml
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.serving.log_facts import combine_launches, fact_differences
@@ -89,12 +91,42 @@ class MetricDocument(Document):
 
 
 class CellDocument(Document):
-    """What is measured: ``rows`` is the block that is shown before anything starts."""
+    """What is measured: the fields of a cell file, with the variant applied and secrets replaced."""
 
     name: str
+    variant: str
     family: str
+    task: str
     digest: str
-    rows: tuple[tuple[str, str], ...]
+    metric: str
+    """The judged metric."""
+    guards: tuple[str, ...]
+    model: str
+    tokenizer: str | None
+    revision: dict[str, str | None]
+    deploy_yaml: dict[str, str] | None
+    """Where it comes from; ``digest``: of its text, where that is pinned."""
+    dataset_name: str
+    dataset_path: str | None
+    dataset_args: dict[str, Any]
+    backend: str
+    endpoint: str
+    sampling: dict[str, Any]
+    ignore_eos: bool
+    extra_body: dict[str, Any]
+    num_prompts: int
+    num_warmups: int
+    discard_prompts: int | None
+    max_concurrency: int | None
+    request_rate: float | Literal["inf"]
+    burstiness: float
+    seed: int
+    stage_overrides: dict[str, Any]
+    serve_args: dict[str, Any]
+    env: dict[str, str]
+    client: dict[str, Any]
+    gpus: int
+    reference: dict[str, Any] | None
 
 
 class CommandsDocument(Document):
@@ -223,9 +255,19 @@ def metric_document(metric: MetricRef, smallest_effect: float | None = None) -> 
 
 
 def cell_document(cell: Cell, metric: MetricRef) -> CellDocument:
+    """A cell; ``metric``: the judged one."""
+    fields = hide_literals(cell.model_dump(mode="json", by_alias=True))
+    known = {name: value for name, value in fields.items() if name in CellDocument.model_fields}
+    deploy = cell.deploy_yaml and _deploy_document(cell.deploy_yaml)
+    sampling = cell.sampling.model_dump(exclude_none=True)
     return CellDocument(
-        name=cell.name, family=cell.family, digest=cell.digest, rows=tuple(describe_cell(cell, metric))
+        **known | {"deploy_yaml": deploy, "sampling": sampling}, digest=cell.digest, metric=str(metric)
     )
+
+
+def _deploy_document(deploy: DeployYaml) -> dict[str, str]:
+    places = deploy.model_dump(by_alias=True, exclude_none=True, exclude={"text"})
+    return places if deploy.text is None else {**places, "digest": digest(deploy.text)}
 
 
 def launch_document(launch: LaunchRecord, change: Change, metric: MetricRef) -> LaunchDocument:

@@ -237,7 +237,7 @@ class Reference(_Frozen):
 
     @property
     def described(self) -> str:
-        return _pinned(self.image, self.content) if self.image else f"{len(self.pixels)} pixels"
+        return pinned(self.image, self.content) if self.image else f"{len(self.pixels)} pixels"
 
 
 class ClientSpec(_Frozen):
@@ -529,65 +529,10 @@ def _unambiguous(value: object) -> str:
     return json.dumps(value)
 
 
-def describe_cell(cell: Cell, metric: MetricRef | None = None) -> list[tuple[str, str]]:
-    """What is measured, as (label, value) rows; ``metric``: the judged one, by default the headline."""
-    judged, row = metric or cell.metric, (metric or cell.metric).metric
-    dataset = " ".join(filter(None, (cell.dataset_name, cell.dataset_path)))
-    lengths = "".join(f" {name}={_plain(value)}" for name, value in sorted(cell.dataset_args.items()))
-    load = [f"max concurrency {cell.max_concurrency}"] if cell.max_concurrency else []
-    if not math.isinf(cell.request_rate):
-        load.append(f"request rate {cell.request_rate:g} req/s")
-    sampling = _pairs(cell.sampling.model_dump(exclude_none=True)) or "of the deploy YAML"
-    client = {"name": cell.client.name, **cell.client.args, **cell.client.env}
-    reference = cell.reference
-    rows = (
-        ("cell", cell.name + (f" +{cell.variant}" if cell.variant else "")),
-        ("model", _pinned(cell.model, cell.revision.model)),
-        ("task", cell.task or cell.family),
-        ("deploy YAML", _origin(cell.deploy_yaml)),
-        ("dataset", f"{_pinned(dataset, cell.revision.dataset)}{lengths}, seed {cell.seed}"),
-        ("prompts", str(cell.num_prompts)),
-        ("load", ", ".join(load) or "request rate inf"),
-        ("warm-ups", str(cell.num_warmups)),
-        ("discarded run", f"{cell.discarded.num_prompts} prompts" if cell.discard_prompts else ""),
-        ("backend", f"{cell.backend} {cell.endpoint}"),
-        ("sampling", sampling + (", ignore EOS" if cell.ignore_eos else "")),
-        ("devices", str(cell.gpus or "")),
-        ("tokenizer", _pinned(cell.tokenizer or "", cell.tokenizer and cell.revision.tokenizer)),
-        ("extra body", _pairs(cell.extra_body)),
-        ("stage overrides", _pairs(cell.stage_overrides)),
-        ("serve arguments", _pairs(cell.serve_args)),
-        ("environment", _pairs(cell.env)),
-        ("client", _pairs(client)),
-        ("digest", cell.digest),
-        ("metric", f"{judged} ({row.display}), {row.unit}, {row.direction} is better"),
-        ("guards", ", ".join(cell.guards)),
-        ("reference", reference.described if reference else ""),
-    )
-    return [(label, value) for label, value in rows if value]
-
-
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else canonical_json(value)
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_plain(value)}" for name, value in hide_literals(values).items())
-
-
-def _pinned(name: str, revision: str | None) -> str:
+def pinned(name: str, revision: str | None) -> str:
+    """A model, data set or file with its revision, shortened where that is a hash of its content."""
     if not revision:
         return name
     if revision.startswith(LOCAL):
         return f"{name} ({revision[: len(LOCAL) + 12]})"
     return f"{name} at {revision}"
-
-
-def _origin(deploy: DeployYaml | None) -> str:
-    if deploy is None:
-        return "none"
-    if deploy.origin:
-        return f"{deploy.path} of the change"
-    if deploy.at:
-        return f"{deploy.path} at {deploy.at}"
-    return deploy.file or f"given in the cell ({digest(deploy.text)[:12]})"

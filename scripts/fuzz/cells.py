@@ -27,8 +27,9 @@ from perfbisect.errors import UsageError
 from perfbisect.fleet.hosts import read_hosts
 from perfbisect.jobs.documents import cell_document
 from perfbisect.machine.profile import load_machine
-from perfbisect.model.cell import Cell, apply_variant, cell_difference, describe_cell
+from perfbisect.model.cell import Cell, apply_variant, cell_difference
 from perfbisect.nightly.config import find_cells, load_nightly
+from perfbisect.report.sections import cell_rows
 from perfbisect.resources import cells_folder
 from perfbisect.series.suspects.table import SHIPPED, load_suspect_table
 from perfbisect.serving.families import FAMILIES, Endpoint
@@ -71,8 +72,7 @@ def load_bent_cell(random: Random, folder: Path) -> None:
 def _use(random: Random, cell: Cell) -> None:
     served = [cell, *(apply_variant(cell, name) for name in cell.variants)]
     for one in served[:3]:
-        describe_cell(one)
-        cell_document(one, one.metric)
+        cell_rows(cell_document(one, one.metric))
         cell_difference(one, _known()[0])
         with contextlib.suppress(UsageError):
             command = FAMILIES[one.family].server(one, _ENDPOINT)

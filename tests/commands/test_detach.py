@@ -68,7 +68,7 @@ def test_a_job_goes_on_without_the_shell_that_began_it(bench: Bench) -> None:
     assert json.loads(Path(status["result"]).read_text())["job"] == left["job"]
     log = Path(left["log"]).read_text()
     assert log.startswith("#1 "), "what precedes the job is printed where it was started"
-    assert '"schema": "perfbisect.run/2"' in log
+    assert '"schema": "perfbisect.run/3"' in log
     assert Path(left["folder"]) == Jobs(bench.state).all()[0].path
 
 
@@ -146,5 +146,5 @@ def test_a_dry_run_is_left_to_nobody(bench: Bench) -> None:
     ends = ("--good", bench.history.good, "--bad", bench.history.bad, "--repo", str(bench.history.path))
     plan = said(bench, "bisect", str(CELL), *ends, "--env", ENVIRONMENT, "--dry-run",
                 "--detach")  # fmt: skip
-    assert plan["schema"] == "perfbisect.plan/2"
+    assert plan["schema"] == "perfbisect.plan/3"
     assert Jobs(bench.state).all() == ()

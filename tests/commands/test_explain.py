@@ -44,7 +44,7 @@ def test_a_slower_step_is_explained_as_decode(history: PretendHistory) -> None:
     report = measured(history, "bisect", "--budget", "2h", "--good", history.good, "--bad", history.bad)
     assert (report["outcome"], report["culprit"]["id"]) == ("found", history.culprit)
     explained = types("explain", report["job"])
-    assert explained["schema"] == "perfbisect.explain/1"
+    assert explained["schema"] == "perfbisect.explain/2"
     assert (explained["a"]["id"], explained["b"]["id"]) == (history.commits[2], history.culprit)
     assert explained["phases"] == report["phases"]
     assert moved(explained) == ["decode"]
@@ -90,10 +90,10 @@ def test_a_dry_run_has_the_price_of_a_profile_and_of_a_search(history: PretendHi
     explained = types("explain", compared["job"])
     assert explained["next"] == f"perfbisect explain {compared['job']} --profile --dry-run"
     profile = types("explain", compared["job"], "--profile", "--launches", "1", "--dry-run")
-    assert (profile["schema"], profile["source"]) == ("perfbisect.profile-plan/1", compared["job"])
+    assert (profile["schema"], profile["source"]) == ("perfbisect.profile-plan/2", compared["job"])
     assert profile["launches"] == 2 and profile["minutes"] > 0
     hunks = types("explain", compared["job"], "--hunks", "--budget", "90m", "--dry-run")
-    assert (hunks["schema"], hunks["budget_minutes"]) == ("perfbisect.hunks-plan/1", 90)
+    assert (hunks["schema"], hunks["budget_minutes"]) == ("perfbisect.hunks-plan/2", 90)
     assert len(hunks["groups"]) == 1
     assert [job["job"] for job in types("status")["jobs"]] == [compared["job"]]
 

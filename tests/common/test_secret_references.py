@@ -11,8 +11,9 @@ import pytest
 from perfbisect.common.secret_references import fill, hide_literals, literal_secrets, names_secret
 from perfbisect.errors import UsageError
 from perfbisect.jobs.commands import commands_document
+from perfbisect.jobs.documents import cell_document
 from perfbisect.jobs.plans import MeasurementConfig
-from perfbisect.model.cell import cell_difference, describe_cell
+from perfbisect.model.cell import cell_difference
 from perfbisect.model.change import Change
 from tests.measure.pretend import cell
 
@@ -51,7 +52,7 @@ def test_keys_of_other_things(key: str) -> None:
 def test_a_cell_of_an_earlier_job_is_shown_redacted() -> None:
     """Files are refused; journals that were written before have the value."""
     old, other = (cell(serve_args={"api-key": key}, env={"A_TOKEN": key}) for key in ("s3cr3t-1", "s3cr3t-2"))
-    shown = [describe_cell(old), cell_difference(old, other)]
+    shown = [cell_document(old, old.metric), cell_difference(old, other)]
     shown += [commands_document(old, MeasurementConfig(environment="e"), Change("c" * 40), None)]
     assert "s3cr3t" not in str(shown)
     assert [row[0] for row in cell_difference(old, other)] == ["env.A_TOKEN", "serve_args.api-key"]

@@ -1,4 +1,4 @@
-"""Cells: what makes the digest, variants, how two differ, and what is shown before a measurement."""
+"""Cells: what makes the digest, variants, how two differ."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from perfbisect.model.cell import (
     Cell,
     apply_variant,
     cell_difference,
-    describe_cell,
 )
-from perfbisect.model.metric import parse_metric
 
 BASE: dict[str, Any] = {
     "name": "one",
@@ -377,55 +375,6 @@ def test_parallel_servers_on_devices_enough_or_without_any() -> None:
     assert cell(gpus=8, serve_args=parallel).gpus == 8
     assert cell(gpus=0, serve_args=parallel).gpus == 0, "processors: the engine takes them as it likes"
     assert cell(gpus=1, serve_args={"tensor-parallel-size": "auto"}).gpus == 1, "the engine refuses it"
-
-
-def test_the_echo_shows_what_will_be_measured() -> None:
-    rows = dict(
-        describe_cell(
-            cell(extra_body={"a": 1}, num_warmups=7, seed=3, guards=["failed"], revision="abc"),
-            parse_metric("ttft:p99"),
-        )
-    )
-    assert rows["model"] == "org/model at abc"
-    assert rows["dataset"] == "random random-input-len=64, seed 3"
-    assert rows["prompts"] == "20"
-    assert rows["load"] == "max concurrency 4"
-    assert rows["warm-ups"] == "7"
-    assert rows["deploy YAML"] == "none"
-    assert rows["extra body"] == "a=1"
-    assert rows["serve arguments"] == "max-model-len=512"
-    assert rows["environment"] == "A=1"
-    assert rows["digest"] == cell(extra_body={"a": 1}, num_warmups=7, seed=3, revision="abc").digest
-    assert rows["metric"] == "ttft:p99 (time to first token), ms, lower is better"
-    assert rows["guards"] == "failed"
-
-
-def test_the_echo_names_variant_rate_and_local_content() -> None:
-    local = cell(
-        model="/m",
-        revision={"model": "sha256:" + "ab" * 32},
-        request_rate=2.5,
-        max_concurrency=None,
-        deploy_yaml="d.yaml",
-    )
-    rows = dict(describe_cell(apply_variant(local, "fast")))
-    assert rows["cell"] == "one +fast"
-    assert rows["model"] == "/m (sha256:abababababab)"
-    assert rows["load"] == "request rate 2.5 req/s"
-    assert rows["deploy YAML"] == "d.yaml of the change"
-    assert rows["metric"].startswith("tpot (time per output token), ms, lower")
-
-
-@pytest.mark.parametrize(
-    ("deploy", "shown"),
-    [
-        ({"at": "abc", "path": "d.yaml", "text": "a: 1"}, "d.yaml at abc"),
-        ({"file": "/x/d.yaml", "text": "a: 1"}, "/x/d.yaml"),
-        ({"text": "a: 1"}, "given in the cell ("),
-    ],
-)
-def test_the_echo_says_where_the_deploy_yaml_comes_from(deploy: dict[str, str], shown: str) -> None:
-    assert dict(describe_cell(cell(deploy_yaml=deploy)))["deploy YAML"].startswith(shown)
 
 
 def test_a_difference_shows_both_sides_and_what_is_missing() -> None:
