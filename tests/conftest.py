@@ -35,6 +35,16 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker("no_cover")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="write the goldens anew; read their diff")
+
+
+@pytest.fixture
+def update(request: pytest.FixtureRequest) -> bool:
+    """Whether goldens are written anew."""
+    return bool(request.config.getoption("--update"))
+
+
 def pytest_configure() -> None:
     """Ctrl-C reaches the programs under test, also where who started the tests ignores it (``nohup``, ``&``).
 

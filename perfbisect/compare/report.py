@@ -163,7 +163,7 @@ def run_report(document: RunDocument) -> Report:
     return _job_report(
         document,
         title=f"Run of {change} on {document.cell.name}",
-        verdict=Verdict("measured" if document.finished else "unfinished"),
+        verdict=Verdict("measured"),
         blocks=(
             make_table(titles, rows, {0} if document.metrics else ()),
             KeyValues(facts),
@@ -209,7 +209,8 @@ def _job_report(
     if document.folder:
         blocks = (*blocks, Paragraph(("report: ", code(f"{document.folder}/report.md"), ", report.html")))
     footer = f"Job {document.job}. This page loads nothing from the network."
-    return Report(title, verdict, blocks, tuple(sections), highlights, footer)
+    shown = verdict if document.finished else Verdict("unfinished")
+    return Report(title, shown, blocks, tuple(sections), highlights, footer)
 
 
 def _log_section(document: CompareDocument) -> Section:

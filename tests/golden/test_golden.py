@@ -1,0 +1,67 @@
+"""Frozen journals of every kind give the results and reports that are kept beside them.
+
+``pytest tests/golden --update`` writes them anew: read the diff.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from perfbisect.commands.kinds import KINDS, kind_of
+from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.journal import read
+from perfbisect.report.markdown import report_markdown
+from tests.golden.worlds import FROZEN, JOURNAL, PLACE, WORLDS
+from tests.jobs.world import Clock
+
+NAMES = sorted(WORLDS)
+
+
+def thawed(name: str, folder: Path) -> Job:
+    job = Jobs(folder).new(Clock()(), "abcd")
+    shutil.copyfile(FROZEN / name / JOURNAL, job.journal)
+    return job
+
+
+def check_golden(path: Path, text: str, update: bool) -> None:
+    if update:
+        path.write_text(text, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_frozen_job_has_its_result_and_report(name: str, tmp_path: Path, update: bool) -> None:
+    job = thawed(name, tmp_path)
+    events = read(job.journal).events
+    kind = kind_of(events)
+    document = kind.document(job, events)
+    markdown = report_markdown(kind.report(document))
+    shown = {
+        "result.json": document.model_dump_json(by_alias=True, indent=1) + "\n",
+        "report.md": f"<!-- exit code {kind.exit_code(document)} -->\n\n{markdown}",
+    }
+    for file, text in shown.items():
+        check_golden(FROZEN / name / file, text.replace(str(tmp_path), PLACE), update)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_frozen_job_has_a_document_before_its_end(name: str, tmp_path: Path) -> None:
+    """What ``status`` shows while it runs, and after kill -9."""
+    job = thawed(name, tmp_path)
+    events = read(job.journal).events
+    kind = kind_of(events)
+    for count in range(1, len(events), 7):
+        document = kind.document(job, events[:count])
+        assert kind.status(document).outcome == kind.report(document).verdict.text == "unfinished"
+
+
+def test_there_is_a_frozen_job_of_each_kind_and_state() -> None:
+    assert {path.name for path in FROZEN.iterdir()} == set(WORLDS)
+    begun = [read(FROZEN / name / JOURNAL).events for name in NAMES]
+    assert {str(events[0].data["verb"]) for events in begun} == set(KINDS)
+    seen = {event.kind for events in begun for event in events}
+    assert seen >= {"abandoned", "discarded", "failed", "finished", "machine", "revert", "verdict"}
+    assert any([event.kind for event in events].count("plan") > 1 for events in begun), "an amended plan"
