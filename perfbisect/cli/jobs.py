@@ -8,7 +8,7 @@ import click
 
 from perfbisect.commands import options
 from perfbisect.commands.options import MINUTES, JobOptions
-from perfbisect.commands.output import CommandResult
+from perfbisect.commands.output import CommandResult, report_result
 
 if TYPE_CHECKING:
     from perfbisect.commands.workspace import Workspace
@@ -185,5 +185,7 @@ def report(workspace: Workspace, job_id: str | None, form: str, metric: str | No
             document = kind.document(job, events)
         if form == "json":
             return CommandResult(document, (), json=True)
-        render = report_html if form == "html" else report_markdown
-        return CommandResult(document, [render(kind.report(document)).rstrip("\n")])
+        report = kind.report(document)
+        if form == "html":
+            return CommandResult(document, [report_html(report).rstrip("\n")])
+        return report_result(document, report, lines=[report_markdown(report).rstrip("\n")])

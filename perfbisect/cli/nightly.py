@@ -9,7 +9,7 @@ import click
 
 from perfbisect.commands import options
 from perfbisect.commands.options import PATH, MeasureOptions
-from perfbisect.commands.output import CommandResult, print_output
+from perfbisect.commands.output import CommandResult, print_output, report_result
 
 
 @click.command(short_help="Measure every night, report changes, find the commit.")
@@ -43,7 +43,6 @@ def nightly(
     from perfbisect.errors import UsageError
     from perfbisect.nightly.measure import build_context, run_nightly
     from perfbisect.nightly.report import night_report
-    from perfbisect.report.terminal import report_lines
 
     typed = MeasureOptions(**working)
     if init:
@@ -59,5 +58,5 @@ def nightly(
     if config is None:
         raise UsageError("CONFIG is missing", next_step="perfbisect nightly --init writes nightly.yaml")
     night = run_nightly(build_context(config, typed, state=state, fetch=not dry_run), dry_run=dry_run)
-    output = CommandResult(night, report_lines(night_report(night, paths=True)), night.exit_code)
+    output = report_result(night, night_report(night, paths=True), night.exit_code)
     return print_output(output, as_json=typed.as_json, full=typed.full)

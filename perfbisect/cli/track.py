@@ -12,13 +12,11 @@ import click
 
 from perfbisect.commands import options
 from perfbisect.commands.options import Verbs
-from perfbisect.commands.output import CommandResult
+from perfbisect.commands.output import CommandResult, report_result
 
 if TYPE_CHECKING:
     from perfbisect.commands.workspace import Workspace
-    from perfbisect.jobs.documents import Document
     from perfbisect.model.commit_details import RequestPhase
-    from perfbisect.report.document import Report
     from perfbisect.series.alerts import State
     from perfbisect.series.detect import SeriesAnalysis
     from perfbisect.series.export import Form
@@ -78,12 +76,6 @@ def rank_window(
     return ranked, outcomes.get(ranked.alert.id)
 
 
-def _output(document: Document, report: Report) -> CommandResult:
-    from perfbisect.report.terminal import report_lines
-
-    return CommandResult(document, report_lines(report))
-
-
 @click.command(short_help="The nights of a cell: date, build, value, change.")
 @CELLS
 @click.option("--metric", metavar="M", help="Metric to show, e.g. ttft:p99.  [default: the first of latency]")
@@ -105,7 +97,7 @@ def show(workspace: Workspace, cells: tuple[str, ...], metric: str | None, since
 
     with _open_store(workspace) as store:
         document = show_nights(store, cells, metric=metric or "", since=since)
-    return _output(document, nights_report(document))
+    return report_result(document, nights_report(document))
 
 
 @click.command(short_help="The ranked commits behind an alert, with the evidence.")
@@ -161,7 +153,7 @@ def suspects(
         ranked, top=top, repo=str(repo), cell=cell, weights=str(weights), phase=phase, measured=measured
     )
     report = job.suspects_report(document)
-    return CommandResult(document, [report_markdown(report)]) if markdown else _output(document, report)
+    return report_result(document, report, lines=[report_markdown(report)] if markdown else None)
 
 
 @click.command(short_help="The nightly report, in the nightlies' own table.")
@@ -204,9 +196,10 @@ def report(workspace: Workspace, form: str, metrics: tuple[str, ...], fdr: float
         analysis = _analyze(store, fdr)
         measured = measured_outcomes(store, analysis, workspace.jobs.all(), workspace.repository)
         document = build_nightly_report(analysis, fdr=fdr, metrics=metrics, measured=measured)
-    render = report_html if form == "html" else report_markdown
-    text = render(nightly_report(document)).rstrip("\n")
-    return CommandResult(document, [text], json=form == "json")
+    report = nightly_report(document)
+    if form != "md":
+        return CommandResult(document, [report_html(report).rstrip("\n")], json=form == "json")
+    return report_result(document, report, lines=[report_markdown(report).rstrip("\n")])
 
 
 @click.command(short_help="New baselines: old, 7-day mean, new, n, status.")
@@ -230,7 +223,7 @@ def rebaseline(workspace: Workspace, cells: tuple[str, ...], until: str) -> Comm
 
     with _open_store(workspace) as store:
         document = propose_baselines(store, _analyze(store), cells, until=until)
-    return _output(document, rebaseline_report(document))
+    return report_result(document, rebaseline_report(document))
 
 
 @click.command(short_help="Bring results in: folders, dashboards' files, Buildkite, our journals.")
@@ -290,7 +283,7 @@ def ingest(
     )
     with _open_store(workspace) as store:
         document = ingest_places(store, places, ingest_options, source=source)
-    return _output(document, ingest_report(document))
+    return report_result(document, ingest_report(document))
 
 
 @click.command(short_help="The series as CSV, or for github-action-benchmark.")
@@ -347,7 +340,7 @@ def export(
                 print_text(part, nl=False)
             return 0
         document = export_files(series, cast("Form", form), out, metric=metric or "")
-    return print_output(_output(document, export_report(document)), as_json=as_json)
+    return print_output(report_result(document, export_report(document)), as_json=as_json)
 
 
 @click.command(short_help="Our own launches in the kanban's file format.")
@@ -372,7 +365,7 @@ def publish(workspace: Workspace, folder: Path, jobs: tuple[str, ...]) -> Comman
 
     all_jobs = workspace.jobs
     document = publish_results(folder, [all_jobs.find(name) for name in jobs] if jobs else all_jobs.all())
-    return _output(document, publish_report(document))
+    return report_result(document, publish_report(document))
 
 
 @click.command(short_help="Change points, drifts, transients, instrument changes.")
@@ -407,7 +400,7 @@ def detect(workspace: Workspace, since: str, fdr: float, everything: bool) -> Co
 
     with _open_store(workspace) as store:
         document = detect_changes(store, load_suspect_table(), now=stamp(now()), since=since, fdr=fdr)
-    return _output(document, detect_report(document, everything=everything))
+    return report_result(document, detect_report(document, everything=everything))
 
 
 def _state_command(
@@ -427,7 +420,7 @@ def _state_command(
 
         with _open_store(workspace) as store:
             document = set_state(store, alert, state_set, reason)
-        return _output(document, state_report(document))
+        return report_result(document, state_report(document))
 
     return command
 

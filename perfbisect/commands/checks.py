@@ -17,7 +17,7 @@ from perfbisect.commands.comparisons import (
     plan_comparison,
 )
 from perfbisect.commands.options import MeasureOptions
-from perfbisect.commands.output import CommandResult
+from perfbisect.commands.output import CommandResult, report_result
 from perfbisect.commands.session import PlannedJob, job_result, measure, resolve_metrics
 from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.baseline import RecordedLevel, read_baseline, write_baseline
@@ -55,7 +55,6 @@ from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import read, replaying
 from perfbisect.jobs.plans import find_plan, runs_per_launch
 from perfbisect.jobs.replay import launches
-from perfbisect.report.terminal import report_lines
 from perfbisect.stats.ab_test import BLOCK_SIZE
 from perfbisect.stats.threshold import LEAST
 from perfbisect.stats.two_sample import Scale
@@ -248,7 +247,7 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
         cell=shown.cell,
         folder=str(job.path),
     )
-    return CommandResult(document, report_lines(baseline_report(document)))
+    return report_result(document, baseline_report(document))
 
 
 def _recorded_levels(workspace: Workspace, request: CheckRequest, how: How) -> tuple[RecordedLevel, ...]:

@@ -11,7 +11,7 @@ from perfbisect.cells.loading import SERVER_METRICS, load_cells
 from perfbisect.clients import CLIENTS
 from perfbisect.commands import wiring
 from perfbisect.commands.comparisons import CompareRequest, run_comparisons
-from perfbisect.commands.output import CommandResult
+from perfbisect.commands.output import CommandResult, report_result
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load
@@ -24,7 +24,6 @@ from perfbisect.machine.profile import machine
 from perfbisect.measure.preparation import hub_repositories, missing_repositories
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import parse_metric
-from perfbisect.report.terminal import report_lines
 from perfbisect.resources import cells_folder
 
 
@@ -104,7 +103,7 @@ def verify_claim(workspace: Workspace, name: str, request: CompareRequest) -> Co
 
     def conclude(comparisons: list[CompareDocument]) -> CommandResult:
         document = verify_document(claim, comparisons)
-        return CommandResult(document, report_lines(verify_report(document)), exit_code(document))
+        return report_result(document, verify_report(document), exit_code(document))
 
     cells = claim_cells(workspace, path, claim, dry_run=request.dry_run)
     return run_comparisons(workspace, [replace(request, cell=cell) for cell in cells], conclude)

@@ -11,7 +11,7 @@ from perfbisect.cells.loading import load_cells
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.options import JobOptions, MeasureOptions
-from perfbisect.commands.output import CommandResult, plan_result, progress_printer
+from perfbisect.commands.output import CommandResult, plan_result, progress_printer, report_result
 from perfbisect.commands.session import (
     PlannedJob,
     build_setup,
@@ -53,7 +53,6 @@ from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 from perfbisect.report.sections import command_lines
-from perfbisect.report.terminal import report_lines
 
 
 def build_change_setup(
@@ -290,7 +289,7 @@ def sweep_loads(workspace: Workspace, request: CompareRequest) -> CommandResult:
 
     def conclude(comparisons: list[CompareDocument]) -> CommandResult:
         document = sweep_document(comparisons)
-        return CommandResult(document, report_lines(sweep_report(document)), max(map(exit_code, comparisons)))
+        return report_result(document, sweep_report(document), max(map(exit_code, comparisons)))
 
     cells = ladder_cells(workspace, request.cell)
     return run_comparisons(workspace, [replace(request, cell=cell) for cell in cells], conclude)

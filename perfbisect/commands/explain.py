@@ -15,7 +15,7 @@ from perfbisect.changes.revert import ConflictError
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.kinds import kind_of
 from perfbisect.commands.options import JobOptions
-from perfbisect.commands.output import CommandResult
+from perfbisect.commands.output import CommandResult, report_result
 from perfbisect.commands.session import PlannedJob, run_planned
 from perfbisect.commands.slots import find_slots
 from perfbisect.commands.workspace import Workspace, repository_of
@@ -37,7 +37,7 @@ from perfbisect.measure.profiling import ProfileLimits, find_py_spy, sampling_pr
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.sections import workload_section
-from perfbisect.report.terminal import report_lines, section_lines
+from perfbisect.report.terminal import section_lines
 
 _EXPLAINED: Final[Mapping[str, Callable[[Any], ExplainDocument]]] = {
     "bisect": explain_bisection,
@@ -91,7 +91,7 @@ def explain_job(workspace: Workspace, job_id: str | None, request: ExplainReques
     document = explain_launches(job)
     report = explain_report(document)
     if request.form == "text":
-        return CommandResult(document, report_lines(report))
+        return report_result(document, report)
     render = report_html if request.form == "html" else report_markdown
     return CommandResult(document, [render(report).rstrip("\n")])
 

@@ -18,7 +18,7 @@ from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE, MachineError, UsageError
 
 if TYPE_CHECKING:
     from perfbisect.jobs.documents import Document
-    from perfbisect.report.document import Tone
+    from perfbisect.report.document import Report, Tone
 
 _FILE = re.compile(r"@\S+")
 """A single word that starts with @; a text that starts with a mention has more words."""
@@ -105,6 +105,21 @@ class CommandResult:
     tone: Tone = "neutral"
 
 
+def report_result(
+    document: Document, report: Report, exit_code: int = EXIT_OK, lines: Sequence[str] | None = None
+) -> CommandResult:
+    """What a command prints of a report, by default the lines for a terminal; the verdict ends a long one."""
+    from perfbisect.report.terminal import closing_lines, report_lines
+
+    return CommandResult(
+        document,
+        report_lines(report) if lines is None else lines,
+        exit_code,
+        closing=closing_lines(report),
+        tone=report.verdict.tone,
+    )
+
+
 def plan_result(document: Document, lines: Iterable[str], *, can_start: bool) -> CommandResult:
     """What a dry run prints, and its exit code: 5 where nothing of the plan can start."""
     if can_start:
@@ -120,7 +135,7 @@ def print_output(output: CommandResult, *, as_json: bool, full: bool = False) ->
         print_text(document.text())
     elif print_lines(output.lines) >= shutil.get_terminal_size().lines and output.closing:
         verdict, *following = output.closing
-        click.secho(f"\n{verdict}", fg=_COLOURS.get(output.tone), bold=True)
+        print_text(click.style(f"\n{verdict}", fg=_COLOURS.get(output.tone), bold=True))
         print_lines(following)
     return output.exit_code
 
@@ -129,15 +144,15 @@ _COLOURS: dict[Tone, str] = {"good": "green", "bad": "red", "open": "yellow"}
 
 
 def print_lines(lines: Iterable[str], *, err: bool = False) -> int:
-    """Print lines, wrapped to the width of a terminal; returns how many rows of one they took."""
+    """Print lines, wrapped to the width of a terminal; returns how many rows of one they take."""
     if not (sys.stderr if err else sys.stdout).isatty():
         for text in lines:
             print_text(text, err=err)
         return 0
-    from perfbisect.report.terminal import fitted
+    from perfbisect.report.terminal import fitted, rows_taken
 
     width = shutil.get_terminal_size().columns
     rows = [row for text in lines for row in fitted(text, width)]
     for row in rows:
         print_text(row, err=err)
-    return len(rows)
+    return sum(rows_taken(row, width) for row in rows)

@@ -17,7 +17,13 @@ from typing import Any, Generic, TypeVar
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.detach import report_job_begun
 from perfbisect.commands.options import JobOptions, MeasureOptions
-from perfbisect.commands.output import CommandResult, plan_result, print_progress, progress_printer
+from perfbisect.commands.output import (
+    CommandResult,
+    plan_result,
+    print_progress,
+    progress_printer,
+    report_result,
+)
 from perfbisect.commands.slots import find_slots, reason_not_prebuilding, spare_cores
 from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.common.secret_references import fill
@@ -60,7 +66,6 @@ from perfbisect.report.console import Console as Lines
 from perfbisect.report.html import report_html
 from perfbisect.report.kind import DocumentT, JobKind, JobStatus
 from perfbisect.report.markdown import report_markdown
-from perfbisect.report.terminal import closing_lines, report_lines
 from perfbisect.system.clock import now
 from perfbisect.system.files import machine_error, write_atomic
 from perfbisect.system.processes import stop_leftovers
@@ -460,14 +465,7 @@ def measure(
 
 def job_result(kind: JobKind[PlanT, DocumentT], document: DocumentT) -> CommandResult:
     """What a command prints of a job that has ended, and its exit code."""
-    report = kind.report(document)
-    return CommandResult(
-        document,
-        report_lines(report),
-        kind.exit_code(document),
-        closing=closing_lines(report),
-        tone=report.verdict.tone,
-    )
+    return report_result(document, kind.report(document), kind.exit_code(document))
 
 
 def run_planned(

@@ -278,20 +278,20 @@ def verify_report(document: VerifyDocument) -> Report:
         ("source", document.source),
         ("claimed", (code(document.metric), " ", code(document.expected))),
     )
-    return _cells_report("Claim", document.verdict, rows, document.cells)
+    return _cells_report("Claim", document.verdict, rows, document)
 
 
 def sweep_report(document: SweepDocument) -> Report:
     """The report of a sweep."""
     words = {cell.verdict for cell in document.cells}
     word = next((word for word in ("regression", "inconclusive", "improvement") if word in words), "same")
-    return _cells_report("Sweep over loads", word, (("signature", document.signature),), document.cells)
+    return _cells_report("Sweep over loads", word, (("signature", document.signature),), document)
 
 
 def _cells_report(
-    title: str, word: str, facts: tuple[tuple[str, Inline], ...], cells: Sequence[CompareDocument]
+    title: str, word: str, facts: tuple[tuple[str, Inline], ...], document: VerifyDocument | SweepDocument
 ) -> Report:
-    """A row a cell, and how each is read further, those that differ first."""
+    """A row a cell, and how each is read further: the one that decided first, then those that differ."""
     rows = (
         (
             code(cell.cell.name),
@@ -300,10 +300,10 @@ def _cells_report(
             _interval_text(cell),
             str(cell.launches_a_side),
         )
-        for cell in cells
+        for cell in document.cells
     )
     table = make_table(("cell", "verdict", "effect*", "95 % interval", "launches a side*"), rows)
-    ordered = sorted(cells, key=lambda cell: cell.verdict == "same")
+    ordered = sorted(document.cells, key=lambda cell: (cell.job != document.job, cell.verdict == "same"))
     commands = (Command(f"perfbisect report {cell.job}  # {cell.cell.name}") for cell in ordered)
     verdict = Verdict(_CLAIMS.get(word, word), _TONES[word])
     return Report(title, verdict, (KeyValues(facts), table, *commands))

@@ -31,7 +31,10 @@ _LONGEST = 1000
 _LONGEST_COMMAND = 4000
 _INDENT = "  "
 _WORD = re.compile(r"\s*(?:P\(no change\)|\S)+")
-_WHOLE = re.compile(r"\s*(serve|bench|next:|where:|log:|stop:|report:|folder:|perfbisect|git)\s")
+_WHOLE = re.compile(
+    r"\s*(?:serve|bench|next:|where:|log:|stop:|report:|folder:"
+    r"|(?:(?:run|to [a-z ]+): )?(?:perfbisect|git))\s"
+)
 """Commands and places: a terminal folds them so that they can be copied whole, we would break them."""
 _FURTHER = 4
 
@@ -46,9 +49,10 @@ def report_lines(report: Report) -> list[str]:
 
 
 def closing_lines(report: Report) -> list[str]:
-    """The verdict and the commands that come next, for the end of a long output."""
-    commands = [block for block in report.blocks if isinstance(block, Command)]
-    return [line(report.heading, _LONGEST), *block_lines(commands)]
+    """The verdict and the first command that comes next, for the end of a long output."""
+    blocks = (*report.blocks, *(block for section in report.sections for block in section.blocks))
+    commands = [block for block in blocks if isinstance(block, Command)]
+    return [line(report.heading, _LONGEST), *block_lines(commands[:1])]
 
 
 def section_lines(section: Section) -> list[str]:
@@ -109,6 +113,11 @@ def _row(cells: Sequence[str], widths: Sequence[int], table: Table) -> str:
 def _padded(text: str, width: int, *, right: bool = False) -> str:
     space = " " * (width - cell_len(text))
     return space + text if right else text + space
+
+
+def rows_taken(text: str, width: int) -> int:
+    """How many rows of a terminal a text takes, which folds what is wider."""
+    return sum(max(1, -(-cell_len(part) // width)) for part in text.split("\n"))
 
 
 def fitted(text: str, width: int) -> list[str]:

@@ -16,6 +16,7 @@ from perfbisect.model.commit_details import CauseWord
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import (
     Block,
+    Command,
     Inline,
     Items,
     Paragraph,
@@ -337,6 +338,9 @@ def nightly_report(document: TrackReportDocument) -> Report:
         Section(f"{summarize_event(event, of)} ({event})", tuple(_event_blocks(document, event, of)))
         for event, of in reported
     ]
+    following = document.detect.next
+    if due and (outcome := document.measured.get(due[0][0])):
+        following = outcome.report
     count = len(document.rows)
     return Report(
         title=f"Nightly of {document.night}",
@@ -348,6 +352,7 @@ def nightly_report(document: TrackReportDocument) -> Report:
             *_level_sections(document.levels),
             *sections,
             Section("Coverage", (Items(tuple(coverage)),)),
+            *((Section("Next", (Command(following),)),) if following else ()),
         ),
     )
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfbisect.bisect.documents import PositionDocument, ReportDocument
+from perfbisect.cli.app import run
 from perfbisect.cli.schema import VERBS
 from perfbisect.series.suspects import table
 from perfbisect.series.suspects.job import TrackSuspectsDocument
@@ -49,6 +52,30 @@ def document(*words: str) -> dict[str, Any]:
 
 def ingest(path: Path) -> None:
     told("track", "ingest", str(path), "--zone", "UTC")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_verdict_and_the_next_command_end_a_long_result(
+    made: Nightlies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest(made.all)
+    monkeypatch.setenv("LINES", "8")
+    monkeypatch.setenv("COLUMNS", "80")
+    for words, verdict, following in (
+        (["detect"], "Series up to 2026-01-24: 1 new event", "perfbisect track suspects 20260115-"),
+        (["suspects", "20260115-product", "--repo", str(made.repo)], "Suspects of", "perfbisect bisect"),
+        (["report"], "Nightly of 2026-01-24: ", "perfbisect track suspects 20260115-"),
+    ):
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stdout", terminal)
+        assert run(["track", *words]) == 0
+        *_, heading, command = terminal.getvalue().rstrip().splitlines()
+        assert heading.startswith(verdict) and heading.endswith("\x1b[0m"), (words, heading)
+        assert following in command, words
 
 
 def test_from_results_to_the_commit(made: Nightlies) -> None:
@@ -126,7 +153,7 @@ def test_the_report_and_the_site(made: Nightlies, home: Path) -> None:
     assert len(levels) == 3
     assert "no series of tput_per_gpu" in refusal("track", "report", "--metric", "tput_per_gpu")
     page = told("track", "report", "--format", "html")
-    assert page.startswith("<!doctype html>") and "<script" not in page
+    assert page.startswith("<!doctype html>") and "<script src" not in page and "://" not in page
     made_site = document("dashboard", "build", "-o", "site", "--repo", str(made.repo))
     assert (made_site["cells"], made_site["bisections"]) == (3, 0)
     assert (home / "site" / "index.html").is_file()

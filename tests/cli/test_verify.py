@@ -17,7 +17,7 @@ from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import resolve_metric
 from perfbisect.machine.profile import Machine
 from perfbisect.model.metric import parse_metric
-from perfbisect.report.terminal import report_lines
+from perfbisect.report.terminal import closing_lines, report_lines
 from perfbisect.resources import cells_folder
 from tests.compare.factory import CHANGES, measured
 from tests.jobs.world import Clock, World, cell
@@ -167,6 +167,14 @@ def test_a_sweep_names_the_signature(told: CompareDocument) -> None:
     lines = report_lines(sweep_report(document))
     assert lines[:2] == ["Sweep over loads: regression", "  signature  c1 same, c8 to c64 regression"]
     assert ["c8-n64" in line or "c64-n512" in line for line in lines[-3:]] == [True, True, False]
+
+
+def test_the_command_of_the_cell_that_decided_ends_a_sweep(told: CompareDocument) -> None:
+    words = (("c1-n8", "inconclusive"), *((f"c{load}-n9", "regression") for load in range(2, 40)))
+    report = sweep_report(sweep_document([as_load(told, load, word) for load, word in words]))
+    assert closing_lines(report) == [
+        "Sweep over loads: regression", "  next: perfbisect report job-c2-n9  # tiny@c2-n9"
+    ]  # fmt: skip
 
 
 def test_a_sweep_has_the_loads_of_its_file(here: Workspace) -> None:

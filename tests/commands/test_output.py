@@ -14,11 +14,12 @@ import pytest
 from click.testing import CliRunner
 from pydantic import Field
 
+import perfbisect
 from perfbisect.cli.app import run
 from perfbisect.commands import options
 from perfbisect.commands.comparisons import measure_comparisons
 from perfbisect.commands.options import JobOptions, MeasureOptions
-from perfbisect.commands.output import CommandResult, print_output
+from perfbisect.commands.output import CommandResult, print_lines, print_output
 from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.documents import CompareDocument
 from perfbisect.jobs.documents import LongDocument
@@ -161,3 +162,22 @@ def test_the_verdict_ends_what_a_terminal_does_not_show_whole(
     else:
         assert click.style("\ncompare: regression", fg="red", bold=True) in shown
         assert shown.endswith("  next: perfbisect report 1\n")
+
+
+def test_what_a_terminal_folds_counts_by_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("LINES", "24")
+    monkeypatch.setenv("COLUMNS", "80")
+    command = "  next: " + "x" * 800
+    assert print_lines([command, "a\nb"]) == 11 + 2
+    result = CommandResult(Series(), [command] * 3, closing=("compare: regression",))
+    print_output(result, as_json=False)
+    assert "compare: regression" in terminal.getvalue(), "3 lines of 11 rows each"
+
+
+def test_every_report_on_a_terminal_ends_with_its_verdict() -> None:
+    """A verb that prints the lines of a report by itself would let its verdict scroll away."""
+    package = Path(str(perfbisect.__file__)).parent
+    sources = [*package.glob("commands/*.py"), *package.glob("cli/*.py")]
+    assert [path.name for path in sources if "report_lines" in path.read_text()] == ["output.py"]

@@ -171,5 +171,8 @@ def test_the_rest_is_indented_further() -> None:
 def test_what_is_copied_is_left_to_the_terminal() -> None:
     command = "  next:  perfbisect resume 20260102-030405-ab12 --budget 150m --state /a/b/c"
     assert fitted(command, 30) == [command]
+    for label in ("to settle it", "run"):
+        command = f"  {label}: perfbisect bisect one --good v1 --bad v2"
+        assert fitted(command, 30) == [command]
     page = "# A report\n\n| a | b |\n|---|---|\n| a long row of a table | that Markdown needs whole |"
     assert fitted(page, 20) == [page]
