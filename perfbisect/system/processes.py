@@ -33,6 +33,7 @@ from perfbisect.system.held_files import (
     remove_segments,
     segments_before,
 )
+from perfbisect.system.inherited_mark import has_mark
 from perfbisect.system.logs import excerpt
 
 TOKEN_VARIABLE = "PERFBISECT_TOKEN"
@@ -120,11 +121,12 @@ def tree(
     """All living processes of the owner that started as ``pid`` at ``created``, even after it died.
 
     A process belongs if it is a child of the owner's shim, is the owner, has the token (or
-    ``token.anything``) in its environment, is in ``known``, or descends from or shares a session with a
-    member. The shim is found by the token too, or is ``own_shim``. Its children say it all; the other signs
-    are for a shim that was killed, and each can be lost: a daemon leaves its session, an orphan has no
-    parent, a process title overwrites the environment (then the owner's session suffices). The caller and
-    its ancestors never belong, nor do the shims, which end by themselves.
+    ``token.anything``) in its environment or as its inherited mark, is in ``known``, or descends from or
+    shares a session with a member. The shim is found by the token too, or is ``own_shim``. Its children say
+    it all; the other signs are for a shim that was killed, and where a process may not be marked. Each but
+    the mark can be lost: a daemon leaves its session, an orphan has no parent, a process title overwrites
+    the environment (then the owner's session suffices). The caller and its ancestors never belong, nor do
+    the shims, which end by themselves.
     """
     return _find(token, pid, created, own_shim=own_shim, known=known)[0]
 
@@ -161,6 +163,7 @@ def _find(
             if (
                 row.identity in identities
                 or _has_mark(entries, TOKEN_VARIABLE, token)
+                or (token and has_mark(row.pid, token))
                 or (is_titled and 0 < pid == row.session)
             ):
                 more.add(row.pid)
@@ -198,8 +201,8 @@ _CRASHES = frozenset(
 )
 _KILL_TIMEOUT_S = 10.0
 """Time for the kernel to free large memory or a device after SIGKILL."""
-_MONITOR_GRACE_S = 5.0
-"""Time for what has no token to end after everything that has it."""
+_MONITOR_GRACE_S = 3.0
+"""Time for what has no token to end after everything that has it; podman's monitor takes about 0.1 s."""
 _ORPHAN_GRACE_S = 5.0
 """Time for children to end after their leader."""
 _SHIM_START_S = 60.0
@@ -353,6 +356,7 @@ def spawn(
                 env={**env, TOKEN_VARIABLE: token},  # last: an engine's title overwrites the first
                 cwd=str(cwd),
                 log=str(log),
+                token=token,
                 secrets=command_secrets(argv, env),
                 cores=list(cores),
                 inherit=list(inherit),
@@ -461,10 +465,11 @@ def _end(owned: ProcessTree, grace: float) -> None:
     # A container's monitor has no token and removes the container once its processes have ended.
     spared_until = time.monotonic() + _MONITOR_GRACE_S if owned.token else 0.0
     while living := owned.observe():
-        is_spared = time.monotonic() < spared_until
-        for member in living:
-            if not is_spared or member.pid == owned.pid or owned.has_token(member):
-                _signal(*member.identity, signal.SIGKILL)
+        marked = [member for member in living if member.pid == owned.pid or owned.has_token(member)]
+        if marked and owned.token:  # memory of the container may be freed slowly
+            spared_until = min(time.monotonic() + _MONITOR_GRACE_S, deadline - 1.0)
+        for member in marked if time.monotonic() < spared_until else living:
+            _signal(*member.identity, signal.SIGKILL)
         owned.exited()
         if time.monotonic() > deadline:
             names = ", ".join(map(str, living))

@@ -4,8 +4,8 @@ A child subreaper: what loses its parent becomes a child of this process, after 
 and closed descriptors. So the kernel says to which launch a process belongs, also where several run at once,
 and says it on after perfbisect was killed: this process ends only after its last child.
 
-Standard input is a socket of JSON lines. Requests: ``{"argv", "env", "cwd", "log", "secrets", "cores",
-"inherit"}``, then ``{}`` once the command's row in the process table was read, then any number of
+Standard input is a socket of JSON lines. Requests: ``{"argv", "env", "cwd", "log", "token", "secrets",
+"cores", "inherit"}``, then ``{}`` once the command's row in the process table was read, then any number of
 ``{"log": path}``, which continue the log elsewhere. Answers: ``{"pid": id}`` or ``{"errno": number}``, then
 ``{"log": path}`` each, and ``{"code": status, "cpu": seconds}`` (negative: a signal) after the command has
 ended and its output is written. A peer that is gone changes nothing.
@@ -75,6 +75,8 @@ class Channel:
 
 def start(request: dict[str, Any], output: int) -> int:
     """Start the command and return its id; raises its OSError."""
+    from perfbisect.system.inherited_mark import set_mark
+
     reading, writing = os.pipe()
     pid = os.fork()
     if pid:
@@ -91,6 +93,7 @@ def start(request: dict[str, Any], output: int) -> int:
         signal.set_wakeup_fd(-1)
         os.setsid()
         os.umask(0o022)
+        set_mark(request["token"])
         if request["cores"]:
             os.sched_setaffinity(0, request["cores"])
         nothing = os.open(os.devnull, os.O_RDONLY)

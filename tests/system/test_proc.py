@@ -237,6 +237,33 @@ def test_a_killed_shim_leaves_nothing_that_was_seen(tmp_path: Path) -> None:
     assert gone(daemon) and gone((owned.pid, owned.created))
 
 
+@pytest.mark.parametrize("token", ["owner", "owner.client-host"])
+def test_a_daemon_of_a_killed_shim_ends_with_its_launch_alone(tmp_path: Path, token: str) -> None:
+    """It has no sign and was never seen; daemons of the user and of another launch stay."""
+    user = f"user-{tmp_path.name}"
+    subprocess.run(
+        [sys.executable, "-c", DAEMON.replace("time.sleep(60)\n", ""), user, "0"], env={}, check=True
+    )
+    owned = start(tmp_path, DAEMON, tmp_path.name, "0", token=f"{tmp_path.name}-{token}")
+    other = start(tmp_path, DAEMON, f"other-{tmp_path.name}", "0", name="other")
+    daemon, others_daemon = daemon_of(tmp_path.name), daemon_of(f"other-{tmp_path.name}")
+    try:
+        for each in (owned, other):
+            os.kill(each.own_shim, signal.SIGKILL)
+            assert each.wait(10) == -signal.SIGKILL
+        row = process(daemon[0])
+        assert row is not None and row.parent not in (owned.pid, owned.own_shim)
+        found = processes.stop_leftovers(f"{tmp_path.name}-owner", 0, 0.0, grace=0.2)
+        assert {row.identity for row in found} == {daemon, (owned.pid, owned.created)}
+        assert gone(daemon)
+        processes.stop(owned, grace=0.2)
+        assert alive(*others_daemon) and alive(*daemon_of(user))
+        processes.stop(other, grace=0.2)
+        assert gone(others_daemon)
+    finally:
+        os.kill(daemon_of(user)[0], signal.SIGKILL)
+
+
 def test_orphans_are_reaped_and_exit_codes_kept(tmp_path: Path) -> None:
     script = """
 import os, time
