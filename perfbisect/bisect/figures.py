@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from perfbisect.bisect.documents import EffectDocument, ReportDocument
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.common.quantities import minutes, percent, probability, with_unit
 from perfbisect.jobs.documents import LaunchDocument
 from perfbisect.report.plots import (
-    PHASES,
     Plot,
     axis,
     change_label,
@@ -48,8 +47,6 @@ def plots(report: ReportDocument) -> dict[str, Plot]:
         "by-commit": _commit_plot(report),
         "by-time": _time_plot(report),
         "pairs": _ab_plot(report),
-        "effects": _effects_plot(report),
-        "phases": _phases_plot(report),
     }
     return {name: plot for name, plot in drawn.items() if plot is not None}
 
@@ -102,19 +99,6 @@ def ab_pairs(report: ReportDocument) -> tuple[tuple[LaunchDocument, LaunchDocume
         del waiting[launch.slot]
         pairs.append((before, launch) if before.change.id == sides[0] else (launch, before))
     return tuple(pairs)
-
-
-def effect_rows(report: ReportDocument) -> list[tuple[str, EffectDocument]]:
-    """Each comparison of a report with its name, the confirming A/B first."""
-    suspect = "culprit" if report.outcome == "found" else "suspect"
-    rows = [
-        (f"{suspect} against parent", report.confirmed),
-        ("culprit against parent, on other machines", report.replication),
-        ("bad against good", report.whole),
-        ("bad without the culprit against bad", report.revert),
-    ]
-    measured = [(name, effect) for name, effect in rows if effect is not None]
-    return measured + [(f"step at {step.confirmed.right.short}", step.confirmed) for step in report.steps]
 
 
 def _commit_plot(report: ReportDocument) -> Plot | None:
@@ -257,74 +241,6 @@ def ab_levels(pairs: Sequence[tuple[LaunchDocument, LaunchDocument]], effect: fl
     left, right = ([math.log(x.value) for x in side if x.value] for side in zip(*pairs, strict=True))
     a, b = side_levels(left, right, math.log1p(effect))
     return math.exp(a), math.exp(b)
-
-
-def _effects_plot(report: ReportDocument) -> Plot | None:
-    """Every comparison with its interval, beside the smallest relevant effect."""
-    rows = effect_rows(report)
-    if not rows:
-        return None
-    effects = [effect for _, effect in rows]
-    places = list(range(len(rows)))
-    smallest = report.metric.smallest_effect * 100
-    errors = {
-        "type": "data",
-        "symmetric": False,
-        "array": [(e.high - e.effect) * 100 for e in effects],
-        "arrayminus": [(e.effect - e.low) * 100 for e in effects],
-        "color": "@ink",
-        "thickness": 1.5,
-        "width": 6,
-    }
-    texts = [
-        [f"{percent(e.effect)} ({percent(e.low)} to {percent(e.high)})", str(e.launches)] for e in effects
-    ]
-    trace = scatter(
-        [e.effect * 100 for e in effects],
-        places,
-        showlegend=False,
-        error_x=errors,
-        marker={"symbol": "diamond", "size": 11, "color": "@culprit"},
-        **hover(texts, "%{customdata[0]}<br>launches a side: %{customdata[1]}"),
-    )
-    band = {"type": "rect", "xref": "x", "yref": "paper", "x0": -smallest, "x1": smallest, "y0": 0, "y1": 1}
-    names = [harmless(name) for name, _ in rows]
-    drawn = layout(
-        130 + 56 * len(rows),
-        shapes=[band | {"fillcolor": "@band", "line": {"width": 0}, "layer": "below"}],
-        xaxis=axis("effect, with its 95 % interval", ticksuffix=" %", zeroline=True),
-        yaxis=axis(tickvals=places, ticktext=names, range=[len(rows) - 0.5, -0.5], showgrid=False),
-    )
-    return {"data": [trace], "layout": drawn}
-
-
-def _phases_plot(report: ReportDocument) -> Plot | None:
-    """The minutes of each launch by phase."""
-    spent = report.minutes.by_phase
-    if not spent or not report.launches:
-        return None
-    order = [name for name in PHASES if name in spent] + [name for name in spent if name not in PHASES]
-    data = []
-    for name in order:
-        taken = [launch.seconds.get(name, 0.0) / 60 for launch in report.launches]
-        rows = [
-            [minutes(value), harmless(launch.change.short), launch.purpose]
-            for value, launch in zip(taken, report.launches, strict=True)
-        ]
-        color = f"@phase{list(PHASES).index(name) if name in PHASES else 4}"
-        bars = {"type": "bar", "x": [launch.number for launch in report.launches], "y": taken}
-        text = "launch %{x}: %{customdata[1]}, %{customdata[2]}<br>%{fullData.name} %{customdata[0]}"
-        named = {"name": harmless(PHASES.get(name, name)), "marker": {"color": color}}
-        data.append(bars | named | hover(rows, text))
-    drawn = layout(
-        320,
-        barmode="stack",
-        bargap=0.2,
-        xaxis=axis("launch", tickformat="d"),
-        yaxis=axis("minutes", rangemode="tozero"),
-    )
-    drawn["legend"] = {**drawn["legend"], "traceorder": "normal"}
-    return {"data": data, "layout": drawn}
 
 
 _WITHOUT_VALUE = {"failed": ("failed", "x", "@culprit"), "abandoned": ("stopped", "circle-x-open", "@quiet")}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from perfbisect.bisect.documents import EffectDocument, PositionDocument, ReportDocument
-from perfbisect.bisect.figures import effect_rows, plots
+from perfbisect.bisect.figures import plots
 from perfbisect.common.quantities import counted, minutes, percent, probability, spent_text, with_unit
 from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.report.document import (
@@ -84,8 +84,6 @@ _CAPTIONS: Final[Mapping[str, str]] = {
         "shows as a slope, a slot of another speed as a line of its own."
     ),
     "pairs": "The A/B of parent and culprit: consecutive launches, joined.",
-    "effects": "Effects with their 95 % intervals; grey: below the smallest relevant effect.",
-    "phases": "Minutes of each launch by phase.",
 }
 
 
@@ -132,7 +130,7 @@ def build_report(document: ReportDocument) -> Report:
     sections = (
         *(Section(title, tuple(blocks), title not in shown) for title, blocks in details.items()),
         phases,
-        minutes_section(document.minutes, _figures(drawn, "phases")),
+        minutes_section(document.minutes),
         launch_section(document.launches, document.metric.unit, culprit),
         cell_section(document.cell, document.notes, _setting_rows(document)),
         reproduce_section([document.reproduce]),
@@ -227,19 +225,33 @@ def _steps(document: ReportDocument) -> Iterator[Block]:
     return _tabled(("change", "P*", *_EFFECT_COLUMNS), rows)
 
 
-def _figures(drawn: Mapping[str, Plot], *names: str) -> Iterator[Figure]:
-    return (Figure(name, _CAPTIONS[name], drawn[name]) for name in names if name in drawn)
+def _figures(drawn: Mapping[str, Plot], name: str) -> Iterator[Figure]:
+    if name in drawn:
+        yield Figure(name, _CAPTIONS[name], drawn[name])
+
+
+def _effect_rows(report: ReportDocument) -> list[tuple[str, EffectDocument]]:
+    """Each comparison of a report with its name, the confirming A/B first."""
+    suspect = "culprit" if report.outcome == "found" else "suspect"
+    rows = [
+        (f"{suspect} against parent", report.confirmed),
+        ("culprit against parent, on other machines", report.replication),
+        ("bad against good", report.whole),
+        ("bad without the culprit against bad", report.revert),
+    ]
+    measured = [(name, effect) for name, effect in rows if effect is not None]
+    return measured + [(f"step at {step.confirmed.right.short}", step.confirmed) for step in report.steps]
 
 
 def _comparisons(document: ReportDocument, drawn: Mapping[str, Plot]) -> Iterator[Block]:
-    rows = effect_rows(document)
+    rows = _effect_rows(document)
     if rows:
         metric = document.metric
         relevant = f"{percent(metric.smallest_effect, False)} is the smallest relevant effect"
         yield Paragraph(
             (code(metric.name), f" ({metric.display}), {metric.direction} is better; {relevant}."), quiet=True
         )
-        yield from _figures(drawn, "pairs", "effects")
+        yield from _figures(drawn, "pairs")
         yield make_table(
             ("", "left", "right", *_EFFECT_COLUMNS),
             (

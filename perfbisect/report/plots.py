@@ -6,28 +6,17 @@ in by :func:`harmless` alone: Plotly reads a little HTML.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any
 
 from perfbisect.common.quantities import counted, minutes, with_unit
 from perfbisect.common.text import line
 from perfbisect.jobs.documents import ChangeDocument, LaunchDocument, MetricDocument
 
 Plot = dict[str, Any]
-
-PHASES: Final[Mapping[str, str]] = {
-    "build": "build",
-    "fetch": "fetch",
-    "launch": "start",
-    "first_request": "first request",
-    "warm": "discarded run",
-    "bench": "measured runs",
-    "stop": "stop",
-}
-"""Phases of an attempt in their order, with their names."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from perfbisect.model.cell import pinned
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import (
     Code,
-    Figure,
     Inline,
     Items,
     KeyValues,
@@ -28,7 +27,17 @@ from perfbisect.report.document import (
     code,
     make_table,
 )
-from perfbisect.report.plots import PHASES
+
+_PHASES: Mapping[str, str] = {
+    "build": "build",
+    "fetch": "fetch",
+    "launch": "start",
+    "first_request": "first request",
+    "warm": "discarded run",
+    "bench": "measured runs",
+    "stop": "stop",
+}
+"""Phases of an attempt in their order, with their names."""
 
 
 def change_text(change: ChangeDocument) -> Inline:
@@ -130,21 +139,23 @@ def launch_section(launches: Sequence[LaunchDocument], unit: str, culprit: str =
     return Section("Every launch", (table,) if rows else (), detail=True)
 
 
-def minutes_section(spent: MinutesDocument, figures: Iterable[Figure] = ()) -> Section:
+def minutes_section(spent: MinutesDocument) -> Section:
     """Where the time went."""
+
+    def share(taken: float) -> str:
+        return percent(taken / spent.total, False) if spent.total else ""
+
     rows = [
-        (PHASES.get(phase, phase), minutes(taken), percent(taken / spent.total, False) if spent.total else "")
-        for phase, taken in spent.by_phase.items()
+        (_PHASES.get(phase, phase), minutes(taken), share(taken)) for phase, taken in spent.by_phase.items()
     ]
     if spent.lost:
-        share = percent(spent.lost / spent.total, False) if spent.total else ""
-        rows.append(("discarded or failed, no evidence", minutes(spent.lost), share))
+        rows.append(("discarded or failed, no evidence", minutes(spent.lost), share(spent.lost)))
     budget = f", of a budget of {minutes(spent.budget)}" if spent.budget else ""
     rows.append((f"all{budget}", minutes(spent.total), ""))
     if spent.saved:
         rows.append(("saved, since work overlapped", minutes(spent.saved), ""))
     table = make_table(("phase", "time*", "share*"), rows)
-    return Section("Where the minutes went", (*figures, table), detail=True)
+    return Section("Where the minutes went", (table,), detail=True)
 
 
 def command_lines(commands: CommandsDocument, of: str = "") -> list[str]:

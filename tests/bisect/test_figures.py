@@ -83,7 +83,7 @@ def plain(value: Any) -> Any:
 
 def test_plotly_knows_every_property_of_the_figures(rich: ReportDocument) -> None:
     drawn = plots(rich)
-    assert set(drawn) == {"by-commit", "by-time", "pairs", "effects", "phases"}
+    assert set(drawn) == {"by-commit", "by-time", "pairs"}
     for figure in drawn.values():
         go.Figure(plain(figure))
 

@@ -105,7 +105,7 @@ def test_the_page_says_all_and_foreign_text_is_neither_markup_nor_script(rich: R
     for text in (*SAID, rich.culprit.id, "By commit", "By time", *(said[:60] for said in rich.summary)):
         assert text in shown, text
     ids = {attributes.get("id") for _, attributes in page.elements}
-    assert {"by-commit", "by-time", "pairs", "effects", "phases"} <= ids
+    assert {"by-commit", "by-time", "pairs"} <= ids
 
 
 def test_only_our_scripts_may_run_and_nothing_may_be_loaded(rich: ReportDocument) -> None:
@@ -164,8 +164,8 @@ def test_a_browser_draws_the_figures_and_offers_no_sharing(rich: ReportDocument,
         check=True,
         timeout=60,
     )
-    assert done.stdout.count('class="main-svg"') >= 5
-    assert done.stdout.count('data-title="Zoom"') == 5
+    assert done.stdout.count('class="main-svg"') >= 3
+    assert done.stdout.count('data-title="Zoom"') == 3
     assert "Share" not in re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL)
 
 
