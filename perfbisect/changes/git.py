@@ -323,8 +323,13 @@ class Repository:
     def run(
         self, *arguments: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
+        """Run git, whatever its exit code.
+
+        Raises:
+            MachineError: git is missing, too slow, or was killed: its answer says nothing of the repository.
+        """
         try:
-            return subprocess.run(
+            done = subprocess.run(
                 self.command(*arguments),
                 input=stdin or b"",
                 capture_output=True,
@@ -337,6 +342,9 @@ class Repository:
         except subprocess.TimeoutExpired as error:
             message = f"git {arguments[0]} in {self.path} took more than {_TIMEOUT:.0f} s"
             raise MachineError(message) from error
+        if done.returncode < 0:
+            raise MachineError(f"git {arguments[0]} in {self.path} was ended by signal {-done.returncode}")
+        return done
 
     def text(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from perfbisect.system import environ, processes
 from perfbisect.system.logs import excerpt
 
 _ANY_DAY = "2999-12-31"
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 _REGISTRY_PREFIXES = ("UV_", "NETRC", "KEYRING", "CC", "CXX")
 
 
@@ -85,7 +87,7 @@ class BuildRun:
 
         Raises:
             BuildError: it cannot be started.
-            MachineError: the log cannot be written, or a process does not end.
+            MachineError: the log cannot be written, a process does not end, or the command was killed.
         """
         limit, token = timeout or self.timeout, secrets.token_hex(8)
         output, text = self.log.with_name(f"{self.log.stem}-{token}.log"), ""
@@ -102,6 +104,9 @@ class BuildRun:
                 text = output.read_text(errors="replace")
                 output.unlink()
             self.note(f"$ {without_secrets(command, command_secrets(argv, env))}\n{text}")
+        if done.code in _KILLED and not done.timed_out:
+            message = f"{excerpt(command)} was killed from outside by signal {-done.code} (out of memory?)"
+            raise MachineError(message, where=self.log, code="killed", output=excerpt(text))
         return Output(done.code, text, done.timed_out, done.seconds)
 
     def note(self, text: str) -> None:

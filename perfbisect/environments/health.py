@@ -154,9 +154,6 @@ def import_engine(
             code = "disk_full"
         kind = MachineError if code else BuildError
         raise kind(f"{problem} failed: {reason}", where=build.log, code=code, output=reason)
-    if output.code == -9:
-        message = f"{problem} was killed from outside (out of memory?)"
-        raise MachineError(message, where=build.log, code="killed")
     if output.code != 0 or "file" not in found:
         last = output.last_line
         raise BuildError(f"{problem} ended with {output.ending}: {last}", where=build.log, output=last)

@@ -41,6 +41,24 @@ class TestOpen:
         with pytest.raises(MachineError, match="git command is not on PATH"):
             Repository.open(line[0])
 
+    def test_a_killed_git_says_nothing_of_the_repository(
+        self, line: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It does not mean that a commit has no ancestor or a file is missing."""
+        repository, first = Repository.open(line[0]), line[1][0]
+        (tmp_path / "git").write_text("#!/bin/sh\nkill -9 $$\n")
+        (tmp_path / "git").chmod(0o700)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        for ask in (
+            lambda: Repository.open(line[0]),
+            lambda: repository.resolve(first),
+            lambda: repository.merge_base(first, first),
+            lambda: repository.is_ancestor(first, first),
+            lambda: repository.read_text(first, "a"),
+        ):
+            with pytest.raises(MachineError, match="was ended by signal 9"):
+                ask()
+
     def test_a_hook_of_another_repository_does_not_mislead(
         self, line: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

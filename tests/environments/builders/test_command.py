@@ -64,7 +64,9 @@ def test_it_is_checked_like_all_others(script: Path, world: World) -> None:
     [
         ("echo wrong flags >&2; exit 3", BuildError, "ended with exit code 3: wrong flags"),
         ("exit 75", MachineError, "the machine failed, not the commit"),
-        ("kill -TERM $$", BuildError, "ended with signal 15: no output"),
+        ("kill -TERM $$", MachineError, "killed from outside by signal 15"),
+        ("kill -KILL $$", MachineError, "killed from outside by signal 9"),
+        ("kill -SEGV $$", BuildError, "ended with signal 11: no output"),
         ("exit 0", BuildError, "left no interpreter at"),
         ("sleep 60", MachineError, "not done after"),
     ],
