@@ -87,6 +87,17 @@ class CellFailure(Document):
     next: str = ""
     exit_code: int = EXIT_OK
 
+    @classmethod
+    def of(cls, cell: str, error: PerfbisectError, reason: str = "") -> CellFailure:
+        """The failure of a cell by an error; ``reason``: in place of its message."""
+        return cls(
+            cell=cell,
+            reason=reason or error.message,
+            log=error.where or "",
+            next=error.next_step or "",
+            exit_code=error.exit_code,
+        )
+
 
 class StepRecord(Document):
     """A completed step with its effect on later steps and the exit code."""

@@ -45,6 +45,7 @@ from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import JobPlan, PlanT, require_plan, resolve_metric, write_plan
 from perfbisect.jobs.replay import launches
 from perfbisect.jobs.runner import Reclaim
+from perfbisect.machine.slots import Slot
 from perfbisect.measure.profiling import find_py_spy, sampling_problem
 from perfbisect.model.cell import Cell
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
@@ -95,6 +96,19 @@ class CommandMachine:
             self._listed[cell.gpus] = tuple(fleet_machines(self.workspace, cell, self.fleet))
         return self._listed[cell.gpus]
 
+    def check(self, night: NightPlan, cell: CellPlan, *, dry_run: bool) -> tuple[str, ...]:
+        workload = cell.load()
+        notes = wiring.lint_sides(self.workspace, night.setting, [(workload, night.commit)])
+        if dry_run and self.fleet:
+            _require_slot(cell)
+        elif dry_run:
+            planned = find_slots(self.workspace, workload, night.setting, dry_run=True)
+            if not planned.slots:
+                raise MachineError(
+                    "; ".join(planned.notes), next_step="perfbisect doctor shows what there is"
+                )
+        return notes
+
     def measure(
         self, night: NightPlan, jobs: Mapping[str, Job], launch: int
     ) -> Generator[float, None, Mapping[str, PerfbisectError]]:
@@ -113,12 +127,7 @@ class CommandMachine:
         self, night: NightPlan, cell: CellPlan, job: Job, launch: int
     ) -> Generator[float, None, None]:
         """Continue the job of a cell on its machine."""
-        slot, setting = cell.slot, night.setting
-        if slot is None:
-            raise MachineError(
-                "no machine of the fleet could be used when the night began",
-                next_step="perfbisect doctor --fleet says what each machine lacks",
-            )
+        slot, setting = _require_slot(cell), night.setting
         builder = wiring.build_builder(self.workspace, setting)
         plan = _new_plan(night, cell, job, builder, (f"measured on {slot.machine}",))
         with open_session(job, (slot,), self.measuring, plan=plan, beside_others=True) as session:
@@ -209,6 +218,16 @@ class CommandMachine:
         plan = require_plan(job, events, kind.plan) if events else planned.plan
         with open_session(job, planned.slots, self.measuring, plan=None if events else plan) as session:
             return run_job(self.workspace, session, kind, plan, planned.builder)
+
+
+def _require_slot(cell: CellPlan) -> Slot:
+    """The slot of a cell of a fleet. :raises MachineError: it has none."""
+    if cell.slot is None:
+        raise MachineError(
+            "no machine of the fleet could be used when the night began",
+            next_step="perfbisect doctor --fleet says what each machine lacks",
+        )
+    return cell.slot
 
 
 def _new_plan(

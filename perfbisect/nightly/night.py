@@ -14,7 +14,7 @@ from typing import Generic, Protocol
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
 from perfbisect.common.quantities import counted
-from perfbisect.errors import MachineError, PerfbisectError
+from perfbisect.errors import Interrupted, MachineError, PerfbisectError
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.jobs.documents import Document, change_document, metric_document
 from perfbisect.jobs.events import EventListener, JobNote
@@ -26,6 +26,7 @@ from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile, launches_of
 from perfbisect.nightly.journal import (
+    CellFailure,
     CellLaunches,
     JobOf,
     NightFolder,
@@ -105,6 +106,15 @@ class NightMachine(Protocol):
 
         Raises:
             MachineError: the engine does not list them.
+        """
+        ...
+
+    def check(self, night: NightPlan, cell: CellPlan, *, dry_run: bool) -> tuple[str, ...]:
+        """Check a cell at the night's commit; returns notes on what is not checked.
+
+        Raises:
+            UsageError: the cell cannot run at the commit.
+            MachineError: in a dry run, no machine can measure it.
         """
         ...
 
@@ -241,6 +251,34 @@ def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: dat
         ordered=rules.suite == "as_nightly",
         notes=tuple(notes),
     )
+
+
+def check_cells(
+    context: NightlyContext, plan: NightPlan, *, dry_run: bool
+) -> tuple[NightPlan, tuple[CellFailure, ...]]:
+    """The plan without the cells that cannot be measured at its commit, which have failed.
+
+    In a dry run it has notes on what is not checked.
+    """
+    failures = dict[str, CellFailure]()
+    notes = dict[str, list[str]]()
+    for cell in plan.wanted:
+        try:
+            for note in context.machine.check(plan, cell, dry_run=dry_run):
+                notes.setdefault(note, []).append(cell.name)
+        except Interrupted:
+            raise
+        except PerfbisectError as error:
+            failures[cell.name] = CellFailure.of(cell.name, error)
+    of_all = len(plan.wanted) - len(failures)
+    texts = (f"{', '.join(names)}: {note}" if len(names) < of_all else note for note, names in notes.items())
+    cells = (
+        cell.model_copy(update={"skip": failures[cell.name].reason}) if cell.name in failures else cell
+        for cell in plan.cells
+    )
+    notes_of_plan = (*plan.notes, *texts) if dry_run else plan.notes
+    checked = plan.model_copy(update={"cells": tuple(cells), "notes": notes_of_plan})
+    return checked, tuple(failures.values())
 
 
 def _plan_cell(
@@ -398,14 +436,14 @@ def _cell(cell: CellPlan, record: NightRecord, findings: NightFindings, dry_run:
 
 
 def _cell_state(cell: CellPlan, record: NightRecord, dry_run: bool) -> tuple[CellState, str]:
+    if cell.name in record.failed:
+        return "failed", record.failed[cell.name].reason
     if cell.skip:
         return "skipped", cell.skip
     if dry_run:
         if cell.name in record.plan.fitting():
             return "planned", ""
         return "not reached", "does not fit the budget beside the shorter cells"
-    if cell.name in record.failed:
-        return "failed", record.failed[cell.name].reason
     launches = record.counts[cell.name]
     if not launches:
         return "not reached", "budget exhausted"
@@ -432,6 +470,7 @@ def _next_commands(
     """The next commands, the most urgent first."""
     rules, repository = context.file.nightly, str(context.repository.path)
     if dry_run:
+        yield from (failure.next for failure in record.failed.values() if failure.next)
         yield shlex.join(("perfbisect", "nightly", record.plan.file))
     for bisection in record.bisections.values():
         if (bisection.culprit is not None or bisection.candidates) and bisection.job:

@@ -69,7 +69,9 @@ def night_report(night: Night, *, paths: bool = False) -> Report:
 def night_verdict(night: Night) -> Verdict:
     """The outcome in a few words: findings, failures, and findings of earlier nights that remain."""
     if night.dry_run:
-        return Verdict("dry run, nothing was started")
+        refused = len(night.failed())
+        text = f"; {counted(refused, 'cell')} cannot be measured" if refused else ""
+        return Verdict(f"dry run, nothing was started{text}", "open" if refused else "neutral")
     tone: Tone = "open" if night.failed() or night.exit_code else "good"
     if new_regressions(night.alerts):
         tone = "bad"

@@ -25,7 +25,15 @@ from perfbisect.nightly.bisect import EventExaminer
 from perfbisect.nightly.delivery import report_tasks
 from perfbisect.nightly.journal import CellFailure, NightFolder, NightRecord, StepRecord, write_traceback
 from perfbisect.nightly.model import Night, NightStep
-from perfbisect.nightly.night import NightlyContext, NightTask, OpenNight, StepResult, build_night, build_plan
+from perfbisect.nightly.night import (
+    NightlyContext,
+    NightTask,
+    OpenNight,
+    StepResult,
+    build_night,
+    build_plan,
+    check_cells,
+)
 from perfbisect.nightly.plan import ScheduledLaunch, next_launch
 from perfbisect.series.detect import SeriesAnalysis, analyze_series
 from perfbisect.series.store import SeriesStore
@@ -57,7 +65,10 @@ def run_night(context: NightlyContext) -> Night:
             tonight = nights.new(now, context.commit.id)
         with Journal(tonight.journal, clock=context.clock) as journal:
             if not journal.events:
-                journal.append("plan", build_plan(context, earlier, now).model_dump(mode="json"))
+                plan, failures = check_cells(context, build_plan(context, earlier, now), dry_run=False)
+                journal.append("plan", plan.model_dump(mode="json"))
+                for failure in failures:
+                    journal.append("cell", failure.model_dump(mode="json"))
             return _NightRun(OpenNight(context, tonight, journal), earlier).run()
 
 
@@ -66,11 +77,17 @@ def forecast_night(context: NightlyContext) -> Night:
     earlier, now = context.nights.all(), context.clock()
     interrupted = _interrupted_night(earlier, now)
     plan = interrupted.record().plan if interrupted is not None else build_plan(context, earlier, now)
+    plan, failures = check_cells(context, plan, dry_run=True)
     if interrupted is not None:
         note = f"night {interrupted.id} was interrupted: it resumes with its own commit and remaining budget"
         plan = plan.model_copy(update={"notes": (*plan.notes, note)})
     begun = JournalEvent(0, stamp(now), "plan", plan.model_dump(mode="json"))
-    return build_night(context, NightRecord((begun,), context.jobs), context.nights.folder, dry_run=True)
+    failed = (
+        JournalEvent(number, stamp(now), "cell", failure.model_dump(mode="json"))
+        for number, failure in enumerate(failures, 1)
+    )
+    record = NightRecord((begun, *failed), context.jobs)
+    return build_night(context, record, context.nights.folder, dry_run=True)
 
 
 def _interrupted_night(nights: Sequence[NightFolder], now: datetime) -> NightFolder | None:
@@ -234,13 +251,7 @@ class _NightRun:
         return failures
 
     def _record_failure(self, name: str, error: PerfbisectError, reason: str = "") -> None:
-        failure = CellFailure(
-            cell=name,
-            reason=reason or error.message,
-            log=error.where or "",
-            next=error.next_step or "",
-            exit_code=error.exit_code,
-        )
+        failure = CellFailure.of(name, error, reason)
         self.night.append("cell", failure)
         self.night.say(f"{name}: failed: {failure.reason}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -189,3 +190,46 @@ def test_a_dry_run_of_a_claim_has_the_commands_of_each_cell_and_what_all_of_them
         pytest.approx(sum(one["minutes_high"] for one in all_of_them) - layers),
     ]
     type_json(*words, code=5)  # this machine cannot run it
+
+
+NIGHTLY = """\
+name: n
+cells: [{cells}]
+repository: {repo}
+branch: HEAD
+environment: source,package={package}
+client: existing:/somewhere/python
+exclude_newer: "2026-01-01"
+machine: cpu
+budget: 10h
+"""
+
+TINY = "family: text\nmodel: acme/tiny\nnum_prompts: 8\nmax_concurrency: 1\n"
+
+
+def planned_night(code: int, **names: str) -> dict[str, Any]:
+    Path("nightly.yaml").write_text(NIGHTLY.format(**names))
+    return type_json("nightly", "nightly.yaml", "--dry-run", code=code)
+
+
+def test_a_night_plans_no_cell_that_its_commit_cannot_run(home: Path) -> None:
+    names = engine(home, "vllm")
+    Path("tiny.yaml").write_text(TINY)
+    Path("odd.yaml").write_text(f"{TINY}serve_args: {{no-such-option: 1}}\n")
+    night = planned_night(2, cells="tiny.yaml, odd.yaml", package="vllm", **names)
+    tiny, odd = night["cells"]
+    assert (tiny["state"], odd["state"], odd["expected"]) == ("planned", "failed", 0)
+    assert "--no-such-option is mentioned nowhere in the sources of vllm" in odd["reason"]
+    assert night["minutes"] == tiny["expected"] > 0 and night["order"] == ["tiny"]
+    assert "perfbisect cells lint" in night["next"]
+    shown = type_command(["nightly", "nightly.yaml", "--dry-run"]).out
+    assert "dry run, nothing was started; 1 cell cannot be measured" in shown
+    night = planned_night(0, cells="tiny.yaml", package="vllm_omni", **engine(home, "vllm_omni"))
+    assert any("vllm_omni does not have them" in note for note in night["notes"])
+
+
+def test_a_dry_run_of_a_night_that_cannot_start_here_ends_with_5(repo: str) -> None:
+    night = planned_night(5, cells=CELL, repo=repo, package="vllm_omni")
+    (cell,) = night["cells"]
+    assert cell["state"] == "failed" and cell["reason"].startswith("nothing can start on this machine: ")
+    assert night["next"].startswith("perfbisect doctor")

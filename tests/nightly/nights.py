@@ -118,6 +118,12 @@ class Place:
     profile_problem: str = ""
     profile_refusal: Exception | None = None
     """What a profile of this place ends with before it begins."""
+    refused: dict[str, PerfbisectError] = field(default_factory=dict)
+    """By cell: why it cannot run at the commit."""
+    too_large: set[str] = field(default_factory=set)
+    """Cells that this machine has too few devices for."""
+    checked: tuple[str, ...] = ()
+    """What is not checked of a cell."""
     last: Night | None = None
     """The night that ran last."""
 
@@ -168,6 +174,14 @@ class Place:
     def end_bundles(self, job: Job) -> Reclaim | None:
         del job
         return None
+
+    def check(self, night: NightPlan, cell: CellPlan, *, dry_run: bool) -> tuple[str, ...]:
+        del night
+        if cell.name in self.refused:
+            raise self.refused[cell.name]
+        if dry_run and cell.name in self.too_large:
+            raise MachineError(f"{cell.name} needs 8 devices", next_step="perfbisect doctor")
+        return self.checked
 
     def measure(
         self, night: NightPlan, jobs: Mapping[str, Job], launch: int

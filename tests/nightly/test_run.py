@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.errors import Interrupted, MachineError
+from perfbisect.errors import Interrupted, MachineError, UsageError
 from perfbisect.jobs.journal import EventKind, Journal, JournalEvent
 from perfbisect.model.attempt import Failure
 from perfbisect.nightly.journal import Nights
@@ -88,6 +88,24 @@ def test_a_cell_that_fails_stops_no_other(place: Place) -> None:
     assert (failed.log, failed.launches) == ("/log", 0)
     assert step(document, "report") == "done"
     place.world.fault = lambda *_: None
+    assert states(place.night(0, date=1)) == {"a": "skipped", "b": "measured", "c": "skipped"}
+
+
+def test_a_cell_that_its_commit_cannot_run_is_not_started(place: Place) -> None:
+    place.refused["b"] = UsageError("no such data set", next_step="perfbisect cells lint")
+    place.checked, place.too_large = ("its client is not checked",), {"c"}
+    shown = forecast_night(place.context(0))
+    assert states(shown) == {"a": "planned", "b": "failed", "c": "failed"}
+    assert (shown.exit_code, shown.order) == (2, ("a",))
+    assert shown.notes == ("its client is not checked",), "once for all cells"
+    place.refused.clear()
+    assert forecast_night(place.context(0)).exit_code == 5, "no machine for one cell"
+    place.refused["b"] = UsageError("no such data set", next_step="perfbisect cells lint")
+    night = place.night(0)
+    assert states(night) == {"a": "measured", "b": "failed", "c": "measured"}
+    assert (night.exit_code, night.next) == (2, "perfbisect cells lint")
+    assert {request.cell.name for request in place.world.requests} == {"a", "c"}
+    place.refused.clear()
     assert states(place.night(0, date=1)) == {"a": "skipped", "b": "measured", "c": "skipped"}
 
 
