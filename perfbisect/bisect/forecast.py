@@ -66,6 +66,8 @@ class ExpectedDocument(Document):
     launches_high: int
     minutes_low: float
     minutes_high: float
+    minutes_basis: str
+    """Where the minutes of a launch come from."""
     resolves: tuple[tuple[int, float], ...]
     """Launches a side, and the relative step that so many can tell from nothing."""
     noise: str
@@ -123,15 +125,17 @@ def plan_document(
     noise: Noise,
     builder: Builder | None = None,
     machines: Sequence[MachineDocument] = (),
+    *,
+    basis: str,
 ) -> PlanDocument:
     """What will be done, what it will take, and with which commands; ``builder`` tells what of the disk.
 
-    ``machines``: of the fleet on which the plan's slots are.
+    ``machines``: of the fleet on which the plan's slots are. ``basis``: of the plan's costs, in words.
 
     Raises:
         MachineError: there is no room for the environments of the shortest search.
     """
-    cell, expected = plan_cell(plan), forecast(plan, noise, builder)
+    cell, expected = plan_cell(plan), forecast(plan, noise, builder, basis=basis)
     good, bad = plan.ends
     disk = _disk_notes(plan, expected, builder) if builder is not None else ()
     return PlanDocument(
@@ -155,7 +159,9 @@ def plan_document(
     )
 
 
-def forecast(plan: BisectPlan, noise: Noise, builder: Builder | None = None) -> ExpectedDocument:
+def forecast(
+    plan: BisectPlan, noise: Noise, builder: Builder | None = None, *, basis: str = ""
+) -> ExpectedDocument:
     """Launches and minutes, from a large step to one near the noise; the step that launches resolve.
 
     ``builder``: prices the likely builds; by default they have the plan's price of a build.
@@ -173,6 +179,7 @@ def forecast(plan: BisectPlan, noise: Noise, builder: Builder | None = None) -> 
         launches_high=high,
         minutes_low=least,
         minutes_high=max(least, min(most, plan.budget)),
+        minutes_basis=basis,
         resolves=tuple((k, math.expm1(_POWER * error * math.sqrt(2 / k))) for k in _SIDES),
         noise=noise.source,
     )
@@ -293,6 +300,7 @@ def _plan_rows(plan: PlanDocument) -> Iterator[tuple[str, Inline]]:
     launches = f"{expected.launches_low} to {expected.launches_high} launches"
     least, most = minutes(expected.minutes_low), minutes(expected.minutes_high)
     yield "expected", f"{launches}, {least} to {most}" if least != most else f"{launches}, at least {least}"
+    yield "", f"minutes of a launch: {expected.minutes_basis}"
     if plan.wall_minutes is not None:
         low, high = plan.wall_minutes
         yield "wall clock", f"{minutes(low)} to {minutes(high)}"

@@ -19,7 +19,7 @@ from perfbisect.commands.session import PlannedJob, build_setup
 from perfbisect.commands.slots import reason_not_prebuilding
 from perfbisect.commands.workspace import Workspace
 from perfbisect.errors import MachineError, RevisionError, UsageError
-from perfbisect.jobs.estimates import cost_notes, earlier_attempts, learnt_costs, learnt_noise
+from perfbisect.jobs.estimates import earlier_attempts, learnt_noise
 from perfbisect.model.change import History
 from perfbisect.report.sections import command_lines
 
@@ -85,8 +85,8 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
         builder=setup.builder,
         metric=setup.metric,
         setting=setup.setting,
-        costs=learnt_costs(earlier),
-        notes=(*unlisted, *setup.notes, *cost_notes(earlier)),
+        costs=earlier.costs,
+        notes=(*unlisted, *setup.notes),
         deploy=workspace.repository.tree_id if workspace.repository else None,
         weigh=position_weigher(workspace, request.weights)
         if request.weights and not request.releases
@@ -105,7 +105,9 @@ def build_plan(workspace: Workspace, request: BisectRequest) -> PlannedBisection
     if why_not and plan.costs.build > _SLOW_BUILD_MIN:
         note = f"the next environment is not built beside a running attempt: {why_not}"
         plan = plan.model_copy(update={"notes": (*plan.notes, note)})
-    shown = plan_document(plan, learnt_noise(earlier, setup.metric), setup.builder, setup.machines)
+    shown = plan_document(
+        plan, learnt_noise(earlier.of_cell, setup.metric), setup.builder, setup.machines, basis=earlier.basis
+    )
     lines, commands = plan_lines(shown), command_lines(shown.commands)
     return PlannedJob(plan, setup.builder, setup.slots, shown, lines, commands)
 

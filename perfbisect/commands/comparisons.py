@@ -48,8 +48,7 @@ from perfbisect.compare.report import plan_commands, plan_lines, sweep_report
 from perfbisect.errors import UsageError
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import cell_document, change_document, metric_document
-from perfbisect.jobs.estimates import cost_notes, earlier_attempts, learnt_costs
-from perfbisect.model.attempt import Attempt
+from perfbisect.jobs.estimates import EarlierAttempts, earlier_attempts
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 from perfbisect.report.sections import command_lines
@@ -65,9 +64,9 @@ def build_change_setup(
     return build_setup(workspace, resolved, at, (change,), measuring, dry_run=dry_run), change
 
 
-def plan_fields(plan: MeasurementPlan, setup: MeasurementSetup, earlier: Sequence[Attempt]) -> dict[str, Any]:
+def plan_fields(plan: MeasurementPlan, setup: MeasurementSetup, earlier: EarlierAttempts) -> dict[str, Any]:
     """The fields of every plan's document; the minutes are learnt from earlier launches and builds."""
-    costs, builds = learnt_costs(earlier), setup.builder.price(plan.changes)
+    costs, builds = earlier.costs, setup.builder.price(plan.changes)
     each = costs.launch + plan.runs * costs.run
     most = plan.max_launches * each
     low, high = (
@@ -85,7 +84,8 @@ def plan_fields(plan: MeasurementPlan, setup: MeasurementSetup, earlier: Sequenc
         "minutes_high": high + builds.minutes,
         "budget_minutes": most if plan.budget is None else plan.budget,
         "machines": forecast_machines(plan, setup, low, high),
-        "notes": (*plan.notes, *cost_notes(earlier), *builds.notes()),
+        "minutes_basis": earlier.basis,
+        "notes": (*plan.notes, *builds.notes()),
     }
 
 
@@ -170,7 +170,7 @@ def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedCom
         max_regression=request.max_regression,
     )
     earlier = earlier_attempts(workspace.jobs, cell.digest)
-    blocks, forecast_from = forecast_blocks(plan, earlier)
+    blocks, forecast_from = forecast_blocks(plan, earlier.of_cell)
     shown = ComparePlanDocument(
         **plan_fields(plan, setup, earlier),
         a=side_document(a),

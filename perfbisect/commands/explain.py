@@ -29,7 +29,7 @@ from perfbisect.explain.profile_job import MOST_LAUNCHES, PROFILE, ProfilePlan
 from perfbisect.explain.report import ExplainDocument, explain_bisection, explain_comparison, explain_report
 from perfbisect.explain.sides import MeasuredSides, measured_sides
 from perfbisect.jobs.documents import ChangeDocument, Document, cell_document, change_document
-from perfbisect.jobs.estimates import cost_notes, earlier_attempts, learnt_costs, learnt_noise
+from perfbisect.jobs.estimates import earlier_attempts, learnt_noise
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent, read, replaying
 from perfbisect.jobs.plans import plan_cell, plan_data
@@ -123,6 +123,8 @@ class ProfilePlanDocument(Document):
     b: ChangeDocument
     launches: int
     minutes: float
+    minutes_basis: str
+    """Where the minutes of a launch come from."""
     notes: tuple[str, ...]
 
 
@@ -163,20 +165,22 @@ def plan_profile(
         notes=(*found.notes, *((f"no stacks: {problem}; see perfbisect doctor",) if problem else ())),
     )
     earlier = earlier_attempts(workspace.jobs, cell.digest)
-    costs, limits = learnt_costs(earlier), ProfileLimits()
-    each = costs.launch + (limits.windows * limits.window + limits.trace) / 60
+    limits = ProfileLimits()
+    each = earlier.costs.launch + (limits.windows * limits.window + limits.trace) / 60
     shown = ProfilePlanDocument(
         source=job.id,
         a=change_document(sides.a.change),
         b=change_document(sides.b.change),
         launches=2 * plan.launches,
         minutes=2 * plan.launches * each,
+        minutes_basis=earlier.basis,
         notes=plan.notes,
     )
     lines = [
         *section_lines(workload_section(cell_document(cell, plan.ref))),
         f"A {sides.a.name}, B {sides.b.name} of job {job.id}",
         f"{shown.launches} profile launches, about {minutes(shown.minutes)}; they are no measurements",
+        f"minutes of a launch: {shown.minutes_basis}",
         *(f"note: {note}" for note in plan.notes),
     ]
     return PlannedJob(plan, builder, found.slots, shown, lines)
@@ -225,11 +229,11 @@ def plan_hunks(
         min_effect=request.min_effect or source.min_effect,
         step=effect,
         slower=effect * source.ref.metric.sign > 0,
-        costs=learnt_costs(earlier),
+        costs=earlier.costs,
         budget=wiring.budget_minutes(workspace, request.budget),
-        notes=(*found.notes, *cost_notes(earlier)),
+        notes=found.notes,
     )
-    shown = hunks_plan_document(plan, learnt_noise(earlier, source.ref))
+    shown = hunks_plan_document(plan, learnt_noise(earlier.of_cell, source.ref), basis=earlier.basis)
     return PlannedJob(plan, builder, found.slots, shown, hunks_plan_lines(shown))
 
 

@@ -149,6 +149,8 @@ class LaunchPlanDocument(Document):
     minutes_low: float
     minutes_high: float
     budget_minutes: float
+    minutes_basis: str
+    """Where the minutes of a launch come from."""
     machines: tuple[MachineForecastDocument, ...] = ()
     """Of a fleet, in their turns; empty: this one. Launches are made one at a time."""
     notes: tuple[str, ...]

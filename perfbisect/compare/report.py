@@ -326,6 +326,7 @@ def baseline_report(document: SavedBaselineDocument) -> Report:
 def plan_lines(plan: RunPlanDocument | ComparePlanDocument | CheckPlanDocument) -> list[str]:
     """What will be measured, and what it will take, on a terminal."""
     rows = _compare_plan_rows(plan) if isinstance(plan, ComparePlanDocument) else _change_plan_rows(plan)
+    rows.append(("minutes", f"of a launch: {plan.minutes_basis}"))
     rows += machine_rows(plan.machines)
     rows += [("note", note) for note in plan.notes]
     sections = (workload_section(plan.cell), Section("Plan", (KeyValues(tuple(rows)),)))

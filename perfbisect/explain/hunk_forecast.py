@@ -62,12 +62,14 @@ class HunksPlanDocument(LongDocument):
     minutes_low: float
     minutes_high: float
     budget_minutes: float
+    minutes_basis: str
+    """Where the minutes of a launch come from."""
     noise: str
     notes: tuple[str, ...]
 
 
-def hunks_plan_document(plan: HunksPlan, noise: Noise) -> HunksPlanDocument:
-    """The forecast of a plan; ``noise``: of earlier launches of the cell."""
+def hunks_plan_document(plan: HunksPlan, noise: Noise, *, basis: str) -> HunksPlanDocument:
+    """The forecast of a plan; ``noise``: of earlier launches of the cell; ``basis``: of its costs."""
     runs, groups = min(RUNS, plan.max_runs), len(plan.groups)
     each = plan.costs.launch + runs * plan.costs.run
     known = [group.minutes for group in plan.groups if group.minutes is not None]
@@ -101,6 +103,7 @@ def hunks_plan_document(plan: HunksPlan, noise: Noise) -> HunksPlanDocument:
         minutes_low=min(plan.budget, builds + (launches or most) * each),
         minutes_high=min(plan.budget, 2 * builds + most * each),
         budget_minutes=plan.budget,
+        minutes_basis=basis,
         noise=noise.source,
         notes=plan.notes,
     )
@@ -125,6 +128,7 @@ def _sections(document: HunksPlanDocument) -> Iterator[Section]:
         ("of", f"job {document.source}, {document.metric.display}{step}"),
         ("environment", code(document.environment)),
         ("expected", f"{expected}; budget {minutes(document.budget_minutes)}"),
+        ("minutes", f"of a launch: {document.minutes_basis}"),
         ("noise", document.noise),
     )
     yield Section("Which hunk carries the step", (KeyValues(rows),))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median, variance
 
+from perfbisect.common.quantities import counted
 from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
@@ -16,7 +17,7 @@ from perfbisect.model.attempt import Attempt, Costs
 from perfbisect.model.metric import MetricRef
 
 GUESS = Costs()
-"""Costs of a cell that was not launched before."""
+"""Costs where nothing was launched before."""
 
 _JOBS_BACK = 20
 """Jobs whose attempts teach costs and noise."""
@@ -34,28 +35,35 @@ class Noise:
     source: str = "assumed: 3 % between runs of a launch, 2 % between launches; learnt as launches come in"
 
 
-def learnt_costs(attempts: Sequence[Attempt], fallback: Costs = GUESS) -> Costs:
-    """Median minutes of a launch and of a run in earlier attempts."""
-    measured = _measured(attempts)
-    if not measured:
-        return fallback
-    launch = [
-        sum(s for phase, s in a.seconds.items() if phase not in ("build", "bench")) / 60 for a in measured
-    ]
-    run = [a.seconds.get("bench", 0.0) / 60 / len(a.runs) for a in measured]
-    return Costs(build=fallback.build, launch=median(launch), run=median(run))
+@dataclass(frozen=True)
+class EarlierAttempts:
+    """Measured attempts of the last jobs: for prices and noise, never as evidence."""
 
+    of_cell: tuple[Attempt, ...] = ()
+    of_others: tuple[Attempt, ...] = ()
 
-def cost_notes(attempts: Sequence[Attempt]) -> tuple[str, ...]:
-    """A plan's note where :func:`learnt_costs` has no earlier attempts."""
-    if _measured(attempts):
-        return ()
-    each = f"{GUESS.launch:g} min to start and stop, {GUESS.run:g} min a run"
-    return (f"the minutes of a launch are a guess, as this cell was not launched here before: {each}",)
+    @property
+    def costs(self) -> Costs:
+        """Median minutes of a launch and of a run of this cell, else of other cells, else a guess."""
+        attempts = self.of_cell or self.of_others
+        if not attempts:
+            return GUESS
+        launch = [
+            sum(s for phase, s in a.seconds.items() if phase not in ("build", "bench")) / 60 for a in attempts
+        ]
+        run = [a.seconds.get("bench", 0.0) / 60 / len(a.runs) for a in attempts]
+        return Costs(launch=median(launch), run=median(run))
 
-
-def _measured(attempts: Sequence[Attempt]) -> list[Attempt]:
-    return [attempt for attempt in attempts if attempt.runs and attempt.failure is None]
+    @property
+    def basis(self) -> str:
+        """Where the minutes of a launch come from, in words."""
+        if self.of_cell:
+            return f"from {counted(len(self.of_cell), 'earlier launch')} of this cell"
+        if self.of_others:
+            earlier = counted(len(self.of_others), "earlier launch")
+            return f"a guess from {earlier} of other cells, since this cell was not launched here before"
+        each = f"{GUESS.launch:g} min to start and stop, {GUESS.run:g} min a run"
+        return f"a guess, since nothing was launched here before: {each}"
 
 
 def learnt_noise(attempts: Sequence[Attempt], metric: MetricRef) -> Noise:
@@ -97,12 +105,26 @@ def _pooled_variance(groups: Sequence[Sequence[float]]) -> float:
     return squares / sum(len(group) - 1 for group in groups)
 
 
-def earlier_attempts(jobs: Jobs, digest: str) -> tuple[Attempt, ...]:
-    """Attempts of the last jobs that measured this cell: for prices and noise, never as evidence."""
-    earlier: list[Attempt] = []
+def recent_attempts(jobs: Jobs) -> tuple[Attempt, ...]:
+    """The measured attempts of the last jobs."""
+    recent: list[Attempt] = []
     for job in jobs.all()[-_JOBS_BACK:]:
         with contextlib.suppress(PerfbisectError):
             records = launches(read(job.journal).events)
-            attempts = [x.attempt for x in records if x.end == "finished" and x.attempt is not None]
-            earlier += [a for a in attempts if a.provenance.cell_digest == digest]
-    return tuple(earlier)
+            attempts = (x.attempt for x in records if x.end == "finished")
+            recent += [a for a in attempts if a is not None and a.runs and a.failure is None]
+    return tuple(recent)
+
+
+def attempts_before(recent: Sequence[Attempt], digest: str) -> EarlierAttempts:
+    """Recent attempts as those of a cell and of others."""
+    own = [attempt.provenance.cell_digest == digest for attempt in recent]
+    return EarlierAttempts(
+        tuple(attempt for attempt, is_own in zip(recent, own, strict=True) if is_own),
+        tuple(attempt for attempt, is_own in zip(recent, own, strict=True) if not is_own),
+    )
+
+
+def earlier_attempts(jobs: Jobs, digest: str) -> EarlierAttempts:
+    """Those of the last jobs, for a cell."""
+    return attempts_before(recent_attempts(jobs), digest)

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from perfbisect.explain.profile_job import PROFILE
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.fleet.specs import absolute_fleet, choose_slots, slot_here
-from perfbisect.jobs.estimates import GUESS
+from perfbisect.jobs.estimates import attempts_before, recent_attempts
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import JobPlan, PlanT, require_plan, resolve_metric, write_plan
 from perfbisect.jobs.replay import launches
@@ -323,7 +324,7 @@ def build_context(
         clock=now,
         sink=Console(say, verbose=working.verbose),
         stop_leftovers=stop_leftovers,
-        launch_minutes=GUESS.launch + rules.runs * GUESS.run,
+        earlier=partial(attempts_before, recent_attempts(workspace.jobs)),
         tasks=dict(delivery_tasks(file, workspace.state, os.environ, retries)),
         fetch=fetch_step,
     )

@@ -17,6 +17,7 @@ from perfbisect.common.quantities import counted
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.jobs.documents import Document, change_document, metric_document
+from perfbisect.jobs.estimates import EarlierAttempts
 from perfbisect.jobs.events import EventListener, JobNote
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Clock, EventKind, Journal
@@ -154,7 +155,7 @@ class NightMachine(Protocol):
 class NightlyContext:
     """A nightly with its repository and cells, and everything that touches the machine.
 
-    ``launch_minutes``: estimate for a cell that was never measured. ``fetch``: the step that reports the
+    ``earlier``: launches that jobs made before, by the digest of a cell. ``fetch``: the step that reports the
     fetch, if any. ``tasks``: delivery after the report, by name.
     """
 
@@ -169,7 +170,7 @@ class NightlyContext:
     clock: Clock
     sink: EventListener
     stop_leftovers: StopLeftovers
-    launch_minutes: float
+    earlier: Callable[[str], EarlierAttempts]
     tasks: Mapping[str, NightTask] = field(default_factory=dict)
     fetch: Callable[[], StepResult] | None = None
 
@@ -296,6 +297,7 @@ def _plan_cell(
         )
     known = [verdict.launch_minutes for verdict in recent]
     minutes = [each[cell.digest] for each in known if cell.digest in each]
+    earlier = context.earlier(cell.digest)
     plan = CellPlan(
         name=cell.name,
         source=found.source,
@@ -304,8 +306,8 @@ def _plan_cell(
         metric=cell.headline,
         launches=launches,
         runs=runs,
-        launch_minutes=median(minutes) if minutes else context.launch_minutes,
-        forecast_basis=f"from {len(minutes)} earlier nights" if minutes else "an estimate: never measured",
+        launch_minutes=median(minutes) if minutes else earlier.costs.launch + runs * earlier.costs.run,
+        forecast_basis=f"from {counted(len(minutes), 'earlier night')}" if minutes else earlier.basis,
     )
     return _skipped_if_measured(plan, same)
 

@@ -17,7 +17,7 @@ from perfbisect.bisect.plan import BisectPlan, find_positions, make_plan, requir
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.fleet.bundle import MachineDocument
-from perfbisect.jobs.estimates import Noise, cost_notes, learnt_costs, learnt_noise
+from perfbisect.jobs.estimates import EarlierAttempts, Noise, attempts_before, learnt_noise
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import cell_data, find_plan, plan_cell, resolve_metric, runs_per_launch
 from perfbisect.machine.slots import Slot
@@ -157,7 +157,7 @@ def test_costs_and_seed_reach_the_core() -> None:
     question = made.search
     assert (question.budget, made.seed, question.sign, question.min_effect) == (90.0, 7, -1, 0.03)
     own = made.model_copy(update={"min_effect": 0.01})
-    shown = plan_document(own, learnt_noise((), own.ref))
+    shown = plan_document(own, learnt_noise((), own.ref), basis="")
     assert own.search.min_effect == shown.metric.smallest_effect == 0.01
 
 
@@ -175,7 +175,7 @@ class SizedBuilder(FakeBuilder):
 
 def test_disk_is_that_of_as_many_environments_as_launches(plan_for: MakePlan) -> None:
     world, builder = World(history(300).changes, slow=None), SizedBuilder()
-    shown = plan_document(plan_for(world, builder), Noise(), builder)
+    shown = plan_document(plan_for(world, builder), Noise(), builder, basis="")
     low, high = shown.expected.launches_low, shown.expected.launches_high
     assert any(note.startswith(f"disk: about {low} MB to {high} MB") for note in shown.notes)
     index = {change.id: number for number, change in enumerate(world.changes)}
@@ -204,7 +204,9 @@ def test_gpu_minutes_are_shared_by_slots_and_building_takes_none(
 ) -> None:
     world, builder = World(history(20).changes, slow=None), FakeBuilder()
     made = plan_for(world, builder, cell=cell(gpus=gpus), costs=Costs(build, 1.0, 0.0))
-    shown = plan_document(made, Noise(), builder, [fleet_machine("two", 2), fleet_machine("one", 1)])
+    shown = plan_document(
+        made, Noise(), builder, [fleet_machine("two", 2), fleet_machine("one", 1)], basis=""
+    )
     two, one = shown.machines
     low, high = shown.expected.launches_low, shown.expected.launches_high
     assert two.gpu_minutes_low + one.gpu_minutes_low == pytest.approx(gpus * low)
@@ -238,16 +240,29 @@ def test_the_step_that_is_resolved_is_the_textbook_one(plan_for: MakePlan) -> No
     assert told[4] == pytest.approx(math.exp(2.8 * 0.05 * math.sqrt(2 / 4)) - 1, rel=1e-9)
 
 
-def test_prices_are_learnt_from_earlier_launches() -> None:
-    assert learnt_costs([], Costs(1, 2, 3)) == Costs(1, 2, 3)
-    failed = replace(attempt("a"), runs=())
-    assert learnt_costs([attempt("a", 1.0, 1.0), failed], Costs(9, 9, 9)) == Costs(9, 1.5, 0.2)
+def test_prices_are_learnt_from_earlier_launches_of_the_cell_or_of_others() -> None:
+    own = attempt("a", 1.0, 1.0)
+    other = replace(own, provenance=replace(own.provenance, cell_digest="other"), seconds={"launch": 600.0})
+    before = attempts_before([own, other], "d")
+    assert before.costs == Costs(4, 1.5, 0.2)
+    assert before.basis == "from 1 earlier launch of this cell"
+    before = attempts_before([other, other], "d")
+    assert before.costs == Costs(4, 10, 0)
+    assert before.basis.startswith("a guess from 2 earlier launches of other cells")
+    assert EarlierAttempts().costs == Costs()
 
 
-def test_a_price_that_is_no_measurement_is_said_to_be_a_guess() -> None:
-    (note,) = cost_notes([replace(attempt("a"), runs=())])
-    assert "guess" in note and "was not launched here before" in note
-    assert cost_notes([attempt("a", 1.0, 1.0)]) == ()
+def test_a_price_that_is_no_measurement_is_said_to_be_a_guess(plan_for: MakePlan) -> None:
+    made = plan_for(World(history(4).changes, slow=None))
+    basis = EarlierAttempts().basis
+    assert basis == (
+        "a guess, since nothing was launched here before: 3 min to start and stop, 1.5 min a run"
+    )
+    shown = plan_document(made, Noise(), basis=basis)
+    assert shown.expected.minutes_basis == basis
+    rows = plan_lines(shown)
+    (place,) = (i for i, row in enumerate(rows) if row.lstrip().startswith("expected "))
+    assert rows[place + 1].strip() == f"minutes of a launch: {basis}", "beside the price"
 
 
 def test_no_more_is_expected_than_the_budget_allows(plan_for: MakePlan) -> None:
@@ -264,8 +279,8 @@ def test_a_budget_below_its_estimate_is_said_before_anything_starts(plan_for: Ma
     made = plan_for(World(history(30).changes, slow=None), costs=Costs(4.0, 3.0, 1.5))
     least = forecast(made, Noise()).minutes_low
     short = made.model_copy(update={"budget": least / 2})
-    assert any("is below the" in note for note in plan_document(short, Noise()).notes)
-    assert not any("is below the" in note for note in plan_document(made, Noise()).notes)
+    assert any("is below the" in note for note in plan_document(short, Noise(), basis="").notes)
+    assert not any("is below the" in note for note in plan_document(made, Noise(), basis="").notes)
     require_first_launch(short)
     nothing = made.model_copy(update={"budget": 1.0})
     with pytest.raises(UsageError, match="does not hold one launch"):

@@ -170,7 +170,7 @@ class TestAside:
         plan = self.plan(plan_for, world).model_copy(
             update={"all_steps": True, "confirm_revert": True, "workers": 2, "weights": "w.yaml"}
         )
-        told = "\n".join(plan_document(plan, Noise()).notes)
+        told = "\n".join(plan_document(plan, Noise(), basis="").notes)
         assert "000000000000 is no ancestor" in told
         assert "every step is named" in told
         assert "4 to 16 launches more" in told

@@ -16,7 +16,7 @@ COMMITS, SLOW = 200, 140
 
 def planned(plan_for: MakePlan, commits: int) -> PlanDocument:
     plan = plan_for(World(history(commits).changes, slow=2))
-    return plan_document(plan, learnt_noise((), plan.ref))
+    return plan_document(plan, learnt_noise((), plan.ref), basis="")
 
 
 def test_a_plan_tells_which_changes_can_be_tested(plan_for: MakePlan) -> None:
@@ -35,7 +35,7 @@ def test_a_bisection_of_many_commits_is_told_briefly(plan_for: MakePlan, start: 
     begun = start(world, plan=plan)
     report = begun.run()
     assert report.outcome == "found"
-    for whole in (plan_document(plan, learnt_noise((), plan.ref)), report):
+    for whole in (plan_document(plan, learnt_noise((), plan.ref), basis=""), report):
         assert len(whole.brief().text()) < SMALL < len(whole.text())
     brief = report.brief()
     assert report.beliefs is not None

@@ -298,13 +298,13 @@ def test_what_the_builder_refuses_is_left_out_and_said(bench: Bench) -> None:
 
 def test_a_dry_run_says_groups_launches_and_minutes(bench: Bench) -> None:
     plan = bench.plan(step=0.1, costs=Costs(build=2.0, launch=1.0, run=0.3))
-    shown = hunks_plan_document(plan, Noise())
+    shown = hunks_plan_document(plan, Noise(), basis="")
     assert [group.label for group in shown.groups] == [group.label for group in bench.groups]
     assert shown.launches is not None and 8 < shown.launches < shown.most_launches
     assert shown.minutes_low < shown.minutes_high <= shown.budget_minutes
     text = "\n".join(hunks_plan_lines(shown))
     assert "m.py: d" in text and f"about {shown.launches} launches" in text
-    tiny = hunks_plan_document(bench.plan(step=0.005), Noise())
+    tiny = hunks_plan_document(bench.plan(step=0.005), Noise(), basis="")
     assert tiny.launches is None
     assert "the step is too small for this noise" in "\n".join(hunks_plan_lines(tiny))
 

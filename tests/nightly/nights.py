@@ -20,6 +20,7 @@ from perfbisect.errors import Interrupted, MachineError, PerfbisectError
 from perfbisect.explain.profile_job import ProfilePlan, profile
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.explain.sides import measured_sides
+from perfbisect.jobs.estimates import EarlierAttempts
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import MeasurementConfig, resolve_metric, write_plan
@@ -157,7 +158,7 @@ class Place:
             clock=Clock(self.world.moment),
             sink=self.watch.notices.append,
             stop_leftovers=self.watch.stop_leftovers,
-            launch_minutes=5.0,
+            earlier=lambda _: EarlierAttempts(),
             tasks=self.tasks,
         )
 

@@ -66,12 +66,12 @@ def test_what_was_measured_at_this_commit_is_left_out(place: Place) -> None:
 
 def test_cells_take_as_long_as_they_took_and_the_shortest_that_fit_are_measured(place: Place) -> None:
     first = place.night(0)
-    assert {one.forecast_basis for one in first.cells} == {"an estimate: never measured"}
+    assert {one.forecast_basis.partition(",")[0] for one in first.cells} == {"a guess"}
     each = place.world.now / 6 / 60
     place.text = CONFIG.format(budget=f"{4.5 * each:.2f}m")
     shown = forecast_night(place.context(1))
     assert Counter(states(shown).values()) == {"planned": 2, "not reached": 1}
-    assert {one.forecast_basis for one in shown.cells} == {"from 1 earlier nights"}
+    assert {one.forecast_basis for one in shown.cells} == {"from 1 earlier night"}
     assert len(place.world.requests) == 6, "a dry run starts nothing"
     second = place.night(1)
     assert Counter(states(second).values()) == {"measured": 2, "not reached": 1}
