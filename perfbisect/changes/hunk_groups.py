@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
 
-from perfbisect.changes.hunks import CommitDiff, CommitFile, DiffHunk, HunkId
+from perfbisect.changes.hunks import CommitDiff, DiffHunk, FileDiff, HunkId
 from perfbisect.common.python_source import parse_python
 
 LeftOutReason = Literal["test", "documentation", "comments", "link", "mode"]
@@ -79,16 +79,16 @@ def group_hunks(diff: CommitDiff) -> tuple[tuple[HunkGroup, ...], tuple[LeftOutF
     return tuple(HunkGroup(hunks) for hunks in merged), tuple(left_out.values())
 
 
-def _reason_to_leave_out(file: CommitFile) -> LeftOutReason | Literal[""]:
+def _reason_to_leave_out(file: FileDiff) -> LeftOutReason | Literal[""]:
     path = PurePosixPath(file.path)
     folders, name = set(path.parts[:-1]), path.name
     if folders & _TEST_FOLDERS or re.match(r"test_.*\.py$|.*_test\.(py|cc|cpp|cu)$|conftest\.py$", name):
         return "test"
     if set(path.parts[:1]) & _DOCUMENT_FOLDERS or path.suffix in _DOCUMENT_SUFFIXES:
         return "documentation"
-    if not file.hunks:
-        return "mode" if {file.mode, file.old_mode} <= {"100644", "100755"} else "link"
-    return ""
+    if file.is_link:
+        return "link"
+    return "" if file.hunks else "mode"
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class _Merger:
             )
         return frozenset(found)
 
-    def _facts(self, file: CommitFile, reverted: frozenset[int]) -> _Facts:
+    def _facts(self, file: FileDiff, reverted: frozenset[int]) -> _Facts:
         key = file.path, reverted
         if key not in self._known:
             self._known[key] = _Facts.of(file.path, file.without(reverted))

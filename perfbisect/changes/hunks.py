@@ -1,24 +1,26 @@
-"""Splits what a commit changed into hunks, and gives its files with some of them taken back.
+"""The diff between two commits in hunks, any set of which can be taken back.
 
-A hunk is a run of adjacent lines without context. Any set of hunks can be taken back: they do not overlap,
-and their lines are counted in the commit's own files.
+A hunk is a run of adjacent lines without context. Hunks do not overlap, and their lines are counted in the
+files of the two commits. Of git's output only names of objects and heads of hunks are parsed; the lines are
+those of the files, so a path, an encoding or a missing end of line needs no quoting.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from perfbisect.changes.git import Repository
 from perfbisect.changes.revert import File, edit_files, first_parent
-from perfbisect.common.python_source import parse_python
+from perfbisect.common.python_source import FunctionSpan, function_spans
 from perfbisect.model.change import Change
 
-_HEADER = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", re.M)
+_HEADER = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)", re.M)
 _REGULAR = ("100644", "100755")
+_SUBMODULE = "160000"
 _NOTHING = "000000"
 _BINARY_BYTES = 8000
 """Bytes in which git looks for a zero to call a file binary."""
@@ -26,12 +28,15 @@ _BINARY_BYTES = 8000
 HunkId = tuple[str, int]
 """Path and index of a hunk of a commit."""
 
+DiffState = Literal["added", "changed", "deleted", "renamed"]
+
 
 @dataclass(frozen=True)
 class DiffHunk:
-    """Lines that a commit replaced, counted from 1; a count of 0: none, after the line ``start``.
+    """Lines that were replaced, counted from 1; a count of 0: none, after the line ``start``.
 
-    ``function``: the one that encloses it (``Scheduler.schedule``); empty at the level of module or class.
+    ``function``: of Python, the one that encloses it (``Scheduler.schedule``); empty at the level of module
+    or class. ``heading``: the line that git shows as the function above it.
     """
 
     path: str
@@ -41,6 +46,17 @@ class DiffHunk:
     new_start: int
     new_count: int
     function: str = ""
+    heading: str = ""
+
+    @property
+    def removed(self) -> range:
+        """Numbers of its lines before."""
+        return range(self.old_start, self.old_start + self.old_count)
+
+    @property
+    def added(self) -> range:
+        """Numbers of its lines after."""
+        return range(self.new_start, self.new_start + self.new_count)
 
     @property
     def id(self) -> HunkId:
@@ -48,59 +64,101 @@ class DiffHunk:
 
     @property
     def lines(self) -> str:
-        """``12-14`` of the commit's file; ``after 11`` where lines were only removed."""
+        """``12-14`` of the file after; ``after 11`` where lines were only removed."""
         if not self.new_count:
             return f"after {self.new_start}"
-        last = self.new_start + self.new_count - 1
-        return str(self.new_start) if last == self.new_start else f"{self.new_start}-{last}"
+        first, last = self.added[0], self.added[-1]
+        return str(first) if last == first else f"{first}-{last}"
 
 
 @dataclass(frozen=True)
-class CommitFile:
-    """A file that a commit changed. ``before``, ``after``: None where it does not exist.
+class FileDiff:
+    """A file that differs. ``before``, ``after``: None where it does not exist.
 
-    A renamed file keeps its new name when its hunks are taken back. What is no text, and files that were
-    added or deleted, have one hunk.
+    A renamed file keeps its new name when its hunks are taken back. A file without lines of text, a link, and
+    what was added or deleted have one hunk; of a binary file it has no lines.
     """
 
     path: str
     old_path: str
     before: bytes | None
     after: bytes | None
-    old_mode: str
-    mode: str
+    old_mode: str = _REGULAR[0]
+    mode: str = _REGULAR[0]
     hunks: tuple[DiffHunk, ...] = ()
 
     @property
+    def suffix(self) -> str:
+        return self.path.rpartition(".")[2] if "." in self.path.rpartition("/")[2] else ""
+
+    @property
+    def state(self) -> DiffState:
+        if self.before is None:
+            return "added"
+        if self.after is None:
+            return "deleted"
+        return "changed" if self.path == self.old_path else "renamed"
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a symbolic link or a submodule on a side."""
+        return not {self.old_mode, self.mode} <= {*_REGULAR, _NOTHING}
+
+    @property
     def is_python(self) -> bool:
-        return self.path.endswith(".py")
+        return self.suffix == "py" and not self.is_link
+
+    @property
+    def is_binary(self) -> bool:
+        return any(b"\0" in side[:_BINARY_BYTES] for side in (self.before, self.after) if side)
 
     @property
     def is_whole(self) -> bool:
-        """True if it can be taken back only as a whole."""
-        return self.before is None or self.after is None or _is_binary(self.before) or _is_binary(self.after)
+        """Whether it can be taken back only as a whole."""
+        return self.state in ("added", "deleted") or self.is_link or self.is_binary
 
     @cached_property
-    def _sides(self) -> tuple[list[bytes], list[bytes]]:
-        return _lines(self.before or b""), _lines(self.after or b"")
+    def functions(self) -> tuple[tuple[FunctionSpan, ...], tuple[FunctionSpan, ...]]:
+        """The functions of a Python file before and after."""
+        return function_spans(self.before or b""), function_spans(self.after or b"")
+
+    @cached_property
+    def lines_before(self) -> list[bytes]:
+        return _lines(self.before)
+
+    @cached_property
+    def lines_after(self) -> list[bytes]:
+        return _lines(self.after)
 
     def old_lines(self, hunk: DiffHunk) -> list[bytes]:
         """The lines that the hunk removed."""
-        return _slice(self._sides[0], hunk.old_start, hunk.old_count)
+        return _slice(self.lines_before, hunk.removed)
 
     def new_lines(self, hunk: DiffHunk) -> list[bytes]:
         """The lines that the hunk added."""
-        return _slice(self._sides[1], hunk.new_start, hunk.new_count)
+        return _slice(self.lines_after, hunk.added)
+
+    def new_number(self, old: int) -> int | None:
+        """The number after of a line before; None if it was removed."""
+        moved = 0
+        for hunk in self.hunks:
+            if old in hunk.removed:
+                return None
+            # A hunk that only adds stands behind its line.
+            if old < hunk.old_start + (not hunk.old_count):
+                break
+            moved += hunk.new_count - hunk.old_count
+        return old + moved
 
     def without(self, reverted: Collection[int]) -> bytes | None:
-        """The commit's file with hunks of these indices taken back; None: it does not exist."""
+        """The file after with hunks of these indices taken back; None: it does not exist."""
         if self.is_whole:
             return self.before if reverted else self.after
-        old, lines = self._sides[0], list(self._sides[1])
+        lines = list(self.lines_after)
         for hunk in reversed(self.hunks):
             if hunk.index in reverted:
                 at = hunk.new_start - 1 if hunk.new_count else hunk.new_start
-                lines[at : at + hunk.new_count] = _slice(old, hunk.old_start, hunk.old_count)
+                lines[at : at + hunk.new_count] = self.old_lines(hunk)
         return b"".join(lines)
 
 
@@ -110,10 +168,10 @@ class CommitDiff:
 
     commit: str
     parent: str
-    files: tuple[CommitFile, ...]
+    files: tuple[FileDiff, ...]
 
     @cached_property
-    def by_path(self) -> dict[str, CommitFile]:
+    def by_path(self) -> dict[str, FileDiff]:
         return {file.path: file for file in self.files}
 
     @property
@@ -136,22 +194,31 @@ def read_diff(repository: Repository, commit: Change) -> CommitDiff:
         ConflictError: it is the first commit.
     """
     parent = first_parent(repository, commit)
-    rows = list(_changed_files(repository, parent, commit.source))
-    regular = [
-        blob
-        for file, before, after in rows
-        for mode, blob in ((file.old_mode, before), (file.mode, after))
-        if mode in _REGULAR
-    ]
-    contents = dict(repository.contents(dict.fromkeys(regular)))
-    files = []
-    for file, *blobs in rows:
-        if {file.old_mode, file.mode} <= {*_REGULAR, _NOTHING}:
-            before, after = map(contents.get, blobs)
-            file = replace(file, before=before, after=after)
-            file = replace(file, hunks=tuple(_hunks(repository, file, *blobs)))
-        files.append(file)
+    files = read_files(repository, parent, commit.source)
     return CommitDiff(commit.source, parent, tuple(sorted(files, key=lambda file: file.path)))
+
+
+def read_files(
+    repository: Repository, before: str, after: str, *, errors: str = "surrogateescape"
+) -> tuple[FileDiff, ...]:
+    """The files that differ between two commits, in git's order. ``errors``: of paths that are no UTF-8.
+
+    Raises:
+        RevisionError: git does not know one.
+        MachineError: an object cannot be read.
+    """
+    rows = list(_changed_files(repository, before, after, errors))
+    sides = {side for file, *blobs in rows for side in zip((file.old_mode, file.mode), blobs, strict=True)}
+    read = {blob for mode, blob in sides if mode not in (_NOTHING, _SUBMODULE)}
+    contents = dict(repository.contents(sorted(read)))
+    contents |= {
+        blob: b"Subproject commit %s\n" % blob.encode() for mode, blob in sides if mode == _SUBMODULE
+    }
+    files = []
+    for bare, *blobs in rows:
+        file = replace(bare, before=contents.get(blobs[0]), after=contents.get(blobs[1]))
+        files.append(replace(file, hunks=tuple(_hunks(repository, file, *blobs))))
+    return tuple(files)
 
 
 def revert_hunks(
@@ -178,22 +245,24 @@ def hunk_patch(repository: Repository, commit: Change, reverted: Change) -> byte
     ).stdout
 
 
-def _changed_files(repository: Repository, parent: str, commit: str) -> Iterator[tuple[CommitFile, str, str]]:
+def _changed_files(
+    repository: Repository, old: str, new: str, errors: str
+) -> Iterator[tuple[FileDiff, str, str]]:
     """Files without their content, and the object names of both sides."""
-    words = repository.text("diff-tree", "-r", "-z", "-M50%", "--no-commit-id", parent, commit).split("\0")
+    words = repository.text("diff-tree", "-r", "-z", "-M50%", old, new, errors=errors).split("\0")
     at = 0
     while at < len(words) - 1:
         old_mode, mode, before, after, status = words[at].lstrip(":").split()
         paths = words[at + 1 : at + 3] if status[0] in "RC" else words[at + 1 : at + 2]
-        yield CommitFile(paths[-1], paths[0], None, None, old_mode, mode), before, after
+        yield FileDiff(paths[-1], paths[0], None, None, old_mode, mode), before, after
         at += 1 + len(paths)
 
 
-def _hunks(repository: Repository, file: CommitFile, before: str, after: str) -> Iterator[DiffHunk]:
-    """The hunks of a file with these object names, each with the function that encloses it."""
+def _hunks(repository: Repository, file: FileDiff, before: str, after: str) -> Iterator[DiffHunk]:
+    """The hunks of a file with these object names."""
     if file.is_whole:
-        sides = (file.before, file.after)
-        old, new = (len(_lines(side)) if side and not _is_binary(side) else 0 for side in sides)
+        sides = (file.lines_before, file.lines_after)
+        old, new = (0 if file.is_binary else len(side) for side in sides)
         yield DiffHunk(file.path, 0, min(1, old), old, min(1, new), new)
     elif before != after:
         # Every option that a user's configuration could set is set: equal commits have equal hunks.
@@ -201,51 +270,24 @@ def _hunks(repository: Repository, file: CommitFile, before: str, after: str) ->
             "diff", "--no-ext-diff", "--no-textconv", "--no-color", "-U0", "--inter-hunk-context=0", "--text",
             "--diff-algorithm=histogram", "--indent-heuristic", "--ignore-submodules=none", before, after,
         ).stdout  # fmt: skip
-        scopes = [function_ranges(side) if file.is_python else [] for side in (file.before, file.after)]
         for index, match in enumerate(_HEADER.finditer(text)):
-            removed_at, removed, added_at, added = (int(number or 1) for number in match.groups())
-            # What it added is in a function, or what it removed where it added nothing.
-            start, count, ranges = (added_at, added, scopes[1]) if added else (removed_at, removed, scopes[0])
-            around = (name for first, last, name in ranges if first <= start and start + count - 1 <= last)
-            yield DiffHunk(file.path, index, removed_at, removed, added_at, added, next(around, ""))
+            removed_at, removed, added_at, added = (int(number or 1) for number in match.groups()[:4])
+            heading = match[5].decode(errors="replace")
+            hunk = DiffHunk(file.path, index, removed_at, removed, added_at, added, heading=heading)
+            yield replace(hunk, function=_function_around(file, hunk)) if file.is_python else hunk
 
 
-FunctionRange = tuple[int, int, str]
-"""First and last line of a function, and its name with its classes."""
+def _function_around(file: FileDiff, hunk: DiffHunk) -> str:
+    """The outermost function around what a hunk added, or around what it removed where it added nothing."""
+    lines, spans = (hunk.added, file.functions[1]) if hunk.added else (hunk.removed, file.functions[0])
+    around = (span for span in spans if span.first <= lines[0] and lines[-1] <= span.last)
+    return next((span.name for span in around if not span.is_local), "")
 
 
-def function_ranges(source: bytes | None) -> list[FunctionRange]:
-    """The outermost functions and the methods of a Python file; nothing of a file that does not parse."""
-    tree = parse_python(source or b"")
-    if tree is None:
-        return []
-    found: list[FunctionRange] = []
-
-    def visit(nodes: list[ast.stmt], above: str) -> None:
-        for node in nodes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
-                found.append((first, node.end_lineno or node.lineno, above + node.name))
-            elif isinstance(node, ast.ClassDef):
-                visit(node.body, f"{above}{node.name}.")
-            elif isinstance(node, ast.If | ast.Try | ast.With):
-                for field in ("body", "orelse", "finalbody"):
-                    visit(getattr(node, field, []), above)
-                for handler in getattr(node, "handlers", []):
-                    visit(handler.body, above)
-
-    visit(tree.body, "")
-    return found
-
-
-def _is_binary(content: bytes | None) -> bool:
-    return content is not None and b"\0" in content[:_BINARY_BYTES]
-
-
-def _lines(content: bytes) -> list[bytes]:
+def _lines(content: bytes | None) -> list[bytes]:
     """Lines with their ends, as git counts them."""
-    return [line for line in re.split(rb"(?<=\n)", content) if line]
+    return [line for line in re.split(rb"(?<=\n)", content or b"") if line]
 
 
-def _slice(lines: list[bytes], start: int, count: int) -> list[bytes]:
-    return lines[start - 1 : start - 1 + count] if count else []
+def _slice(lines: list[bytes], numbers: range) -> list[bytes]:
+    return lines[numbers[0] - 1 : numbers[-1]] if numbers else []

@@ -267,7 +267,7 @@ def _site_growth(
     def named(side: DiffSide, sample: StackSample) -> _Site:
         place, frame = diff.place(sample, side)
         if side == "before" and frame.path in files:
-            frame = StackFrame(frame.function, frame.path, files[frame.path].new_line(frame.line) or 0)
+            frame = StackFrame(frame.function, frame.path, files[frame.path].new_number(frame.line) or 0)
         return sample.frames[-1].key, place, frame
 
     before = mean_times(a, diff.work("before"), lambda sample: named("before", sample))

@@ -1,4 +1,4 @@
-"""The diff between two commits: changed lines and functions, and where a stack meets them."""
+"""Changed lines and functions of a diff, and where a stack meets them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Final, Literal
 
 from perfbisect.changes.git import Repository
-from perfbisect.common.python_source import parse_python
+from perfbisect.changes.hunks import FileDiff, read_files
+from perfbisect.common.python_source import FunctionSpan, parse_python
 from perfbisect.explain.stacks import StackFrame, StackSample, is_asleep, is_waiting, sleepers
-from perfbisect.report.diffs import DiffState
 
 DiffPlace = Literal["changed line", "changed function", "called from the diff", "elsewhere"]
 """Where a sample meets a diff, the closest first."""
@@ -22,7 +22,6 @@ DiffSide = Literal["before", "after"]
 CALLER_LEVELS: Final = 2
 """Callers of the repository above the function on top that may be a changed line."""
 
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)")
 _SOURCE: Final = ("c", "cc", "cpp", "cu", "cuh", "h", "hpp", "hip", "rs")
 _CONFIGURATION: Final = ("json", "yaml", "yml", "toml", "cfg", "ini", "txt", "in", "lock")
 _DEFINITION = re.compile(
@@ -38,133 +37,10 @@ operator kernel
 _NOT_A_SYMBOL: Final = frozenset(_KEYWORDS.split())
 
 
-@dataclass(frozen=True)
-class LineHunk:
-    """A hunk without context. Ranges are (first line, number of lines); ``heading``: git's function."""
-
-    old: tuple[int, int]
-    new: tuple[int, int]
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-    heading: str = ""
-
-
-@dataclass(frozen=True)
-class FileDiff:
-    """A file of a diff. ``old_path``: before it was renamed; a binary file has no hunks."""
-
-    path: str
-    old_path: str
-    hunks: tuple[LineHunk, ...] = ()
-    state: DiffState = "changed"
-    is_binary: bool = False
-
-    @property
-    def suffix(self) -> str:
-        return self.path.rpartition(".")[2] if "." in self.path.rpartition("/")[2] else ""
-
-    def new_line(self, old: int) -> int | None:
-        """The line of the new file that a line of the old one became; None if it was removed."""
-        moved = 0
-        for hunk in self.hunks:
-            first, count = hunk.old
-            if count and first <= old < first + count:
-                return None
-            if old < first or (count and old < first + count):
-                break
-            # A hunk that only adds stands behind its line.
-            if not count and old <= first:
-                break
-            moved += hunk.new[1] - count
-        return old + moved
-
-
-@dataclass(frozen=True)
-class FunctionSpan:
-    """A function of a file with its lines, decorators included."""
-
-    name: str
-    first: int
-    last: int
-
-
-def parse_diff(text: str) -> tuple[FileDiff, ...]:
-    """Files of a unified diff without context (``git diff -U0``)."""
-    files: list[FileDiff] = []
-    for block in re.split(r"^(?=diff --git )", text, flags=re.MULTILINE)[1:]:
-        head, *rest = re.split(r"^(?=@@ )", block, flags=re.MULTILINE)
-        paths = _paths(head)
-        if paths is None:
-            continue
-        hunks = tuple(map(_hunk, rest))
-        is_binary = re.search(r"^Binary files ", head, re.MULTILINE) is not None
-        files.append(FileDiff(paths[1], paths[0], hunks, _state(head), is_binary))
-    return tuple(files)
-
-
-def _state(head: str) -> DiffState:
-    marks: tuple[tuple[str, DiffState], ...] = (
-        ("new file mode ", "added"),
-        ("deleted file mode ", "deleted"),
-        ("rename to ", "renamed"),
-    )
-    return next((state for mark, state in marks if f"\n{mark}" in head), "changed")
-
-
-def _paths(head: str) -> tuple[str, str] | None:
-    """Old and new path of a file; of an added or deleted one both are the same."""
-    found = {}
-    for line in head.splitlines():
-        for mark, side in (("--- ", "a/"), ("+++ ", "b/"), ("rename from ", ""), ("rename to ", "")):
-            if line.startswith(mark) and line[len(mark) :] != "/dev/null":
-                found[mark] = line[len(mark) :].rstrip("\t").removeprefix(side)
-    old = found.get("rename from ") or found.get("--- ") or found.get("+++ ")
-    new = found.get("rename to ") or found.get("+++ ") or old
-    if old and new:
-        return old, new
-    named = re.match(r"diff --git a/(.+) b/\1$", head.splitlines()[0])
-    return (named[1], named[1]) if named else None
-
-
-def _hunk(text: str) -> LineHunk:
-    # Lines of git end with a line feed alone.
-    head, *lines = text.split("\n")
-    found = _HUNK.match(head)
-    assert found is not None, head
-    *ranges, heading = found.groups()
-    old_first, old_count, new_first, new_count = (1 if number is None else int(number) for number in ranges)
-    added, removed = (tuple(line[1:] for line in lines if line.startswith(sign)) for sign in "+-")
-    return LineHunk((old_first, old_count), (new_first, new_count), added, removed, heading)
-
-
-def function_spans(source: str) -> tuple[FunctionSpan, ...]:
-    """Functions of a Python file by qualified name, outer before inner; none if it does not parse."""
-    tree = parse_python(source)
-    found: list[FunctionSpan] = []
-
-    def visit(node: ast.AST, prefix: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                first = min([child.lineno, *(d.lineno for d in child.decorator_list)])
-                found.append(FunctionSpan(prefix + child.name, first, child.end_lineno or child.lineno))
-                visit(child, f"{prefix}{child.name}.<locals>.")
-            elif isinstance(child, ast.ClassDef):
-                visit(child, f"{prefix}{child.name}.")
-            else:
-                visit(child, prefix)
-
-    if tree is not None:
-        visit(tree, "")
-    return tuple(found)
-
-
-def silent_lines(source: str) -> frozenset[int]:
+def silent_lines(source: bytes) -> frozenset[int]:
     """Lines of a Python file that run nothing: empty ones, comments, docstrings."""
-    silent = {
-        number
-        for number, line in enumerate(source.splitlines(), 1)
-        if not line.strip() or line.lstrip().startswith("#")
-    }
+    lines = enumerate(source.splitlines(), 1)
+    silent = {number for number, line in lines if not line.strip() or line.lstrip().startswith(b"#")}
     tree = parse_python(source)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -172,7 +48,7 @@ def silent_lines(source: str) -> frozenset[int]:
     return frozenset(silent)
 
 
-def assigned_names(source: str, lines: frozenset[int]) -> tuple[tuple[str, int], ...]:
+def assigned_names(source: bytes, lines: frozenset[int]) -> tuple[tuple[str, int], ...]:
     """Names that these lines assign in a module or a class, with the line."""
     tree = parse_python(source)
     bodies = [tree.body] if tree is not None else []
@@ -194,6 +70,11 @@ def assigned_names(source: str, lines: frozenset[int]) -> tuple[tuple[str, int],
     return tuple(found)
 
 
+def _innermost(spans: Iterable[FunctionSpan], line: int) -> FunctionSpan | None:
+    around = [span for span in spans if span.first <= line <= span.last]
+    return max(around, key=lambda span: span.first, default=None)
+
+
 @dataclass(frozen=True)
 class DiffSources:
     """One side of a diff: changed lines and all functions of each Python file, by path of the side after."""
@@ -208,8 +89,7 @@ class DiffSources:
 
     def function_of(self, path: str, line: int) -> FunctionSpan | None:
         """The innermost function around a line."""
-        around = [span for span in self.functions.get(path, ()) if span.first <= line <= span.last]
-        return max(around, key=lambda span: span.first, default=None)
+        return _innermost(self.functions.get(path, ()), line)
 
     def is_changed_function(self, frame: StackFrame) -> bool:
         span = self.function_of(frame.path, frame.line)
@@ -301,39 +181,29 @@ def _renamed(frame: StackFrame, renamed: Mapping[str, str]) -> StackFrame:
 
 
 def build_diff(
-    files: Sequence[FileDiff],
-    read_before: Callable[[str], str | None],
-    read_after: Callable[[str], str | None],
-    packages: Sequence[str],
+    files: Sequence[FileDiff], packages: Sequence[str], read: Callable[[str], str | None] | None = None
 ) -> StackDiff:
-    """A diff with the functions that it changes, from the texts of the files on both sides."""
-    spans: dict[DiffSide, dict[str, tuple[FunctionSpan, ...]]] = {"before": {}, "after": {}}
+    """A diff with the functions that it changes. ``read``: the text of any file after it."""
     lines: dict[DiffSide, dict[str, frozenset[int]]] = {"before": {}, "after": {}}
+    spans: dict[DiffSide, dict[str, tuple[FunctionSpan, ...]]] = {"before": {}, "after": {}}
     changed: dict[str, frozenset[str]] = {}
     values: dict[str, tuple[tuple[str, int], ...]] = {}
     for file in files:
         if file.suffix != "py":
             continue
-        texts: tuple[tuple[DiffSide, str], ...] = (
-            ("before", read_before(file.old_path) or ""),
-            ("after", read_after(file.path) or ""),
+        removed = frozenset(line for hunk in file.hunks for line in hunk.removed)
+        added = frozenset(line for hunk in file.hunks for line in hunk.added)
+        lines["before"][file.path] = removed - silent_lines(file.before or b"")
+        lines["after"][file.path] = added - silent_lines(file.after or b"")
+        spans["before"][file.path], spans["after"][file.path] = file.functions
+        around = (
+            _innermost(spans[side][file.path], line) for side in spans for line in lines[side][file.path]
         )
-        names: set[str] = set()
-        for side, text in texts:
-            ranges = [hunk.old if side == "before" else hunk.new for hunk in file.hunks]
-            touched = {line for first, count in ranges for line in range(first, first + count)}
-            lines[side][file.path] = frozenset(touched - silent_lines(text))
-            spans[side][file.path] = function_spans(text)
-            sources = DiffSources({}, spans[side], {})
-            around = (sources.function_of(file.path, line) for line in lines[side][file.path])
-            names |= {span.name for span in around if span is not None}
-        changed[file.path] = frozenset(names)
-        values[file.path] = assigned_names(texts[1][1], lines["after"][file.path])
-    sides = {side: DiffSources(lines[side], spans[side], changed) for side in spans}
-    renamed = {file.old_path: file.path for file in files if file.old_path != file.path}
-    return StackDiff(
-        tuple(files), sides["before"], sides["after"], tuple(packages), renamed, values, read_after
-    )
+        changed[file.path] = frozenset(span.name for span in around if span is not None)
+        values[file.path] = assigned_names(file.after or b"", lines["after"][file.path])
+    before, after = (DiffSources(lines[side], spans[side], changed) for side in spans)
+    renamed = {file.old_path: file.path for file in files if file.state == "renamed"}
+    return StackDiff(tuple(files), before, after, tuple(packages), renamed, values, read)
 
 
 def read_diff(repository: Repository, before: str, after: str, packages: Sequence[str]) -> StackDiff:
@@ -342,15 +212,10 @@ def read_diff(repository: Repository, before: str, after: str, packages: Sequenc
     Raises:
         RevisionError: git does not know one.
     """
-    text = repository.text(
-        "diff", "-M", "-U0", "--no-color", "--no-ext-diff", "--no-textconv",
-        "--src-prefix=a/", "--dst-prefix=b/", before, after, "--", errors="replace",
-    )  # fmt: skip
     return build_diff(
-        parse_diff(text),
-        lambda path: repository.read_text(before, path),
-        lambda path: repository.read_text(after, path),
+        read_files(repository, before, after, errors="replace"),
         packages,
+        lambda path: repository.read_text(after, path),
     )
 
 
@@ -372,10 +237,10 @@ def match_symbols(operations: Iterable[str], diff: StackDiff) -> tuple[SymbolMat
     symbols: dict[str, tuple[str, int]] = {}
     for file in diff.compiled:
         for hunk in file.hunks:
-            text = "\n".join((hunk.heading.partition("(")[0], *_definitions((*hunk.added, *hunk.removed))))
-            for word in _WORD.findall(text):
+            lines = (line.decode(errors="replace") for line in (*file.new_lines(hunk), *file.old_lines(hunk)))
+            for word in _WORD.findall("\n".join((hunk.heading.partition("(")[0], *_definitions(lines)))):
                 if word not in _NOT_A_SYMBOL:
-                    symbols.setdefault(word, (file.path, hunk.new[0]))
+                    symbols.setdefault(word, (file.path, hunk.new_start))
     found = []
     for operation in dict.fromkeys(operations):
         words = set(_WORD.findall(operation))

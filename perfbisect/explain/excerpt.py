@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from perfbisect.changes.hunks import DiffHunk, FileDiff
 from perfbisect.explain.attribution import ProfileConclusion
-from perfbisect.explain.diff import FileDiff, LineHunk, StackDiff
+from perfbisect.explain.diff import StackDiff
 from perfbisect.report.diffs import DiffDocument, DiffFileDocument, DiffLineDocument
 
 MOST_LINES: Final = 400
@@ -37,9 +38,7 @@ def excerpt_diff(diff: StackDiff, conclusion: ProfileConclusion) -> DiffDocument
     causes = _causes(diff, conclusion)
     rank = {path: at for at, path in reversed([*enumerate((*causes, *conclusion.configuration))])}
     files = sorted(diff.files, key=lambda file: rank.get(file.path, len(rank)))[:MOST_FILES]
-    hunks = {
-        file.path: [*_hunks(file, _after(diff, file), causes.get(file.path, CauseLines()))] for file in files
-    }
+    hunks = {file.path: [*_hunks(file, causes.get(file.path, CauseLines()))] for file in files}
     keys = [(path, at) for path, own in hunks.items() for at in range(len(own))]
     keys.sort(key=lambda key: not any(line.marked for line in hunks[key[0]][key[1]]))
     shown: dict[tuple[str, int], tuple[DiffLineDocument, ...]] = {}
@@ -78,10 +77,10 @@ def cause_lines(diff: StackDiff, file: FileDiff, line: int) -> CauseLines:
     """The function around a line of the file after the diff, on both sides; else the hunk of the line."""
     span = diff.after.function_of(file.path, line)
     if span is None:
-        hunks = [hunk for hunk in file.hunks if line in _lines(hunk.new) or line == hunk.new[0]]
+        hunks = [hunk for hunk in file.hunks if line in hunk.added or line == hunk.new_start]
         return CauseLines(
-            frozenset(number for hunk in hunks for number in _lines(hunk.new)),
-            frozenset(number for hunk in hunks for number in _lines(hunk.old)),
+            frozenset(number for hunk in hunks for number in hunk.added),
+            frozenset(number for hunk in hunks for number in hunk.removed),
         )
     earlier = [old for old in diff.before.functions.get(file.path, ()) if old.name == span.name]
     return CauseLines(
@@ -90,25 +89,14 @@ def cause_lines(diff: StackDiff, file: FileDiff, line: int) -> CauseLines:
     )
 
 
-def _lines(part: tuple[int, int]) -> range:
-    first, count = part
-    return range(first, first + count)
-
-
-def _after(diff: StackDiff, file: FileDiff) -> Sequence[str]:
-    """The file after the diff, for context; nothing of one that is not there."""
-    wanted = diff.read is not None and file.hunks and file.state != "deleted"
-    text = diff.read(file.path) if wanted and diff.read is not None else None
-    return text.split("\n") if text else ()
-
-
-def _hunks(file: FileDiff, after: Sequence[str], causes: CauseLines) -> Iterator[list[DiffLineDocument]]:
+def _hunks(file: FileDiff, causes: CauseLines) -> Iterator[list[DiffLineDocument]]:
     """Hunks with context; those whose context meets are one."""
+    after = _texts(file.lines_after)
     lines: list[DiffLineDocument] = []
     next_line = 1
     """Of the file after the diff: the first that is not shown yet."""
     for hunk in file.hunks:
-        first = hunk.new[0] + (hunk.new[1] == 0)
+        first = hunk.new_start + (hunk.new_count == 0)
         start = max(next_line, first - _CONTEXT)
         if lines:
             end = min(next_line + _CONTEXT, start)
@@ -117,24 +105,27 @@ def _hunks(file: FileDiff, after: Sequence[str], causes: CauseLines) -> Iterator
                 yield lines
                 lines = []
         lines += _context(after, start, first)
-        lines += _changed(hunk, causes)
-        next_line = first + hunk.new[1]
+        lines += _changed(file, hunk, causes)
+        next_line = first + hunk.new_count
     if lines:
         yield lines + _context(after, next_line, next_line + _CONTEXT)
 
 
+def _texts(lines: Sequence[bytes]) -> list[str]:
+    return [line.decode(errors="replace").removesuffix("\n") for line in lines]
+
+
 def _context(after: Sequence[str], start: int, end: int) -> list[DiffLineDocument]:
-    # What follows the last line feed is no line.
-    last = len(after) if after and after[-1] else len(after) - 1
     return [
-        _line(" ", number, after[number - 1], marked=False) for number in range(start, min(end, last + 1))
+        _line(" ", number, after[number - 1], marked=False)
+        for number in range(start, min(end, len(after) + 1))
     ]
 
 
-def _changed(hunk: LineHunk, causes: CauseLines) -> Iterator[DiffLineDocument]:
-    for number, text in enumerate(hunk.removed, hunk.old[0]):
+def _changed(file: FileDiff, hunk: DiffHunk, causes: CauseLines) -> Iterator[DiffLineDocument]:
+    for number, text in zip(hunk.removed, _texts(file.old_lines(hunk)), strict=True):
         yield _line("-", number, text, marked=number in causes.before)
-    for number, text in enumerate(hunk.added, hunk.new[0]):
+    for number, text in zip(hunk.added, _texts(file.new_lines(hunk)), strict=True):
         yield _line("+", number, text, marked=number in causes.after)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from perfbisect.changes.hunks import FileDiff
 from perfbisect.common.python_source import parse_python
-from perfbisect.explain.diff import FileDiff, StackDiff
+from perfbisect.explain.diff import StackDiff
 from perfbisect.explain.stacks import FunctionKey
 
 LinkKind = Literal["value", "function", "data file", "module"]
@@ -113,7 +114,9 @@ def _data_files(node: ast.AST, files: dict[str, FileDiff]) -> Iterator[DiffLink]
         if isinstance(used, ast.Constant) and isinstance(used.value, str):
             file = names.get(used.value.rpartition("/")[2])
             if file is not None:
-                yield DiffLink("data file", used.value, file.path, file.hunks[0].new[0] if file.hunks else 0)
+                yield DiffLink(
+                    "data file", used.value, file.path, file.hunks[0].new_start if file.hunks else 0
+                )
 
 
 def link_of(key: FunctionKey, line: int, diff: StackDiff) -> DiffLink | None:

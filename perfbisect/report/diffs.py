@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Literal
 
+from perfbisect.changes.hunks import DiffState
 from perfbisect.jobs.documents import Document
 
-DiffState = Literal["added", "changed", "deleted", "renamed"]
 MARK: Final = ">"
 """Stands beside a marked line, in a column of its own."""
 

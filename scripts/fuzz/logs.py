@@ -7,8 +7,9 @@ import io
 from pathlib import Path
 from random import Random
 
+from perfbisect.common.python_source import function_spans
 from perfbisect.errors import ServerError
-from perfbisect.explain.diff import function_spans, silent_lines
+from perfbisect.explain.diff import silent_lines
 from perfbisect.explain.stacks import read_folded, sleepers
 from perfbisect.explain.trace import summarize_trace, trace_events
 from perfbisect.machine.torch_probe import parse
@@ -70,4 +71,4 @@ def read_bent_log(random: Random, folder: Path) -> None:
     with contextlib.suppress(ValueError):
         summarize_trace(trace_events(io.StringIO(text)))
     function_spans(text)
-    silent_lines(text)
+    silent_lines(text.encode(errors="replace"))

@@ -120,6 +120,24 @@ def test_a_file_that_took_the_place_of_a_folder_is_taken_back(tmp_path: Path) ->
     assert repository.tree_id(change.id, "") == repository.tree_id(diff.parent, "")
 
 
+def test_links_have_lines_and_carry_no_step(tmp_path: Path) -> None:
+    repository, head, _ = repository_of(tmp_path, {"a.py": "x = 1\n"}, {"b.py": "y = 1\n"})
+    git(repository.path, "update-index", "--add", "--cacheinfo", f"160000,{head.id},sub")
+    (repository.path / "b.py").unlink()
+    (repository.path / "b.py").symlink_to("a.py")
+    git(repository.path, "add", "b.py")
+    git(repository.path, "commit", "--quiet", "-m", "links")
+    diff = read_diff(repository, repository.head())
+    lines = [(file.old_lines(*file.hunks), file.new_lines(*file.hunks)) for file in diff.files]
+    assert lines == [([b"y = 1\n"], [b"a.py"]), ([], [b"Subproject commit %s\n" % head.id.encode()])]
+    assert group_hunks(diff) == ((), (LeftOutFile("b.py", "link"), LeftOutFile("sub", "link")))
+
+
+def test_a_binary_file_has_one_hunk_without_lines(tmp_path: Path) -> None:
+    _, _, diff = repository_of(tmp_path, {"a": b"text\n", "b": b"\0"}, {"a": b"\0\n", "b": b"\1"})
+    assert [(hunk.id, hunk.lines) for hunk in diff.hunks] == [(("a", 0), "after 0"), (("b", 0), "after 0")]
+
+
 def test_a_first_commit_has_no_hunks(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet", "--initial-branch=main")
     commit_files(tmp_path, {"a.py": "x = 1\n"})

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfbisect.changes.hunks import FileDiff
 from perfbisect.explain.attribution import ProfileExplanation, compare_operations, explain_profiles
-from perfbisect.explain.diff import StackDiff, build_diff, parse_diff
+from perfbisect.explain.diff import StackDiff, build_diff
 from perfbisect.explain.functions import ProfileWindow, SampledLaunch
 from perfbisect.explain.profile_report import profile_sentence
 from perfbisect.explain.stacks import FunctionKey, StackFrame, StackSample
 from perfbisect.explain.trace import TraceProfile, TraceStep
+from tests.explain.diffs import file_diff
 
 PATH, OTHER = "vllm/v1/scheduler.py", "vllm/v1/worker.py"
 BEFORE = """\
@@ -36,32 +38,16 @@ class Scheduler:
     def choose(self):
         return sorted(self.queue)
 """
-PATCH = f"""\
-diff --git a/{PATH} b/{PATH}
---- a/{PATH}
-+++ b/{PATH}
-@@ -2,0 +3 @@ class Scheduler:
-+        self.check()
-@@ -4,0 +6,3 @@ class Scheduler:
-+    def check(self):
-+        assert len(set(self.blocks)) == len(self.blocks)
-+
-"""
-VALUES = """\
-diff --git a/vllm/moe/E=8.json b/vllm/moe/E=8.json
---- a/vllm/moe/E=8.json
-+++ b/vllm/moe/E=8.json
-@@ -1 +1 @@
--1
-+2
-"""
-KERNEL = """\
-diff --git a/csrc/layernorm_kernels.cu b/csrc/layernorm_kernels.cu
---- a/csrc/layernorm_kernels.cu
-+++ b/csrc/layernorm_kernels.cu
-@@ -20,0 +21 @@ __global__ void rms_norm_kernel(
-+  __syncthreads();
-"""
+PATCH = file_diff(PATH, BEFORE, AFTER)
+VALUES = file_diff("vllm/moe/E=8.json", "1\n", "2\n")
+
+
+def kernel_diff(name: str) -> FileDiff:
+    above, added = "\n" * 20, "  __syncthreads();\n"
+    return file_diff("csrc/layernorm_kernels.cu", above, above + added, f"__global__ void {name}(")
+
+
+KERNEL = kernel_diff("rms_norm_kernel")
 
 Frame = tuple[str, str, int]
 Times = Mapping[tuple[Frame, ...], float]
@@ -76,14 +62,8 @@ DUMPS: Frame = ("dumps", "json/__init__.py", 4)
 WAIT: Frame = ("Poller.poll", "zmq/sugar/poll.py", 9)
 
 
-def diff_of(text: str) -> StackDiff:
-    texts = {PATH: (BEFORE, AFTER)}
-    return build_diff(
-        parse_diff(text),
-        lambda path: texts.get(path, (None, None))[0],
-        lambda path: texts.get(path, (None, None))[1],
-        ("vllm",),
-    )
+def diff_of(*files: FileDiff) -> StackDiff:
+    return build_diff(files, ("vllm",))
 
 
 def launch(times: Times) -> SampledLaunch:
@@ -107,7 +87,7 @@ def places_of(told: ProfileExplanation) -> dict[FunctionKey, str]:
 
 
 def explained(
-    after: Mapping[tuple[Frame, ...], float], patch: str = PATCH, **options: Any
+    after: Mapping[tuple[Frame, ...], float], patch: FileDiff = PATCH, **options: Any
 ) -> ProfileExplanation:
     """Two launches of each side, the later one with these times."""
     options = {"is_slower": True, **options}
@@ -182,8 +162,7 @@ def test_growth_elsewhere_that_uses_what_the_diff_changes() -> None:
         OTHER: "from vllm.v1 import settings\n\n\nclass Worker:\n\n    def forward(self):\n        x = 1\n"
         "        return settings.AUDIT\n",
     }
-    patch = f"diff --git a/{settings} b/{settings}\n--- a/{settings}\n+++ b/{settings}\n@@ -1 +1 @@\n-A\n+B\n"
-    diff = build_diff(parse_diff(patch), lambda _: "AUDIT = False\n", texts.get, ("vllm",))
+    diff = build_diff([file_diff(settings, "AUDIT = False\n", texts[settings])], ("vllm",), texts.get)
     b = {(LOOP, CALL, CHOOSE_A): 4.0, (LOOP, FORWARD): 20.0}
     told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff, is_slower=True)
     assert told.conclusion.kind == "not in the diff"
@@ -265,7 +244,7 @@ def test_a_kernel_is_found_in_the_diff_of_its_source() -> None:
     )
     # The same kernel beside a diff of another one, and without a slowdown.
     for diff, slower in (
-        (diff_of(KERNEL.replace("rms_norm_kernel", "rotary_kernel")), True),
+        (diff_of(kernel_diff("rotary_kernel")), True),
         (diff_of(KERNEL), False),
     ):
         told = explain_profiles(*sides, diff, is_slower=slower, traces=traces)

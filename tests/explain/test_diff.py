@@ -11,14 +11,13 @@ from perfbisect.explain.diff import (
     DiffPlace,
     StackDiff,
     build_diff,
-    function_spans,
     match_symbols,
-    parse_diff,
     read_diff,
     silent_lines,
 )
 from perfbisect.explain.stacks import StackFrame, StackSample
-from tests.changes.repositories import write_commits
+from tests.changes.repositories import repository_of, write_commits
+from tests.explain.diffs import file_diff
 
 BEFORE = '''\
 """A scheduler."""
@@ -162,14 +161,14 @@ def test_comments_and_docstrings_are_no_changed_code(diff: StackDiff) -> None:
         *(line_of(AFTER, part) for part in ("self.check(blocks)", "def check", "assert", "while", "pass")),
     }
     assert diff.after.changed[PATH] == {"Scheduler.schedule", "Scheduler.check", "Scheduler.idle"}
-    assert silent_lines('def f():\n    """A\n\n    b"""\n\n    # c\n    return 1  # d\n') == {2, 3, 4, 5, 6}
+    assert silent_lines(b'def f():\n    """A\n\n    b"""\n\n    # c\n    return 1  # d\n') == {2, 3, 4, 5, 6}
+    assert silent_lines(b"a = 1\n\x0c\n# c\nb = '\x0c'\n") == {2, 3}, "a form feed ends no line"
 
 
 def test_a_commit_of_comments_changes_nothing() -> None:
     text = "def f(a):\n    return a\n"
     after = 'def f(a):\n    """F."""\n    # a\n    return a\n'
-    files = parse_diff("diff --git a/v/a.py b/v/a.py\n--- a/v/a.py\n+++ b/v/a.py\n@@ -1,0 +2,2 @@\n+x\n+y\n")
-    diff = build_diff(files, lambda _: text, lambda _: after, ("v",))
+    diff = build_diff([file_diff("v/a.py", text, after)], ("v",))
     for line in (1, 2, 3, 4):
         assert diff.place(stack(("f", "v/a.py", line)), "after")[0] == "elsewhere"
 
@@ -212,7 +211,7 @@ def test_lines_move_with_the_diff(diff: StackDiff) -> None:
     (file,) = (file for file in diff.files if file.path == PATH)
     old, new = BEFORE.splitlines(), AFTER.splitlines()
     for number, text in enumerate(old, 1):
-        moved = file.new_line(number)
+        moved = file.new_number(number)
         assert (moved is None) == (text not in new), text
         assert moved is None or new[moved - 1] == text
 
@@ -231,42 +230,32 @@ def test_a_renamed_file_keeps_its_functions(tmp_path: Path) -> None:
     assert kept.frames[0].path == "vllm/new.py"
 
 
-def test_files_without_text_and_odd_names(tmp_path: Path) -> None:
-    text, binary = "vllm/a b.py", "vllm/x.so"
-    commits = {text: b"a = 1\n", binary: b"\0\1"}, {text: b"a = 2\n", binary: b"\0\2"}
-    diff = diff_between(tmp_path, *commits)
-    assert {file.path: len(file.hunks) for file in diff.files} == {text: 1, binary: 0}
+def test_odd_names(tmp_path: Path) -> None:
+    """Names that git quotes in the text of a diff."""
+    names = ("vllm/a b.py", "vllm/\tc.py", 'vllm/"d".py', "vllm/\u00fc.py")
+    diff = diff_between(tmp_path, *(dict.fromkeys(names, text) for text in (b"a = 1\n", b"a = 2\n")))
+    assert {file.path for file in diff.files} == set(names)
+    assert {*diff.after.lines.values()} == {frozenset({1})}
 
 
-def test_functions_of_a_file() -> None:
-    source = "@a\ndef f():\n    def g():\n        pass\n\nclass C:\n    async def h(self): ...\n"
-    assert [(span.name, span.first, span.last) for span in function_spans(source)] == [
-        ("f", 1, 4),
-        ("f.<locals>.g", 3, 4),
-        ("C.h", 7, 7),
-    ]
-    assert function_spans("def broken(:\n") == ()
+def test_a_name_that_is_no_utf8_is_shown(tmp_path: Path) -> None:
+    repository, head, _ = repository_of(tmp_path, {"a": "1\n"}, {"vllm/\udcff.py": "a = 1\n"})
+    (file,) = read_diff(repository, f"{head.id}^", head.id, ("vllm",)).files
+    assert (file.path, file.after) == ("vllm/\ufffd.py", b"a = 1\n")
 
 
-KERNEL = """\
-diff --git a/csrc/layernorm_kernels.cu b/csrc/layernorm_kernels.cu
---- a/csrc/layernorm_kernels.cu
-+++ b/csrc/layernorm_kernels.cu
-@@ -20,0 +21,2 @@ __global__ void rms_norm_kernel(
-+  for (int i = 0; i < 8; ++i) {
-+    __syncthreads();
-@@ -90 +92 @@ void fused_add_rms_norm(torch::Tensor& input,
--  int block = 1024;
-+  int block = 32;
-"""
-
-
-def test_symbols_of_compiled_code() -> None:
-    diff = build_diff(parse_diff(KERNEL), lambda _: None, lambda _: None, ("vllm",))
+def test_symbols_of_compiled_code(tmp_path: Path) -> None:
+    before = (
+        "__global__ void rms_norm_kernel(\n    int n) {\n}\n\n\nvoid fused_add_rms_norm(torch::Tensor& a) {\n"
+    )
+    before += "  int block = 1024;\n}\n"
+    after = before.replace("n) {\n", "n) {\n  __syncthreads();\n").replace("1024", "32")
+    path = "csrc/layernorm_kernels.cu"
+    diff = diff_between(tmp_path, {path: before.encode()}, {path: after.encode()})
     names = ("void vllm::rms_norm_kernel<c10::BFloat16, 8>(...)", "_C::fused_add_rms_norm", "_C::onednn_mm")
     found = match_symbols(names, diff)
     assert [(match.operation, match.symbol, match.line) for match in found] == [
-        (names[0], "rms_norm_kernel", 21),
-        (names[1], "fused_add_rms_norm", 92),
+        (names[0], "rms_norm_kernel", 3),
+        (names[1], "fused_add_rms_norm", 8),
     ]
     assert {match.path for match in found} == {"csrc/layernorm_kernels.cu"}

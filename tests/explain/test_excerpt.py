@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfbisect.changes.hunks import FileDiff
 from perfbisect.explain.attribution import GrowthLocation, ProfileConclusion
-from perfbisect.explain.diff import (
-    DiffSources,
-    FileDiff,
-    LineHunk,
-    StackDiff,
-    build_diff,
-)
 from perfbisect.explain.excerpt import LONGEST_LINE, MOST_FILES, MOST_LINES, excerpt_diff
 from perfbisect.explain.links import DiffLink
 from perfbisect.report.diffs import DiffDocument, DiffFileDocument, diff_lines, marked_part
@@ -24,6 +17,7 @@ from perfbisect.report.document import FileLines, Report, Verdict
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
+from tests.explain.diffs import file_diff
 from tests.explain.test_attribution import PATCH, PATH, VALUES, diff_of
 from tests.explain.test_diff import diff_between
 from tests.report.test_flames import balanced
@@ -46,7 +40,7 @@ def marked(document: DiffDocument) -> list[tuple[str, str, int]]:
 
 
 def test_lines_of_the_named_function_are_marked() -> None:
-    document = excerpt_diff(diff_of(VALUES + PATCH), at(PATH, 7))
+    document = excerpt_diff(diff_of(VALUES, PATCH), at(PATH, 7))
     assert [file.path for file in document.files] == [PATH, "vllm/moe/E=8.json"]
     assert marked(document) == [(PATH, "+", 6), (PATH, "+", 7)]
     assert diff_lines(document.files[0]) == [
@@ -54,10 +48,10 @@ def test_lines_of_the_named_function_are_marked() -> None:
         "        2      def schedule(self):",
         "+       3          self.check()",
         "        4          return self.choose()",
-        "        5",
+        "+       5",
         "+ >     6      def check(self):",
         "+ >     7          assert len(set(self.blocks)) == len(self.blocks)",
-        "+       8",
+        "        8",
         "        9      def choose(self):",
         "       10          return sorted(self.queue)",
     ]
@@ -65,13 +59,13 @@ def test_lines_of_the_named_function_are_marked() -> None:
 
 def test_what_the_growth_uses_is_marked_too() -> None:
     link = DiffLink("data file", "E=8.json", "vllm/moe/E=8.json", 1)
-    document = excerpt_diff(diff_of(PATCH + VALUES), at("vllm/v1/worker.py", 8, link))
+    document = excerpt_diff(diff_of(PATCH, VALUES), at("vllm/v1/worker.py", 8, link))
     assert [file.path for file in document.files] == ["vllm/moe/E=8.json", PATH]
     assert marked(document) == [("vllm/moe/E=8.json", "-", 1), ("vllm/moe/E=8.json", "+", 1)]
 
 
 def test_nothing_is_marked_where_nothing_is_named() -> None:
-    document = excerpt_diff(diff_of(PATCH + VALUES), NOTHING)
+    document = excerpt_diff(diff_of(PATCH, VALUES), NOTHING)
     assert marked(document) == [] and marked_part(document, 20) is None
     assert len(document.files) == 2
 
@@ -147,32 +141,16 @@ def edits(draw: st.DrawFn) -> tuple[list[str], list[str]]:
     return before, after
 
 
-def hunks_of(before: list[str], after: list[str]) -> tuple[LineHunk, ...]:
-    """The hunks as git counts them: a side without lines has the line above."""
-    found = []
-    for tag, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if tag != "equal":
-            old, new = (i + (j > i), j - i), (k + (m > k), m - k)
-            found.append(LineHunk(old, new, tuple(after[k:m]), tuple(before[i:j])))
-    return tuple(found)
-
-
-def plain_diff(*files: FileDiff, after: str = "") -> StackDiff:
-    sources = DiffSources({}, {}, {})
-    return StackDiff(files, sources, sources, ("vllm",), read=lambda _: after)
-
-
 @given(edits())
 def test_the_lines_are_those_of_the_files(texts: tuple[list[str], list[str]]) -> None:
     before, after = texts
-    hunks = hunks_of(before, after)
-    file = FileDiff("x.txt", "x.txt", hunks)
-    document = excerpt_diff(plain_diff(file, after="".join(f"{line}\n" for line in after)), NOTHING)
+    file = file_diff("x.txt", *("".join(f"{line}\n" for line in side) for side in texts))
+    document = excerpt_diff(diff_of(file), NOTHING)
     (shown,) = document.files
     lines = [line for hunk in shown.hunks for line in hunk]
     assert shown.omitted == 0
-    for sign, wanted in (("+", "added"), ("-", "removed")):
-        assert [x.content for x in lines if x.sign == sign] == [y for h in hunks for y in getattr(h, wanted)]
+    assert [x.number for x in lines if x.sign == "+"] == [y for hunk in file.hunks for y in hunk.added]
+    assert [x.number for x in lines if x.sign == "-"] == [y for hunk in file.hunks for y in hunk.removed]
     for line in lines:
         assert line.content == (before if line.sign == "-" else after)[line.number - 1]
     numbers = [line.number for line in lines if line.sign != "-"]
@@ -185,19 +163,19 @@ def test_the_lines_are_those_of_the_files(texts: tuple[list[str], list[str]]) ->
 
 
 def added(path: str, first: int, count: int) -> FileDiff:
-    lines = tuple(f"line {number}" for number in range(first, first + count))
-    return FileDiff(path, path, (LineHunk((first - 1, 0), (first, count), lines, ()),))
+    lines = [f"line {number}\n" for number in range(1, first + count)]
+    return file_diff(path, "".join(lines[: first - 1]), "".join(lines))
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=60), st.data())
 def test_the_excerpt_is_bounded_and_says_so(counts: list[int], data: st.DataObject) -> None:
     files = [added(f"f{index}.txt", 5, count) for index, count in enumerate(counts)]
     chosen = data.draw(st.sampled_from(files))
-    document = excerpt_diff(plain_diff(*files), at(chosen.path, 5))
+    document = excerpt_diff(diff_of(*files), at(chosen.path, 5))
     shown = [len(hunk) for file in document.files for hunk in file.hunks]
     assert sum(shown) <= MOST_LINES
     assert len(document.files) + document.omitted_files == len(files) and len(document.files) <= MOST_FILES
-    by_path = {file.path: len(file.hunks[0].added) for file in files}
+    by_path = {file.path: 3 + len(file.hunks[0].added) for file in files}
     for file in document.files:
         assert sum(map(len, file.hunks)) + file.omitted == by_path[file.path]
     # What is named is first, and whole where it can be.
@@ -210,10 +188,7 @@ def test_a_long_hunk_keeps_its_marked_lines() -> None:
     source = (
         "".join(f"x{number} = 0\n" for number in range(900)) + "def f():\n    return 1\n" + "y = 1\n" * 50
     )
-    lines = source.splitlines()
-    file = FileDiff(PATH, PATH, (LineHunk((0, 0), (1, len(lines)), tuple(lines), ()),), "added")
-    diff = build_diff((file,), lambda _: None, lambda _: source, ("vllm",))
-    document = excerpt_diff(diff, at(PATH, 902))
+    document = excerpt_diff(diff_of(file_diff(PATH, None, source)), at(PATH, 902))
     assert marked(document) == [(PATH, "+", 901), (PATH, "+", 902)]
     assert document.files[0].omitted == 897
     part = marked_part(document, 4)
@@ -223,8 +198,7 @@ def test_a_long_hunk_keeps_its_marked_lines() -> None:
 
 
 def test_a_long_line_is_cut() -> None:
-    hunk = LineHunk((0, 0), (1, 1), ("x" * 100_000,), ())
-    document = excerpt_diff(plain_diff(FileDiff("a.js", "a.js", (hunk,))), NOTHING)
+    document = excerpt_diff(diff_of(file_diff("a.js", None, "x" * 100_000)), NOTHING)
     (line,) = document.files[0].hunks[0]
     assert len(line.content) == LONGEST_LINE and line.content.endswith("…")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.explain.diff import StackDiff, assigned_names, build_diff, parse_diff
+from perfbisect.explain.diff import StackDiff, assigned_names, build_diff
 from perfbisect.explain.links import DiffLink, find_link
+from tests.explain.diffs import file_diff
 
 SETTINGS = "vllm/v1/settings.py"
 BEAT = "vllm/v1/beat.py"
@@ -18,39 +19,11 @@ TEXTS = {
     BEAT: ("LOCK = 1\n\n\ndef beat():\n    a()\n", "LOCK = 1\n\n\ndef beat():\n    b()\n"),
     TUNED: ("1\n", "2\n"),
 }
-PATCH = f"""\
-diff --git a/{SETTINGS} b/{SETTINGS}
---- a/{SETTINGS}
-+++ b/{SETTINGS}
-@@ -1 +1 @@
--AUDIT = False
-+AUDIT = True
-@@ -6 +6 @@ def limit():
--    return 3
-+    return 30
-diff --git a/{BEAT} b/{BEAT}
---- a/{BEAT}
-+++ b/{BEAT}
-@@ -5 +5 @@ def beat():
--    a()
-+    b()
-diff --git a/{TUNED} b/{TUNED}
---- a/{TUNED}
-+++ b/{TUNED}
-@@ -1 +1 @@
--1
-+2
-"""
 
 
 @pytest.fixture(scope="module")
 def diff() -> StackDiff:
-    return build_diff(
-        parse_diff(PATCH),
-        lambda path: TEXTS[path][0],
-        lambda path: TEXTS[path][1] if path in TEXTS else None,
-        ("vllm",),
-    )
+    return build_diff([file_diff(path, *texts) for path, texts in TEXTS.items()], ("vllm",))
 
 
 @pytest.mark.parametrize(
@@ -100,6 +73,6 @@ def test_an_import_within_the_function_counts(diff: StackDiff) -> None:
 
 def test_values_are_those_that_changed_lines_assign(diff: StackDiff) -> None:
     assert diff.values[SETTINGS] == (("AUDIT", 1),)
-    source = "A = 1\nB: int = (\n    2\n)\n\n\nclass C:\n    d = 3\n\n    def f(self):\n        e = 4\n"
+    source = b"A = 1\nB: int = (\n    2\n)\n\n\nclass C:\n    d = 3\n\n    def f(self):\n        e = 4\n"
     assert assigned_names(source, frozenset({1, 3, 8, 11})) == (("A", 1), ("B", 3), ("d", 8))
-    assert assigned_names("def broken(:\n", frozenset({1})) == ()
+    assert assigned_names(b"def broken(:\n", frozenset({1})) == ()
