@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from perfbisect.errors import EXIT_INTERRUPTED
+
 BLAS = ("OPENBLAS", "OMP", "MKL", "BLIS")
 """Libraries that numpy may use for its matrices; each reads ``*_NUM_THREADS`` when it is loaded."""
 
@@ -17,8 +19,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for library in BLAS:
         os.environ[f"{library}_NUM_THREADS"] = "1"
     _open_streams()
-    from perfbisect.cli.app import run
-
+    try:
+        from perfbisect.cli.app import run
+    except KeyboardInterrupt:  # nothing has begun
+        raise SystemExit(EXIT_INTERRUPTED) from None
     raise SystemExit(run(arguments))
 
 

@@ -240,3 +240,18 @@ def test_without_a_word_the_help_is_no_error(capsys: pytest.CaptureFixture[str])
     assert run([]) == 2
     told = capsys.readouterr()
     assert told.out.startswith("Usage: perfbisect") and told.err == ""
+
+
+def test_ctrl_c_while_it_is_loaded_has_no_traceback() -> None:
+    script = """
+import sys
+from perfbisect.cli import main
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+main(["--version"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
