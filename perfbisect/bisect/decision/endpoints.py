@@ -16,7 +16,7 @@ NO_CHANGE_ABOVE = 0.95
 
 MIN_ROUNDS = 3
 
-MAX_ROUNDS = 10
+MAX_ROUNDS = 12
 """Rounds after which the ends alone will not settle it: a part of the range may still be worse than both (a
 step that was half undone later), so the search looks there ..."""
 
@@ -53,7 +53,8 @@ def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Se
         return None
     if shows_no_change(posterior, rounds):
         end = outcome.no_step(state, posterior)
-        if end.verdict == "not reproduced" or not rounds < end.launches_needed <= MAX_ROUNDS:
+        # An interval that still holds a relevant change: further rounds narrow it.
+        if end.verdict == "not reproduced" or rounds >= MAX_ROUNDS:
             return end
     runs = state.prices.best_runs(posterior.sigma, posterior.tau, plan.max_runs)
     if rounds < _PAIRED:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.bisect.decision.decide import beliefs, next_action
-from perfbisect.bisect.decision.endpoints import MAX_LAUNCHES_NEEDED
+from perfbisect.bisect.decision.endpoints import MAX_LAUNCHES_NEEDED, MAX_ROUNDS
 from perfbisect.bisect.decision.model import (
     Lost,
     Measured,
@@ -85,7 +85,7 @@ def test_a_step_within_the_noise_is_too_small_and_says_what_it_takes():
     end = world.play()
     assert (end.verdict, end.culprits) == ("too small", ())
     assert end.launches_needed > MAX_LAUNCHES_NEEDED
-    assert [a.purpose for a in world.actions] == ["end"] * 20
+    assert [a.purpose for a in world.actions] == ["end"] * 2 * MAX_ROUNDS
     assert beliefs(world.plan, world.events).none > 0.15
 
 
@@ -121,18 +121,17 @@ def test_nothing_is_called_absent_that_the_data_do_not_speak_against():
     assert (blunt.purpose, blunt.index) == ("end", 0)
 
 
-def test_the_ends_go_on_while_the_launches_that_settle_them_fit_the_rounds():
-    """Nothing changed: what was inconclusive after three rounds is settled within ten."""
-    words, rounds = [], []
+def test_the_ends_go_on_until_no_relevant_change_is_left_or_their_rounds_are_made():
+    """Nothing changed: a range is called too small only after every round of the ends."""
+    words = []
     for seed in range(16):
         world = Bench(Plan(n=32), {}, 0.02, 0.015, 300 + seed)
         end = world.play()
         words.append(end.verdict)
-        rounds.append(end.whole.launches)
-        if end.verdict == "too small" and all(action.purpose == "end" for action in world.actions):
-            assert end.launches_needed > 10, "a number of launches that the rounds held was not made"
+        if all(action.purpose == "end" for action in world.actions):
+            assert end.whole.launches <= MAX_ROUNDS
+            assert end.verdict == "not reproduced" or end.whole.launches == MAX_ROUNDS
     assert words.count("not reproduced") >= 11
-    assert max(rounds) <= 10
 
 
 def test_the_budget_ends_it_with_the_leading_set():

@@ -149,7 +149,7 @@ def test_an_end_of_a_part_that_can_no_longer_be_served_closes_it():
 
 
 def test_a_part_whose_noise_hides_everything_is_given_up():
-    """After ten rounds that settle nothing a part is told as unsettled; the slots wait for the last ones."""
+    """After the rounds that settle nothing a part is told as unsettled; the slots wait for the last ones."""
     world = bench({6: 1.0}, n=6)
     wild = {0: (0.92, 1.04, 0.97), 5: (1.09, 0.95, 1.02)}
     events, count = world.events, {0: 0, 5: 0}
