@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from perfbisect.bisect.documents import ReportDocument
-from perfbisect.common.quantities import minutes, percent, probability, with_unit
+from perfbisect.common.quantities import counted, minutes, percent, probability, with_unit
 from perfbisect.jobs.documents import LaunchDocument
 from perfbisect.report.plots import (
     Plot,
@@ -287,7 +287,7 @@ def _hover_lines(report: ReportDocument, launch: LaunchDocument) -> list[str]:
         if levels:
             value += f", {percent(launch.value / levels[0].value - 1)} against the first level"
     count = len(launch.values)
-    more = [f"{count} run{'' if count == 1 else 's'}"] if count else []
+    more = [counted(count, "run")] if count else []
     more += [f"took {minutes(launch.minutes)}"]
     more += [f"slot {harmless(launch.slot)}"] if launch.slot else []
     more += ["cold caches"] if launch.cold else []

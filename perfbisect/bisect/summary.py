@@ -222,7 +222,7 @@ def _on_branch(plan: BisectPlan, what: str) -> str:
     also = f" {shared} of them, by their patch, are on the later end's line too." if shared else ""
     return (
         f"{first} is no ancestor of {last}, and the step lies between it and {plan.branch.fork.short}, where "
-        f"their lines part: without what {first} has of its own ({count} commit{'' if count == 1 else 's'}, "
+        f"their lines part: without what {first} has of its own ({counted(count, 'commit')}, "
         f"named in the report) {what}.{also}"
     )
 
@@ -231,7 +231,7 @@ def _steps(outcome: SearchOutcome, plan: BisectPlan) -> Iterator[str]:
     """The named steps, if all of them were asked for."""
     count = len(outcome.steps)
     if plan.all_steps and count:
-        yield f"{count} step{'' if count == 1 else 's'} of the range named; the largest is the verdict."
+        yield f"{counted(count, 'step')} of the range named; the largest is the verdict."
         for number, step in enumerate(outcome.steps, 1):
             culprits = " or ".join(_name(plan.positions[i]) for i in step.culprits)
             probability = f"probability {min(step.probability, 0.99):.2f}"

@@ -16,6 +16,7 @@ from typing import Literal
 from perfbisect.changes.git import Repository
 from perfbisect.changes.revert import File, edit_files, first_parent
 from perfbisect.common.python_source import FunctionSpan, function_spans
+from perfbisect.common.quantities import counted
 from perfbisect.model.change import Change
 
 _HEADER = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)", re.M)
@@ -235,7 +236,8 @@ def revert_hunks(
         mode = file.mode if file.mode in _REGULAR else file.old_mode
         files[path] = None if content is None else (mode, content)
     head = commit.unswapped
-    return edit_files(repository, head, files, f"{len(set(reverted))} hunks taken back").swapped(commit.pips)
+    what = f"{counted(len(set(reverted)), 'hunk')} taken back"
+    return edit_files(repository, head, files, what).swapped(commit.pips)
 
 
 def hunk_patch(repository: Repository, commit: Change, reverted: Change) -> bytes:

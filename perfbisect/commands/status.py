@@ -14,7 +14,7 @@ from typing import Final, Literal
 from pydantic import AliasPath, Field
 
 from perfbisect.commands.workspace import Workspace
-from perfbisect.common.quantities import minutes, probability, spent_text, with_unit
+from perfbisect.common.quantities import counted, minutes, probability, spent_text, with_unit
 from perfbisect.common.text import line
 from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.documents import Document, ErrorDocument, LaunchDocument
@@ -183,7 +183,7 @@ def stop_job(
     )
     outcome = "no process works on it"
     if left:
-        outcome += f"; {left} launch(es) ended on other machines"
+        outcome += f"; {counted(left, 'launch')} ended on other machines"
     if holder:
         outcome = f"process {holder.pid} {'has stopped' if ended else 'was asked to stop'}"
     return document, [f"job {job.id}: {outcome}", *block_lines([Command(document.next)])]

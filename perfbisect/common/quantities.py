@@ -120,4 +120,4 @@ def counted(count: int, noun: str) -> str:
     """``1 alert``, ``3 launches``; ``2 more series``."""
     if count == 1 or noun.endswith("series"):
         return f"{count} {noun}"
-    return f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
+    return f"{count} {noun}{'es' if noun.endswith(('ch', 's')) else 's'}"

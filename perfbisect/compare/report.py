@@ -378,7 +378,7 @@ def _change_plan_rows(plan: RunPlanDocument | CheckPlanDocument) -> list[tuple[s
 def _launches_text(least: int, plan: LaunchPlanDocument) -> str:
     count = f"{least} to {plan.most_launches}" if least < plan.most_launches else f"{least}"
     spent = [minutes(value) for value in dict.fromkeys((plan.minutes_low, plan.minutes_high))]
-    runs = f"{plan.runs_per_launch} run{'s' if plan.runs_per_launch > 1 else ''}"
+    runs = counted(plan.runs_per_launch, "run")
     return f"{count}, {runs} each, {' to '.join(spent)}"
 
 

@@ -190,7 +190,7 @@ def _summary(result: HunksResult) -> Iterator[str]:
     plan, outcome, results = result.plan, result.outcome, result.results
     whole = results.get(plan.search.everything)
     if outcome is None:
-        yield f"{len(plan.groups)} groups of hunks; the search goes on."
+        yield f"{counted(len(plan.groups), 'group')} of hunks; the search goes on."
     elif outcome.verdict == "found":
         yield from _found_sentences(result, outcome)
     else:

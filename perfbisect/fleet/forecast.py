@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from perfbisect.common.quantities import minutes
+from perfbisect.common.quantities import counted, minutes
 from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.jobs.documents import Document
 
@@ -46,7 +46,7 @@ def forecast_machine(
 def machine_rows(machines: Sequence[MachineForecastDocument]) -> Iterator[tuple[str, str]]:
     """A row for each machine in a plan for a person."""
     for row in machines:
-        spent = f"{minutes(row.minutes_low)} to {minutes(row.minutes_high)} of {row.slots} slot(s)"
+        spent = f"{minutes(row.minutes_low)} to {minutes(row.minutes_high)} of {counted(row.slots, 'slot')}"
         gpus = f", {row.gpu_minutes_low:.0f} to {row.gpu_minutes_high:.0f} GPU minutes"
         missing = row.environments_missing
         copied = f", up to {missing} environments are copied there" if missing else ""

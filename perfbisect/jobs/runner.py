@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from perfbisect.common.quantities import counted
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, Interrupted, MachineError
 from perfbisect.jobs.events import EventListener, JobNote, LaunchStarted
@@ -231,7 +232,7 @@ def recover_interrupted(
         pid = launch.pid if may_have_token(launch.pid, launch.created, launch.token) else 0
         leftovers = stop_leftovers(launch.token, pid, launch.created)
         if leftovers:
-            sink(JobNote(f"ended {len(leftovers)} process(es) that attempt {launch.number} had left"))
+            sink(JobNote(f"ended {counted(len(leftovers), 'process')} that attempt {launch.number} had left"))
         attempt = read_attempt(folder)
         if reclaim is not None and (attempt is None or attempt.id != launch.attempt_id):
             attempt = reclaim(launch, folder)

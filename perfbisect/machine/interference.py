@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from perfbisect.common.quantities import counted
 from perfbisect.errors import UsageError
 
 VARIABLE = "PERFBISECT_LIMITS"
@@ -192,7 +193,7 @@ def interference_reason(samples: RunSamples, limits: InterferenceLimits) -> str 
 
 def _processor_reasons(samples: RunSamples, limits: InterferenceLimits) -> Iterator[str]:
     limit, foreign, steal = limits.foreign_cpu, samples["foreign_cpu"], samples["steal"].mean
-    processors = f"of {samples.processors} processor(s)"
+    processors = f"of {counted(samples.processors, 'processor')}"
     if limit is not None and foreign.mean > limit:
         yield f"other work used {foreign.mean:.0%} {processors} (limit {limit:.0%})"
     elif limit is not None and foreign.over(2 * limit) > limits.burst:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from perfbisect.common.quantities import counted
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.machine import devices as all_devices
 from perfbisect.machine.devices import Gpu
@@ -222,8 +223,9 @@ def _of_cores(topology: Topology, workers: int, pinned: bool, mask: Mapping[str,
         enough = count // LEAST_CORES
         fewer = f"--workers {enough}{', on the whole machine' if enough == 1 else ''}; or " if enough else ""
         raise MachineError(
-            f"{workers} worker(s) need {needed} physical cores, {LEAST_CORES} each (one for the server, one "
-            f"for the client: on one they would measure each other); this process may use {count}{threads}",
+            f"{counted(workers, 'worker')} need {needed} physical cores, {LEAST_CORES} each (one for the "
+            f"server, one for the client: on one they would measure each other); this process may use "
+            f"{count}{threads}",
             next_step=f"{fewer}a machine with {needed} physical cores",
         )
     ordered = sorted(topology.cores, key=lambda core: (topology.node(core), core))
@@ -258,7 +260,8 @@ def _groups(
     counts = Counter(gpu.name for gpu in devices)
     listed = ", ".join(f"{name} x {count}" for name, count in counts.items())
     problem = (
-        f"{workers} worker(s) with {size} device(s) each need {workers * size} devices of one kind; "
+        f"{counted(workers, 'worker')} with {counted(size, 'device')} each need "
+        f"{counted(workers * size, 'device')} of one kind; "
         f"there {f'are {len(devices)} visible: {listed}' if devices else 'is none visible'}"
     )
     if size > 1 and any(gpu.parent for gpu in devices):
@@ -303,8 +306,8 @@ def _of_devices(
         return _pinned(name, uuids, cores, mask)
     if pinned and required:
         raise MachineError(
-            f"{name} has {len(cores)} physical core(s) near to it that no other device shares; server and "
-            f"client need {LEAST_CORES}",
+            f"{name} has {counted(len(cores), 'physical core')} near to it that no other device shares; "
+            f"server and client need {LEAST_CORES}",
             next_step="ask for fewer workers, or use a machine with more cores",
         )
     return Slot(name, uuids, env=mask)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.common.json_text import parse_json
+from perfbisect.common.quantities import counted
 from perfbisect.errors import MachineError
 from perfbisect.machine.slots import Slot
 from perfbisect.system import logs, processes
@@ -152,7 +153,7 @@ def disagreement(torch: Mapping[str, Any], slot: Slot) -> str:
     if len(uuids) != len(slot.devices):
         listed = [*(device["uuid"] or device["name"] for device in torch["devices"]), *torch["failed"]]
         return (
-            f"slot {slot.name} has {len(slot.devices)} device(s), torch sees {len(listed)}: "
+            f"slot {slot.name} has {counted(len(slot.devices), 'device')}, torch sees {len(listed)}: "
             f"{', '.join(listed) or 'none'}"
         )
     for wanted, uuid in zip(slot.devices, uuids, strict=True):

@@ -157,7 +157,7 @@ def _write_reports(
     write_atomic(files["night"], night_markdown(night))
     write_atomic(files["report"], report_markdown(series_report))
     write_atomic(files["page"], report_html(series_report))
-    return StepResult(f"{len(document.rows)} series at a new level", files)
+    return StepResult(f"{counted(len(document.rows), 'series')} at a new level", files)
 
 
 def _build_dashboard(
@@ -200,7 +200,7 @@ def _export(file: NightlyFile, state: Path) -> StepResult:
             exported = export_files(series_for_export(store), "github-action-benchmark", path)
             points = exported.points
             files |= {f"benchmark {kind}": Path(written) for kind, written in exported.files.items()}
-    return StepResult(f"{points} points", files)
+    return StepResult(counted(points, "point"), files)
 
 
 def _write_markdown(path: Path, night: Night) -> StepResult:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 from perfbisect.changes.hunks import DiffState
+from perfbisect.common.quantities import counted
 from perfbisect.jobs.documents import Document
 
 MARK: Final = ">"
@@ -49,7 +50,7 @@ class DiffFileDocument(Document):
         """What happened to the file, and what is not shown of it."""
         state = f"renamed from {self.old_path}" if self.state == "renamed" else self.state
         binary = ", binary" if self.binary else ""
-        omitted = f", {self.omitted} line{'' if self.omitted == 1 else 's'} not shown" if self.omitted else ""
+        omitted = f", {counted(self.omitted, 'line')} not shown" if self.omitted else ""
         return f"{state}{binary}{omitted}"
 
 

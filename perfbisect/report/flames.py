@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from perfbisect.common.quantities import counted
 from perfbisect.jobs.documents import Document
 
 _RELEVANT: Final = 0.01
@@ -43,7 +44,7 @@ class FlameDocument(Document):
     def name(self) -> str:
         """The function and its file without folders."""
         if self.folded:
-            return f"{self.folded} smaller frame{'' if self.folded == 1 else 's'}"
+            return counted(self.folded, "smaller frame")
         return f"{self.function} ({self.path.rpartition('/')[2]})" if self.path else self.function
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfbisect.common.digests import canonical_json
-from perfbisect.common.quantities import minutes, number, percent, with_unit
+from perfbisect.common.quantities import counted, minutes, number, percent, with_unit
 from perfbisect.common.text import line
 from perfbisect.jobs.documents import (
     CellDocument,
@@ -64,7 +64,7 @@ def cell_rows(cell: CellDocument) -> list[tuple[str, str]]:
         ("prompts", str(cell.num_prompts)),
         ("load", ", ".join(load) or "request rate inf"),
         ("warm-ups", str(cell.num_warmups)),
-        ("discarded run", f"{discarded} prompts" if discarded else ""),
+        ("discarded run", counted(discarded, "prompt") if discarded else ""),
         ("backend", f"{cell.backend} {cell.endpoint}"),
         ("sampling", sampling + (", ignore EOS" if cell.ignore_eos else "")),
         ("devices", str(cell.gpus or "")),
@@ -104,7 +104,7 @@ def _reference(reference: Mapping[str, Any] | None) -> str:
     if reference is None:
         return ""
     image = reference["image"]
-    return pinned(image, reference["content"]) if image else f"{len(reference['pixels'])} pixels"
+    return pinned(image, reference["content"]) if image else counted(len(reference["pixels"]), "pixel")
 
 
 def workload_section(cell: CellDocument) -> Section:

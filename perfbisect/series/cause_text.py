@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from perfbisect.common.quantities import counted
 from perfbisect.series.causes import Cause, Evidence
 from perfbisect.series.findings import SeriesChange, SuppressionReason
 from perfbisect.series.series import night_of
@@ -33,12 +34,12 @@ SENTENCES: Mapping[str, str] = {
     ),
     "warm-up or pause": "it may be how the server is warmed, or a pause that became dearer",
     "machine changed": "the machine changed at this point",
-    "lasting": "it stayed for {nights} nights, each on a fresh machine",
+    "lasting": "it stayed for {nights}, each on a fresh machine",
     "one night": "one night long",
     "one night so far": "one night so far: the next tells a bad night from a change",
     "one night, then back": "one night long, then back",
-    "few nights": "{nights} nights so far: the next tell whether it stays",
-    "few nights before": "only {nights} nights before it: the old level is not sure",
+    "few nights": "{nights} so far: the next tell whether it stays",
+    "few nights before": "only {nights} before it: the old level is not sure",
     "size of one night": f"one night long: {_SIZE}",
     "size": _SIZE,
     "within noise": "no more than a bad night does",
@@ -85,9 +86,10 @@ def alert_evidence(change: SeriesChange, cause: Cause) -> tuple[str, ...]:
         )
     count = len(change.series.values)
     if count < _SHORT_SERIES:
-        sentences.append(f"a short series: {count} nights")
+        sentences.append(f"a short series: {counted(count, 'night')}")
     if change.series.lacking:
-        sentences.append(f"{change.series.lacking} points of the cell do not report {change.series.metric}")
+        points = counted(change.series.lacking, "point")
+        sentences.append(f"without {change.series.metric}: {points} of the cell")
     return tuple(sentences)
 
 
@@ -109,6 +111,8 @@ def _value(name: str, value: object) -> object:
             return value.replace("_", " ")
         case "shift" | "median_shift", float():
             return _times(value)
+        case "nights", int():
+            return counted(value, "night")
         case "night", int():
             return night_of(value)
         case "traits", [*traits]:

@@ -570,7 +570,7 @@ def _known_lines(groups: Sequence[tuple[str, list[Alert]]]) -> Iterator[str]:
         back = sum(alert.came_back for alert in alerts)
         yield f"{event}: {counts}" + (f"; {back} recovered since" if back else "")
     if over:
-        yield f"over or closed: {over} event{'s' * (over > 1)} (--all)"
+        yield f"over or closed: {counted(over, 'event')} (--all)"
 
 
 def _vanished_lines(document: TrackDetectDocument, everything: bool) -> Iterator[str]:

@@ -247,10 +247,10 @@ def ingest_report(document: TrackIngestDocument) -> Report:
         f"no point, {group.count} {group.fate}: {group.reason} ({group.file})" for group in document.rejected
     ]
     if document.builds_not_of_main:
-        notes.append(f"{document.builds_not_of_main} builds are not of main")
+        notes.append(f"not of main: {counted(document.builds_not_of_main, 'build')}")
     if document.builds_of_unknown_branch:
         notes.append(
-            f"{document.builds_of_unknown_branch} builds do not say their branch: not known to be of main"
+            f"branch not said, not known to be of main: {counted(document.builds_of_unknown_branch, 'build')}"
         )
     summary = [
         Paragraph(

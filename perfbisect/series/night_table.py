@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.common.quantities import number
+from perfbisect.common.quantities import counted, number
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, MetricDocument, metric_document
 from perfbisect.model.metric import parse_metric
@@ -131,7 +131,7 @@ def _collect_marks(
         texts += [f"{change.kind} changed: {change.what}" for change in changes if change.index == index]
         missing = series.nights[index] - series.nights[index - 1] - 1 if index else 0
         if missing > 0:
-            texts.append(f"{missing} night{'s' if missing > 1 else ''} missing before")
+            texts.append(f"{counted(missing, 'night')} missing before")
         if point.build.of_main is False:
             texts.append(f"not of main: {point.build.branch}")
         marks.append(texts)
@@ -210,11 +210,12 @@ def nights_report(document: TrackShowDocument) -> Report:
     blocks: list[Block] = [_summary_table(document.cells)] if document.cells else []
     if document.unknown_branch:
         mark = "?: " if document.tables else ""
-        note = f"{mark}{document.unknown_branch} builds do not say their branch: not known to be of main"
+        builds = counted(document.unknown_branch, "build")
+        note = f"{mark}branch not said, not known to be of main: {builds}"
         blocks.append(Paragraph(note))
     count = len(document.tables) or len(document.cells)
     sections = tuple(map(_table_section, document.tables))
-    return Report("Nights", Verdict(f"{count} cell{'s' * (count != 1)}"), tuple(blocks), sections)
+    return Report("Nights", Verdict(counted(count, "cell")), tuple(blocks), sections)
 
 
 def _summary_table(cells: Sequence[CellSummary]) -> Table:

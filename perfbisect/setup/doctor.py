@@ -19,6 +19,7 @@ from typing import Literal
 from pydantic import Field
 
 from perfbisect.cells.settings import FILE
+from perfbisect.common.quantities import counted
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
 from perfbisect.environments.build import BuildRun
@@ -136,10 +137,10 @@ def _check_of_fleet(
             advice = f"where perfbisect or its version is missing: {install}"
         return Finding("bad", machine.problem or "no slot", advice)
     count = len(machine.slots)
-    work = "builds" if builds else f"{count} slot{'s' if count > 1 else ''}"
-    found = f"{machine.machine_class}, {work}, {len(machine.environments)} environments"
+    work = "builds" if builds else counted(count, "slot")
+    found = f"{machine.machine_class}, {work}, {counted(len(machine.environments), 'environment')}"
     if machine.leased:
-        found += f", {len(machine.leased)} locks held by others"
+        found += f", {counted(len(machine.leased), 'lock')} held by others"
     if not builds:
         ((common, _),) = Counter(other.machine_class for other in usable).most_common(1)
         if not is_same_class(machine.machine_class, common):

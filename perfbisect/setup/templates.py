@@ -19,6 +19,7 @@ from perfbisect.cells.lint import ENGINES
 from perfbisect.cells.settings import FILE, load_settings
 from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE
+from perfbisect.common.quantities import counted
 from perfbisect.errors import LocatedError, RevisionError, UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.series.detection.model import FEWEST
@@ -155,9 +156,9 @@ def _distance(checkout: DetectedCheckout) -> str:
     if not count:
         return ""
     old = days >= _OLD_TAG_DAYS
-    span = f"{round(days / 30.4)} months" if old else f"{days} day{'' if days == 1 else 's'}"
+    span = f"{round(days / 30.4)} months" if old else counted(days, "day")
     advice = ": git fetch --tags, then init --force" if old else ""
-    return f", {count:,} commit{'' if count == 1 else 's'}, {span} behind it{advice}"
+    return f", {counted(count, 'commit')}, {span} behind it{advice}"
 
 
 def _environment(checkout: DetectedCheckout) -> SettingChoice:

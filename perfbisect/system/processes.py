@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfbisect.common.checked import is_token
+from perfbisect.common.quantities import counted
 from perfbisect.errors import FaultCode, Interrupted, MachineError, ServerError
 from perfbisect.redaction import command_secrets
 from perfbisect.system import shim
@@ -474,7 +475,7 @@ def _end(owned: ProcessTree, grace: float) -> None:
         if time.monotonic() > deadline:
             names = ", ".join(map(str, living))
             raise ServerError(
-                f"{len(living)} process(es) survived SIGKILL by {_KILL_TIMEOUT_S:.0f} s: {names}",
+                f"{counted(len(living), 'process')} survived SIGKILL by {_KILL_TIMEOUT_S:.0f} s: {names}",
                 where=owned.log,
                 next_step="end them manually; a process in state D waits for a device or file system",
             )

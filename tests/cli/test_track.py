@@ -37,14 +37,14 @@ def test_from_the_kanban_to_the_table(home: Path) -> None:
     nights(home / "kanban", [600.0, 660.0, None, 594.0])
     ingested = told("ingest", "kanban")
     assert "3 builds, 3 files: 3 new" in ingested
-    assert "3 builds do not say their branch: not known to be of main" in ingested
+    assert "branch not said, not known to be of main: 3 builds" in ingested
     lines = shown = told("show", CELL).splitlines()
     assert f"{CELL}: audio_ttfp in ms, lower is better" in lines
     lines = lines[lines.index(f"{CELL}: audio_ttfp in ms, lower is better") :]
     assert lines[1].split() == ["date", "(UTC)", "build", "commit", "value", "change"]
     assert lines[3].split() == ["2026-04-02", "19:00", "101?", "-", "660.0", "+10.0", "%"]
     assert lines[4].endswith("-10.0 %  1 night missing before")
-    assert shown[1] == "  ?: 3 builds do not say their branch: not known to be of main"
+    assert shown[1] == "  ?: branch not said, not known to be of main: 3 builds"
     assert CELL in told("show")
     assert "Means of 2026-03-29 to 2026-04-04" in told("rebaseline", "omni")
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import perfbisect
 from perfbisect.common.digests import canonical, canonical_json, digest
 from perfbisect.common.quantities import counted, minutes, number, percent, probability, spent_text, with_unit
 from perfbisect.common.text import hint, nearest
@@ -126,3 +129,15 @@ def test_discarded_minutes_have_their_share_of_the_budget() -> None:
 
 def test_a_count_has_its_noun() -> None:
     assert [counted(number, "alert") for number in (0, 1, 2)] == ["0 alerts", "1 alert", "2 alerts"]
+    assert [counted(2, noun) for noun in ("launch", "process", "series")] == [
+        "2 launches", "2 processes", "2 series"
+    ]  # fmt: skip
+
+
+def test_no_message_forms_a_plural_by_itself() -> None:
+    """``1 builds``, ``process(es)``, ``run{'s' if ...}``: a message counts its things by ``counted``."""
+    by_itself = re.compile(r"""['"]s['"] (?:if|\*)|['"]['"] if [^}]+ else ['"]s['"]|[a-z]\(e?s\)[ ,:;"]""")
+    sources = Path(str(perfbisect.__file__)).parent.rglob("*.py")
+    lines = ((path, text) for path in sources for text in path.read_text().splitlines())
+    found = [(path.name, text.strip()) for path, text in lines if 'f"' in text and by_itself.search(text)]
+    assert found == []

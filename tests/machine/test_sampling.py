@@ -89,7 +89,7 @@ def test_hog_of_others_voids_the_run(tmp_path: Path) -> None:
         seen = sampler.summary()
     assert seen["foreign_cpu"].mean > 0.25, "the core was full, and none of it ours"
     why = interference_reason(seen, InterferenceLimits())
-    assert why is not None and "other work used" in why and "1 processor(s) (limit 25%)" in why
+    assert why is not None and "other work used" in why and "1 processor (limit 25%)" in why
     assert interference_reason(seen, UNJUDGED) is None
 
 

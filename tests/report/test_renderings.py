@@ -168,6 +168,15 @@ def test_the_rest_is_indented_further() -> None:
     assert fitted("short", 20) == ["short"]
 
 
+@pytest.mark.parametrize("width", range(40, 131, 5))
+def test_no_line_breaks_within_the_probability_of_no_change(width: int) -> None:
+    """80 and 110 columns are those of most terminals."""
+    leading = "leading 0668d5b3a277 0.04, 2e49a8ad8c2a 0.04, 9707bf1e5801 0.04; P(no change) 0.06"
+    rows = fitted(f"   23.54 ms (2 runs, requests 4.5 %)  |  {leading}  |  3.0 min of 60.0 min", width)
+    assert all(cell_len(row) <= width for row in rows)
+    assert sum("P(no change)" in row for row in rows) == 1
+
+
 def test_what_is_copied_is_left_to_the_terminal() -> None:
     command = "  next:  perfbisect resume 20260102-030405-ab12 --budget 150m --state /a/b/c"
     assert fitted(command, 30) == [command]

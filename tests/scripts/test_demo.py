@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from perfbisect.common.text import line
 from scripts import demo, demo_compare, demo_history
 from scripts.demo_history import BROKEN, SCHEDULER, TARGETS, Places, draw_places, make, slow
 from tests.fakes.gitwriter import run_git
@@ -78,6 +79,16 @@ def test_each_commit_is_what_it_says(site_packages: Path, tmp_path: Path) -> Non
         code = [path for path in touched[at - 1] if path != BROKEN]
         assert len(code) == 1
         compile(run_git(made.path, "show", f"{made.commits[at]}:{code[0]}"), code[0], "exec")
+
+
+def test_the_titles_of_a_demo_are_harmless(site_packages: Path, tmp_path: Path) -> None:
+    """A newcomer's first live view lists them; titles that attack a terminal belong to the tests."""
+    places = Places(planted=5, broken=7, docs=2)
+    make(site_packages, tmp_path / "real", commits=9, places=places)
+    for path in (tmp_path / "real", demo.prepare_fast(tmp_path, 1, 0.5).repository):
+        titles = run_git(path, "log", "--format=%s").splitlines()
+        assert len(titles) > 5
+        assert [title for title in titles if line(title) != title or not title.isascii()] == []
 
 
 def test_the_planted_check_takes_its_share_of_a_step() -> None:

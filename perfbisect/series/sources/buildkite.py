@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from perfbisect.common.json_text import WRONG_SHAPE
-from perfbisect.common.quantities import moment, stamp
+from perfbisect.common.quantities import counted, moment, stamp
 from perfbisect.common.text import line
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.points import Build
@@ -120,7 +120,8 @@ def _list_builds(
     ]
     if not nightly:
         branch, since = options.branch or "any branch", options.since or "the beginning"
-        options.say(f"Buildkite: no nightly build among the {len(builds)} builds of {branch} since {since}")
+        among = counted(len(builds), "build")
+        options.say(f"Buildkite: no nightly build among {among} of {branch} since {since}")
     return sorted(nightly, key=_number)
 
 
@@ -132,7 +133,7 @@ def _check_builds(
     if listed and not builds:
         raise MachineError("Buildkite answered with what is no build", where=pipeline.url)
     if len(builds) < len(listed):
-        options.say(f"Buildkite: {len(listed) - len(builds)} builds have no number and are left out")
+        options.say(f"Buildkite: left out without a number: {counted(len(listed) - len(builds), 'build')}")
     return builds
 
 

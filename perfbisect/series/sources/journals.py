@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perfbisect.common.json_text import WRONG_SHAPE
-from perfbisect.common.quantities import moment, stamp
+from perfbisect.common.quantities import counted, moment, stamp
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import JOURNAL
 from perfbisect.jobs.journal import read, replaying
@@ -160,7 +160,7 @@ def read_published(document: object) -> PublishedRun | None:
         field = ".".join(map(str, first["loc"]))
         raise ValueError(f"what perfbisect says of its run cannot be read: {field}: {first['msg']}") from None
     if len(published.attempt.runs) != 1:
-        raise ValueError(f"what perfbisect says of its run has {len(published.attempt.runs)} runs")
+        raise ValueError(f"what perfbisect says of its run has {counted(len(published.attempt.runs), 'run')}")
     return published
 
 
@@ -298,5 +298,5 @@ def _lost_requests(attempt: Attempt, prompts: int | None) -> str:
         if failed:
             return f"{failed} of {(completed or 0) + failed} requests failed"
         if isinstance(prompts, int) and isinstance(completed, int) and completed != prompts:
-            return f"{completed} requests completed where {prompts} were asked for"
+            return f"{counted(completed, 'request')} completed where {prompts} were asked for"
     return ""

@@ -296,7 +296,7 @@ def suspects_report(document: TrackSuspectsDocument) -> Report:
     outside = f"P(none of them: another repository, the machine) {probability(document.p_outside_window)}"
     blocks += [make_table(("P*", "commit", "date", "subject"), suspects), Paragraph(outside)]
     if left := document.of - len(document.suspects):
-        blocks.append(Paragraph(f"{left} more commits are less likely than these"))
+        blocks.append(Paragraph(f"less likely than these: {counted(left, 'more commit')}"))
     evidence = (row for suspect in document.suspects for row in _evidence_rows(suspect))
     following = (
         Command(measured.report, "to read it") if measured else Command(document.bisect, "to settle it")

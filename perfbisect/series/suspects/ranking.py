@@ -214,7 +214,7 @@ def describe_blast_radius(votes: Sequence[ServerVote]) -> str:
     """The traits that distinguish the servers that were hit, in words; empty where there are none."""
     traits = distinguishing_traits(votes)
     hit = sum(vote.hit for vote in votes)
-    words = f"{_servers(hit)} that were hit run {' and '.join(sorted(traits))}"
+    words = f"{counted(hit, 'server')} that were hit run {' and '.join(sorted(traits))}"
     return f"{words}, none of the {len(votes) - hit} others does" if traits else ""
 
 
@@ -249,7 +249,7 @@ def _hit_ratio(path: str, votes: Sequence[ServerVote], table: SuspectTable) -> t
         log += math.log((chance if is_hit else 1 - chance) / _UNKNOWN)
     log *= min(1.0, weights.votes / len(runs))
     hit, spared = ([is_run for is_run, is_hit in runs if is_hit is side] for side in (True, False))
-    words = f"{path} ({part.part}) is run by {sum(hit)} of {_servers(len(hit))} that were hit"
+    words = f"{path} ({part.part}) is run by {sum(hit)} of {counted(len(hit), 'server')} that were hit"
     if spared:
         words += f", and by {sum(spared)} of {len(spared)} that were not"
     return part.sure * math.exp(log) + (1 - part.sure), words
@@ -291,10 +291,6 @@ def phase_factor(commit: Commit, moved: RequestPhase, table: SuspectTable) -> Fa
     path, found = next(iter(phases.items()))
     others = " and ".join(_PHASES[phase] for phase in found)
     return Factor("phase", 2 / (1 + ratio), f"{_PHASES[moved]} moved, and {path} runs in {others}")
-
-
-def _servers(number: int) -> str:
-    return f"{number} server{'' if number == 1 else 's'}"
 
 
 def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:

@@ -107,7 +107,7 @@ def test_only_nightlies_of_the_branch_since_a_day(service: Service) -> None:
     assert names(since="2026-04-02") == ["6404"]
     said: list[str] = []
     assert names(branch="other", since="2026-04-02", say=said.append) == []
-    assert said == ["Buildkite: no nightly build among the 0 builds of other since 2026-04-02"]
+    assert said == ["Buildkite: no nightly build among 0 builds of other since 2026-04-02"]
     address = f"{service.api}{PIPELINE}/builds/6403"
     assert [b.build.name for b in Buildkite().builds(address, options())] == ["6403"]
 
@@ -169,7 +169,7 @@ def test_one_odd_build_keeps_no_other_out(service: Service) -> None:
     service.add(6403, {name_of(): served()})
     said: list[str] = []
     assert [build.build.name for build in fetched(service, say=said.append)] == ["6403"]
-    assert said[0] == "Buildkite: 1 builds have no number and are left out"
+    assert said[0] == "Buildkite: left out without a number: 1 build"
     assert said[1].startswith("Buildkite: build 6401 is left out, it cannot be read (TypeError: ")
 
 

@@ -464,7 +464,7 @@ def test_the_lines() -> None:
     text = "\n".join(lines)
     assert "\x1b" not in text
     assert "×100  ffffffffffff reverts it in the window of the recovery" in text
-    assert "1 more commits are less likely than these" in text
+    assert "less likely than these: 1 more commit" in text
     assert lines[-1] == "  to settle it: perfbisect bisect x"
     assert "first run on the night" not in text, "evidence that says nothing is left out"
 
