@@ -44,7 +44,8 @@ def resume(
     """
     from perfbisect.commands import wiring
     from perfbisect.commands.kinds import is_readable, kind_of
-    from perfbisect.commands.session import job_result, open_session, run_job
+    from perfbisect.commands.output import progress_printer
+    from perfbisect.commands.session import job_result, open_session, run_job, secret_notes
     from perfbisect.commands.slots import find_slots, require_same_machine
     from perfbisect.errors import UsageError
     from perfbisect.jobs.journal import read, replaying
@@ -64,6 +65,8 @@ def resume(
     del events  # the session reads the journal again: of a long job one copy is enough
     builder = wiring.build_builder(workspace, plan.setting)
     builder.prepare(plan.changes)
+    for note in secret_notes(plan):
+        progress_printer(working)(f"note: {note}")
     with open_session(job, found.slots, working) as session:
         if budget is not None or metric is not None or confirm_revert:
             if kind.amend is None:

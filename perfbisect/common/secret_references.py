@@ -95,19 +95,20 @@ def hide_literals(value: Any, place: tuple[str, ...] = ()) -> Any:
     if isinstance(value, str) and (document := _json_of(value)) is not None:
         hidden = hide_literals(document, place)
         return value if hidden == document else json.dumps(hidden)
-    return REDACTED if _is_literal(value, place) else value
+    return REDACTED if _is_literal(value, place, shortest=1) else value
 
 
-def _is_literal(value: object, place: tuple[str, ...]) -> bool:
+def _is_literal(value: object, place: tuple[str, ...], shortest: int = SHORTEST_SECRET) -> bool:
+    """Whether a value is a secret by its format, or by its name and with ``shortest`` characters."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return False
     text = str(value)
     if references(text):
         return False
     pair = _PAIR.fullmatch(text)
-    if pair is not None and names_secret(pair[1]) and len(pair[2]) >= SHORTEST_SECRET:
+    if pair is not None and names_secret(pair[1]) and len(pair[2]) >= shortest:
         return True
-    is_named = any(map(names_secret, place)) and len(text) >= SHORTEST_SECRET
+    is_named = any(map(names_secret, place)) and len(text) >= shortest
     return is_named or has_secret_format(text)
 
 

@@ -119,6 +119,8 @@ def test_a_killed_job_takes_its_secrets_from_the_environment_again(
     monkeypatch.setenv("MY_API_KEY", SECRETS["MY_API_KEY"])
     resumed = type_command(["resume", job.id])
     assert resumed.code == 0, resumed
+    assert "note: MY_API_KEY: taken from the environment of this command" in resumed.err
+    assert "cannot tell whether the value is the one that it began with" in resumed.err
     assert leaks(shell, refused, resumed, type_command(["report", job.id, "--json", "--full"])) == []
 
 
@@ -166,3 +168,4 @@ def test_what_is_no_secret_is_accepted(home: Path) -> None:
     done = type_command(["cells", "show", "plain.yaml"])
     assert done.code == 0, done
     assert "OTHER=${HOME}/x" in done.out
+    assert "EMPTY" not in done.out and "api-key=(redacted)" in done.out, "named as a secret, however short"

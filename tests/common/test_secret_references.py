@@ -44,6 +44,17 @@ def test_keys_of_secrets(key: str) -> None:
     assert hide_literals({key: "something"}) == {key: "(redacted)"}
 
 
+@pytest.mark.parametrize("key", ["A_TOKEN", "API_KEY", "DB_PASSWORD", "CLIENT_SECRET"])
+def test_a_short_value_of_a_secret_s_name_is_accepted_and_not_shown(key: str) -> None:
+    assert list(literal_secrets({key: "x1"})) == []
+    assert hide_literals({key: "x1", "header": [f"{key}=x1"], "other": "x1"}) == {
+        key: "(redacted)", "header": ["(redacted)"], "other": "x1"
+    }  # fmt: skip
+    assert hide_literals({key: ""}) == {key: ""}
+    text = cell_document(cell(env={key: "x1"}, serve_args={"api-key": "x1"}), cell().metric).text()
+    assert "x1" not in text
+
+
 @pytest.mark.parametrize("key", ["tokenizer", "max-num-batched-tokens", "eos_token", "ssl-keyfile"])
 def test_keys_of_other_things(key: str) -> None:
     assert not names_secret(key)
