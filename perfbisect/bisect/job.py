@@ -345,7 +345,8 @@ def _verdict(document: ReportDocument) -> str:
         names = [f"{x.position.changes[0].short} {probability(x.probability)}" for x in document.candidates]
         more = len(names) - _NAMED
         named = [*names[:_NAMED], *([f"{more} more"] if more > 0 else [])]
-        return ", ".join(part for part in (f"one of {len(names)}: {', '.join(named)}", size) if part)
+        who = f"one of {len(names)}: {', '.join(named)}" if len(names) > 1 else f"likely {named[0]}"
+        return ", ".join(part for part in (who, size) if part)
     culprits = [position.changes[0] for position in document.culprits[:_NAMED]]
     names = [change.short for change in culprits]
     if len(culprits) == 1:

@@ -73,6 +73,12 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "unfinished": "The job is under way or was interrupted, and can be resumed.",
 }
 
+_NO_SINGLE_CHANGE: Final = (
+    "An A/B confirmed that two neighbouring builds differ, and launches leave open whether a change made it "
+    "or the builds differ by themselves: naming a change would be guessing."
+)
+"""What ``too small`` means where an A/B confirmed a difference."""
+
 _CAPTIONS: Final[Mapping[str, str]] = {
     "by-commit": (
         "Above: the posterior probability of each commit. Below: every launch, with its runs as dashes; "
@@ -206,7 +212,8 @@ def _highlights(document: ReportDocument) -> Iterator[tuple[str, str]]:
 
 
 def _culprit(document: ReportDocument) -> Iterator[Block]:
-    yield Paragraph(_MEANINGS[document.outcome], quiet=True)
+    is_confirmed = document.outcome == "too small" and document.confirmed is not None
+    yield Paragraph(_NO_SINGLE_CHANGE if is_confirmed else _MEANINGS[document.outcome], quiet=True)
     if document.culprit:
         culprit = document.culprit
         rows = (("commit", culprit.id), ("author", culprit.author), ("date", culprit.date))

@@ -23,7 +23,7 @@ from perfbisect.bisect.decision.model import (
     Wait,
 )
 from perfbisect.bisect.decision.rivals import Rivals
-from perfbisect.bisect.decision.search import RangeResult, confirmed_suspect, rivals_of, search
+from perfbisect.bisect.decision.search import RangeResult, search
 from perfbisect.bisect.decision.state import SearchState, SlotContext
 
 MIN_POSITIONS = 6
@@ -73,12 +73,7 @@ def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
 
     Once an A/B confirmed the step of the leading set, by the explanation that decides whether it is named.
     """
-    state = SearchState.from_events(plan, tuple(events))
-    posterior, span = state.whole, (0, plan.n)
-    pairs = None if posterior is None else confirmed_suspect(state, posterior, span)
-    if posterior is None or pairs is None:
-        return outcome.beliefs(state)
-    return outcome.confirmed_beliefs(state, pairs, rivals_of(state, posterior, span, pairs))
+    return outcome.deciding_beliefs(SearchState.from_events(plan, tuple(events)))
 
 
 def _fits(state: SearchState, pending: Sequence[Pending], launch: NextLaunch) -> bool:

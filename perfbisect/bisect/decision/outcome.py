@@ -27,6 +27,7 @@ from perfbisect.bisect.decision.model import (
     SearchVerdict,
 )
 from perfbisect.bisect.decision.rivals import Rivals
+from perfbisect.bisect.decision.search import confirmed_suspect, rivals_of
 from perfbisect.bisect.decision.state import Pairs, SearchState
 from perfbisect.stats.robust import robust_location
 
@@ -97,6 +98,15 @@ def found(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals
     return replace(outcome, beliefs=believed, notes=notes)
 
 
+def deciding_beliefs(state: SearchState) -> Beliefs:
+    """The posterior; once an A/B confirmed the step of the leading set, by the explanation that decides."""
+    posterior, span = state.whole, (0, state.plan.n)
+    pairs = None if posterior is None else confirmed_suspect(state, posterior, span)
+    if posterior is None or pairs is None:
+        return beliefs(state)
+    return confirmed_beliefs(state, pairs, rivals_of(state, posterior, span, pairs))
+
+
 def confirmed_beliefs(state: SearchState, pairs: Pairs, rivals: Rivals) -> Beliefs:
     """The posterior by the explanation that gives a confirmed step the least probability."""
     # Beside other steps that explanation knows a part of the range alone.
@@ -145,7 +155,7 @@ def all_steps(
     named = tuple(step.named(state.plan.sign) for step in steps)
     largest = max(named, key=lambda step: abs(math.log1p(step.confirmed.effect)))
     outcome = _named(state, posterior, largest, named)
-    return replace(outcome, notes=(*notes, *outcome.notes))
+    return replace(outcome, beliefs=deciding_beliefs(state), notes=(*notes, *outcome.notes))
 
 
 def _named(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.bisect.decision.decide import next_action
+from perfbisect.bisect.decision.decide import beliefs, next_action
 from perfbisect.bisect.decision.model import (
     NextLaunch,
     Note,
@@ -17,6 +17,7 @@ from perfbisect.bisect.decision.model import (
     Skipped,
     Wait,
 )
+from perfbisect.bisect.decision.state import SearchState
 from tests.bisect.worlds import Bench
 
 STEP = math.log1p(0.15)
@@ -185,3 +186,14 @@ def test_a_part_whose_a_b_fails_twice_is_given_up():
     begun = [Pending(3, 1, "confirm", "b", events[first].trial)]
     beside = next_action(world.plan, events[:first], begun)
     assert (beside.index, beside.mate, beside.trial) == (2, 3, events[first].trial)
+
+
+def test_one_step_of_all_has_the_beliefs_of_the_explanation_that_decides():
+    """Few builds around the step: with offsets of builds it is less sure than by the search alone."""
+    world = bench({4: 0.06}, n=8, sigma=0.02, tau=0.015, seed=3)
+    end = world.play()
+    assert (end.verdict, len(end.steps)) == ("found", 1)
+    state = SearchState.from_events(world.plan, tuple(world.events))
+    assert max(state.whole.p) > max(end.beliefs.p)
+    assert end.beliefs == beliefs(world.plan, world.events), "the live view shows the same"
+    assert max(end.beliefs.p) == pytest.approx(end.probability, abs=0.01)
