@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 DEEPEST = 100
@@ -44,15 +46,51 @@ def parse_json(text: str | bytes) -> object:
     return value
 
 
-def share_text(value: Any, known: dict[str, str]) -> Any:
-    """The same value, each text of it in one object with its equals among ``known``, to which it is added."""
+def compact(value: Any, known: dict[str, str], packed: str = "") -> Any:
+    """The same value in less memory.
+
+    Each text is one object with its equals among ``known``, to which it is added. ``packed``: objects of this
+    name are packed.
+    """
     if isinstance(value, str):
         return known.setdefault(value, value)
     if isinstance(value, dict):
-        return {known.setdefault(name, name): share_text(inner, known) for name, inner in value.items()}
+        return {
+            known.setdefault(name, name): PackedObject(inner)
+            if name == packed and isinstance(inner, dict)
+            else compact(inner, known, packed)
+            for name, inner in value.items()
+        }
     if isinstance(value, list):
-        return [share_text(inner, known) for inner in value]
+        return [compact(inner, known, packed) for inner in value]
     return value
+
+
+class PackedObject(Mapping[str, Any]):
+    """An object of JSON that is kept compressed and parsed at each look: for what is rarely read."""
+
+    __slots__ = ("_packed",)
+
+    def __init__(self, value: Mapping[str, Any]) -> None:
+        self._packed = zlib.compress(json.dumps(value, separators=(",", ":")).encode(), level=1)
+
+    def unpacked(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(zlib.decompress(self._packed))
+        return value
+
+    def __getitem__(self, name: str) -> Any:
+        return self.unpacked()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.unpacked())
+
+    def __len__(self) -> int:
+        return len(self.unpacked())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and self.unpacked() == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def _integer(digits: str) -> int | float:

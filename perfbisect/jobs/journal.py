@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from perfbisect.common.json_text import WRONG_SHAPE, share_text
+from perfbisect.common.json_text import WRONG_SHAPE, compact
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.measure.attempt import plain
 
@@ -54,6 +54,9 @@ def _zoned(time: str) -> str:
         raise ValueError("a time has a zone")
     return time
 
+
+_FACTS: Final[Mapping[EventKind, str]] = {"finished": "facts", "failed": "facts"}
+"""Name of what is kept packed in the events of a kind."""
 
 Clock = Callable[[], datetime]
 """Returns the current time with its zone."""
@@ -187,8 +190,8 @@ def read(path: Path) -> Contents:
             if not line.endswith(b"\n"):
                 raise ValueError("the line does not end")
             event = parse(line.decode("utf-8"))
-            # Launches of a job say the same but for their numbers.
-            event = replace(event, data=share_text(event.data, texts), file=path)
+            # Launches of a job say the same but for their numbers; the larger part of each are its facts.
+            event = replace(event, data=compact(event.data, texts, _FACTS.get(event.kind, "")), file=path)
             state = checksum_state(line)
             if state is False:
                 raise ValueError("its checksum is another: the line was changed")

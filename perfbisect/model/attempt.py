@@ -6,8 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import WrapValidator
+
+from perfbisect.common.json_text import PackedObject
 from perfbisect.errors import FaultCode
 from perfbisect.model.metric import MetricRef
 
@@ -18,6 +21,13 @@ Fault = Literal["change", "machine", "client"]
 
 Purpose = Literal["run", "end", "search", "confirm", "replicate", "revert", "profile"]
 """``profile``: recorded where time goes; has no runs and is never a measurement."""
+
+
+Facts = Annotated[
+    Mapping[str, Any],
+    WrapValidator(lambda value, validate: value if isinstance(value, PackedObject) else validate(value)),
+]
+"""What was recorded and is not compared; packed where it was read from a journal."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class RunResult:
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
     raw: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
     """Covariates: completed, failed, token counts, prefix-cache hit rate before and after, load."""
 
 
@@ -71,7 +81,7 @@ class Provenance:
     environment_key: str = ""
     client_era: str = ""
     """Declared era of the client's definitions; empty if unknown."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
     """Host, CPU or GPUs, driver, load, versions, process environment (redacted), serve and bench argv."""
 
 

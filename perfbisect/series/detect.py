@@ -46,6 +46,7 @@ from perfbisect.series.series import (
     machine_series_starts,
     night_of,
     nightly,
+    without_point_values,
 )
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
@@ -235,7 +236,7 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
         has_main = has_main or bool(main)
         away.update(point.build.key for point in points if point.build.of_main is False)
         for name, own in machine_series(main):
-            series += map(nightly, build_series(own, cell=name))
+            series += map(nightly, without_point_values(build_series(own, cell=name)))
     if not has_main:
         raise UsageError(
             "the store has no points of the main branch" if away else "the store has no points",

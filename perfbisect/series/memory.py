@@ -17,12 +17,11 @@ from pydantic import TypeAdapter
 from perfbisect.resources import sources_digest
 from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, Test, judge_series
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS judged (
-  key BLOB PRIMARY KEY, judged BLOB NOT NULL, evidence BLOB NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS detections (key TEXT PRIMARY KEY, outcome TEXT NOT NULL) WITHOUT ROWID;
-"""
+_TABLES = {
+    "judged": ("key BLOB PRIMARY KEY", "judged BLOB NOT NULL", "evidence BLOB NOT NULL"),
+    "detections": ("key TEXT PRIMARY KEY", "outcome TEXT NOT NULL"),
+}
+"""Columns of each table, the key first."""
 
 _JUDGED = TypeAdapter(tuple[tuple[ChangePoint, ...], dict[Test, float], float])
 """All of a judged series but its evidence, which is an array."""
@@ -32,6 +31,22 @@ _JUDGED = TypeAdapter(tuple[tuple[ChangePoint, ...], dict[Test, float], float])
 def code_digest() -> str:
     """Of the code that judges series, with the libraries that it computes with."""
     return f"{sources_digest()} numpy {np.__version__} scipy {scipy.__version__}"
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Make the tables; one with the columns of another perfbisect is made anew: it can be lost."""
+    stale = {table: columns for table, columns in _TABLES.items() if not _has(connection, table, columns)}
+    if stale:
+        connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        for table, columns in stale.items():
+            connection.execute(f"DROP TABLE IF EXISTS {table}")
+            connection.execute(f"CREATE TABLE {table} ({', '.join(columns)}) WITHOUT ROWID")
+
+
+def _has(connection: sqlite3.Connection, table: str, columns: tuple[str, ...]) -> bool:
+    found = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+    return found == [column.partition(" ")[0] for column in columns]
 
 
 class DetectionMemory:

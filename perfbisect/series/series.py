@@ -37,6 +37,9 @@ HEADLINES = ("audio_ttfp", "ttft", "latency", "image_generation", "video_generat
 """The metric by which a cell is shown and compared where none is named: the first that it reports."""
 
 
+_NO_VALUES: Mapping[str, float] = {}
+
+
 @dataclass(frozen=True)
 class Discontinuity:
     """Something changed between ``index`` - 1 and ``index``. ``what``: in words."""
@@ -186,6 +189,13 @@ def _track(points: tuple[Point, ...], eras: Callable[[Point], Sequence[Era]]) ->
         tuple(_marks(points, eras)),
         tuple(sorted(_hints(points, eras), key=lambda hint: (hint.index, hint.kind))),
     )
+
+
+def without_point_values(series: Sequence[CellSeries]) -> Iterator[CellSeries]:
+    """The series of a cell, which hold the values of their points: half of the memory of a large store."""
+    bare = {id(point): replace(point, values=_NO_VALUES) for item in series for point in item.points}
+    tracks = {id(item.points): tuple(bare[id(point)] for point in item.points) for item in series}
+    return (replace(item, points=tracks[id(item.points)]) for item in series)
 
 
 def nightly(series: CellSeries) -> CellSeries:

@@ -24,8 +24,7 @@ from pydantic import TypeAdapter
 from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series.alerts import Alert, AlertRecord, State, find_alerts
-from perfbisect.series.memory import TABLES as MEMORY_TABLES
-from perfbisect.series.memory import DetectionMemory
+from perfbisect.series.memory import DetectionMemory, prepare
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
 from perfbisect.series.series import cell_of_series, machine_series
 from perfbisect.series.sources.base import parse_json
@@ -101,7 +100,7 @@ def open_store(path: Path) -> sqlite3.Connection:
         if version == 0:
             with connection:
                 connection.executescript(_TABLES)
-        connection.executescript(MEMORY_TABLES)
+        prepare(connection)
     except sqlite3.DatabaseError as error:
         raise _database_error(path, error) from error
     except OSError as error:

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import KINDS, Journal, read, stamp
+from perfbisect.jobs.replay import launches
+from perfbisect.measure.attempt import from_dict, to_dict
 from scripts.long_job import write_long_job
 from tests.jobs.world import no_file_above
 
@@ -209,15 +211,20 @@ def test_ctrl_c_at_any_line_of_an_append_leaves_a_whole_journal(tmp_path: Path, 
 
 
 def test_a_long_journal_takes_little_memory_to_read(tmp_path: Path) -> None:
-    launches = 150
-    path = Jobs(tmp_path).find(write_long_job(tmp_path, launches, seed=1)).journal
-    read(path)  # what is loaded once does not count
+    made = 150
+    path = Jobs(tmp_path).find(write_long_job(tmp_path, made, seed=1)).journal
+    launches(read(path).events)  # what is loaded once does not count
     tracemalloc.start()
     try:
         events = read(path).events
+        records = launches(events)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak / launches < 30_000
+    assert peak / made < 16_000
     lines = path.read_bytes().splitlines()
-    assert [event.data for event in events] == [json.loads(line)["data"] for line in lines]
+    data = [json.loads(line)["data"] for line in lines]
+    assert [event.data for event in events] == data
+    attempts = [to_dict(launch.attempt) for launch in records if launch.attempt is not None]
+    written = [to_dict(from_dict(each["attempt"])) for each in data if isinstance(each.get("attempt"), dict)]
+    assert len(attempts) == made and attempts == written

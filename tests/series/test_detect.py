@@ -48,6 +48,13 @@ def test_builds_of_another_branch_are_left_out(store: SeriesStore) -> None:
     assert document.alerts == () and document.census.builds_not_of_main == 40
 
 
+def test_the_points_of_series_hold_no_values_of_their_own(store: SeriesStore) -> None:
+    keep(store, *points())
+    ((series,), _) = series_of_main(store)
+    assert len(series.values) == len(series.points) == 40
+    assert all(not point.values for point in series.points)
+
+
 def test_a_store_of_other_branches_alone_has_nothing_to_judge(store: SeriesStore) -> None:
     keep(store, *points(branch="a-pull-request"))
     with pytest.raises(UsageError, match="no points of the main branch"):

@@ -126,3 +126,16 @@ def test_what_no_series_has_any_more_is_forgotten(filled: SeriesStore) -> None:
     keep(filled, *(other_value(point) for point in points("quiet")))
     detect(filled, TABLE, now="2026-01-02T00:00:00Z")
     assert filled._db.execute("SELECT count(*) FROM judged").fetchone()[0] == 4
+
+
+def test_a_table_with_the_columns_of_another_version_is_made_anew(filled: SeriesStore) -> None:
+    wanted = fresh(filled)
+    with filled.transaction():
+        filled._db.execute("DROP TABLE judged")
+        filled._db.execute("CREATE TABLE judged (key BLOB PRIMARY KEY, p REAL, evidence BLOB) WITHOUT ROWID")
+        filled._db.execute("DELETE FROM detections")
+    with SeriesStore(filled.path) as reopened:
+        assert detect(reopened, TABLE, now="2026-01-02T00:00:00Z") == wanted
+        assert reopened._db.execute("SELECT count(*) FROM judged").fetchone()[0] == 4
+    with SeriesStore(filled.path) as unchanged:
+        assert unchanged._db.execute("SELECT count(*) FROM judged").fetchone()[0] == 4

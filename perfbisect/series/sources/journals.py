@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from perfbisect.common.json_text import WRONG_SHAPE
+from perfbisect.common.json_text import WRONG_SHAPE, PackedObject
 from perfbisect.common.quantities import counted, moment, stamp
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import JOURNAL
@@ -67,7 +67,7 @@ class Journals:
             else:
                 if recorded is None or recorded.build.fixed[:10] < options.since:
                     continue
-                build, text = recorded.build, json.dumps(recorded.document)
+                build, text = recorded.build, json.dumps(recorded.document, default=PackedObject.unpacked)
             is_empty = False
             yield SourceBuild(build, (SourceFile(JOURNAL, str(path), version, partial(str, text)),))
         if is_empty:
