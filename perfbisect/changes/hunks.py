@@ -119,9 +119,12 @@ class FileDiff:
         return self.state in ("added", "deleted") or self.is_link or self.is_binary
 
     @cached_property
-    def functions(self) -> tuple[tuple[FunctionSpan, ...], tuple[FunctionSpan, ...]]:
-        """The functions of a Python file before and after."""
-        return function_spans(self.before or b""), function_spans(self.after or b"")
+    def functions_before(self) -> tuple[FunctionSpan, ...]:
+        return function_spans(self.before or b"") if self.is_python else ()
+
+    @cached_property
+    def functions_after(self) -> tuple[FunctionSpan, ...]:
+        return function_spans(self.after or b"") if self.is_python else ()
 
     @cached_property
     def lines_before(self) -> list[bytes]:
@@ -276,12 +279,12 @@ def _hunks(repository: Repository, file: FileDiff, before: str, after: str) -> I
             removed_at, removed, added_at, added = (int(number or 1) for number in match.groups()[:4])
             heading = match[5].decode(errors="replace")
             hunk = DiffHunk(file.path, index, removed_at, removed, added_at, added, heading=heading)
-            yield replace(hunk, function=_function_around(file, hunk)) if file.is_python else hunk
+            yield replace(hunk, function=_function_around(file, hunk))
 
 
 def _function_around(file: FileDiff, hunk: DiffHunk) -> str:
     """The outermost function around what a hunk added, or around what it removed where it added nothing."""
-    lines, spans = (hunk.added, file.functions[1]) if hunk.added else (hunk.removed, file.functions[0])
+    lines, spans = (hunk.added, file.functions_after) if hunk.added else (hunk.removed, file.functions_before)
     around = (span for span in spans if span.first <= lines[0] and lines[-1] <= span.last)
     return next((span.name for span in around if not span.is_local), "")
 

@@ -262,7 +262,7 @@ def _site_growth(
     a: Sequence[SampledLaunch], b: Sequence[SampledLaunch], diff: StackDiff
 ) -> dict[_Site, float]:
     """Growth in ms a step by function, place and line; lines before the diff under their number after it."""
-    files = {file.path: file for file in diff.files}
+    files = diff.by_path
 
     def named(side: DiffSide, sample: StackSample) -> _Site:
         place, frame = diff.place(sample, side)
@@ -294,9 +294,9 @@ def _location(
     key = max(functions, key=lambda key: (functions[key], key))
     frames = [frame for frame in lines if frame.key == key]
     best = max(frames, key=lambda frame: (frame.line > 0, lines[frame], frame.line))
-    span = diff.after.function_of(best.path, best.line)
-    known = {old.name for old in diff.before.functions.get(best.path, ())}
-    is_added = span is not None and span.name not in known and diff.after.is_changed_function(best)
+    span = diff.function_of(best.path, best.line, "after")
+    known = {old.name for old in diff.functions(best.path, "before")}
+    is_added = span is not None and span.name not in known and diff.is_changed_function(best, "after")
     return GrowthLocation(best.path, best.line, best.function, functions[key] / total, is_added)
 
 

@@ -70,45 +70,71 @@ def assigned_names(source: bytes, lines: frozenset[int]) -> tuple[tuple[str, int
     return tuple(found)
 
 
-def _innermost(spans: Iterable[FunctionSpan], line: int) -> FunctionSpan | None:
-    around = [span for span in spans if span.first <= line <= span.last]
-    return max(around, key=lambda span: span.first, default=None)
-
-
-@dataclass(frozen=True)
-class DiffSources:
-    """One side of a diff: changed lines and all functions of each Python file, by path of the side after."""
-
-    lines: Mapping[str, frozenset[int]]
-    functions: Mapping[str, tuple[FunctionSpan, ...]]
-    changed: Mapping[str, frozenset[str]]
-    """Names of changed functions."""
-
-    def is_changed_line(self, frame: StackFrame) -> bool:
-        return frame.line in self.lines.get(frame.path, frozenset())
-
-    def function_of(self, path: str, line: int) -> FunctionSpan | None:
-        """The innermost function around a line."""
-        return _innermost(self.functions.get(path, ()), line)
-
-    def is_changed_function(self, frame: StackFrame) -> bool:
-        span = self.function_of(frame.path, frame.line)
-        return span is not None and span.name in self.changed.get(frame.path, frozenset())
-
-
 @dataclass(frozen=True)
 class StackDiff:
-    """What differs between two commits, for stacks. ``packages``: top folders of its code."""
+    """What differs between two commits, for stacks. ``packages``: top folders of its code.
+
+    Files are named by their paths after the diff.
+    """
 
     files: tuple[FileDiff, ...]
-    before: DiffSources
-    after: DiffSources
     packages: tuple[str, ...]
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    values: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
-    """File -> names that changed lines outside of functions assign, with the line."""
     read: Callable[[str], str | None] | None = field(default=None, compare=False)
     """The text of a file after the diff."""
+
+    @cached_property
+    def by_path(self) -> Mapping[str, FileDiff]:
+        return {file.path: file for file in self.files}
+
+    @cached_property
+    def renamed(self) -> Mapping[str, str]:
+        return {file.old_path: file.path for file in self.files if file.state == "renamed"}
+
+    @cached_property
+    def lines(self) -> Mapping[DiffSide, Mapping[str, frozenset[int]]]:
+        """Changed lines of Python files that run something."""
+        found: dict[DiffSide, dict[str, frozenset[int]]] = {"before": {}, "after": {}}
+        for file in self.files:
+            if file.is_python:
+                removed = frozenset(line for hunk in file.hunks for line in hunk.removed)
+                added = frozenset(line for hunk in file.hunks for line in hunk.added)
+                found["before"][file.path] = removed - silent_lines(file.before or b"")
+                found["after"][file.path] = added - silent_lines(file.after or b"")
+        return found
+
+    @cached_property
+    def changed(self) -> Mapping[str, frozenset[str]]:
+        """Names of functions that have changed lines before or after."""
+        names: dict[str, set[str]] = {}
+        for side, files in self.lines.items():
+            for path, lines in files.items():
+                around = (self.function_of(path, line, side) for line in lines)
+                names.setdefault(path, set()).update(span.name for span in around if span is not None)
+        return {path: frozenset(found) for path, found in names.items()}
+
+    def values(self, path: str) -> tuple[tuple[str, int], ...]:
+        """Names that changed lines outside of functions assign after the diff, with the line."""
+        file = self.by_path[path]
+        return assigned_names(file.after or b"", self.lines["after"].get(path, frozenset()))
+
+    def functions(self, path: str, side: DiffSide) -> tuple[FunctionSpan, ...]:
+        """The functions of a Python file of the diff."""
+        file = self.by_path.get(path)
+        if file is None:
+            return ()
+        return file.functions_before if side == "before" else file.functions_after
+
+    def function_of(self, path: str, line: int, side: DiffSide) -> FunctionSpan | None:
+        """The innermost function around a line."""
+        around = [span for span in self.functions(path, side) if span.first <= line <= span.last]
+        return max(around, key=lambda span: span.first, default=None)
+
+    def is_changed_line(self, frame: StackFrame, side: DiffSide) -> bool:
+        return frame.line in self.lines[side].get(frame.path, frozenset())
+
+    def is_changed_function(self, frame: StackFrame, side: DiffSide) -> bool:
+        span = self.function_of(frame.path, frame.line, side)
+        return span is not None and span.name in self.changed[frame.path]
 
     @cached_property
     def paths(self) -> frozenset[str]:
@@ -133,18 +159,17 @@ class StackDiff:
 
         Time in a library counts for the line of the repository that calls it.
         """
-        sources = self.before if side == "before" else self.after
         frames = [_renamed(frame, self.renamed) if side == "before" else frame for frame in sample.frames]
         own = [frame for frame in reversed(frames) if self.is_own(frame)]
         if not own:
             return "elsewhere", frames[-1]
         nearest = own[0]
-        if sources.is_changed_line(nearest):
+        if self.is_changed_line(nearest, side):
             return "changed line", nearest
-        if sources.is_changed_function(nearest):
+        if self.is_changed_function(nearest, side):
             return "changed function", nearest
         for caller in own[1 : 1 + CALLER_LEVELS]:
-            if sources.is_changed_line(caller):
+            if self.is_changed_line(caller, side):
                 return "called from the diff", caller
         return "elsewhere", frames[-1]
 
@@ -154,7 +179,6 @@ class StackDiff:
         Waiting counts as work of a changed line that waits: nothing else tells a wait that was added from one
         for work.
         """
-        sources = self.before if side == "before" else self.after
         renamed = self.renamed if side == "before" else {}
 
         def reduced(samples: Sequence[StackSample]) -> Iterable[StackSample]:
@@ -166,7 +190,7 @@ class StackDiff:
                 top = next((i for i in reversed(range(len(frames))) if self.is_own(frames[i])), None)
                 if is_asleep(sample, asleep):
                     continue
-                if is_waiting(sample) and (top is None or not sources.is_changed_line(frames[top])):
+                if is_waiting(sample) and (top is None or not self.is_changed_line(frames[top], side)):
                     continue
                 if frames:
                     kept = frames if top is None else frames[: top + 1]
@@ -180,43 +204,14 @@ def _renamed(frame: StackFrame, renamed: Mapping[str, str]) -> StackFrame:
     return frame if new is None else StackFrame(frame.function, new, frame.line)
 
 
-def build_diff(
-    files: Sequence[FileDiff], packages: Sequence[str], read: Callable[[str], str | None] | None = None
-) -> StackDiff:
-    """A diff with the functions that it changes. ``read``: the text of any file after it."""
-    lines: dict[DiffSide, dict[str, frozenset[int]]] = {"before": {}, "after": {}}
-    spans: dict[DiffSide, dict[str, tuple[FunctionSpan, ...]]] = {"before": {}, "after": {}}
-    changed: dict[str, frozenset[str]] = {}
-    values: dict[str, tuple[tuple[str, int], ...]] = {}
-    for file in files:
-        if file.suffix != "py":
-            continue
-        removed = frozenset(line for hunk in file.hunks for line in hunk.removed)
-        added = frozenset(line for hunk in file.hunks for line in hunk.added)
-        lines["before"][file.path] = removed - silent_lines(file.before or b"")
-        lines["after"][file.path] = added - silent_lines(file.after or b"")
-        spans["before"][file.path], spans["after"][file.path] = file.functions
-        around = (
-            _innermost(spans[side][file.path], line) for side in spans for line in lines[side][file.path]
-        )
-        changed[file.path] = frozenset(span.name for span in around if span is not None)
-        values[file.path] = assigned_names(file.after or b"", lines["after"][file.path])
-    before, after = (DiffSources(lines[side], spans[side], changed) for side in spans)
-    renamed = {file.old_path: file.path for file in files if file.state == "renamed"}
-    return StackDiff(tuple(files), before, after, tuple(packages), renamed, values, read)
-
-
 def read_diff(repository: Repository, before: str, after: str, packages: Sequence[str]) -> StackDiff:
     """The diff between two commits.
 
     Raises:
         RevisionError: git does not know one.
     """
-    return build_diff(
-        read_files(repository, before, after, errors="replace"),
-        packages,
-        lambda path: repository.read_text(after, path),
-    )
+    files = read_files(repository, before, after, errors="replace")
+    return StackDiff(files, tuple(packages), lambda path: repository.read_text(after, path))
 
 
 @dataclass(frozen=True)

@@ -65,24 +65,23 @@ def excerpt_diff(diff: StackDiff, conclusion: ProfileConclusion) -> DiffDocument
 
 def _causes(diff: StackDiff, conclusion: ProfileConclusion) -> dict[str, CauseLines]:
     causes: dict[str, CauseLines] = {}
-    files = {file.path: file for file in diff.files}
     for named in (conclusion.location, conclusion.link):
-        if named is not None and named.path in files:
-            found = cause_lines(diff, files[named.path], named.line)
+        if named is not None and named.path in diff.by_path:
+            found = cause_lines(diff, diff.by_path[named.path], named.line)
             causes[named.path] = causes.get(named.path, CauseLines()).union(found)
     return causes
 
 
 def cause_lines(diff: StackDiff, file: FileDiff, line: int) -> CauseLines:
     """The function around a line of the file after the diff, on both sides; else the hunk of the line."""
-    span = diff.after.function_of(file.path, line)
+    span = diff.function_of(file.path, line, "after")
     if span is None:
         hunks = [hunk for hunk in file.hunks if line in hunk.added or line == hunk.new_start]
         return CauseLines(
             frozenset(number for hunk in hunks for number in hunk.added),
             frozenset(number for hunk in hunks for number in hunk.removed),
         )
-    earlier = [old for old in diff.before.functions.get(file.path, ()) if old.name == span.name]
+    earlier = [old for old in file.functions_before if old.name == span.name]
     return CauseLines(
         frozenset(range(span.first, span.last + 1)),
         frozenset(number for old in earlier for number in range(old.first, old.last + 1)),

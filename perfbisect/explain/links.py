@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from perfbisect.changes.hunks import FileDiff
 from perfbisect.common.python_source import parse_python
 from perfbisect.explain.diff import StackDiff
 from perfbisect.explain.stacks import FunctionKey
@@ -35,8 +34,7 @@ def find_link(source: str, path: str, line: int, diff: StackDiff) -> DiffLink | 
     node = _function_around(tree, line) if tree is not None else None
     if tree is None or node is None:
         return None
-    files = {file.path: file for file in diff.files}
-    found = [*_imported(tree, node, path, files, diff), *_data_files(node, files)]
+    found = [*_imported(tree, node, path, diff), *_data_files(node, diff)]
     return min(found, key=lambda link: (_RANKS.index(link.kind), link.path, link.line), default=None)
 
 
@@ -50,23 +48,21 @@ def _function_around(tree: ast.Module, line: int) -> ast.AST | None:
     return max(around, key=lambda node: node.lineno, default=None)
 
 
-def _imported(
-    tree: ast.Module, node: ast.AST, path: str, files: dict[str, FileDiff], diff: StackDiff
-) -> Iterator[DiffLink]:
+def _imported(tree: ast.Module, node: ast.AST, path: str, diff: StackDiff) -> Iterator[DiffLink]:
     modules: dict[str, str] = {}
     members: dict[str, tuple[str, str]] = {}
     for statement in ast.walk(tree):
         if isinstance(statement, ast.Import):
             for alias in statement.names:
-                if alias.asname and (file := _module_file(alias.name, files)):
+                if alias.asname and (file := _module_file(alias.name, diff)):
                     modules[alias.asname] = file
         elif isinstance(statement, ast.ImportFrom):
             package = _package(statement, path)
             for alias in statement.names:
                 name = alias.asname or alias.name
-                if file := _module_file(f"{package}.{alias.name}", files):
+                if file := _module_file(f"{package}.{alias.name}", diff):
                     modules[name] = file
-                elif file := _module_file(package, files):
+                elif file := _module_file(package, diff):
                     members[name] = (file, alias.name)
     for used in ast.walk(node):
         if isinstance(used, ast.Attribute) and isinstance(used.value, ast.Name) and used.value.id in modules:
@@ -84,31 +80,29 @@ def _package(statement: ast.ImportFrom, path: str) -> str:
     return ".".join([*folder, *([statement.module] if statement.module else [])])
 
 
-def _module_file(dotted: str, files: dict[str, FileDiff]) -> str:
+def _module_file(dotted: str, diff: StackDiff) -> str:
     stem = dotted.replace(".", "/")
-    return next((name for name in (f"{stem}.py", f"{stem}/__init__.py") if name in files), "")
+    return next((name for name in (f"{stem}.py", f"{stem}/__init__.py") if name in diff.by_path), "")
 
 
 def _member(file: str, name: str, diff: StackDiff) -> Iterator[DiffLink]:
-    values = dict(diff.values.get(file, ()))
+    values = dict(diff.values(file))
     if name in values:
         yield DiffLink("value", name, file, values[name])
-    if name in diff.after.changed.get(file, frozenset()):
-        spans = [span.first for span in diff.after.functions.get(file, ()) if span.name == name]
+    if name in diff.changed.get(file, frozenset()):
+        spans = [span.first for span in diff.functions(file, "after") if span.name == name]
         yield DiffLink("function", name, file, min(spans, default=0))
 
 
 def _module(file: str, name: str, diff: StackDiff) -> Iterator[DiffLink]:
-    lines = diff.after.lines.get(file, frozenset())
+    lines = diff.lines["after"].get(file, frozenset())
     if lines:
         yield DiffLink("module", name, file, min(lines))
 
 
-def _data_files(node: ast.AST, files: dict[str, FileDiff]) -> Iterator[DiffLink]:
+def _data_files(node: ast.AST, diff: StackDiff) -> Iterator[DiffLink]:
     names = {
-        file.path.rpartition("/")[2]: file
-        for file in files.values()
-        if file.suffix in ("json", "yaml", "yml")
+        file.path.rpartition("/")[2]: file for file in diff.files if file.suffix in ("json", "yaml", "yml")
     }
     for used in ast.walk(node):
         if isinstance(used, ast.Constant) and isinstance(used.value, str):

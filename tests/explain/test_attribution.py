@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect.changes.hunks import FileDiff
 from perfbisect.explain.attribution import ProfileExplanation, compare_operations, explain_profiles
-from perfbisect.explain.diff import StackDiff, build_diff
+from perfbisect.explain.diff import StackDiff
 from perfbisect.explain.functions import ProfileWindow, SampledLaunch
 from perfbisect.explain.profile_report import profile_sentence
 from perfbisect.explain.stacks import FunctionKey, StackFrame, StackSample
@@ -63,7 +63,7 @@ WAIT: Frame = ("Poller.poll", "zmq/sugar/poll.py", 9)
 
 
 def diff_of(*files: FileDiff) -> StackDiff:
-    return build_diff(files, ("vllm",))
+    return StackDiff(files, ("vllm",))
 
 
 def launch(times: Times) -> SampledLaunch:
@@ -162,7 +162,7 @@ def test_growth_elsewhere_that_uses_what_the_diff_changes() -> None:
         OTHER: "from vllm.v1 import settings\n\n\nclass Worker:\n\n    def forward(self):\n        x = 1\n"
         "        return settings.AUDIT\n",
     }
-    diff = build_diff([file_diff(settings, "AUDIT = False\n", texts[settings])], ("vllm",), texts.get)
+    diff = StackDiff((file_diff(settings, "AUDIT = False\n", texts[settings]),), ("vllm",), texts.get)
     b = {(LOOP, CALL, CHOOSE_A): 4.0, (LOOP, FORWARD): 20.0}
     told = explain_profiles([launch(BASE)] * 2, [launch(b)] * 2, diff, is_slower=True)
     assert told.conclusion.kind == "not in the diff"

@@ -10,7 +10,6 @@ import pytest
 from perfbisect.explain.diff import (
     DiffPlace,
     StackDiff,
-    build_diff,
     match_symbols,
     read_diff,
     silent_lines,
@@ -157,10 +156,10 @@ def test_before_a_commit_its_functions_are_the_same(diff: StackDiff) -> None:
 
 
 def test_comments_and_docstrings_are_no_changed_code(diff: StackDiff) -> None:
-    assert diff.after.lines[PATH] == {
+    assert diff.lines["after"][PATH] == {
         *(line_of(AFTER, part) for part in ("self.check(blocks)", "def check", "assert", "while", "pass")),
     }
-    assert diff.after.changed[PATH] == {"Scheduler.schedule", "Scheduler.check", "Scheduler.idle"}
+    assert diff.changed[PATH] == {"Scheduler.schedule", "Scheduler.check", "Scheduler.idle"}
     assert silent_lines(b'def f():\n    """A\n\n    b"""\n\n    # c\n    return 1  # d\n') == {2, 3, 4, 5, 6}
     assert silent_lines(b"a = 1\n\x0c\n# c\nb = '\x0c'\n") == {2, 3}, "a form feed ends no line"
 
@@ -168,7 +167,7 @@ def test_comments_and_docstrings_are_no_changed_code(diff: StackDiff) -> None:
 def test_a_commit_of_comments_changes_nothing() -> None:
     text = "def f(a):\n    return a\n"
     after = 'def f(a):\n    """F."""\n    # a\n    return a\n'
-    diff = build_diff([file_diff("v/a.py", text, after)], ("v",))
+    diff = StackDiff((file_diff("v/a.py", text, after),), ("v",))
     for line in (1, 2, 3, 4):
         assert diff.place(stack(("f", "v/a.py", line)), "after")[0] == "elsewhere"
 
@@ -235,7 +234,7 @@ def test_odd_names(tmp_path: Path) -> None:
     names = ("vllm/a b.py", "vllm/\tc.py", 'vllm/"d".py', "vllm/\u00fc.py")
     diff = diff_between(tmp_path, *(dict.fromkeys(names, text) for text in (b"a = 1\n", b"a = 2\n")))
     assert {file.path for file in diff.files} == set(names)
-    assert {*diff.after.lines.values()} == {frozenset({1})}
+    assert {*diff.lines["after"].values()} == {frozenset({1})}
 
 
 def test_a_name_that_is_no_utf8_is_shown(tmp_path: Path) -> None:

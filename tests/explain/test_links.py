@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.explain.diff import StackDiff, assigned_names, build_diff
+from perfbisect.explain.diff import StackDiff, assigned_names
 from perfbisect.explain.links import DiffLink, find_link
 from tests.explain.diffs import file_diff
 
@@ -23,7 +23,7 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def diff() -> StackDiff:
-    return build_diff([file_diff(path, *texts) for path, texts in TEXTS.items()], ("vllm",))
+    return StackDiff(tuple(file_diff(path, *texts) for path, texts in TEXTS.items()), ("vllm",))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_an_import_within_the_function_counts(diff: StackDiff) -> None:
 
 
 def test_values_are_those_that_changed_lines_assign(diff: StackDiff) -> None:
-    assert diff.values[SETTINGS] == (("AUDIT", 1),)
+    assert diff.values(SETTINGS) == (("AUDIT", 1),)
     source = b"A = 1\nB: int = (\n    2\n)\n\n\nclass C:\n    d = 3\n\n    def f(self):\n        e = 4\n"
     assert assigned_names(source, frozenset({1, 3, 8, 11})) == (("A", 1), ("B", 3), ("d", 8))
     assert assigned_names(b"def broken(:\n", frozenset({1})) == ()
