@@ -8,7 +8,7 @@ those of the files, so a path, an encoding or a missing end of line needs no quo
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -250,6 +250,11 @@ def hunk_patch(repository: Repository, commit: Change, reverted: Change) -> byte
     ).stdout
 
 
+def line_texts(lines: Iterable[bytes]) -> list[str]:
+    """Lines as they are shown, without their line feeds."""
+    return [line.decode(errors="replace").removesuffix("\n") for line in lines]
+
+
 def _changed_files(
     repository: Repository, old: str, new: str, errors: str
 ) -> Iterator[tuple[FileDiff, str, str]]:
@@ -285,7 +290,7 @@ def _hunks(repository: Repository, file: FileDiff, before: str, after: str) -> I
 def _function_around(file: FileDiff, hunk: DiffHunk) -> str:
     """The outermost function around what a hunk added, or around what it removed where it added nothing."""
     lines, spans = (hunk.added, file.functions_after) if hunk.added else (hunk.removed, file.functions_before)
-    around = (span for span in spans if span.first <= lines[0] and lines[-1] <= span.last)
+    around = (span for span in spans if lines[0] in span.lines and lines[-1] in span.lines)
     return next((span.name for span in around if not span.is_local), "")
 
 

@@ -26,6 +26,10 @@ class FunctionSpan:
     last: int
 
     @property
+    def lines(self) -> range:
+        return range(self.first, self.last + 1)
+
+    @property
     def is_local(self) -> bool:
         """Whether it is defined in another function."""
         return ".<locals>." in self.name

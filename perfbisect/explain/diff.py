@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from perfbisect.changes.git import Repository
-from perfbisect.changes.hunks import FileDiff, read_files
+from perfbisect.changes.hunks import FileDiff, line_texts, read_files
 from perfbisect.common.python_source import FunctionSpan, parse_python
 from perfbisect.explain.stacks import StackFrame, StackSample, is_asleep, is_waiting, sleepers
 
@@ -126,7 +126,7 @@ class StackDiff:
 
     def function_of(self, path: str, line: int, side: DiffSide) -> FunctionSpan | None:
         """The innermost function around a line."""
-        around = [span for span in self.functions(path, side) if span.first <= line <= span.last]
+        around = [span for span in self.functions(path, side) if line in span.lines]
         return max(around, key=lambda span: span.first, default=None)
 
     def is_changed_line(self, frame: StackFrame, side: DiffSide) -> bool:
@@ -232,7 +232,7 @@ def match_symbols(operations: Iterable[str], diff: StackDiff) -> tuple[SymbolMat
     symbols: dict[str, tuple[str, int]] = {}
     for file in diff.compiled:
         for hunk in file.hunks:
-            lines = (line.decode(errors="replace") for line in (*file.new_lines(hunk), *file.old_lines(hunk)))
+            lines = line_texts((*file.new_lines(hunk), *file.old_lines(hunk)))
             for word in _WORD.findall("\n".join((hunk.heading.partition("(")[0], *_definitions(lines)))):
                 if word not in _NOT_A_SYMBOL:
                     symbols.setdefault(word, (file.path, hunk.new_start))

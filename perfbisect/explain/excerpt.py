@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-from perfbisect.changes.hunks import DiffHunk, FileDiff
+from perfbisect.changes.hunks import DiffHunk, FileDiff, line_texts
 from perfbisect.explain.attribution import ProfileConclusion
 from perfbisect.explain.diff import StackDiff
-from perfbisect.report.diffs import DiffDocument, DiffFileDocument, DiffLineDocument
+from perfbisect.report.diffs import DiffDocument, DiffFileDocument, DiffLineDocument, DiffSign
 
 MOST_LINES: Final = 400
 """Lines of a diff that are kept, with context."""
@@ -22,15 +21,8 @@ _ABOVE: Final = 3
 """Lines above the first marked one that a hunk is not cut short of."""
 
 
-@dataclass(frozen=True)
-class CauseLines:
-    """Lines of a file that are named as a cause, by their numbers after and before the diff."""
-
-    after: frozenset[int] = frozenset()
-    before: frozenset[int] = frozenset()
-
-    def union(self, other: CauseLines) -> CauseLines:
-        return CauseLines(self.after | other.after, self.before | other.before)
+MarkedLines = frozenset[tuple[DiffSign, int]]
+"""Lines of a file that are named as a cause: numbers after the diff with ``+``, before it with ``-``."""
 
 
 def excerpt_diff(diff: StackDiff, conclusion: ProfileConclusion) -> DiffDocument:
@@ -38,7 +30,7 @@ def excerpt_diff(diff: StackDiff, conclusion: ProfileConclusion) -> DiffDocument
     causes = _causes(diff, conclusion)
     rank = {path: at for at, path in reversed([*enumerate((*causes, *conclusion.configuration))])}
     files = sorted(diff.files, key=lambda file: rank.get(file.path, len(rank)))[:MOST_FILES]
-    hunks = {file.path: [*_hunks(file, causes.get(file.path, CauseLines()))] for file in files}
+    hunks = {file.path: [*_hunks(file, causes.get(file.path, frozenset()))] for file in files}
     keys = [(path, at) for path, own in hunks.items() for at in range(len(own))]
     keys.sort(key=lambda key: not any(line.marked for line in hunks[key[0]][key[1]]))
     shown: dict[tuple[str, int], tuple[DiffLineDocument, ...]] = {}
@@ -63,34 +55,34 @@ def excerpt_diff(diff: StackDiff, conclusion: ProfileConclusion) -> DiffDocument
     return DiffDocument(files=tuple(documents), omitted_files=len(diff.files) - len(documents))
 
 
-def _causes(diff: StackDiff, conclusion: ProfileConclusion) -> dict[str, CauseLines]:
-    causes: dict[str, CauseLines] = {}
+def _causes(diff: StackDiff, conclusion: ProfileConclusion) -> dict[str, MarkedLines]:
+    causes: dict[str, MarkedLines] = {}
     for named in (conclusion.location, conclusion.link):
         if named is not None and named.path in diff.by_path:
             found = cause_lines(diff, diff.by_path[named.path], named.line)
-            causes[named.path] = causes.get(named.path, CauseLines()).union(found)
+            causes[named.path] = causes.get(named.path, frozenset()) | found
     return causes
 
 
-def cause_lines(diff: StackDiff, file: FileDiff, line: int) -> CauseLines:
+def cause_lines(diff: StackDiff, file: FileDiff, line: int) -> MarkedLines:
     """The function around a line of the file after the diff, on both sides; else the hunk of the line."""
     span = diff.function_of(file.path, line, "after")
     if span is None:
         hunks = [hunk for hunk in file.hunks if line in hunk.added or line == hunk.new_start]
-        return CauseLines(
-            frozenset(number for hunk in hunks for number in hunk.added),
-            frozenset(number for hunk in hunks for number in hunk.removed),
-        )
-    earlier = [old for old in file.functions_before if old.name == span.name]
-    return CauseLines(
-        frozenset(range(span.first, span.last + 1)),
-        frozenset(number for old in earlier for number in range(old.first, old.last + 1)),
-    )
+        after, before = [hunk.added for hunk in hunks], [hunk.removed for hunk in hunks]
+    else:
+        earlier = [old for old in file.functions_before if old.name == span.name]
+        after, before = [span.lines], [old.lines for old in earlier]
+    return _signed("+", after) | _signed("-", before)
 
 
-def _hunks(file: FileDiff, causes: CauseLines) -> Iterator[list[DiffLineDocument]]:
+def _signed(sign: DiffSign, ranges: Iterable[range]) -> MarkedLines:
+    return frozenset((sign, number) for numbers in ranges for number in numbers)
+
+
+def _hunks(file: FileDiff, causes: MarkedLines) -> Iterator[list[DiffLineDocument]]:
     """Hunks with context; those whose context meets are one."""
-    after = _texts(file.lines_after)
+    after = line_texts(file.lines_after)
     lines: list[DiffLineDocument] = []
     next_line = 1
     """Of the file after the diff: the first that is not shown yet."""
@@ -110,27 +102,21 @@ def _hunks(file: FileDiff, causes: CauseLines) -> Iterator[list[DiffLineDocument
         yield lines + _context(after, next_line, next_line + _CONTEXT)
 
 
-def _texts(lines: Sequence[bytes]) -> list[str]:
-    return [line.decode(errors="replace").removesuffix("\n") for line in lines]
-
-
 def _context(after: Sequence[str], start: int, end: int) -> list[DiffLineDocument]:
-    return [
-        _line(" ", number, after[number - 1], marked=False)
-        for number in range(start, min(end, len(after) + 1))
-    ]
+    last = min(end, len(after) + 1)
+    return [_line(" ", number, after[number - 1], frozenset()) for number in range(start, last)]
 
 
-def _changed(file: FileDiff, hunk: DiffHunk, causes: CauseLines) -> Iterator[DiffLineDocument]:
-    for number, text in zip(hunk.removed, _texts(file.old_lines(hunk)), strict=True):
-        yield _line("-", number, text, marked=number in causes.before)
-    for number, text in zip(hunk.added, _texts(file.new_lines(hunk)), strict=True):
-        yield _line("+", number, text, marked=number in causes.after)
+def _changed(file: FileDiff, hunk: DiffHunk, causes: MarkedLines) -> Iterator[DiffLineDocument]:
+    for number, text in zip(hunk.removed, line_texts(file.old_lines(hunk)), strict=True):
+        yield _line("-", number, text, causes)
+    for number, text in zip(hunk.added, line_texts(file.new_lines(hunk)), strict=True):
+        yield _line("+", number, text, causes)
 
 
-def _line(sign: Literal["+", "-", " "], number: int, text: str, *, marked: bool) -> DiffLineDocument:
+def _line(sign: DiffSign, number: int, text: str, causes: MarkedLines) -> DiffLineDocument:
     short = text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1] + "…"
-    return DiffLineDocument(sign=sign, number=number, content=short, marked=marked)
+    return DiffLineDocument(sign=sign, number=number, content=short, marked=(sign, number) in causes)
 
 
 def _cut(hunk: Sequence[DiffLineDocument], room: int) -> tuple[DiffLineDocument, ...]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import FiniteFloat
 
 from perfbisect.changes.hunk_groups import HunkGroup, LeftOutFile, left_out_texts
-from perfbisect.changes.hunks import CommitDiff, DiffHunk, HunkId
+from perfbisect.changes.hunks import CommitDiff, DiffHunk, HunkId, line_texts
 from perfbisect.common.quantities import minutes
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
@@ -178,7 +178,7 @@ def make_hunks_plan(
 def _hunk_part(diff: CommitDiff, hunk: DiffHunk) -> HunkPart:
     file = diff.by_path[hunk.path]
     sides = [
-        [line.decode("utf-8", errors="replace").rstrip("\r\n") for line in lines]
+        [text.rstrip("\r\n") for text in line_texts(lines)]
         for lines in (file.old_lines(hunk), file.new_lines(hunk))
     ]
     removed, added = (tuple(side[:MAX_LINES]) for side in sides)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from perfbisect.common.python_source import parse_python
 from perfbisect.explain.diff import StackDiff
 from perfbisect.explain.stacks import FunctionKey
 
 LinkKind = Literal["value", "function", "data file", "module"]
-_RANKS: Final[tuple[LinkKind, ...]] = ("value", "function", "data file", "module")
+"""The closest first."""
+
+_RANKS: Final[tuple[LinkKind, ...]] = get_args(LinkKind)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
+from perfbisect.common.quantities import counted
 from perfbisect.explain.attribution import (
     IN_DIFF,
     ConclusionKind,
@@ -166,10 +167,9 @@ def profile_sentence(explanation: ProfileExplanation) -> str:
     if conclusion.kind == "no growth seen":
         if grown := explanation.functions.grown:
             return f"The sides do not differ beyond noise; {_most(grown[0])}." + _settings(conclusion)
-        a, b = explanation.functions.launches
-        return f"No function grew beyond the noise of {_launches(a)} before and {b} after." + _settings(
-            conclusion
-        )
+        before, after = explanation.functions.launches
+        noise = f"{counted(before, 'profile launch')} before and {after} after"
+        return f"No function grew beyond the noise of {noise}." + _settings(conclusion)
     if conclusion.kind == "no diff":
         return f"No diff between the sides is known; {_most(explanation.functions.grown[0])}."
     if conclusion.kind == "in the diff" and place is not None:
@@ -229,10 +229,6 @@ def _verb(place: GrowthLocation) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-def _launches(count: int) -> str:
-    return f"{count} profile launch" + ("es" if count != 1 else "")
 
 
 def _notable(rows: Sequence[FunctionGrowth]) -> tuple[FunctionGrowth, ...]:

@@ -9,6 +9,9 @@ from perfbisect.changes.hunks import DiffState
 from perfbisect.common.quantities import counted
 from perfbisect.jobs.documents import Document
 
+DiffSign = Literal["+", "-", " "]
+"""Of a line of a diff: added, removed, context."""
+
 MARK: Final = ">"
 """Stands beside a marked line, in a column of its own."""
 
@@ -24,7 +27,7 @@ class DiffLineDocument(Document):
     ``marked``: it is of the function or value that the conclusion names.
     """
 
-    sign: Literal["+", "-", " "]
+    sign: DiffSign
     number: int
     content: str
     marked: bool = False
