@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.bisect.decision.decide import next_action
+from perfbisect.bisect.decision.endpoints import MAX_ROUNDS
 from perfbisect.bisect.decision.model import (
     NextLaunch,
     Pending,
@@ -246,10 +247,10 @@ def test_a_slot_that_joins_late_sees_both_ends():
 def test_the_last_rounds_of_the_ends_are_waited_for():
     world = bench(step=0.06, sigma=0.05, tau=0.12, seed=4)
     world.play()
-    events = [replace(event, slot="a") for event in world.events[:20]]
+    events = [replace(event, slot="a") for event in world.events[: 2 * MAX_ROUNDS]]
     assert {event.purpose for event in events} == {"end"}
     pending = [Pending(40, 2, "end", "b"), Pending(0, 2, "end", "c")]
-    assert isinstance(next_action(world.plan, events[:18], pending, "a"), Wait)
+    assert isinstance(next_action(world.plan, events[:-2], pending, "a"), Wait)
     assert isinstance(next_action(world.plan, events, (), "a"), SearchOutcome)
 
 
