@@ -171,8 +171,13 @@ def engine(module: str) -> EnginePackage:
 
 
 _TORCH = frozenset({"torch", "torchvision", "torchaudio", "torchcodec", "triton"})
-TORCH_BACKEND = re.compile(r"^(cpu|xpu|cu\d+|rocm\d+\.[\d.]+)$")
+_TORCH_BACKEND = re.compile(r"^(cpu|xpu|cu\d+|rocm\d+\.[\d.]+)$")
 """uv's names of torch builds; ``rocm723`` is a variant of vLLM's wheels, which bring their own."""
+
+
+def torch_backend(variant: str) -> str:
+    """The torch build of a variant of wheels; empty for those that bring their own."""
+    return variant if _TORCH_BACKEND.match(variant) else ""
 
 
 def torch_backend_of(pip: str) -> str:
@@ -181,4 +186,4 @@ def torch_backend_of(pip: str) -> str:
     local = version.partition("+")[2]
     if canonicalize_name(name) not in _TORCH:
         return ""
-    return local if TORCH_BACKEND.match(local) else "auto"
+    return torch_backend(local) or "auto"

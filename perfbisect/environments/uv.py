@@ -108,16 +108,6 @@ def install(
          action=f"install {' '.join(requirements)}", cwd=folder)  # fmt: skip
 
 
-def create_venv(
-    build: BuildRun, staging: Path, requirements: Sequence[str], package: EnginePackage, *, python: str,
-    torch_backend: str = "",
-) -> Path:  # fmt: skip
-    """Create ``staging/venv`` with requirements; returns its interpreter."""
-    interpreter = create(build, staging / "venv", python)
-    install(build, interpreter, requirements, package, folder=staging, torch_backend=torch_backend)
-    return interpreter
-
-
 def install_layer(build: BuildRun, target: Path, pip: str, python: str, *, dry_run: bool = False) -> None:
     """Install ``NAME==VERSION`` without dependencies into a folder of its own; no limits apply."""
     mode = "--dry-run" if dry_run else "--compile-bytecode"

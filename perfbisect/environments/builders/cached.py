@@ -17,7 +17,7 @@ from perfbisect.environments.base import Builder, BuildPrice, BuildSite, Environ
 from perfbisect.environments.build import BuildRun, DependencyLimits, interpreter_environment
 from perfbisect.environments.cache import BYTES, CheckedEnvironment, EnvironmentCache, Stamp
 from perfbisect.environments.health import ImportedEngine, identify_commit, import_own_engine
-from perfbisect.environments.packages import EnginePackage, engine
+from perfbisect.environments.packages import EnginePackage, engine, torch_backend
 from perfbisect.environments.source_tree import blobs_inside, tree_digests
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, RevisionError
@@ -173,6 +173,15 @@ class CachedBuilder(Builder):
         """One change per key that can be built and is not cached."""
         absent = (change for change in changes if not self.cached(change))
         return list({self.key(change): change for change in absent if self.refuses(change) is None}.values())
+
+    def create_venv(
+        self, build: BuildRun, staging: Path, requirements: Iterable[str], variant: str = ""
+    ) -> Path:
+        """Create ``staging/venv`` with requirements and those of ``with=``; returns its interpreter."""
+        interpreter = uv.create(build, staging / "venv", self.python)
+        wanted, backend = (*requirements, *self.extra), torch_backend(variant)
+        uv.install(build, interpreter, wanted, self.package, folder=staging, torch_backend=backend)
+        return interpreter
 
     def import_venv(self, build: BuildRun, folder: Path, what: str, venv: str = "venv") -> ImportedEngine:
         return import_own_engine(build, folder / venv / "bin" / "python", self.package, folder, what=what)

@@ -33,7 +33,6 @@ from perfbisect.environments.builders.wheel import (
     ReleaseWheels,
     allowed_variants,
     machine_cuda,
-    torch_backend,
 )
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
 from perfbisect.environments.cache import CheckedEnvironment, variables
@@ -96,10 +95,7 @@ class PinnedBaseBuilder(CachedBuilder):
             requirements = self.index.requirements(pins.commit, variant)
         else:
             requirements, variant = self.releases.requirements(pins.release)
-        interpreter = uv.create_venv(
-            build, staging, [*requirements, *self.extra], engine,
-            python=self.python, torch_backend=torch_backend(variant),
-        )  # fmt: skip
+        interpreter = self.create_venv(build, staging, requirements, variant)
         if declared := self.declared[change.id].requirements:
             file = staging / "requirements.txt"
             file.write_text("".join(f"{line}\n" for line in declared))

@@ -14,7 +14,7 @@ from perfbisect.environments import uv
 from perfbisect.environments.base import Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import BuildContext, CachedBuilder
-from perfbisect.environments.builders.wheel import DEFAULT, ReleaseWheels, torch_backend
+from perfbisect.environments.builders.wheel import DEFAULT, ReleaseWheels
 from perfbisect.environments.cache import CheckedEnvironment
 from perfbisect.environments.health import check_version
 from perfbisect.environments.packages import package
@@ -71,10 +71,7 @@ class ReleaseBuilder(CachedBuilder):
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         version = self._version(change)
         requirements, variant = self.wheels.requirements(str(version))
-        uv.create_venv(
-            build, staging, [*requirements, *self.extra], self.package,
-            python=self.python, torch_backend=torch_backend(variant),
-        )  # fmt: skip
+        self.create_venv(build, staging, requirements, variant)
         if self.package.alias is not None:
             add_alias(site_packages(staging / "venv"), *self.package.alias, str(version))
         return {"variant": variant or DEFAULT, **self.limits.facts()}

@@ -293,8 +293,7 @@ class SourceBuilder(CommitBuilder):
         cmake = self.repository.tree_id(change.id, f"{self.folder}/CMakeLists.txt") is not None
         given = version | with_ccache(variables, self._ccache, cmake=cmake)
         wheel, facts = self.build_tree.build_wheel(build, change, given, out=staging / "wheel")
-        requirements = [str(wheel), *self.extra]
-        uv.create_venv(build, staging, requirements, self.package, python=self.python)
+        self.create_venv(build, staging, [str(wheel)])
         shutil.rmtree(wheel.parent)
         return {
             "variables": redacted(variables),

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.common.digests import environment_key
-from perfbisect.environments import uv
 from perfbisect.environments.base import Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import BuildContext, CommitBuilder
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
 from perfbisect.environments.cache import CheckedEnvironment
-from perfbisect.environments.packages import TORCH_BACKEND, EnginePackage
+from perfbisect.environments.packages import EnginePackage
 from perfbisect.environments.source_tree import declared_numbers
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
@@ -166,10 +165,6 @@ def allowed_variants(template: str, variant: str, machine: str = "") -> tuple[st
     return runs if "{variant}" in template else (*runs, "")
 
 
-def torch_backend(variant: str) -> str:
-    return variant if TORCH_BACKEND.match(variant) else ""
-
-
 _UNPACKED = 3
 """Unpacked size of a wheel of compiled files, as a multiple of its size."""
 
@@ -217,10 +212,7 @@ class WheelBuilder(CommitBuilder):
 
     def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
         wheel, variant = self._wheel(change), self.variant or ""
-        uv.create_venv(
-            build, staging, [*self.index.requirements(change.id, variant), *self.extra], self.package,
-            python=self.python, torch_backend=torch_backend(variant),
-        )  # fmt: skip
+        self.create_venv(build, staging, self.index.requirements(change.id, variant), variant)
         return {"wheel": wheel.url, "variant": variant or DEFAULT, **self.limits.facts()}
 
     def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:

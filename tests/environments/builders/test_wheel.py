@@ -11,8 +11,9 @@ import pytest
 from perfbisect.changes.git import Repository
 from perfbisect.environments.base import Environment
 from perfbisect.environments.builders import wheel as wheel_builder
-from perfbisect.environments.builders.wheel import WheelBuilder, torch_backend
+from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.builders.wheel_index import page_of
+from perfbisect.environments.packages import torch_backend
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
 from tests.changes.repositories import write_commits
