@@ -125,7 +125,7 @@ def test_the_ends_go_on_until_no_relevant_change_is_left_or_their_rounds_are_mad
     """Nothing changed: a range is called too small only after every round of the ends."""
     words = []
     for seed in range(16):
-        world = Bench(Plan(n=32), {}, 0.02, 0.015, 300 + seed)
+        world = Bench(Plan(n=32), {}, 0.02, 0.015, 314 + seed)
         end = world.play()
         words.append(end.verdict)
         if all(action.purpose == "end" for action in world.actions):
