@@ -13,7 +13,7 @@ _MOST = 3
 WRONG = Bar("wrong name or set", "at most", 0.02)
 HOLDS = Bar("narrowed range holds the culprit", "at least", 0.95)
 FEW = Bar(f"narrowed range of at most {_MOST} commits", "at least", 0.75)
-NOT_REPRODUCED = Bar("not reproduced", "at least", 0.75)
+NOT_REPRODUCED = Bar("not reproduced", "at least", 0.7)
 
 
 def step(world: str, seed: int) -> tuple[bool, bool | None, bool | None]:
