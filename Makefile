@@ -11,7 +11,8 @@
 #   make demo-fleet      bisect over a Slurm and a machine behind ssh               (10 minutes)
 #
 #   make check           lint, types, order of imports, rules of the repository
-#   make test            all tests that need neither vLLM nor a browser             (minutes)
+#   make test            tests of each behaviour with a pretend engine              (8 minutes)
+#   make test-processes  the long ones: kills, interrupts, packages, whole scripts  (10 minutes)
 #   make test-vllm       the tests with the real vLLM on CPU                        (30 minutes)
 #   make test-images     servers in images, with podman; installs it if missing     (5 minutes)
 #   make test-fleet      machines behind a real sshd, Slurm and Ray; installs them  (15 minutes)
@@ -39,7 +40,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet test test-images test-fleet test-browser test-vllm fleet-tools check bench bench-explain bars docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet test test-processes test-images test-fleet test-browser test-vllm fleet-tools check bench bench-explain bars docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -85,7 +86,11 @@ demo-fleet: $(STAMP) fleet-tools
 # Compile once: the tests start perfbisect over a hundred times, and PYTHONDONTWRITEBYTECODE may be set.
 test: $(STAMP)
 	$(PY) -m compileall -q perfbisect
-	$(PY) -m pytest -m "not vllm and not browser and not images and not fleet" -n $(WORKERS) --dist worksteal $(DECISIONS:%=--cov=perfbisect/%) --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
+	$(PY) -m pytest -m "not processes and not vllm and not browser and not images and not fleet" -n $(WORKERS) --dist worksteal $(DECISIONS:%=--cov=perfbisect/%) --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
+
+test-processes: $(STAMP)
+	$(PY) -m compileall -q perfbisect
+	$(PY) -m pytest -m processes -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-browser: $(STAMP)
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \

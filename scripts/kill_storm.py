@@ -1,10 +1,11 @@
 """``python -m scripts.kill_storm --kills 60 --seed N``: bisections under kill -9 and other signals.
 
-At random moments the driver, the server, the client, its fork server, git, or all of them at once are killed,
-and the driver gets TERM, INT or HUP; a driver that ended is resumed. Each launch of the pretend engine starts
-two daemons without a sign and prints a token. Of every job: the same verdict as undisturbed, one end of each
-start, nothing lost or counted twice, no lock and no process left, no token in any file. Exits with 1 if one
-of these is violated.
+At random moments the driver, the server, the client, its fork server, their shims, git, a build, its shim, or
+all of them at once are killed, and the driver gets TERM, INT or HUP; a driver that ended is resumed. Each job
+and some resumed drivers begin with an empty cache, so that git and builds run. Each launch of the pretend
+engine starts two daemons without a sign and prints a token. Of every job: the same verdict as undisturbed,
+one end of each start, nothing lost or counted twice, no lock and no process left, no token in any file. Exits
+with 1 if one of these is violated.
 """
 
 from __future__ import annotations
@@ -37,11 +38,18 @@ CELL = Path(__file__).parent.parent / "tests" / "fakes" / "cells" / "pretend.yam
 FAULTS = "daemon,late_daemon,print_secrets"
 TOKEN = "token-of-the-kill-storm"
 FOUND = 3
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 ROLE_WAIT_S = 8.0
 """For a process of a role to begin."""
+START_WAIT_S = 30.0
+"""For a git or a build, which begin after the driver has."""
+EMPTIED = 0.4
+"""Share of resumed drivers that find an empty cache."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-TARGETS = ("driver", "server", "client", "fork server", "git", "all", "signal")
+BUILDING = ("git", "build", "shim of a build")
+"""What lives until the environments are built: struck after the cache was emptied."""
+LAUNCHING = ("server", "client", "fork server", "shim of a launch")
+TARGETS = ("driver", *LAUNCHING, "all", "signal")
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,7 @@ class Scene:
     folder: Path
     counts: Counter[str] = field(default_factory=Counter)
     daemons: set[tuple[int, float]] = field(default_factory=set)
+    build_tokens: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.state, self.locks, self.temporary = (self.folder / n for n in ("state", "locks", "tmp"))
@@ -88,6 +97,9 @@ class Scene:
         ends = ("--good", self.history.good, "--bad", self.history.bad)
         return self.start("bisect", str(self.cell), "--repo", str(self.history.path), *ends, *MEASURED_WITH)
 
+    def empty_cache(self) -> None:
+        shutil.rmtree(self.folder / "cache", ignore_errors=True)
+
     def newest(self) -> Job | None:
         jobs = Jobs(self.state).all()
         return jobs[-1] if jobs else None
@@ -112,12 +124,17 @@ class Scene:
         for row in rows.values():
             words, entries = _words(row.pid, "cmdline"), _words(row.pid, "environ")
             values = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-            launch, _, part = values.get(TOKEN_VARIABLE, "").partition(".")
+            owner = values.get(shim.MARK, "") or values.get(TOKEN_VARIABLE, "")
+            launch, _, part = owner.partition(".")
+            if owner and launch not in tokens and _descends(rows, row, driver):
+                self.build_tokens.add(owner)
             if "pretend-daemon" in words and str(self.folder) in words[-1]:
                 self.daemons.add(row.identity)
                 yield Marked(row, "daemon")
-            elif values.get(shim.MARK, "").partition(".")[0] in tokens:
-                yield Marked(row, "shim")
+            elif launch in tokens and shim.MARK in values:
+                yield Marked(row, "shim of a launch")
+            elif owner in self.build_tokens:
+                yield Marked(row, "shim of a build" if shim.MARK in values else "build")
             elif launch in tokens:
                 is_run = part == "client-host" and _is_child_of_host(rows, row)
                 role = "client" if is_run or part.startswith("client-") else "server"
@@ -126,6 +143,15 @@ class Scene:
                 yield Marked(row, "git")
             elif _folder(row.pid).startswith(str(self.state)):
                 yield Marked(row, "other")
+
+    def git(self, driver: int) -> tuple[Marked, ...]:
+        """As :meth:`living`, git alone: it lives for milliseconds, so only the process table is read."""
+        rows = table()
+        return tuple(
+            Marked(row, "git")
+            for row in rows.values()
+            if row.living and row.name == "git" and _descends(rows, row, driver)
+        )
 
 
 def _tokens(job: Job) -> Iterator[str]:
@@ -174,6 +200,7 @@ class Storm:
 
     def run(self) -> None:
         while self.made < self.kills and not self.violations:
+            self.scene.empty_cache()
             before, process = self.scene.newest(), self.scene.bisect()
             job = self._begun(before, process)
             if job is None:
@@ -191,9 +218,11 @@ class Storm:
         return None
 
     def _disturb(self, job: Job, process: subprocess.Popen[bytes]) -> None:
+        first = self.draw.sample(BUILDING, len(BUILDING))
         while True:
-            target = self.draw.choice(TARGETS) if self.made < self.kills else ""
-            end = time.monotonic() + (self.draw.uniform(0.0, 2.5) if target else PATIENCE_S)
+            target = (first.pop() if first else self.draw.choice(TARGETS)) if self.made < self.kills else ""
+            wait = 0.0 if target in BUILDING else self.draw.uniform(0.0, 2.5)
+            end = time.monotonic() + (wait if target else PATIENCE_S)
             while process.poll() is None and time.monotonic() < end:
                 time.sleep(0.01)
             if target and process.poll() is None:
@@ -205,11 +234,14 @@ class Storm:
                 if process.returncode == FOUND:
                     self._check(job)
                     return
-                if process.returncode not in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, 5, 130):
+                if process.returncode not in (-signal.SIGKILL, *(-x for x in SIGNALS), 5, 130):
                     self.violations.append(f"{job.id}: exit code {process.returncode}: {self.scene.errors()}")
                     return
                 if self.violations:
                     return
+                if self.draw.random() < EMPTIED:
+                    self.scene.empty_cache()
+                    first.append(self.draw.choice(BUILDING))
                 process = self.scene.start("resume", job.id)
 
     def _strike(self, target: str, process: subprocess.Popen[bytes]) -> None:
@@ -222,8 +254,8 @@ class Storm:
                 process.wait(PATIENCE_S)
             return
         wanted, killed = self._found(target, process), Counter[str]()
-        if target in ("driver", "all"):
-            os.kill(process.pid, signal.SIGKILL)
+        if target in ("driver", "all") and process.poll() is None:  # it may have ended meanwhile
+            process.kill()
             killed["driver"] += 1
         for each in wanted if target == "all" else self.draw.sample(wanted, min(1, len(wanted))):
             with suppress(ProcessLookupError):
@@ -237,9 +269,12 @@ class Storm:
 
     def _found(self, target: str, process: subprocess.Popen[bytes]) -> list[Marked]:
         """The processes to kill, waited for; of all, once a server lives."""
-        end, roles = time.monotonic() + ROLE_WAIT_S, ("server", "client", "fork server", "git")
+        end = time.monotonic() + (START_WAIT_S if target in BUILDING else ROLE_WAIT_S)
         while target != "driver" and process.poll() is None and time.monotonic() < end:
-            living = [each for each in self.scene.living(process.pid) if each.role in roles]
+            if target == "git":
+                living = self.scene.git(process.pid)
+            else:
+                living = tuple(x for x in self.scene.living(process.pid) if x.role in BUILDING + LAUNCHING)
             if any(each.role == ("server" if target == "all" else target) for each in living):
                 return [each for each in living if target in ("all", each.role)]
         return []

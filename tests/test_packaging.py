@@ -104,7 +104,7 @@ def test_they_hold_what_is_shipped_and_nothing_of_the_tests(sdist: Path, wheel: 
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"perfbisect"}
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
     """One with the locked dependencies and nothing else, not even pip: one test, since it takes a minute."""
     call(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", folder=tmp_path)

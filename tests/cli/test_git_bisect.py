@@ -84,6 +84,7 @@ def step(*more: str) -> tuple[str, ...]:
     )
 
 
+@pytest.mark.processes
 def test_git_finds_the_commit_and_skips_the_broken_one(tmp_path: Path) -> None:
     """Its own two ends are measured by the first step, and found again by the others."""
     history = make_history(tmp_path / "repo", commits=6, slow=4, factor=3.0, broken=2, pace=PACE)

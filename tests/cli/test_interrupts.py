@@ -92,7 +92,12 @@ def bench(tmp_path: Path, history: PretendHistory) -> Bench:
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, START), (signal.SIGINT, IGNORING), (signal.SIGTERM, START), (signal.SIGHUP, START)],
+    [
+        (signal.SIGINT, START),
+        pytest.param(signal.SIGINT, IGNORING, marks=pytest.mark.processes),
+        (signal.SIGTERM, START),
+        pytest.param(signal.SIGHUP, START, marks=pytest.mark.processes),
+    ],
     ids=["ctrl-c", "ctrl-c-ignored-by-the-shell", "term", "hup"],
 )
 def test_an_interruption_stops_everything_and_can_be_resumed(
@@ -137,6 +142,7 @@ def test_stop_interrupts_the_job_and_a_second_perfbisect_is_refused(bench: Bench
     assert marked(bench.state) == []
 
 
+@pytest.mark.processes
 def test_an_end_that_does_not_serve_is_an_error_about_the_range(tmp_path: Path) -> None:
     history = make_history(tmp_path / "repo", commits=4, slow=2, faults={3: "exit1"})
     bench = Bench(tmp_path, history)
@@ -153,6 +159,7 @@ def test_an_end_that_does_not_serve_is_an_error_about_the_range(tmp_path: Path) 
     assert marked(bench.state) == []
 
 
+@pytest.mark.processes
 def test_a_dirty_work_tree_is_told_and_not_touched(tmp_path: Path) -> None:
     history = make_history(tmp_path / "repo", commits=3, slow=2, factor=2.5)
     pace = history.path / "vllm" / "pace.py"
@@ -172,6 +179,7 @@ def test_a_dirty_work_tree_is_told_and_not_touched(tmp_path: Path) -> None:
     assert after == before
 
 
+@pytest.mark.processes
 def test_a_release_beside_main_and_the_reverted_end(bench: Bench, history: PretendHistory) -> None:
     """The good end is no ancestor of the bad one; the culprit is taken out of the bad end and measured."""
     before = everything(history.path)
@@ -214,6 +222,7 @@ def test_a_crash_between_the_start_of_a_server_and_its_record(bench: Bench, hist
     assert marked(bench.state) == []
 
 
+@pytest.mark.processes
 def test_a_second_user_can_wait_for_the_first(bench: Bench, history: PretendHistory) -> None:
     first = bench.bisect()
     job = bench.wait_for("launched", first)

@@ -129,6 +129,7 @@ def test_a_killed_one_is_unfinished_and_is_resumed_once(bench: Bench) -> None:
     assert marked(bench.state) == []
 
 
+@pytest.mark.processes
 def test_a_job_that_waits_for_the_machine_is_seen_and_stopped(bench: Bench) -> None:
     first = run(bench, *LONG, "--detach")
     second = run(bench, "--detach", "--wait", "10m")

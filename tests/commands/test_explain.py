@@ -60,6 +60,7 @@ def test_a_slower_step_is_explained_as_decode(history: PretendHistory) -> None:
         assert sentence.split(";")[0] in type_command(["report", report["job"], "--format", form]).out
 
 
+@pytest.mark.processes
 def test_equal_sides_have_no_phase_that_moved(history: PretendHistory) -> None:
     equal = measured(history, "compare", "--a", history.good, "--b", history.commits[1], "--blocks", "2")
     explained = types("explain", equal["job"])
@@ -71,6 +72,7 @@ def test_equal_sides_have_no_phase_that_moved(history: PretendHistory) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.processes
 def test_without_counters_there_is_no_section(
     history: PretendHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +87,7 @@ def test_without_counters_there_is_no_section(
     assert "compares no commit with its parent" in refused["error"]
 
 
+@pytest.mark.processes
 def test_a_dry_run_has_the_price_of_a_profile_and_of_a_search(history: PretendHistory) -> None:
     compared = measured(history, "compare", "--a", history.commits[2], "--b", history.culprit)
     explained = types("explain", compared["job"])

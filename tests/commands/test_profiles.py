@@ -73,7 +73,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendHistory:
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_the_sides_of_a_comparison_are_profiled(pretend: PretendHistory, tmp_path: Path) -> None:
     compared = type_command(
         [

@@ -76,7 +76,7 @@ class Reader:
         return result.code
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_the_second_half_ends_with_the_slow_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PERFBISECT_STATE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)

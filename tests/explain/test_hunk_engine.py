@@ -74,7 +74,7 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, tupl
     return Jobs(tmp_path / "state").all()[-1], (parent, culprit)
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_the_guilty_hunk_is_found_through_a_kill(
     tmp_path: Path, compared: tuple[Job, tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:

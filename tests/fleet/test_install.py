@@ -14,7 +14,7 @@ from tests.fakes.ssh import PretendMachines
 from tests.fleet.sites import MAIN
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_a_machine_without_perfbisect_gets_this_one(tmp_path: Path) -> None:
     machines = PretendMachines(tmp_path / "machines")
     home = machines.add("box")

@@ -116,7 +116,7 @@ def test_cells_of_one_server_share_its_starts_in_the_order_of_the_file(tmp_path:
     assert [fact["after"] for fact in shared["other"]] == [["quick"], ["quick"]]
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_a_culprit_is_profiled_as_explain_does_it(
     pretend: PretendHistory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

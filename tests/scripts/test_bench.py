@@ -59,6 +59,7 @@ def test_a_long_journal_is_one(tmp_path: Path) -> None:
     assert {x.position for x in seen} == set(range(8))
 
 
+@pytest.mark.processes
 def test_it_runs_and_its_exit_code_says_whether_a_limit_is_passed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +87,7 @@ def test_it_runs_and_its_exit_code_says_whether_a_limit_is_passed(
     assert asked[2:] == [("--share", "1", "--real", "python"), ("--peak", "20")]
 
 
+@pytest.mark.processes
 def test_each_cost_can_be_measured() -> None:
     assert bench.start(1).value > 0
     assert len(bench.decided(12)) == len(bench.decided(12)) > 2
