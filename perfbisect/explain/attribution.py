@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
 from typing import Final, Literal
 
-from scipy.stats import false_discovery_control
-
 from perfbisect.explain.diff import DiffPlace, DiffSide, StackDiff, match_symbols
 from perfbisect.explain.functions import (
     FALSE_DISCOVERY_RATE,
@@ -25,6 +23,7 @@ from perfbisect.explain.functions import (
     TimeDifference,
     compare_functions,
     compare_times,
+    false_discovery_rates,
     mean_times,
 )
 from perfbisect.explain.links import DiffLink, link_of
@@ -174,7 +173,7 @@ def compare_operations(
     if not all(sides):
         return ()
     rows = compare_times(sides[0], sides[1])
-    rates = [float(q) for q in false_discovery_control([row.p for row in rows])] if rows else []
+    rates = false_discovery_rates(rows)
     total = sum(row.before for row in rows)
     found = (
         OperationGrowth(

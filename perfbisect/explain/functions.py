@@ -16,7 +16,6 @@ from statistics import fmean, median, variance
 from typing import Final, Generic, Literal, TypeVar
 
 import numpy as np
-from scipy.stats import false_discovery_control, t
 
 from perfbisect.explain.diff import DiffPlace
 from perfbisect.explain.stacks import (
@@ -187,7 +186,7 @@ def compare_functions(
         for difference in compare_times(own[0], own[1])
         if max(counts.get(difference.key, 0.0) for counts in seen) >= LEAST_SAMPLES
     ]
-    rates = [float(q) for q in false_discovery_control([d.p for d in tested])] if tested else []
+    rates = false_discovery_rates(tested)
     processes = _processes(work)
     rows = [
         FunctionGrowth(
@@ -215,10 +214,21 @@ def mean_times(
     return {key: fmean(launch[key].mean if key in launch else 0.0 for launch in launches) for key in keys}
 
 
+def false_discovery_rates(differences: Sequence[TimeDifference[KeyT]]) -> list[float]:
+    """The smallest false discovery rate at which each difference is significant (Benjamini and Hochberg)."""
+    from scipy.stats import false_discovery_control
+
+    p = [difference.p for difference in differences]
+    return [float(rate) for rate in false_discovery_control(p)] if p else []
+
+
 def compare_times(
     a: Sequence[Mapping[KeyT, LaunchReading]], b: Sequence[Mapping[KeyT, LaunchReading]]
 ) -> tuple[TimeDifference[KeyT], ...]:
     """Differences of times, by key; what a launch does not have took no time in it."""
+    # Imported here: scipy.stats takes 60 MB and a second, and the status of every job imports this module.
+    from scipy.stats import t
+
     keys = list(dict.fromkeys(key for launch in (*a, *b) for key in launch))
     noise = launch_noise((a, b))
     sides = [[_side([_reading(launch, key) for launch in side], noise) for key in keys] for side in (a, b)]
