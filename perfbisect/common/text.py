@@ -1,4 +1,4 @@
-"""Untrusted text made safe for terminals and Markdown; path globs; suggestions for mistyped names."""
+"""Untrusted text made safe for terminals and Markdown; patterns; suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -77,6 +77,14 @@ def glob_pattern(glob: str, *, models: bool = False) -> re.Pattern[str]:
     known = _PARTS | ({MODEL: "(?P<model>[^/]+)"} if models else {})
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\{model\})", text)
     return re.compile("".join(known.get(part, re.escape(part)) for part in parts), re.DOTALL)
+
+
+def regular_expression(text: str, flags: int = 0) -> re.Pattern[str]:
+    """The pattern that a file names. :raises ValueError: it is none, or nested too deeply."""
+    try:
+        return re.compile(text, flags)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{line(text, 80)!r} is no regular expression: {error}") from None
 
 
 _MOST_SUGGESTIONS = 3

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from perfbisect import resources
 from perfbisect.common.secret_references import literal_secrets, secret_refused
-from perfbisect.common.text import hint
+from perfbisect.common.text import hint, regular_expression
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.machine import devices
@@ -51,10 +51,7 @@ class CommandQuery(_Section):
 
     @model_validator(mode="after")
     def _check_groups(self) -> CommandQuery:
-        try:
-            groups = set(re.compile(self.each, re.MULTILINE).groupindex)
-        except re.error as error:
-            raise ValueError(f"no regular expression: {error}") from None
+        groups = set(regular_expression(self.each).groupindex)
         unknown = sorted(groups - {*self.known, *_KEYS})
         if unknown:
             raise ValueError(f"unknown group {unknown[0]!r}; known: {', '.join((*_KEYS, *self.known))}")

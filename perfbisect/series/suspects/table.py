@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from perfbisect.common.text import MODEL, glob_pattern
+from perfbisect.common.text import MODEL, glob_pattern, regular_expression
 from perfbisect.common.yaml_source import load, validate
 from perfbisect.model.cell import Words
 from perfbisect.model.commit_details import CauseWord, RequestPhase
@@ -87,14 +87,6 @@ class PhaseCode(_Paths):
     phases: Annotated[tuple[RequestPhase, ...], _ROWS] = Field(min_length=1)
 
 
-def _compiled(words: str) -> re.Pattern[str]:
-    """A pattern of words in titles and names. :raises ValueError: it is none."""
-    try:
-        return re.compile(words, re.IGNORECASE)
-    except re.error as error:
-        raise ValueError(f"{words!r} is no regular expression: {error}") from None
-
-
 class _Words(_Row):
     """``words``: a regular expression, ignoring case."""
 
@@ -103,12 +95,12 @@ class _Words(_Row):
     @field_validator("words")
     @classmethod
     def _check_words(cls, value: str) -> str:
-        _compiled(value)
+        regular_expression(value)
         return value
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        return _compiled(self.words)
+        return regular_expression(self.words, re.IGNORECASE)
 
 
 class CellFeature(_Words):

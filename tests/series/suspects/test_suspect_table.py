@@ -143,6 +143,11 @@ def test_of_most_files_of_the_engine_something_is_known() -> None:
         ("paths: [vllm_omni/**]", 'paths: ["{model}/{model}"]', "twice"),
         ("  instrument: {benchmark: 100", "  instruments: {benchmark: 100", "causes"),
         ("{feature: qwen, words: qwen}", "{feature: qwen, words: 'qwen('}", "no regular expression"),
+        (
+            "{feature: qwen, words: qwen}",
+            f"{{feature: qwen, words: '{'(' * 2000}'}}",
+            "no regular expression",
+        ),
         ("about: model, of: [qwen]", "about: model", "a weight, or of and about"),
         ("    model: [2.5, 0.45]", "    models: [2.5, 0.45]", "weights.titles"),
         ("phases: {queue: 1.5", "phases: {queue: 0.5", "weights.phases.queue"),
