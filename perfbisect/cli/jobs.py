@@ -8,7 +8,7 @@ import click
 
 from perfbisect.commands import options
 from perfbisect.commands.options import MINUTES, JobOptions
-from perfbisect.commands.output import CommandResult, report_result
+from perfbisect.commands.output import CommandResult, page_result
 
 if TYPE_CHECKING:
     from perfbisect.commands.workspace import Workspace
@@ -170,8 +170,6 @@ def report(workspace: Workspace, job_id: str | None, form: str, metric: str | No
     from perfbisect.errors import UsageError
     from perfbisect.jobs.journal import read, replaying
     from perfbisect.model.metric import parse_metric
-    from perfbisect.report.html import report_html
-    from perfbisect.report.markdown import report_markdown
 
     job = workspace.jobs.chosen(job_id, "report", is_readable)
     events = read(job.journal).events
@@ -188,7 +186,4 @@ def report(workspace: Workspace, job_id: str | None, form: str, metric: str | No
             document = kind.document(job, events)
         if form == "json":
             return CommandResult(document, (), json=True)
-        report = kind.report(document)
-        if form == "html":
-            return CommandResult(document, [report_html(report).rstrip("\n")])
-        return report_result(document, report, lines=[report_markdown(report).rstrip("\n")])
+        return page_result(document, kind.report(document), form)

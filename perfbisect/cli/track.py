@@ -12,7 +12,7 @@ import click
 
 from perfbisect.commands import options
 from perfbisect.commands.options import Verbs
-from perfbisect.commands.output import CommandResult, report_result
+from perfbisect.commands.output import CommandResult, page_result, report_result
 
 if TYPE_CHECKING:
     from perfbisect.commands.workspace import Workspace
@@ -188,18 +188,15 @@ def report(workspace: Workspace, form: str, metrics: tuple[str, ...], fdr: float
       perfbisect track report --metric tput_per_gpu --metric ttft:p99
     """
     from perfbisect.dashboard.outcomes import measured_outcomes
-    from perfbisect.report.html import report_html
-    from perfbisect.report.markdown import report_markdown
     from perfbisect.series.nightly_report import build_nightly_report, nightly_report
 
     with _open_store(workspace) as store:
         analysis = _analyze(store, fdr)
         measured = measured_outcomes(store, analysis, workspace.jobs.all(), workspace.repository)
         document = build_nightly_report(analysis, fdr=fdr, metrics=metrics, measured=measured)
-    report = nightly_report(document)
-    if form != "md":
-        return CommandResult(document, [report_html(report).rstrip("\n")], json=form == "json")
-    return report_result(document, report, lines=[report_markdown(report).rstrip("\n")])
+    if form == "json":
+        return CommandResult(document, (), json=True)
+    return page_result(document, nightly_report(document), form)
 
 
 @click.command(short_help="New baselines: old, 7-day mean, new, n, status.")

@@ -120,6 +120,17 @@ def report_result(
     )
 
 
+def page_result(document: Document, report: Report, form: str) -> CommandResult:
+    """What a command prints of a report as a page: ``html``, or ``md``, which the verdict ends."""
+    if form == "html":
+        from perfbisect.report.html import report_html
+
+        return CommandResult(document, [report_html(report).rstrip("\n")])
+    from perfbisect.report.markdown import report_markdown
+
+    return report_result(document, report, lines=[report_markdown(report).rstrip("\n")])
+
+
 def plan_result(document: Document, lines: Iterable[str], *, can_start: bool) -> CommandResult:
     """What a dry run prints, and its exit code: 5 where nothing of the plan can start."""
     if can_start:
