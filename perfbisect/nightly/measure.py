@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +312,7 @@ def build_context(
         raise file.document.error(("every_machine",), "there is no fleet", "fleet: ssh:hosts.yaml")
     say = progress_printer(working)
     retries = RetryPolicy("webhook", WEBHOOK_TRIES, say=say)
+    recent = cache(partial(recent_attempts, workspace.jobs))
     return NightlyContext(
         file=file,
         state=workspace.state,
@@ -324,7 +325,7 @@ def build_context(
         clock=now,
         sink=Console(say, verbose=working.verbose),
         stop_leftovers=stop_leftovers,
-        earlier=partial(attempts_before, recent_attempts(workspace.jobs)),
+        earlier=lambda digest: attempts_before(recent(), digest),
         tasks=dict(delivery_tasks(file, workspace.state, os.environ, retries)),
         fetch=fetch_step,
     )

@@ -297,7 +297,11 @@ def _plan_cell(
         )
     known = [verdict.launch_minutes for verdict in recent]
     minutes = [each[cell.digest] for each in known if cell.digest in each]
-    earlier = context.earlier(cell.digest)
+    if minutes:
+        launch_minutes, basis = median(minutes), f"from {counted(len(minutes), 'earlier night')}"
+    else:
+        earlier = context.earlier(cell.digest)
+        launch_minutes, basis = earlier.costs.launch + runs * earlier.costs.run, earlier.basis
     plan = CellPlan(
         name=cell.name,
         source=found.source,
@@ -306,8 +310,8 @@ def _plan_cell(
         metric=cell.headline,
         launches=launches,
         runs=runs,
-        launch_minutes=median(minutes) if minutes else earlier.costs.launch + runs * earlier.costs.run,
-        forecast_basis=f"from {counted(len(minutes), 'earlier night')}" if minutes else earlier.basis,
+        launch_minutes=launch_minutes,
+        forecast_basis=basis,
     )
     return _skipped_if_measured(plan, same)
 
