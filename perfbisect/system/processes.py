@@ -156,14 +156,14 @@ def _find(
         if row.pid in ancestors or row.of_kernel or row.created < created - _SHIM_LEAD_S:
             continue
         entries = _environment(row.pid) if token else ()
-        if _has_mark(entries, shim.MARK, token):
+        if _has_variable(entries, shim.MARK, token):
             shims.add(row.pid)
         if row.created >= created:
             candidates.append(row)
             is_titled = bool(entries) and not entries[0]  # a title is written over the start
             if (
                 row.identity in identities
-                or _has_mark(entries, TOKEN_VARIABLE, token)
+                or _has_variable(entries, TOKEN_VARIABLE, token)
                 or (token and has_mark(row.pid, token))
                 or (is_titled and 0 < pid == row.session)
             ):
@@ -187,7 +187,7 @@ def _environment(pid: int) -> Sequence[bytes]:
         return ()
 
 
-def _has_mark(entries: Sequence[bytes], variable: str, token: str) -> bool:
+def _has_variable(entries: Sequence[bytes], variable: str, token: str) -> bool:
     """Whether a variable has the token or begins with it and a dot."""
     mark = f"{variable}={token}".encode()
     return bool(token) and any(entry == mark or entry.startswith(mark + b".") for entry in entries)
@@ -250,7 +250,7 @@ class ProcessTree:
 
     def has_token(self, row: Process) -> bool:
         """Whether a process has the owner's token in its environment."""
-        return _has_mark(_environment(row.pid), TOKEN_VARIABLE, self.token)
+        return _has_variable(_environment(row.pid), TOKEN_VARIABLE, self.token)
 
     def await_shims(self) -> None:
         """Wait until the logs are written; a shim that does not end is killed."""
@@ -446,7 +446,7 @@ def may_have_token(pid: int, created: float, token: str) -> bool:
     if row is None or not row.living or row.created != created:
         return True
     if any(b"=" in entry for entry in entries):
-        return _has_mark(entries, TOKEN_VARIABLE, token)
+        return _has_variable(entries, TOKEN_VARIABLE, token)
     return list(entries) != [b""]  # a title leaves zeros; nothing at all is no launch of ours
 
 
