@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from typing import Any
 
 DEEPEST = 100
@@ -87,8 +87,12 @@ class PackedObject(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.unpacked())
 
+    def items(self) -> ItemsView[str, Any]:
+        """Its members, parsed once and not for each."""
+        return self.unpacked().items()
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mapping) and self.unpacked() == dict(other)
+        return isinstance(other, Mapping) and self.unpacked() == dict(other.items())
 
     __hash__ = None  # type: ignore[assignment]
 
