@@ -23,6 +23,7 @@ from perfbisect.series.points import Build, Point, Workload
 from perfbisect.series.series import day_number, night_of
 from perfbisect.series.store import SeriesStore
 from scripts.long_job import write_long_job
+from scripts.simulation import parser
 
 METRICS: Mapping[str, float] = {
     "ttft:median": 120.0, "ttft:mean": 130.0, "ttft:p99": 300.0,
@@ -123,7 +124,7 @@ def _point(
 def measure(state: Path, *arguments: str) -> Usage:
     """Run a command to its end. :raises SystemExit: it failed."""
     command = [sys.executable, "-c", "from perfbisect.cli import main; main()", *arguments]
-    env = os.environ | {"PERFBISECT_STATE": str(state), "OPENBLAS_NUM_THREADS": "1"}
+    env = os.environ | {"PERFBISECT_STATE": str(state)}
     with (state / OUTPUT).open("wb") as out, (state / "errors.log").open("wb") as errors:
         process = subprocess.Popen(command, stdout=out, stderr=errors, env=env, cwd=state)
         _, status, used = os.wait4(process.pid, 0)
@@ -168,16 +169,14 @@ def table(measured: Sequence[Figure]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None, limits: Limits = LIMITS) -> int:
     """Generates, measures, prints; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.scale", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--cells", type=int, default=1000)
-    parser.add_argument("--nights", type=int, default=90)
-    parser.add_argument("--metrics", type=int, default=len(METRICS), choices=range(1, len(METRICS) + 1))
-    parser.add_argument("--launches", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=1)
+    options = parser(__doc__)
+    options.add_argument("--cells", type=int, default=1000)
+    options.add_argument("--nights", type=int, default=90)
+    options.add_argument("--metrics", type=int, default=len(METRICS), choices=range(1, len(METRICS) + 1))
+    options.add_argument("--launches", type=int, default=5000)
+    options.add_argument("--seed", type=int, default=1)
     with tempfile.TemporaryDirectory(prefix="pb-scale-") as folder:
-        measured = figures(Path(folder), parser.parse_args(arguments), limits)
+        measured = figures(Path(folder), options.parse_args(arguments), limits)
     print("\n".join(table(measured)))
     return 0 if all(figure.holds for figure in measured) else 1
 
