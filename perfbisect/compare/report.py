@@ -52,6 +52,7 @@ from perfbisect.report.sections import (
     version_section,
     workload_section,
 )
+from perfbisect.report.template import render_report
 from perfbisect.report.terminal import section_lines
 
 _TONES: dict[str, Tone] = {
@@ -273,54 +274,17 @@ def _checks_table(metrics: Sequence[MetricCheckDocument]) -> Table:
 
 def verify_report(document: VerifyDocument) -> Report:
     """The report of a claim."""
-    rows: tuple[tuple[str, Inline], ...] = (
-        ("claim", document.claim),
-        ("source", document.source),
-        ("claimed", (code(document.metric), " ", code(document.expected))),
-    )
-    return _cells_report("Claim", document.verdict, rows, document)
+    return render_report("experiments/templates/verify.md.jinja", {"document": document})
 
 
 def sweep_report(document: SweepDocument) -> Report:
     """The report of a sweep."""
-    words = {cell.verdict for cell in document.cells}
-    word = next((word for word in ("regression", "inconclusive", "improvement") if word in words), "same")
-    return _cells_report("Sweep over loads", word, (("signature", document.signature),), document)
-
-
-def _cells_report(
-    title: str, word: str, facts: tuple[tuple[str, Inline], ...], document: VerifyDocument | SweepDocument
-) -> Report:
-    """A row a cell, and how each is read further: the one that decided first, then those that differ."""
-    rows = (
-        (
-            code(cell.cell.name),
-            cell.claim or cell.verdict,
-            "-" if cell.effect is None else percent(cell.effect),
-            _interval_text(cell),
-            str(cell.launches_a_side),
-        )
-        for cell in document.cells
-    )
-    table = make_table(("cell", "verdict", "effect*", "95 % interval", "launches a side*"), rows)
-    ordered = sorted(document.cells, key=lambda cell: (cell.job != document.job, cell.verdict == "same"))
-    commands = (Command(f"perfbisect report {cell.job}  # {cell.cell.name}") for cell in ordered)
-    verdict = Verdict(_CLAIMS.get(word, word), _TONES[word])
-    return Report(title, verdict, (KeyValues(facts), table, *commands))
+    return render_report("experiments/templates/sweep.md.jinja", {"document": document})
 
 
 def baseline_report(document: SavedBaselineDocument) -> Report:
     """The report of a recorded baseline."""
-    command = (
-        f"perfbisect check {document.cell.name} --against baseline --baseline {document.file} "
-        "--max-regression 5%"
-    )
-    recorded = _recorded_text(document.recorded, document.metric.unit)
-    return Report(
-        title=f"Baseline of {document.recorded.change.short} on {document.cell.name}",
-        verdict=Verdict("recorded", "good"),
-        blocks=(KeyValues((("file", code(document.file)), ("level", recorded))), Command(command)),
-    )
+    return render_report("experiments/templates/baseline.md.jinja", {"document": document})
 
 
 def plan_lines(plan: RunPlanDocument | ComparePlanDocument | CheckPlanDocument) -> list[str]:
