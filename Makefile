@@ -11,8 +11,9 @@
 #   make demo-fleet      bisect over a Slurm and a machine behind ssh               (10 minutes)
 #
 #   make check           lint, types, order of imports, rules of the repository
-#   make test            tests of each behaviour with a pretend engine              (8 minutes)
-#   make test-processes  the long ones: kills, interrupts, packages, whole scripts  (10 minutes)
+#   make test            tests of each behaviour with a pretend engine              (4 minutes)
+#   make test-processes  the long ones: kills, packages, scripts, simulations       (15 minutes)
+#   make coverage        lines of the decisions that their tests run; part of test-processes
 #   make test-vllm       the tests with the real vLLM on CPU                        (30 minutes)
 #   make test-images     servers in images, with podman; installs it if missing     (5 minutes)
 #   make test-fleet      machines behind a real sshd, Slurm and Ray; installs them  (15 minutes)
@@ -33,14 +34,16 @@ VENV := .venv
 # Two workers more than processors: many tests wait for processes.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(6, len(os.sched_getaffinity(0)) + 2))')
 IMAGE_TOOL ?= podman
-# What coverage is asked of: the rest is not traced, which slows its tests.
+SHORT := not processes and not vllm and not browser and not images and not fleet
+# What coverage is asked of, and the tests that give it.
 DECISIONS := model stats bisect/decision series/detection series/suspects
+DECISION_TESTS := bisect model series stats
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet test test-processes test-images test-fleet test-browser test-vllm fleet-tools check bench bench-explain bars docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet test test-processes coverage test-images test-fleet test-browser test-vllm fleet-tools check bench bench-explain bars docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -83,14 +86,20 @@ demo-nightly: $(STAMP)
 demo-fleet: $(STAMP) fleet-tools
 	$(PY) -m scripts.demo_fleet $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-# Compile once: the tests start perfbisect over a hundred times, and PYTHONDONTWRITEBYTECODE may be set.
-test: $(STAMP)
-	$(PY) -m compileall -q perfbisect
-	$(PY) -m pytest -m "not processes and not vllm and not browser and not images and not fleet" -n $(WORKERS) --dist worksteal $(DECISIONS:%=--cov=perfbisect/%) --cov-report=term:skip-covered --cov-fail-under=95 $(ARGS)
+# Compiled once, also where PYTHONDONTWRITEBYTECODE is set: the tests start perfbisect over a hundred times, and pytest
+# rewrites every test file in each worker.
+test coverage test-processes: export PYTHONDONTWRITEBYTECODE =
+PYTEST = $(PY) -m compileall -q perfbisect tests/fakes && $(PY) -m pytest -n $(WORKERS) --dist worksteal
 
-test-processes: $(STAMP)
-	$(PY) -m compileall -q perfbisect
-	$(PY) -m pytest -m processes -n $(WORKERS) --dist worksteal $(ARGS)
+test: $(STAMP)
+	$(PYTEST) -m "$(SHORT)" $(ARGS)
+
+# Tracing slows the simulations by a third, so only these tests are traced, and apart from `make test`.
+coverage: $(STAMP)
+	$(PYTEST) -m "$(SHORT)" $(DECISION_TESTS:%=tests/%) $(DECISIONS:%=--cov=perfbisect/%) --cov-report=term:skip-covered --cov-fail-under=95
+
+test-processes: coverage
+	$(PYTEST) -m processes $(ARGS)
 
 test-browser: $(STAMP)
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \

@@ -69,7 +69,12 @@ def secret_forms(secrets: Iterable[str]) -> tuple[str, ...]:
 
 def without_secrets(text: str, more: Iterable[str] = ()) -> str:
     """Replace the secrets of this process's environment and ``more``, access tokens, and users in URLs."""
-    return replace_secrets(text, secret_forms((*secret_values(os.environ), *more)))
+    return replace_secrets(text, _known_forms(more))
+
+
+def _known_forms(more: Iterable[str] = ()) -> tuple[str, ...]:
+    """The secrets of this process's environment and ``more``, as they may be printed."""
+    return secret_forms((*secret_values(os.environ), *more))
 
 
 def replace_secrets(text: str, forms: Iterable[str]) -> str:
@@ -91,10 +96,11 @@ def _forms(secret: str) -> tuple[str, ...]:
 
 def redacted(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables with secrets replaced, which are recognised by name or format."""
+    known = _known_forms()
 
     def shown(name: str, value: str) -> str:
         is_hidden = value and _SECRET.search(name) and not REFERENCE.search(value)
-        return REDACTED if is_hidden else without_secrets(value)
+        return REDACTED if is_hidden else replace_secrets(value, known)
 
     return {name: shown(name, value) for name, value in sorted(environment.items())}
 
@@ -102,4 +108,5 @@ def redacted(environment: Mapping[str, str]) -> dict[str, str]:
 def redacted_argv(argv: tuple[str, ...]) -> tuple[str, ...]:
     """A command with secrets replaced, such as the value of ``--api-key``."""
     joined = _SWITCH.sub(lambda found: found[1] + found[2] + REDACTED, "\x00".join(argv))
-    return tuple(without_secrets(word) for word in joined.split("\x00"))
+    known = _known_forms()
+    return tuple(replace_secrets(word, known) for word in joined.split("\x00"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -21,18 +19,6 @@ settings.load_profile("repeatable")
 # As the command does (perfbisect/cli/__init__.py), and before numpy is imported: threads that wait for small
 # matrices cost many times what they do.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-
-DECISIONS = ("bisect", "model", "series", "stats")
-"""Folders of tests whose coverage is measured: those of the decisions."""
-
-
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Decisions are covered by their own tests; measuring it costs a simulation two fifths of its time."""
-    tests = Path(__file__).parent
-    for item in items:
-        if item.path.relative_to(tests).parts[0] not in DECISIONS:
-            item.add_marker("no_cover")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
