@@ -117,7 +117,7 @@ def test_it_is_worse_and_some_of_it_is_better(told: TrackDetectDocument) -> None
 def test_no_cause_is_read_from_a_sentence(store: SeriesStore, told: TrackDetectDocument) -> None:
     with pytest.MonkeyPatch.context() as patch:
         make_unreadable(patch)
-        again = detect_document(analyze_series(store, TABLE), since="", fdr=told.fdr)
+        again = detect_document(analyze_series(store, TABLE), fdr=told.fdr)
     assert {text for alert in again.alerts for text in alert.evidence} != {
         text for alert in told.alerts for text in alert.evidence
     }, "other sentences"

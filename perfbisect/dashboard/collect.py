@@ -347,8 +347,11 @@ def _rankings(
     failed: list[SuspectsDocument] = []
     if repository is None:
         return rankings, failed
-    for event in dict.fromkeys(alert.event for alert in analysis.alerts if alert.cause in CAUSED_BY_COMMITS):
-        alert = leading_alert(analysis.alerts, event)
+    by_event: dict[str, list[Alert]] = {}
+    for alert in analysis.alerts:
+        if alert.cause in CAUSED_BY_COMMITS:
+            by_event.setdefault(alert.event, []).append(alert)
+    for alert in map(leading_alert, by_event.values()):
         try:
             rankings.append(rank_alert(store, analysis, alert, repository, table))
         except RevisionError as error:

@@ -36,8 +36,13 @@ Payload = dict[str, Any]
 _MAX_TEXT = 8000
 _BUCKETS = 60
 _HEIGHTS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
-_RUN_FIELDS = frozenset({"new", "nights", "was", "came_back", "now"})
-"""Fields of an alert that compare it with the previous detection; a site does not show them."""
+_RUN_FIELDS = frozenset(
+    {
+        *("new", "nights", "was", "came_back", "now", "seen", "by_rule"),
+        *("night", "begun", "worse", "change", "counts", "measured"),
+    }
+)
+"""Fields of an alert that the page of its event does not show."""
 _RANKING_FIELDS = frozenset(SuspectsDocument.model_fields) - {"alert"}
 
 _SILENT_DAYS = 7

@@ -10,13 +10,13 @@ from perfbisect.common.quantities import counted
 from perfbisect.dashboard.outcomes import measured_outcomes
 from perfbisect.jobs.folders import Job
 from perfbisect.nightly.config import AlertRules
-from perfbisect.nightly.model import NightAlert, NightFindings
+from perfbisect.nightly.model import NightFindings
 from perfbisect.series.alerts import Alert
 from perfbisect.series.detect import SeriesAnalysis, analyze_series, record_alerts
 from perfbisect.series.detection.model import FEWEST
 from perfbisect.series.ingest import ingest
 from perfbisect.series.nightly_report import build_nightly_report
-from perfbisect.series.series import night_of
+from perfbisect.series.nights import night_of
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
@@ -53,22 +53,18 @@ def judge_series(
     """
     cells = cells or {}
     analysis = analyze_series(store, table, rules.fdr)
-    set_by_rule = {record.alert.id for record in analysis.known if record.by_rule}
-    changes = [
-        _change_alert(alert, alert.id in set_by_rule, rules) for alert in analysis.alerts_since(rules.since)
-    ]
+    outcomes = measured_outcomes(store, analysis, jobs, None)
+    changed = (_change_alert(alert, rules) for alert in analysis.alerts_since(rules.since))
     current = {alert.id for alert in analysis.alerts}
     why = f"{_VANISHED} {analysis.until}"
-    vanished = [
-        NightAlert.of(replace(record.alert, state="closed", why=why), "closed", counts=False)
-        for record in analysis.known
-        if record.alert.state == "open" and record.alert.id not in current
-    ]
-    outcomes = measured_outcomes(store, analysis, jobs, None)
-    kept = (change for change in changes if change is not None)
+    vanished = (
+        replace(alert, state="closed", why=why, change="closed")
+        for alert in analysis.known
+        if alert.state == "open" and alert.id not in current
+    )
     return analysis, NightFindings(
         alerts=(
-            *(change.model_copy(update={"measured": outcomes.get(change.id)}) for change in kept),
+            *(replace(alert, measured=outcomes.get(alert.id)) for alert in changed if alert is not None),
             *vanished,
         ),
         rows=build_nightly_report(analysis, fdr=rules.fdr).rows,
@@ -77,7 +73,7 @@ def judge_series(
     )
 
 
-def summarize_changes(alerts: Iterable[NightAlert]) -> str:
+def summarize_changes(alerts: Iterable[Alert]) -> str:
     counts = Counter(alert.change for alert in alerts)
     return ", ".join(f"{count} {change}" for change, count in counts.items()) or "no alerts"
 
@@ -111,38 +107,35 @@ def _count_too_few_nights(analysis: SeriesAnalysis, cells: Mapping[tuple[str, st
 
 
 def store_alerts(
-    store: SeriesStore, analysis: SeriesAnalysis, alerts: Sequence[NightAlert], rules: AlertRules, now: str
+    store: SeriesStore, analysis: SeriesAnalysis, alerts: Sequence[Alert], rules: AlertRules, now: str
 ) -> str:
     """Write the alerts to the store; idempotent, and states set by people meanwhile are kept."""
     record_alerts(store, analysis, now, rules.since)
-    known = {record.alert.id: record for record in store.alerts.all()}
+    stored = {alert.id: alert for alert in store.alerts.all()}
     with store.transaction():
         for alert in alerts:
-            record = known.get(alert.id)
-            if record is None:
+            before = stored.get(alert.id)
+            if before is None:
                 continue
-            closes = alert.change == "closed" and record.alert.state == "open"
-            reopens = alert.change == "reopened" and record.alert.state == "closed" and record.by_rule
+            closes = alert.change == "closed" and before.state == "open"
+            reopens = alert.change == "reopened" and before.state == "closed" and before.by_rule
             if closes or reopens:
                 store.alerts.mark(alert.id, alert.state, alert.why, by_rule=True)
     return f"stored in {store.path.name}"
 
 
-def _change_alert(alert: Alert, by_rule: bool, rules: AlertRules) -> NightAlert | None:
-    """Decide the change of an alert; None if it stays closed.
-
-    ``by_rule``: an earlier night set its state.
-    """
-    counts = _is_finding(alert, rules)
+def _change_alert(alert: Alert, rules: AlertRules) -> Alert | None:
+    """Decide the change of an alert; None if it stays closed."""
+    alert = replace(alert, counts=_is_finding(alert, rules))
     if alert.new and not alert.recovered:
-        return NightAlert.of(alert, "opened", counts=counts)
-    if alert.state == "closed" and by_rule and not alert.recovered:
-        return NightAlert.of(replace(alert, state="open", why=_RELAPSED), "reopened", counts=counts)
+        return replace(alert, change="opened")
+    if alert.state == "closed" and alert.by_rule and not alert.recovered:
+        return replace(alert, change="reopened", state="open", why=_RELAPSED)
     if alert.state == "closed":
         return None  # Closed by people, or recovered on an earlier night.
     if alert.recovered and alert.state == "open":
-        return NightAlert.of(replace(alert, state="closed", why=_RECOVERED), "closed", counts=counts)
-    return NightAlert.of(alert, "updated", counts=counts)
+        return replace(alert, change="closed", state="closed", why=_RECOVERED)
+    return replace(alert, change="updated")
 
 
 def _is_finding(alert: Alert, rules: AlertRules) -> bool:

@@ -15,7 +15,7 @@ from perfbisect.jobs.documents import change_document
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import BisectRules
 from perfbisect.nightly.journal import NightFolder, write_traceback
-from perfbisect.nightly.model import BisectionState, NightAlert, NightBisection, NightProfile
+from perfbisect.nightly.model import BisectionState, NightBisection, NightProfile
 from perfbisect.nightly.night import BisectionWindow, OpenNight, StepResult
 from perfbisect.nightly.plan import CellPlan, NightPlan
 from perfbisect.series.alerts import Alert, State
@@ -88,7 +88,7 @@ def read_earlier_bisections(nights: Sequence[NightFolder]) -> EarlierBisections:
 
 def select_cases(
     analysis: SeriesAnalysis,
-    changes: Sequence[NightAlert],
+    changes: Sequence[Alert],
     earlier: EarlierBisections,
     states: Mapping[str, State],
     plan: NightPlan,
@@ -98,7 +98,7 @@ def select_cases(
 
     Alerts worth a bisection come first, then the headline metric of a cell, then the largest effect.
     """
-    opened = {change.id: change for change in changes if change.is_new}
+    opened = {change.id: change for change in changes if change.is_opened}
     settled_events = {alert.event for alert in analysis.alerts if earlier.get(alert.id) == "settled"}
     by_event: dict[str, list[EventCase]] = {}
     for alert in analysis.alerts:
@@ -138,14 +138,14 @@ class EventExaminer:
     store: SeriesStore
     analysis: SeriesAnalysis
 
-    def examine(self, alerts: Sequence[NightAlert], nights: Sequence[NightFolder]) -> StepResult:
+    def examine(self, alerts: Sequence[Alert], nights: Sequence[NightFolder]) -> StepResult:
         """Examine the events that have no result yet, then profile the culprits that bisections named.
 
         Raises:
             Interrupted: Ctrl-C, or a stop.
         """
         night, rules = self.night, self.night.context.file.nightly.bisect
-        states = {record.alert.id: record.alert.state for record in self.store.alerts.all()}
+        states = {alert.id: alert.state for alert in self.store.alerts.all()}
         earlier = read_earlier_bisections(nights)
         for case in select_cases(self.analysis, alerts, earlier, states, night.record.plan, rules):
             if case.alert.event in night.record.bisections:

@@ -25,7 +25,7 @@ from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.jobs.folders import Jobs
 from perfbisect.nightly.config import DashboardRules, NightlyFile, WebhookRules
-from perfbisect.nightly.model import Night, NightBisection
+from perfbisect.nightly.model import Night, NightBisection, NightFindings
 from perfbisect.nightly.night import NightlyContext, NightTask, OpenNight, StepResult
 from perfbisect.nightly.report import finding_texts, night_report, night_verdict
 from perfbisect.redaction import REDACTED, without_secrets
@@ -304,6 +304,7 @@ def message_text(night: Night, *, link: str = "") -> str:
 
 def message(night: Night, *, link: str = "") -> dict[str, Any]:
     """The night for a program; ``night`` identifies repeated messages. ``link``: the CI job."""
+    findings = NightFindings(alerts=tuple(alert for alert in night.alerts if alert.counts))
     return {
         "schema": SCHEMA,
         "nightly": night.name,
@@ -314,7 +315,7 @@ def message(night: Night, *, link: str = "") -> dict[str, Any]:
         "branch": night.branch,
         "engine_version": night.engine_version,
         "hardware": night.hardware,
-        "alerts": [alert.model_dump(include=_ALERT_FIELDS) for alert in night.alerts if alert.counts],
+        "alerts": findings.model_dump(include={"alerts": {"__all__": _ALERT_FIELDS}})["alerts"],
         "commits": [
             _commit(bisection, bisection.culprit)
             for bisection in night.bisections

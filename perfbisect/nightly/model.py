@@ -19,17 +19,11 @@ from perfbisect.errors import (
 )
 from perfbisect.explain.attribution import ConclusionKind
 from perfbisect.jobs.documents import ChangeDocument, Document, LongDocument
-from perfbisect.model.commit_details import CauseWord
-from perfbisect.series.alerts import Alert, State
-from perfbisect.series.detection.model import Shape
+from perfbisect.series.alerts import Alert
 from perfbisect.series.nightly_report import ReportRow
-from perfbisect.series.outcomes import MeasuredOutcome
 
 CellState = Literal["planned", "measured", "skipped", "failed", "not reached"]
 """``planned``: a dry run would measure it. ``skipped``: an earlier night measured it at this commit."""
-
-AlertChange = Literal["opened", "reopened", "updated", "closed"]
-"""``updated``: reported by an earlier night and still there."""
 
 BisectionState = Literal["measured", "named", "attributed", "postponed", "not worth it", "failed"]
 """How the commit behind an event was determined: by a bisection (``measured``), because the window holds one
@@ -73,42 +67,6 @@ class NightCell(Document):
     job: str = ""
     log: str = ""
     next: str = ""
-
-
-class NightAlert(Document):
-    """An alert that the night opened, updated or closed.
-
-    ``first``: time of the first result that shows it; ``effect``: relative to the level before; ``counts``:
-    whether it is a finding by the rules of the configuration. ``measured``: what a bisection of an earlier
-    night, or one made by hand, says of it.
-    """
-
-    id: str
-    event: str
-    change: AlertChange
-    state: State
-    cell: str
-    metric: str
-    shape: Shape
-    cause: CauseWord
-    effect: float
-    first: str
-    nights: int
-    worse: bool
-    recovered: bool
-    counts: bool
-    why: str = ""
-    evidence: tuple[str, ...] = ()
-    measured: MeasuredOutcome | None = None
-
-    @classmethod
-    def of(cls, alert: Alert, change: AlertChange, *, counts: bool) -> NightAlert:
-        names = cls.model_fields.keys() - {"change", "counts", "measured"}
-        return cls(**{name: getattr(alert, name) for name in names}, change=change, counts=counts)
-
-    @property
-    def is_new(self) -> bool:
-        return self.change in ("opened", "reopened")
 
 
 class NightProfile(Document):
@@ -173,7 +131,7 @@ class NightStep(Document):
 class NightFindings(Document):
     """What the series show. ``unjudged``: cells with too few nights and their number."""
 
-    alerts: tuple[NightAlert, ...] = ()
+    alerts: tuple[Alert, ...] = ()
     rows: tuple[ReportRow, ...] = ()
     notes: tuple[str, ...] = ()
     unjudged: dict[str, int] = Field(default_factory=dict)
@@ -190,7 +148,7 @@ class Night(LongDocument):
     """
 
     shown: ClassVar[Mapping[str, int]] = {"alerts": 20, "bisections": 20, "rows": 20}
-    schema_: Literal["perfbisect.nightly/3"] = Field(default="perfbisect.nightly/3", alias="schema")
+    schema_: Literal["perfbisect.nightly/4"] = Field(default="perfbisect.nightly/4", alias="schema")
     name: str
     night: str
     dry_run: bool
@@ -209,7 +167,7 @@ class Night(LongDocument):
     minutes: float
     order: tuple[str, ...]
     cells: tuple[NightCell, ...]
-    alerts: tuple[NightAlert, ...]
+    alerts: tuple[Alert, ...]
     bisections: tuple[NightBisection, ...]
     rows: tuple[ReportRow, ...]
     steps: tuple[NightStep, ...]
@@ -223,7 +181,7 @@ class Night(LongDocument):
     def has_news(self) -> bool:
         """Whether something was found, named, resolved or broken tonight."""
         return (
-            any(alert.is_new and alert.counts for alert in self.alerts)
+            any(alert.is_opened and alert.counts for alert in self.alerts)
             or any(alert.change == "closed" and alert.worse for alert in self.alerts)
             or any(bisection.culprit is not None for bisection in self.bisections)
             or bool(self.failed())
@@ -235,13 +193,13 @@ class Night(LongDocument):
         return cells + [(step.name, step.reported) for step in self.steps if step.state == "failed"]
 
 
-def new_regressions(alerts: Iterable[NightAlert]) -> tuple[NightAlert, ...]:
+def new_regressions(alerts: Iterable[Alert]) -> tuple[Alert, ...]:
     """New findings that made something worse."""
-    return tuple(alert for alert in alerts if alert.is_new and alert.counts and alert.worse)
+    return tuple(alert for alert in alerts if alert.is_opened and alert.counts and alert.worse)
 
 
 def night_exit_code(
-    alerts: Iterable[NightAlert], bisections: Iterable[NightBisection], failures: Iterable[int]
+    alerts: Iterable[Alert], bisections: Iterable[NightBisection], failures: Iterable[int]
 ) -> int:
     """The code of the worst finding; ``failures``: codes of failed cells and steps."""
     codes = [*failures, *(bisection.exit_code for bisection in bisections)]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from perfbisect.common.quantities import counted, minutes, probability, with_unit
 from perfbisect.nightly.model import (
-    AlertChange,
     Night,
-    NightAlert,
     NightBisection,
     NightCell,
     NightProfile,
@@ -32,6 +29,7 @@ from perfbisect.report.document import (
     make_table,
 )
 from perfbisect.report.sections import change_text
+from perfbisect.series.alerts import Alert
 from perfbisect.series.detect import size_text
 from perfbisect.series.nightly_report import RULE, issue_table
 from perfbisect.series.outcomes import OutcomeCommit, outcome_text
@@ -39,7 +37,7 @@ from perfbisect.series.outcomes import OutcomeCommit, outcome_text
 _MAX_EVIDENCE = 3
 _MAX_NAMES = 5
 _CHAT_SIGNS = str.maketrans({"`": "'", "<": "\u2039", ">": "\u203a"})  # Slack reads <!channel> in code, too
-_CHANGE_ORDER: tuple[AlertChange, ...] = ("opened", "reopened", "closed", "updated")
+_CHANGE_ORDER = ("opened", "reopened", "closed", "updated")
 _CELL_TITLES = ("Cell", "State", "Metric", "Value*", "Launches*", "Minutes*", "Note")
 
 
@@ -87,7 +85,7 @@ def night_verdict(night: Night) -> Verdict:
 
 
 def _news(night: Night) -> Iterator[str]:
-    new = [alert for alert in night.alerts if alert.counts and alert.is_new]
+    new = [alert for alert in night.alerts if alert.counts and alert.is_opened]
     resolved = {alert.event for alert in night.alerts if alert.change == "closed" and alert.worse}
     counts = (
         (len({alert.event for alert in new if alert.worse}), "regression", ""),
@@ -122,7 +120,7 @@ def _facts(night: Night) -> Iterator[tuple[str, Inline]]:
 
 def _alert_blocks(night: Night) -> Iterator[Block]:
     """Each event once, by its largest finding: new ones first."""
-    events: dict[tuple[str, AlertChange], list[NightAlert]] = {}
+    events: dict[tuple[str, str], list[Alert]] = {}
     for alert in night.alerts:
         events.setdefault((alert.event, alert.change), []).append(alert)
     ordered = [sorted(alerts, key=_rank) for alerts in events.values()]
@@ -133,12 +131,11 @@ def _alert_blocks(night: Night) -> Iterator[Block]:
             yield Items(evidence)
 
 
-def _rank(alert: NightAlert) -> tuple[bool, bool, float, str]:
-    size = abs(math.log1p(max(alert.effect, -0.999999)))
-    return not alert.counts, not alert.worse, -size, alert.id
+def _rank(alert: Alert) -> tuple[bool, bool, float, str]:
+    return not alert.counts, not alert.worse, -alert.size, alert.id
 
 
-def _alert_text(alert: NightAlert, others: Sequence[NightAlert]) -> Inline:
+def _alert_text(alert: Alert, others: Sequence[Alert]) -> Inline:
     """Describe an event by its largest alert; ``others``: of the same event."""
     marks = [f"since {alert.first[:10]}", f"{alert.cause}, {alert.shape}"]
     if others:
@@ -147,7 +144,7 @@ def _alert_text(alert: NightAlert, others: Sequence[NightAlert]) -> Inline:
         marks.append(f"{more}, {cells} cells in all" if cells > 1 else more)
     if alert.recovered:
         marks.append("recovered")
-    if alert.is_new and not alert.counts:
+    if alert.is_opened and not alert.counts:
         marks.append("no finding by the rules")
     state = "remaining" if alert.change == "updated" else alert.change
     measured = next((of.measured for of in (alert, *others) if of.measured), None)
@@ -168,9 +165,9 @@ def finding_texts(night: Night) -> Iterator[str]:
     metric, size, commit."""
     named = {of.event: _bisected_text(of) for of in night.bisections if of.culprit or of.candidates}
     cells = {of.event: f"{of.metric} in {_chat_code(of.cell)}" for of in night.bisections}
-    events: dict[str, list[NightAlert]] = {}
+    events: dict[str, list[Alert]] = {}
     for alert in sorted(night.alerts, key=_rank):
-        is_new, is_resolved = alert.is_new and alert.counts, alert.change == "closed" and alert.worse
+        is_new, is_resolved = alert.is_opened and alert.counts, alert.change == "closed" and alert.worse
         if is_new or is_resolved or alert.event in named:
             events.setdefault(alert.event, []).append(alert)
     for event, alerts in events.items():

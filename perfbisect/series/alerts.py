@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -24,9 +25,14 @@ from perfbisect.series.cause_text import alert_evidence
 from perfbisect.series.causes import Cause
 from perfbisect.series.detection.model import SET, WEEK, Shape
 from perfbisect.series.findings import SeriesChange
-from perfbisect.series.series import StatisticKind, night_of, part_of
+from perfbisect.series.nights import Night, night_of
+from perfbisect.series.outcomes import MeasuredOutcome
+from perfbisect.series.series import StatisticKind, part_of
 
 State = Literal["open", "acknowledged", "closed"]
+
+AlertChange = Literal["opened", "reopened", "updated", "closed"]
+"""What became of an alert on a night; ``updated``: reported by an earlier night and still there."""
 
 AlertStatus = Literal[
     "recovered", "not measured since", "other requests since", "still there", "at another level since"
@@ -64,40 +70,55 @@ class AlertPlace:
 class Alert:
     """A change of a series that is reported: the stored record and the public JSON.
 
-    ``first``: the point at which it most probably began; ``last``: the newest that shows it (of a drift: at
-    which it had ended). ``effect``: relative to the level before (or a difference of shares), ``interval``:
-    95 %. ``places``: the 95 % set of where it began; ``builds``: the last one before that set, and the set's.
-    ``p``: how often a series of that length without a change shows one so clear. ``why``: what was said when
-    it was acknowledged or closed. ``nights``: how many show it. ``was``: the cause reported before, where it
-    is another one now; ``came_back``: it has recovered since then. ``now``: its status on the last night.
-    ``grouping``: tokens are grouped into chunks otherwise, and take as long as before.
+    ``first``: the point at which it most probably began, ``night``: that one's; ``last``: the newest that
+    shows it (of a drift: at which it had ended). ``begun``: the nights after which and by which it began.
+    ``effect``: relative to the level before (or a difference of shares), ``interval``: 95 %; ``worse``:
+    whether the metric moved to its bad side. ``places``: the 95 % set of where it began; ``builds``: the
+    last one before that set, and the set's. ``p``: how often a series of that length without a change shows
+    one so clear. ``grouping``: tokens are grouped into chunks otherwise, and take as long as before.
+    ``nights``: how many show it. ``now``: its status on the last night.
+
+    Of earlier runs: ``new``: none reported it; ``seen``: when one found it last, of one that is not found
+    any more; ``was``: the cause reported before, where it is another one now; ``came_back``: it has recovered
+    since then. ``why``: what was said when its state was set; ``by_rule``: a nightly set it, no person.
+
+    Of a night: ``change``: what became of it; ``counts``: it is a finding by the rules of the configuration.
+    ``measured``: what a bisection says of it.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _JSON
 
-    id: str
+    id: str = ""
+    event: str
     cell: str
     metric: str
+    night: Night
     first: Moment
     last: Moment
+    begun: tuple[Night, Night]
     shape: Shape
     cause: CauseWord
     effect: Real
     interval: tuple[Real, Real]
+    worse: bool
     places: tuple[AlertPlace, ...]
     builds: tuple[str, ...]
-    state: State
-    evidence: tuple[str, ...]
-    event: str = ""
     p: Probability | None = None
-    recovered: bool = False
-    why: str = ""
-    new: bool
+    evidence: tuple[str, ...] = ()
+    grouping: bool = False
     nights: int
+    now: AlertStatus | Literal[""] = ""
+    recovered: bool = False
+    state: State = "open"
+    why: str = ""
+    by_rule: bool = False
+    new: bool = True
+    seen: str = ""
     was: CauseWord | Literal[""] = ""
     came_back: bool = False
-    now: AlertStatus | Literal[""] = ""
-    grouping: bool = False
+    change: AlertChange | Literal[""] = ""
+    counts: bool = False
+    measured: MeasuredOutcome | None = None
 
     @property
     def ref(self) -> MetricRef:
@@ -106,11 +127,6 @@ class Alert:
     @property
     def part(self) -> StatisticKind:
         return part_of(self.ref.statistic)
-
-    @property
-    def worse(self) -> bool:
-        """Whether the metric moved to its bad side."""
-        return self.effect * self.ref.metric.sign > 0
 
     @property
     def size(self) -> float:
@@ -130,19 +146,10 @@ class Alert:
         """Not reported before, or not as a change of the product."""
         return self.state == "open" and (self.new or (self.was != "" and self.cause == "product"))
 
-
-@dataclass(frozen=True)
-class AlertRecord:
-    """An alert as the store keeps it.
-
-    ``begun``: the nights (days since 1970-01-01) after which and by which it began. ``seen``: when it was
-    found last, ISO 8601 in UTC. ``by_rule``: a nightly set its state, no person.
-    """
-
-    alert: Alert
-    begun: tuple[int, int]
-    seen: str
-    by_rule: bool = False
+    @property
+    def is_opened(self) -> bool:
+        """Whether the night opened or reopened it."""
+        return self.change in ("opened", "reopened")
 
 
 def begun(change: SeriesChange) -> tuple[int, int]:
@@ -184,6 +191,49 @@ def beside_worse(alert: Alert, among: Iterable[Alert]) -> Alert | None:
     return None if alert.worse else max(present, key=lambda other: other.size, default=None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Alerts of one cause that may have begun on one night; ``alert``, of a ``cell``, represents them.
+
+    ``needs_action``: how many of its ``alerts`` are regressions that the last night still shows. ``news``:
+    how many were not reported before.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _JSON
+
+    event: str
+    alert: str
+    cell: str
+    metric: str
+    effect: Real
+    worse: bool
+    needs_action: int
+    news: int
+    recovered: int
+    alerts: int
+    cells: int
+    measured: MeasuredOutcome | None = None
+
+    @classmethod
+    def of(cls, alerts: Sequence[Alert]) -> Event:
+        """The event of alerts that share it."""
+        leading = leading_alert(alerts)
+        return cls(
+            event=leading.event,
+            alert=leading.id,
+            cell=leading.cell,
+            metric=leading.metric,
+            effect=leading.effect,
+            worse=leading.worse,
+            needs_action=sum(alert.needs_action for alert in alerts),
+            news=sum(alert.is_news for alert in alerts),
+            recovered=sum(alert.recovered for alert in alerts),
+            alerts=len(alerts),
+            cells=len({alert.cell for alert in alerts}),
+            measured=next((alert.measured for alert in alerts if alert.measured), None),
+        )
+
+
 def find_alerts(alerts: Iterable[Alert], name: str) -> tuple[Alert, ...]:
     """All alerts of an event, or the one of a name or the beginning of one; empty where there is none.
 
@@ -204,9 +254,9 @@ def find_alerts(alerts: Iterable[Alert], name: str) -> tuple[Alert, ...]:
     return matches
 
 
-def leading_alert(alerts: Iterable[Alert], event: str) -> Alert:
-    """The alert that represents an event."""
-    return max((a for a in alerts if a.event == event), key=lambda alert: (*weight(alert), alert.id))
+def leading_alert(alerts: Iterable[Alert]) -> Alert:
+    """The one of these that represents them."""
+    return max(alerts, key=lambda alert: (*weight(alert), alert.id))
 
 
 def weight(alert: Alert) -> tuple[bool, bool, bool, bool, int, float]:
@@ -216,44 +266,59 @@ def weight(alert: Alert) -> tuple[bool, bool, bool, bool, int, float]:
     return is_open, alert.needs_action, not alert.grouping, is_worse, -rank, alert.size
 
 
-@dataclass(frozen=True)
-class FoundAlert:
-    """An alert as the series alone show it: ``alert`` is a new one without a name.
+def next_command(alerts: Sequence[Alert]) -> str:
+    """The command for the worst regression that lasts, else for the newest that may; empty without one."""
+    lasting = [alert for alert in alerts if alert.needs_action]
+    if not lasting:
+        open_ones = [a for a in alerts if a.state == "open" and a.cause == "product" and not a.recovered]
+        newest = max((alert.event for alert in open_ones), default="")
+        lasting = [alert for alert in open_ones if alert.event == newest]
+    if not lasting:
+        return ""
+    worst = max(lasting, key=lambda alert: (alert.cause == "product", *weight(alert), alert.id))
+    return f"perfbisect track suspects {worst.id} --repo PATH"
 
-    ``night``, ``begun``: the night (days since 1970-01-01) on which it most probably began, and those after
-    which and by which it began.
-    """
 
-    alert: Alert
-    night: int
-    begun: tuple[int, int]
+def group_by_event(alerts: Sequence[Alert]) -> list[list[Alert]]:
+    """Alerts by event: those to act on first, the product's before others and mere groupings last; then the
+    largest to act on, else the newest."""
+    groups: dict[str, list[Alert]] = {}
+    for alert in sorted(alerts, key=lambda alert: alert.event, reverse=True):
+        groups.setdefault(alert.event, []).append(alert)
+
+    def order(own: Sequence[Alert]) -> tuple[bool, bool, bool, float, int]:
+        largest = max((alert.size for alert in own if alert.needs_action), default=0.0)
+        grouping = all(alert.grouping for alert in own)
+        return largest == 0.0, grouping, own[0].cause != "product", -largest, -int(own[0].event[:8])
+
+    return sorted(groups.values(), key=order)
 
 
 def found_alerts(
     changes: Sequence[SeriesChange], causes: Sequence[Cause], *, until: int = 0
-) -> tuple[FoundAlert, ...]:
-    """The alert of each change, in their order. ``until``: the last night of all series."""
+) -> tuple[Alert, ...]:
+    """The alert of each change as the series alone show it, without a name, in their order.
+
+    ``until``: the last night of all series.
+    """
     events = _events(changes, causes)
-    return tuple(
-        FoundAlert(_build_alert(change, cause, event, until), change.first, begun(change))
-        for change, cause, event in zip(changes, causes, events, strict=True)
-    )
+    return tuple(map(_build_alert, changes, causes, events, repeat(until)))
 
 
-def match_alerts(found: Iterable[FoundAlert], known: Iterable[AlertRecord] = ()) -> tuple[Alert, ...]:
+def match_alerts(found: Iterable[Alert], known: Iterable[Alert] = ()) -> tuple[Alert, ...]:
     """The alerts in their order with their names and states; each known alert is recognised once."""
     unmatched = list(known)
-    names = {record.alert.id for record in unmatched}
+    names = {alert.id for alert in unmatched}
     alerts = []
-    for item in found:
-        record = _matching_record(item, unmatched)
-        if record is None:
-            name = _new_name(item, names)
+    for alert in found:
+        same = _matching_alert(alert, unmatched)
+        if same is None:
+            name = _new_name(alert, names)
             names.add(name)
-            alerts.append(replace(item.alert, id=name))
+            alerts.append(replace(alert, id=name))
         else:
-            unmatched.remove(record)
-            alerts.append(_known_again(item.alert, record.alert))
+            unmatched.remove(same)
+            alerts.append(_known_again(alert, same))
     return tuple(alerts)
 
 
@@ -264,6 +329,7 @@ def _known_again(alert: Alert, known: Alert) -> Alert:
         id=known.id,
         state=known.state,
         why=known.why,
+        by_rule=known.by_rule,
         new=False,
         was=known.cause if known.cause != alert.cause else "",
         came_back=alert.recovered and not known.recovered,
@@ -275,52 +341,50 @@ def _build_alert(change: SeriesChange, cause: Cause, event: str, until: int) -> 
     around = (max(0, point.places[0] - 1), *point.places)
     now = status(change, until)
     return Alert(
-        id="",
+        event=event,
         cell=change.series.cell,
         metric=change.series.metric,
+        night=change.first,
         first=points[point.index].began,
         last=points[change.after[0] if point.shape == "drift" else change.after[-1]].began,
+        begun=begun(change),
         shape=point.shape,
         cause=cause.word,
         effect=point.effect,
         interval=(point.low, point.high),
+        worse=point.effect * change.series.sign > 0,
         places=tuple(
             AlertPlace(build=points[i].build.name, time=points[i].began, p=SET / len(point.places))
             for i in point.places
         ),
         builds=tuple(dict.fromkeys(points[i].build.name for i in around)),
-        state="open",
-        evidence=alert_evidence(change, cause),
-        event=event,
         p=point.p,
-        recovered=now == "recovered",
-        new=True,
+        evidence=alert_evidence(change, cause),
+        grouping=cause.is_grouping,
         nights=len(change.after),
         now=now,
-        grouping=cause.is_grouping,
+        recovered=now == "recovered",
     )
 
 
-def _matching_record(found: FoundAlert, records: Sequence[AlertRecord]) -> AlertRecord | None:
+def _matching_alert(alert: Alert, known: Sequence[Alert]) -> Alert | None:
     """The known alert of the same series and direction that overlaps a found one and is nearest."""
-    alert, (low, high) = found.alert, found.begun
-    same = [
-        record
-        for record in records
-        if (record.alert.cell, record.alert.metric) == (alert.cell, alert.metric)
-        and record.begun[0] < high
-        and low < record.begun[1]
-        and record.alert.worse == alert.worse
-    ]
-    return min(same, key=lambda record: abs(record.begun[1] - high), default=None)
+    low, high = alert.begun
+    same = (
+        other
+        for other in known
+        if (other.cell, other.metric, other.worse) == (alert.cell, alert.metric, alert.worse)
+        and other.begun[0] < high
+        and low < other.begun[1]
+    )
+    return min(same, key=lambda other: abs(other.begun[1] - high), default=None)
 
 
-def _new_name(found: FoundAlert, taken: set[str]) -> str:
+def _new_name(alert: Alert, taken: set[str]) -> str:
     """``20260412-3f1a``: the night and a digest of what moved; longer where that is taken."""
-    alert = found.alert
     text = "\0".join((alert.cell, alert.metric, "1" if alert.worse else "-1"))
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    names = (f"{_compact(found.night)}-{digest[:length]}" for length in range(4, 65))
+    names = (f"{_compact(alert.night)}-{digest[:length]}" for length in range(4, 65))
     return next(name for name in names if name not in taken)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from perfbisect.common.quantities import counted
 from perfbisect.series.causes import Cause, Evidence
 from perfbisect.series.findings import SeriesChange, SuppressionReason
-from perfbisect.series.series import night_of
+from perfbisect.series.nights import night_of
 
 _SHORT_SERIES = 20  # nights below which a series is called short
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import ClassVar, Literal, get_args
 
@@ -17,20 +17,19 @@ from perfbisect.model.metric import row
 from perfbisect.report.document import Command, Items, Paragraph, Report, Section, Tone, Verdict, make_table
 from perfbisect.series.alerts import (
     Alert,
-    AlertRecord,
-    FoundAlert,
+    Event,
     State,
-    begun,
     found_alerts,
+    group_by_event,
     leading_alert,
     match_alerts,
+    next_command,
     weight,
 )
 from perfbisect.series.cause_text import suppression_sentence
 from perfbisect.series.causes import SeriesIndex, infer_causes
-from perfbisect.series.detection.fdr import FDR, SeriesCoverage
+from perfbisect.series.detection.fdr import FDR, JointChange, SeriesCoverage
 from perfbisect.series.detection.model import Shape
-from perfbisect.series.events import EventDocument, event_document, group_by_event, next_command
 from perfbisect.series.findings import (
     JudgedFamily,
     SeriesChange,
@@ -38,13 +37,14 @@ from perfbisect.series.findings import (
     drop_duplicate_tails,
     select_alerts,
 )
+from perfbisect.series.nights import night_of
+from perfbisect.series.outcomes import NO_OUTCOMES, MeasuredOutcome
 from perfbisect.series.series import (
     CellSeries,
     MachineSeriesStart,
     build_series,
     machine_series,
     machine_series_starts,
-    night_of,
     nightly,
     without_point_values,
 )
@@ -69,20 +69,6 @@ class SuppressedChange(Document):
     p: float
     kind: SuppressionReason
     why: str
-
-
-class JointChange(Document):
-    """A change between two nights for which no series is evidence enough by itself.
-
-    ``servers`` support it, ``against`` contradict it; ``p``: bound on its probability without a change.
-    """
-
-    after: str
-    by: str
-    p: float
-    series: tuple[str, ...]
-    servers: tuple[str, ...]
-    against: tuple[str, ...]
 
 
 class DiscontinuityDocument(Document):
@@ -119,41 +105,33 @@ class CoverageDocument(Document):
     builds_not_of_main: int
 
 
-class VanishedAlert(Document):
-    """A reported alert that is not found any more.
+class DetectedChanges(Document):
+    """What the series of a store show by themselves up to the night ``until``."""
 
-    ``seen``: when it was found last; ``new``: that was in the last run.
-    """
-
-    id: str
-    cell: str
-    metric: str
-    state: State
-    seen: str
-    new: bool = False
-
-
-class TrackDetectDocument(LongDocument):
-    """JSON of ``track detect``: changes since the night ``since`` (empty: all) up to ``until``.
-
-    ``events``: those to act on first, the largest before the others. ``needs_action``: how many these are.
-    ``next``: the command for the first of them, or for the newest regression that has not recovered.
-    """
-
-    shown: ClassVar[Mapping[str, int]] = {"alerts": 6, "listed": 5, "vanished": 12, "discontinuities": 12}
-    schema_: Literal["perfbisect.track-detect/3"] = Field(default="perfbisect.track-detect/3", alias="schema")
-    fdr: float
-    since: str
     until: str
-    needs_action: int
-    events: tuple[EventDocument, ...]
-    next: str
     alerts: tuple[Alert, ...]
     listed: tuple[SuppressedChange, ...]
     joint_changes: tuple[JointChange, ...]
     discontinuities: tuple[DiscontinuityDocument, ...]
-    vanished: tuple[VanishedAlert, ...]
     census: CoverageDocument
+
+
+class TrackDetectDocument(DetectedChanges, LongDocument):
+    """JSON of ``track detect``: changes since the night ``since`` (empty: all).
+
+    ``events``: those to act on first, the largest before the others. ``needs_action``: how many these are.
+    ``next``: the command for the first of them, or for the newest regression that has not recovered.
+    ``vanished``: reported alerts that are not found any more; those that the last run found are ``new``.
+    """
+
+    shown: ClassVar[Mapping[str, int]] = {"alerts": 6, "listed": 5, "vanished": 12, "discontinuities": 12}
+    schema_: Literal["perfbisect.track-detect/4"] = Field(default="perfbisect.track-detect/4", alias="schema")
+    fdr: float
+    since: str
+    needs_action: int
+    events: tuple[Event, ...]
+    next: str
+    vanished: tuple[Alert, ...]
 
     def brief(self) -> TrackDetectDocument:
         """All events; of the alerts those to act on first, the largest before others; no coverage of single
@@ -180,10 +158,10 @@ class SeriesAnalysis:
     series: tuple[CellSeries, ...]
     index: SeriesIndex
     families: tuple[JudgedFamily, JudgedFamily]
-    found: tuple[FoundAlert, ...]
+    found: tuple[Alert, ...]
     alerts: tuple[Alert, ...]
     findings: Mapping[str, SeriesChange]
-    known: tuple[AlertRecord, ...]
+    known: tuple[Alert, ...]
     away: int
 
     @property
@@ -199,7 +177,7 @@ class SeriesAnalysis:
 
     def alerts_since(self, night: str) -> tuple[Alert, ...]:
         """The alerts that began on that night or later; all where it is empty."""
-        return tuple(a for a in self.alerts if night_of(self.findings[a.id].first) >= night)
+        return tuple(alert for alert in self.alerts if night_of(alert.night) >= night)
 
 
 def analyze_series(store: SeriesStore, table: SuspectTable, fdr: float = FDR) -> SeriesAnalysis:
@@ -221,8 +199,13 @@ def analyze_series(store: SeriesStore, table: SuspectTable, fdr: float = FDR) ->
     found = found_alerts(changes, infer_causes(changes, index), until=until)
     alerts = match_alerts(found, known)
     findings = {alert.id: change for alert, change in zip(alerts, changes, strict=True)}
-    ordered = sorted(alerts, key=lambda alert: (-findings[alert.id].first, alert.cell, alert.metric))
-    return SeriesAnalysis(series, index, (medians, tails), found, tuple(ordered), findings, known, away)
+    return SeriesAnalysis(
+        series, index, (medians, tails), found, _newest_first(alerts), findings, known, away
+    )
+
+
+def _newest_first(alerts: Iterable[Alert]) -> tuple[Alert, ...]:
+    return tuple(sorted(alerts, key=lambda alert: (-alert.night, alert.cell, alert.metric)))
 
 
 def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
@@ -254,97 +237,71 @@ def detect(
     """
     key = store.memory.key_of_store({"fdr": fdr, "table": table.model_dump_json()})
     remembered = store.memory.outcome(key)
-    outcome = (
-        detection_outcome(analyze_series(store, table, fdr))
+    changes = (
+        detected_changes(analyze_series(store, table, fdr))
         if remembered is None
-        else DetectionOutcome.model_validate_json(remembered)
+        else DetectedChanges.model_validate_json(remembered)
     )
-    known = store.alerts.all()
+    document = _document(changes, store.alerts.all(), since=since, fdr=fdr)
     with store.transaction():
         if remembered is None:
             store.memory.keep_judged()
-            store.memory.keep_outcome(key, outcome.model_dump_json())
-        store.alerts.keep(
-            [
-                AlertRecord(alert, item.begun, now)
-                for alert, item in _matched(outcome.found, known)
-                if night_of(item.night) >= since
-            ]
-        )
-    return outcome_document(outcome, known, since=since, fdr=fdr)
+            store.memory.keep_outcome(key, changes.model_dump_json())
+        store.alerts.keep(replace(alert, seen=now) for alert in document.alerts)
+    return document
 
 
 def record_alerts(store: SeriesStore, analysis: SeriesAnalysis, now: str, since: str = "") -> None:
     """Stores the alerts that began on the night ``since`` or later, as found at ``now``."""
-    alerts = analysis.alerts_since(since)
     with store.transaction():
         store.memory.keep_judged()
-        store.alerts.keep([AlertRecord(a, begun(analysis.findings[a.id]), now) for a in alerts])
+        store.alerts.keep(replace(alert, seen=now) for alert in analysis.alerts_since(since))
 
 
-def detect_document(analysis: SeriesAnalysis, *, since: str, fdr: float) -> TrackDetectDocument:
-    """The public JSON of an analysis: what began on the night ``since`` or later."""
-    return outcome_document(detection_outcome(analysis), analysis.known, since=since, fdr=fdr)
-
-
-class DetectionOutcome(Document):
-    """What the series of a store show by themselves, before alerts are matched with those reported before."""
-
-    until: str
-    found: tuple[FoundAlert, ...]
-    listed: tuple[SuppressedChange, ...]
-    joint_changes: tuple[JointChange, ...]
-    discontinuities: tuple[DiscontinuityDocument, ...]
-    census: CoverageDocument
-
-
-def outcome_document(
-    outcome: DetectionOutcome, known: Sequence[AlertRecord], *, since: str, fdr: float
+def detect_document(
+    analysis: SeriesAnalysis, *, fdr: float, measured: Mapping[str, MeasuredOutcome] = NO_OUTCOMES
 ) -> TrackDetectDocument:
-    matched = _matched(outcome.found, known)
-    alerts = tuple(alert for alert, item in matched if night_of(item.night) >= since)
-    events = tuple(event_document(event, of) for event, of in group_by_event(alerts))
+    """The public JSON of an analysis; ``measured``: by alert, what a bisection says of it."""
+    return _document(detected_changes(analysis), analysis.known, fdr=fdr, measured=measured)
+
+
+def _document(
+    changes: DetectedChanges,
+    known: Sequence[Alert],
+    *,
+    fdr: float,
+    since: str = "",
+    measured: Mapping[str, MeasuredOutcome] = NO_OUTCOMES,
+) -> TrackDetectDocument:
+    """The changes since a night, with alerts under the names and states of the known ones that they are."""
+    matched = _newest_first(match_alerts(changes.alerts, known))
+    recent = (alert for alert in matched if night_of(alert.night) >= since)
+    alerts = tuple(replace(alert, measured=measured.get(alert.id)) for alert in recent)
+    events = tuple(map(Event.of, group_by_event(alerts)))
+    shown = {
+        "alerts": alerts,
+        "listed": tuple(change for change in changes.listed if change.first >= since),
+        "discontinuities": tuple(mark for mark in changes.discontinuities if mark.night >= since),
+    }
     return TrackDetectDocument(
+        **{**dict(changes), **shown},
         fdr=fdr,
         since=since,
-        until=outcome.until,
         needs_action=sum(event.needs_action > 0 for event in events),
         events=events,
         next=next_command(alerts),
-        alerts=alerts,
-        listed=tuple(change for change in outcome.listed if change.first >= since),
-        joint_changes=outcome.joint_changes,
-        discontinuities=tuple(mark for mark in outcome.discontinuities if mark.night >= since),
-        vanished=_vanished(known, {alert.id for alert, _ in matched}),
-        census=outcome.census,
+        vanished=_vanished(known, {alert.id for alert in matched}),
     )
 
 
-def _matched(found: Sequence[FoundAlert], known: Sequence[AlertRecord]) -> list[tuple[Alert, FoundAlert]]:
-    """The alerts with what was found of them, the newest first."""
-    matched = list(zip(match_alerts(found, known), found, strict=True))
-    return sorted(matched, key=lambda pair: (-pair[1].night, pair[0].cell, pair[0].metric))
-
-
-def detection_outcome(analysis: SeriesAnalysis) -> DetectionOutcome:
+def detected_changes(analysis: SeriesAnalysis) -> DetectedChanges:
     families = analysis.families
     names: tuple[FamilyName, ...] = get_args(FamilyName)
-    return DetectionOutcome(
+    return DetectedChanges(
         until=analysis.until,
-        found=analysis.found,
+        alerts=analysis.found,
         listed=tuple(_suppressed(change) for family in families for change in family.suppressed),
-        joint_changes=tuple(
-            JointChange(
-                after=night_of(event.window[0]),
-                by=night_of(event.window[1]),
-                p=min(1.0, event.p),
-                series=event.members,
-                servers=event.votes,
-                against=event.against,
-            )
-            for family in families
-            for event in family.joint_events
-        ),
+        joint_changes=tuple(change for family in families for change in family.joint_changes),
         discontinuities=_discontinuities(analysis),
         census=CoverageDocument(
             families=tuple(
@@ -365,15 +322,10 @@ def detection_outcome(analysis: SeriesAnalysis) -> DetectionOutcome:
     )
 
 
-def _vanished(known: Sequence[AlertRecord], found: Collection[str]) -> tuple[VanishedAlert, ...]:
+def _vanished(known: Sequence[Alert], found: Collection[str]) -> tuple[Alert, ...]:
     """Reported alerts that are not found any more; those of the last run first."""
-    last = max((record.seen for record in known), default="")
-    vanished = []
-    for record in known:
-        alert, seen = record.alert, record.seen
-        if alert.id not in found:
-            same = {"id": alert.id, "cell": alert.cell, "metric": alert.metric, "state": alert.state}
-            vanished.append(VanishedAlert(**same, seen=seen, new=seen == last))
+    last = max((alert.seen for alert in known), default="")
+    vanished = (replace(alert, new=alert.seen == last) for alert in known if alert.id not in found)
     return tuple(sorted(vanished, key=lambda alert: (not alert.new, alert.id)))
 
 
@@ -413,43 +365,37 @@ def _discontinuities(analysis: SeriesAnalysis) -> tuple[DiscontinuityDocument, .
 
 
 class TrackStateDocument(Document):
-    """JSON of ``track ack``, ``close`` and ``reopen``; of an event, that of its first alert.
+    """JSON of ``track ack``, ``close`` and ``reopen``: the first of the ``alerts`` that ``name`` is of.
 
-    ``alerts``: how many were changed.
+    ``alerts``: how many were changed; ``before``: the state of the first one.
     """
 
-    schema_: Literal["perfbisect.track-state/1"] = Field(default="perfbisect.track-state/1", alias="schema")
-    id: str
-    cell: str
-    metric: str
-    state: State
+    schema_: Literal["perfbisect.track-state/2"] = Field(default="perfbisect.track-state/2", alias="schema")
+    name: str
+    alert: Alert
     before: State
-    why: str
     alerts: int = 1
 
 
 def set_state(store: SeriesStore, name: str, state: State, reason: str) -> TrackStateDocument:
     if not reason.strip():
         raise UsageError("--reason is empty", next_step='such as --reason "issue 2711"')
-    alerts = store.alerts.find(name)
+    first, *others = store.alerts.find(name)
     with store.transaction():
-        for alert in alerts:
+        for alert in (first, *others):
             store.alerts.mark(alert.id, state, reason.strip())
     return TrackStateDocument(
-        id=alerts[0].id if len(alerts) == 1 else name,
-        cell=alerts[0].cell,
-        metric=alerts[0].metric,
-        state=state,
-        before=alerts[0].state,
-        why=reason.strip(),
-        alerts=len(alerts),
+        name=name if others else first.id,
+        alert=replace(first, state=state, why=reason.strip(), by_rule=False),
+        before=first.state,
+        alerts=1 + len(others),
     )
 
 
 def detect_report(document: TrackDetectDocument, *, everything: bool = False) -> Report:
     """Report of ``track detect``; ``everything``: known events in full, too."""
     groups = group_by_event(document.alerts)
-    full = [everything or any(alert.is_news for alert in alerts) for _, alerts in groups]
+    full = [everything or any(alert.is_news for alert in alerts) for alerts in groups]
     known = [group for group, is_full in zip(groups, full, strict=True) if not is_full]
     lists = {
         "Known before": [*_known_lines(known), *_vanished_lines(document, everything)],
@@ -466,7 +412,7 @@ def detect_report(document: TrackDetectDocument, *, everything: bool = False) ->
         ],
         "Coverage": coverage_lines(document),
     }
-    sections = [_event_section(*group) for group, is_full in zip(groups, full, strict=True) if is_full]
+    sections = [_event_section(group) for group, is_full in zip(groups, full, strict=True) if is_full]
     sections += [Section(title, (Items(tuple(texts)),)) for title, texts in lists.items() if texts]
     if document.next:
         sections.append(Section("Next", (Command(document.next),)))
@@ -490,9 +436,9 @@ def change_text(metric: str, value: float | None) -> str:
     return f"{value:+.3g}" if row(metric.partition(":")[0]).absolute else percent(value)
 
 
-def summarize_event(event: str, alerts: Sequence[Alert]) -> str:
+def summarize_event(alerts: Sequence[Alert]) -> str:
     """An event in a line: its leading alert, how many cells, and its state."""
-    first = leading_alert(alerts, event)
+    first = leading_alert(alerts)
     cells = len({alert.cell for alert in alerts})
     text = f"{first.first[:10]}: {first.cause}, {first.shape}, {size_text(first.effect)} of {first.metric}"
     text += f" in {first.cell}" + (f" and {cells - 1} other cells" if cells > 1 else "")
@@ -524,14 +470,14 @@ def coverage_lines(document: TrackDetectDocument) -> list[str]:
     return texts
 
 
-def _event_section(event: str, alerts: Sequence[Alert]) -> Section:
-    first = leading_alert(alerts, event)
+def _event_section(alerts: Sequence[Alert]) -> Section:
+    first = leading_alert(alerts)
     shapes = dict.fromkeys(a.shape for a in sorted(alerts, key=lambda alert: alert.size, reverse=True))
     cells = groupby(sorted(alerts, key=lambda alert: alert.cell), key=lambda alert: alert.cell)
     rows = tuple(_cell_row(list(group)) for _, group in cells)
     table = make_table(("alert", "cell", "metric", "change*", "95 % CI", "nights*", ""), rows)
     what = f"{first.first[:10]}  {first.cause}, {'/'.join(shapes)}"
-    title = f"{what}: {counted(len(alerts), 'alert')} of {counted(len(rows), 'cell')}  ({event})"
+    title = f"{what}: {counted(len(alerts), 'alert')} of {counted(len(rows), 'cell')}  ({first.event})"
     return Section(title, (Items(first.evidence[:_EVIDENCE_SHOWN]), table))
 
 
@@ -561,15 +507,15 @@ def _state_text(alert: Alert) -> str:
     return f"reported as {alert.was}" if alert.was else "reported before"
 
 
-def _known_lines(groups: Sequence[tuple[str, list[Alert]]]) -> Iterator[str]:
+def _known_lines(groups: Sequence[Sequence[Alert]]) -> Iterator[str]:
     over = 0
-    for event, alerts in groups:
+    for alerts in groups:
         if all((alert.recovered and not alert.came_back) or alert.state == "closed" for alert in alerts):
             over += 1
             continue
         counts = ", ".join(f"{count} {state}" for state, count in Counter(a.state for a in alerts).items())
         back = sum(alert.came_back for alert in alerts)
-        yield f"{event}: {counts}" + (f"; {back} recovered since" if back else "")
+        yield f"{alerts[0].event}: {counts}" + (f"; {back} recovered since" if back else "")
     if over:
         yield f"over or closed: {counted(over, 'event')} (--all)"
 
@@ -593,7 +539,6 @@ def _suppressed_lines(document: TrackDetectDocument) -> list[str]:
 
 
 def state_report(document: TrackStateDocument) -> Report:
-    more = f" and {document.alerts - 1} more" if document.alerts > 1 else ""
-    alert = f"{document.id} {document.cell} {document.metric}{more}"
-    change = Paragraph(f"{alert}: {document.state}, was {document.before}")
-    return Report("Alert state", Verdict(document.state), (change,))
+    alert, more = document.alert, f" and {document.alerts - 1} more" if document.alerts > 1 else ""
+    text = f"{document.name} {alert.cell} {alert.metric}{more}: {alert.state}, was {document.before}"
+    return Report("Alert state", Verdict(alert.state), (Paragraph(text),))

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from perfbisect.model.metric import PER_UNIT
-from perfbisect.series.detection.fdr import Coverage, JointEvent, Judge, detect_all
+from perfbisect.series.detection.fdr import Coverage, JointChange, Judge, detect_all
 from perfbisect.series.detection.machines import replaced_machines
 from perfbisect.series.detection.model import ChangePoint, SeriesValues, Test, judge_series
 from perfbisect.series.series import CellSeries
@@ -82,7 +82,7 @@ class SeriesChange:
 class JudgedFamily:
     """Series that are judged together.
 
-    ``not_judged``: series with the reason. ``joint_events``: nights at which the series together show a
+    ``not_judged``: series with the reason. ``joint_changes``: nights at which the series together show a
     change that no alert reports.
     """
 
@@ -90,7 +90,7 @@ class JudgedFamily:
     suppressed: tuple[SeriesChange, ...]
     coverage: Coverage
     not_judged: Mapping[str, str]
-    joint_events: tuple[JointEvent, ...]
+    joint_changes: tuple[JointChange, ...]
 
     def alarmed(self, test: Test) -> frozenset[tuple[str, str]]:
         """The series with an alert by a test."""
@@ -133,7 +133,7 @@ def select_alerts(series: Sequence[CellSeries], fdr: float, judge: Judge = judge
         suppressed=tuple(change for change in changes if change.suppression is not None),
         coverage=coverage,
         not_judged=not_judged,
-        joint_events=tuple(e for e in events if not any(e.includes(night) for night in nights)),
+        joint_changes=tuple(e for e in events if not any(e.includes(night) for night in nights)),
     )
 
 
@@ -190,7 +190,7 @@ def _suppression(change: SeriesChange, *, significant: bool) -> SuppressionReaso
     return None if significant else "too doubtful"
 
 
-def _support(change: SeriesChange, coverage: Coverage, events: Sequence[JointEvent]) -> SeriesChange:
+def _support(change: SeriesChange, coverage: Coverage, events: Sequence[JointChange]) -> SeriesChange:
     """Report a doubtful change of a night at which the servers together show one.
 
     Its p is for any night of its series. Where other servers name the night, it is the p of this very night,
@@ -199,9 +199,9 @@ def _support(change: SeriesChange, coverage: Coverage, events: Sequence[JointEve
     own_events = [
         event
         for event in events
-        if change.point.key in event.members and any(event.includes(night) for night in change.nights)
+        if change.point.key in event.series and any(event.includes(night) for night in change.nights)
     ]
-    servers = {server for event in own_events for server in event.votes} - {change.series.group}
+    servers = {server for event in own_events for server in event.servers} - {change.series.group}
     named = sum(any(event.includes(night) for event in events) for night in change.series.nights)
     one_more = coverage.cut[change.point.test] + coverage.fdr / max(1, coverage.judged)
     if not servers or change.point.local * named > one_more:

@@ -97,7 +97,7 @@ def show_nights(
         )
     all_points = store.points(sorted(set(map(cell_of_series, by_cell))))
     starts = {start.name: start for start in machine_series_starts(all_points)}
-    alerts = [record.alert for record in store.alerts.all()]
+    alerts = store.alerts.all()
     marks_of = {item.cell: _collect_marks(item, alerts, starts.get(item.cell)) for item in chosen}
     unknown = {p.build.key for item in chosen for p in item.points if p.build.of_main is None}
     if not cells:

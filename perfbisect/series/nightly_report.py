@@ -27,7 +27,7 @@ from perfbisect.report.document import (
     code,
     make_table,
 )
-from perfbisect.series.alerts import Alert, beside_worse, leading_alert
+from perfbisect.series.alerts import Alert, beside_worse, group_by_event, leading_alert
 from perfbisect.series.detect import (
     SeriesAnalysis,
     TrackDetectDocument,
@@ -37,9 +37,9 @@ from perfbisect.series.detect import (
     size_text,
     summarize_event,
 )
-from perfbisect.series.events import group_by_event
-from perfbisect.series.outcomes import MeasuredOutcome, outcome_text
-from perfbisect.series.series import CellSeries, night_of
+from perfbisect.series.nights import night_of
+from perfbisect.series.outcomes import NO_OUTCOMES, MeasuredOutcome, outcome_text
+from perfbisect.series.series import CellSeries
 
 ISSUE_SIZE = 0.10
 """Size from which on a change is an issue ..."""
@@ -117,11 +117,11 @@ class TrackReportDocument(LongDocument):
     """JSON of ``track report``: series at another level, and the analysis behind them.
 
     ``engine``: its version, where the last night reports it. ``quiet``: judged series without an alert.
-    ``levels``: all series of the metrics that were asked for. ``measured``: by event, what a bisection says.
+    ``levels``: all series of the metrics that were asked for.
     """
 
     shown: ClassVar[Mapping[str, int]] = {"rows": 12}
-    schema_: Literal["perfbisect.track-report/3"] = Field(default="perfbisect.track-report/3", alias="schema")
+    schema_: Literal["perfbisect.track-report/4"] = Field(default="perfbisect.track-report/4", alias="schema")
     night: str
     build: str
     commit: str
@@ -129,7 +129,6 @@ class TrackReportDocument(LongDocument):
     rows: tuple[ReportRow, ...]
     quiet: int
     levels: tuple[LevelRow, ...] = ()
-    measured: dict[str, MeasuredOutcome] = Field(default_factory=dict)
     detect: TrackDetectDocument
 
     def brief(self) -> TrackReportDocument:
@@ -145,7 +144,7 @@ def build_nightly_report(
     *,
     fdr: float,
     metrics: Sequence[str] = (),
-    measured: Mapping[str, MeasuredOutcome] | None = None,
+    measured: Mapping[str, MeasuredOutcome] = NO_OUTCOMES,
 ) -> TrackReportDocument:
     """The nightly report of the last night: what is slow or fast now and was not before. Writes nothing.
 
@@ -153,7 +152,6 @@ def build_nightly_report(
 
     :raises UsageError: no series of one of the ``metrics``.
     """
-    measured = measured or {}
     newest = max(
         (point for series in analysis.series for point in series.points),
         key=lambda point: (point.began, point.raw),
@@ -169,8 +167,7 @@ def build_nightly_report(
         rows=rows,
         quiet=max(0, judged - len(with_alert)),
         levels=tuple(_level_rows(analysis, rows, metrics)),
-        measured={alert.event: measured[alert.id] for alert in analysis.alerts if alert.id in measured},
-        detect=detect_document(analysis, since="", fdr=fdr),
+        detect=detect_document(analysis, fdr=fdr, measured=measured),
     )
 
 
@@ -324,22 +321,22 @@ def _level_sections(levels: Sequence[LevelRow]) -> Iterator[Section]:
 def nightly_report(document: TrackReportDocument) -> Report:
     """Report of ``track report``; events whose alerts are all closed are left out."""
     groups = group_by_event(document.detect.alerts)
-    reported = [(event, of) for event, of in groups if any(alert.state != "closed" for alert in of)]
+    reported = [alerts for alerts in groups if any(alert.state != "closed" for alert in alerts)]
     blocks: list[Block] = [Paragraph(_build_text(document))]
-    due = [(event, of) for event, of in reported if any(alert.needs_action for alert in of)]
+    due = [alerts for alerts in reported if any(alert.needs_action for alert in alerts)]
     if due:
-        blocks.append(Items(tuple(_due_text(document, event, of) for event, of in due)))
+        blocks.append(Items(tuple(map(_due_text, due))))
     if document.rows:
         blocks += [issue_table(document.rows), Paragraph(RULE, quiet=True)]
     coverage = coverage_lines(document.detect)
     if len(groups) > len(reported):
         coverage = [f"Closed events: {len(groups) - len(reported)}.", *coverage]
     sections = [
-        Section(f"{summarize_event(event, of)} ({event})", tuple(_event_blocks(document, event, of)))
-        for event, of in reported
+        Section(f"{summarize_event(alerts)} ({alerts[0].event})", tuple(_event_blocks(alerts)))
+        for alerts in reported
     ]
     following = document.detect.next
-    if due and (outcome := document.measured.get(due[0][0])):
+    if due and (outcome := _outcome(due[0])):
         following = outcome.report
     count = len(document.rows)
     return Report(
@@ -357,17 +354,21 @@ def nightly_report(document: TrackReportDocument) -> Report:
     )
 
 
-def _due_text(document: TrackReportDocument, event: str, alerts: Sequence[Alert]) -> Inline:
-    text = f"to act on: {summarize_event(event, alerts)} ({event})"
-    if (outcome := document.measured.get(event)) is None:
-        return text
-    return (f"{text}: ", *outcome_text(outcome))
+def _outcome(alerts: Sequence[Alert]) -> MeasuredOutcome | None:
+    """What a bisection says of the event of these alerts."""
+    return next((alert.measured for alert in alerts if alert.measured), None)
 
 
-def _event_blocks(document: TrackReportDocument, event: str, alerts: Sequence[Alert]) -> Iterator[Block]:
-    if (outcome := document.measured.get(event)) is not None:
+def _due_text(alerts: Sequence[Alert]) -> Inline:
+    text = f"to act on: {summarize_event(alerts)} ({alerts[0].event})"
+    outcome = _outcome(alerts)
+    return (f"{text}: ", *outcome_text(outcome)) if outcome else text
+
+
+def _event_blocks(alerts: Sequence[Alert]) -> Iterator[Block]:
+    if (outcome := _outcome(alerts)) is not None:
         yield Paragraph(outcome_text(outcome))
-    yield Items(leading_alert(alerts, event).evidence)
+    yield Items(leading_alert(alerts).evidence)
 
 
 def _build_text(document: TrackReportDocument) -> Inline:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from perfbisect.common.quantities import probability
 from perfbisect.jobs.documents import ChangeDocument, Document
 from perfbisect.report.document import Span, code
@@ -38,6 +40,9 @@ class MeasuredOutcome(Document):
     def report(self) -> str:
         """The command that shows it whole."""
         return f"perfbisect report {self.job}"
+
+
+NO_OUTCOMES: Mapping[str, MeasuredOutcome] = {}
 
 
 def outcome_text(outcome: MeasuredOutcome) -> tuple[str | Span, ...]:

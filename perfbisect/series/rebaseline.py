@@ -18,8 +18,9 @@ from perfbisect.report.document import Report, Verdict, make_table
 from perfbisect.series.alerts import Alert, beside_worse, recovery
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.findings import SeriesChange
+from perfbisect.series.nights import day_number, night_of
 from perfbisect.series.points import Point
-from perfbisect.series.series import CellSeries, day_number, night_of
+from perfbisect.series.series import CellSeries
 from perfbisect.series.sources.results import key_of
 from perfbisect.series.store import SeriesStore
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from itertools import groupby, pairwise
 from statistics import median
 from typing import Any, Literal
 
 from perfbisect.model.attempt import is_same_class
 from perfbisect.model.metric import Metric, MetricRef, parse_metric
+from perfbisect.series.nights import day_number
 from perfbisect.series.points import ALONE, Point
 from perfbisect.series.sources.folders import of_nightly
 from perfbisect.serving.eras import DIFFUSION_ERAS, NIGHTLY_ERAS, OMNI_ERAS, Era
@@ -220,16 +220,6 @@ def nightly(series: CellSeries) -> CellSeries:
         boundaries=moved(series.boundaries),
         hints=moved(series.hints),
     )
-
-
-def day_number(night: str) -> int:
-    """``2026-04-12`` -> days since 1970-01-01."""
-    return (date.fromisoformat(night) - date(1970, 1, 1)).days
-
-
-def night_of(number: int) -> str:
-    """Days since 1970-01-01 -> ``2026-04-12``."""
-    return date.fromordinal(date(1970, 1, 1).toordinal() + number).isoformat()
 
 
 def part_of(statistic: str) -> StatisticKind:

@@ -23,14 +23,14 @@ from pydantic import TypeAdapter
 
 from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.series.alerts import Alert, AlertRecord, State, find_alerts
+from perfbisect.series.alerts import Alert, State, find_alerts
 from perfbisect.series.memory import DetectionMemory, prepare
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
 from perfbisect.series.series import cell_of_series, machine_series
 from perfbisect.series.sources.base import parse_json
 
 FILE = "series.sqlite"
-VERSION = 5
+VERSION = 6
 """Version of the tables: SQLite's ``user_version``, 0 in an empty file."""
 
 _TABLES = f"""
@@ -57,7 +57,7 @@ CREATE INDEX IF NOT EXISTS results_cell ON results (is_point, cell, night);
 CREATE INDEX IF NOT EXISTS results_build ON results (build);
 CREATE TABLE IF NOT EXISTS alerts (
   id TEXT PRIMARY KEY,
-  state TEXT NOT NULL, why TEXT NOT NULL, by_rule INTEGER NOT NULL, record TEXT NOT NULL
+  state TEXT NOT NULL, why TEXT NOT NULL, by_rule INTEGER NOT NULL, alert TEXT NOT NULL
 ) WITHOUT ROWID;
 PRAGMA user_version = {VERSION};
 COMMIT;
@@ -339,7 +339,7 @@ class SeriesStore:
         return tuple(dict.fromkeys(matched))
 
 
-_RECORD = TypeAdapter(AlertRecord)
+_ALERT = TypeAdapter(Alert)
 
 
 class AlertTable:
@@ -348,39 +348,34 @@ class AlertTable:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def all(self) -> tuple[AlertRecord, ...]:
+    def all(self) -> tuple[Alert, ...]:
         """Every alert that was ever reported, by name."""
-        rows = self._db.execute("SELECT state, why, by_rule, record FROM alerts ORDER BY id")
-        return tuple(_alert_record(*row) for row in rows)
+        rows = self._db.execute("SELECT state, why, by_rule, alert FROM alerts ORDER BY id")
+        return tuple(
+            replace(_ALERT.validate_json(text), state=state, why=why, by_rule=bool(by_rule), new=False)
+            for state, why, by_rule, text in rows
+        )
 
     def find(self, name: str) -> tuple[Alert, ...]:
         """As :func:`find_alerts`. :raises UsageError: there is none, or several begin with the name."""
-        matches = find_alerts((record.alert for record in self.all()), name)
+        matches = find_alerts(self.all(), name)
         if not matches:
             raise UsageError(f"no alert {name!r} was reported", next_step="perfbisect track detect")
         return matches
 
-    def keep(self, records: Iterable[AlertRecord]) -> None:
+    def keep(self, alerts: Iterable[Alert]) -> None:
         """Write alerts; the state of a known alert stays as it is in the table."""
-        for record in records:
-            alert, text = record.alert, _RECORD.dump_json(record).decode()
+        for alert in alerts:
             self._db.execute(
-                "INSERT INTO alerts (id, state, why, by_rule, record) VALUES (?, ?, ?, ?, ?)"
-                " ON CONFLICT (id) DO UPDATE SET record = excluded.record",
-                (alert.id, alert.state, alert.why, record.by_rule, text),
+                "INSERT INTO alerts (id, state, why, by_rule, alert) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET alert = excluded.alert",
+                (alert.id, alert.state, alert.why, alert.by_rule, _ALERT.dump_json(alert).decode()),
             )
 
     def mark(self, name: str, state: State, why: str, *, by_rule: bool = False) -> None:
         self._db.execute(
             "UPDATE alerts SET state = ?, why = ?, by_rule = ? WHERE id = ?", (state, why, by_rule, name)
         )
-
-
-def _alert_record(state: State, why: str, by_rule: int, text: str) -> AlertRecord:
-    record = _RECORD.validate_json(text)
-    return replace(
-        record, alert=replace(record.alert, state=state, why=why, new=False), by_rule=bool(by_rule)
-    )
 
 
 def _point(build: Build, fields: dict[str, Any]) -> Point:

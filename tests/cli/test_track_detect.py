@@ -192,7 +192,8 @@ def test_a_measured_commit_comes_before_the_ranking(
     commit = f"commit {made.culprit[:12]} "
     assert text.index(commit) < text.index("P  commit"), "before the ranking"
     assert f"perfbisect report {kept.job}" in text and "perfbisect bisect" not in text
-    assert list(document("track", "report")["measured"]) == ["20260115-product"]
+    events = document("track", "report")["detect"]["events"]
+    assert [of["event"] for of in events if of["measured"]] == ["20260115-product"]
     (due,) = [row for row in told("track", "report").splitlines() if "to act on: " in row]
     assert f": commit `{made.culprit[:12]}`" in due or f": commit ``{made.culprit[:12]}" in due
     keep_bisection(made, narrow(rich).model_copy(update={"job": "20260103-000000-aaaa"}))

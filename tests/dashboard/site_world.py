@@ -22,6 +22,7 @@ from perfbisect.model.commit_details import Factor, Suspect
 from perfbisect.series.alerts import Alert, AlertPlace
 from perfbisect.series.detection.model import SeriesLevel
 from perfbisect.series.suspects.job import SuspectsDocument
+from tests.series.made_alert import made_alert
 
 HARM = (
     "</script><script>window.harmed=1</script><img src=x onerror=window.harmed=2>'\"&\\ {{7*7}} \u202eb\u2028"
@@ -118,23 +119,20 @@ def alert(where: SiteCell, metric: str, at: int, effect: float, **more: object) 
         "id": f"{where.name}.{metric}.{at}",
         "cell": where.name,
         "metric": metric,
+        "event": "",
         "first": times[at],
         "last": times[-1],
-        "shape": "step",
-        "cause": "product",
         "effect": effect,
         "interval": (effect - 0.02, effect + 0.02),
         "places": tuple(
             AlertPlace(build=where.points[i].build, time=times[i], p=0.9 if i == at else 0.05) for i in around
         ),
         "builds": tuple(where.points[i].build for i in range(max(0, at - 2), min(len(times), at + 2))),
-        "state": "open",
         "evidence": ("durations and token counts did not move", "12 of 12 cells of this deploy moved"),
         "p": 1e-6,
-        "new": True,
         "nights": len(times) - at,
     }
-    return Alert(**given | more)  # type: ignore[arg-type]
+    return made_alert(**given | more)
 
 
 def suspects(

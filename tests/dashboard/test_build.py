@@ -409,7 +409,7 @@ CELL = cell(0, 30)
     [
         ({}, "wrong"),
         ({"cause": "unknown"}, "wrong"),
-        ({"effect": -0.1}, "better"),
+        ({"worse": False}, "better"),
         ({"cause": "instrument"}, "other"),
         ({"cause": "workload"}, "other"),
         ({"cause": "night"}, "other"),

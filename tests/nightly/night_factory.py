@@ -8,13 +8,14 @@ from perfbisect.jobs.documents import ChangeDocument, change_document
 from perfbisect.model.change import Change
 from perfbisect.nightly.model import (
     Night,
-    NightAlert,
     NightBisection,
     NightCell,
     NightStep,
     night_exit_code,
 )
+from perfbisect.series.alerts import Alert
 from perfbisect.series.nightly_report import ReportRow
+from tests.series.made_alert import made_alert
 
 HOSTILE = "[x](http://evil) <!channel> | @team `a` <script>"
 """Markdown, HTML, Slack's mention of everybody, the end of a table's cell."""
@@ -24,15 +25,13 @@ def change(sha: str) -> ChangeDocument:
     return change_document(Change(sha, subject=HOSTILE))
 
 
-def alert(**changed: Any) -> NightAlert:
+def alert(**changed: Any) -> Alert:
     given: dict[str, Any] = {
-        "id": "20260412-3f1a", "event": "20260412-product", "change": "opened", "counts": True,
-        "state": "open", "cell": "text_cpu", "metric": "tpot", "shape": "step", "cause": "product",
-        "effect": 0.21 if changed.get("worse", True) else -0.21, "worse": True,
-        "first": "2026-04-12T01:20:00Z", "nights": 2, "recovered": False,
+        "cell": "text_cpu", "metric": "tpot", "change": "opened", "counts": True,
+        "effect": 0.21 if changed.get("worse", True) else -0.21,
         "evidence": ("it stayed for 2 nights", "e1", "e2", "e3"),
     }  # fmt: skip
-    return NightAlert(**given | changed)
+    return made_alert(**given | changed)
 
 
 def search(**changed: Any) -> NightBisection:

@@ -8,18 +8,7 @@ import pytest
 
 from perfbisect.nightly.bisect import culprit_known_from, rejection_reason
 from perfbisect.nightly.config import BisectRules
-from perfbisect.series.alerts import Alert
-
-
-def alert(**changed: Any) -> Alert:
-    """A step of a median by a tenth, of the product, that is still there."""
-    given: dict[str, Any] = {
-        "id": "20260412-3f1a", "cell": "a", "metric": "ttft", "first": "2026-04-12T01:20:00Z",
-        "last": "2026-04-13T01:20:00Z", "shape": "step", "cause": "product", "effect": 0.1,
-        "interval": (0.05, 0.15), "places": (), "builds": (), "state": "open", "evidence": (), "new": True,
-        "nights": 2,
-    }  # fmt: skip
-    return Alert(**given | changed)
+from tests.series.made_alert import made_alert
 
 
 def above(smallest: str) -> BisectRules:
@@ -28,7 +17,7 @@ def above(smallest: str) -> BisectRules:
 
 @pytest.mark.parametrize("changed", [{}, {"cause": "unknown"}, {"shape": "transient"}, {"shape": "drift"}])
 def test_what_is_worth_it(changed: dict[str, Any]) -> None:
-    assert rejection_reason(alert(**changed), BisectRules()) == ""
+    assert rejection_reason(made_alert(**changed), BisectRules()) == ""
 
 
 @pytest.mark.parametrize(
@@ -53,12 +42,12 @@ def test_what_is_worth_it(changed: dict[str, Any]) -> None:
     ],
 )
 def test_what_is_not(changed: dict[str, Any], is_over: bool, rules: BisectRules, why: str) -> None:
-    assert rejection_reason(alert(**changed), rules, is_over=is_over) == why
+    assert rejection_reason(made_alert(**changed), rules, is_over=is_over) == why
 
 
 def test_tails_where_they_are_asked_for_and_throughput_that_falls() -> None:
-    assert rejection_reason(alert(metric="ttft:p99"), BisectRules(tails=True)) == ""
-    assert rejection_reason(alert(metric="output_throughput", effect=-0.1), above("5%")) == "", (
+    assert rejection_reason(made_alert(metric="ttft:p99"), BisectRules(tails=True)) == ""
+    assert rejection_reason(made_alert(metric="output_throughput", effect=-0.1), above("5%")) == "", (
         "worse is the way of its metric"
     )
 

@@ -173,13 +173,13 @@ def test_a_rule_that_nobody_can_read_closes_and_reopens(eve: Place, monkeypatch:
     eve.text += "bisect: {when: never}\n"
     eve.night(SLOW)
     with SeriesStore.of(eve.folder / "state") as store, store.transaction():
-        for record in store.alerts.all():
-            store.alerts.mark(record.alert.id, "closed", GIBBERISH, by_rule=True)
+        for alert in store.alerts.all():
+            store.alerts.mark(alert.id, "closed", GIBBERISH, by_rule=True)
     again = eve.night(SLOW + 1)
     assert {alert.change for alert in again.alerts} == {"reopened"}
     with SeriesStore.of(eve.folder / "state") as store:
-        for record in store.alerts.all():
-            set_state(store, record.alert.id, "closed", "by rule: ours")
+        for alert in store.alerts.all():
+            set_state(store, alert.id, "closed", "by rule: ours")
     assert eve.night(SLOW + 2).alerts == (), "a person closed them"
 
 
@@ -200,8 +200,8 @@ def test_what_is_over_is_closed_by_rule_and_told_once(eve: Place, lasted: int) -
     assert changes.index("opened") < changes.index("closed")
     assert changes[-1] == "closed", "and is not told again"
     with SeriesStore.of(eve.folder / "state") as store:
-        (record,) = [x for x in store.alerts.all() if x.alert.metric == "tpot" and x.alert.worse]
-    assert (record.alert.state, record.by_rule, record.alert.why) == ("closed", True, told[-1][1])
+        (alert,) = [x for x in store.alerts.all() if x.metric == "tpot" and x.worse]
+    assert (alert.state, alert.by_rule, alert.why) == ("closed", True, told[-1][1])
     said = {one.why for night in found for one in night.bisections}
     assert said == {"the configuration says bisect: {when: never}"}
     assert [one.exit_code for one in found].count(3) == 1
@@ -211,8 +211,8 @@ def test_what_is_not_found_any_more_is_closed_by_rule(eve: Place) -> None:
     eve.text += "bisect: {when: never}\n"
     eve.night(SLOW)
     with SeriesStore.of(eve.folder / "state") as store, store.transaction():
-        known = next(one for one in store.alerts.all() if one.alert.metric == "tpot")
-        store.alerts.keep([replace(known, alert=replace(known.alert, id="20260101-beef", cell="b"))])
+        known = next(one for one in store.alerts.all() if one.metric == "tpot")
+        store.alerts.keep([replace(known, id="20260101-beef", cell="b")])
     later = eve.night(SLOW + 1)
     (gone,) = [one for one in later.alerts if one.id == "20260101-beef"]
     until = f"2026-01-{SLOW + 2:02}"
@@ -230,13 +230,11 @@ def test_people_have_the_last_word(eve: Place) -> None:
     eve.night(SLOW)
     with SeriesStore.of(eve.folder / "state") as store:
         for one in store.alerts.all():
-            set_state(store, one.alert.id, "closed", "we want it so")
+            set_state(store, one.id, "closed", "we want it so")
     later = eve.night(SLOW + 1)
     assert later.alerts == ()
     with SeriesStore.of(eve.folder / "state") as store:
-        assert {(one.alert.state, one.alert.why) for one in store.alerts.all()} == {
-            ("closed", "we want it so")
-        }
+        assert {(one.state, one.why) for one in store.alerts.all()} == {("closed", "we want it so")}
 
 
 def test_what_the_rules_leave_out_is_listed(eve: Place) -> None:

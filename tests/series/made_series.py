@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from perfbisect.series.nights import night_of
 from perfbisect.series.points import Build, Point, Workload
-from perfbisect.series.series import CellSeries, build_series, night_of, nightly
+from perfbisect.series.series import CellSeries, build_series, nightly
 
 FIRST = 20000
 """The first night, in days since 1970-01-01."""

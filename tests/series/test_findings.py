@@ -110,12 +110,13 @@ def together(factor: float) -> JudgedFamily:
 
 
 def test_small_steps_of_many_servers_on_one_night_are_a_joint_event() -> None:
-    assert together(1.0).joint_events == select_alerts(QUIET, 0.01).alerts == ()
+    assert together(1.0).joint_changes == select_alerts(QUIET, 0.01).alerts == ()
     assert "too doubtful" not in {change.suppression for change in select_alerts(QUIET, 0.001).suppressed}
     small = together(1.06)
     assert small.alerts == ()
-    (event,) = small.joint_events
-    assert (event.window, event.p < 1e-3, len(event.votes) > 3) == ((FIRST + 11, FIRST + 12), True, True)
+    (event,) = small.joint_changes
+    assert (event.after, event.by) == (FIRST + 11, FIRST + 12)
+    assert event.p < 1e-3 and len(event.servers) > 3
 
 
 def test_one_of_them_that_nearly_shows_it_by_itself_is_an_alert() -> None:
@@ -123,7 +124,7 @@ def test_one_of_them_that_nearly_shows_it_by_itself_is_an_alert() -> None:
     (alert,) = found.alerts
     assert alert.point.p > found.coverage.cut["level"] and len(alert.supported_by) > 3
     assert alert.series.group not in alert.supported_by
-    assert found.joint_events == ()
+    assert found.joint_changes == ()
 
 
 VALUES = st.one_of(st.floats(1e-3, 1e6), st.just(100.0), st.none())

@@ -11,16 +11,15 @@ import pytest
 
 from perfbisect.common.quantities import moment, stamp
 from perfbisect.model.metric import METRICS
+from perfbisect.series.nights import day_number, night_of
 from perfbisect.series.points import Build, Point, Workload
 from perfbisect.series.series import (
     CellSeries,
     build_series,
     cell_of_series,
-    day_number,
     eras_of,
     machine_series,
     machine_series_starts,
-    night_of,
     nightly,
 )
 from perfbisect.series.sources.folders import PIPELINE

@@ -14,9 +14,10 @@ import pytest
 
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series import store as store_module
-from perfbisect.series.alerts import Alert, AlertPlace, AlertRecord
+from perfbisect.series.alerts import AlertPlace
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
 from perfbisect.series.store import VERSION, SeriesStore, open_store
+from tests.series.made_alert import made_alert
 
 BUILD = Build("kanban", "org/pipe", "6433")
 FILE = RawFile("x.json", "/there/x.json", '{"a": 1}')
@@ -212,36 +213,26 @@ def test_of_a_large_file_lists_of_requests_are_left_out(store: SeriesStore) -> N
     assert json.loads(store.files(1)[0].text) == {"percentiles": [50, 99], "completed": 1}
 
 
-ALERT = Alert(
-    id="20260412-3f1a", cell="omni@c4", metric="e2el", first="2026-04-12T01:20:00Z",
-    last="2026-04-13T01:20:00Z", shape="step", cause="product", effect=0.2, interval=(0.1, 0.3),
-    places=(AlertPlace(build="n#7", time="2026-04-12T01:20:00Z", p=0.95),), builds=("n#6", "n#7"),
-    state="open", evidence=("it stayed",), event="20260412-product", p=1e-6, new=False, nights=2,
-    now="still there",
+ALERT = made_alert(
+    metric="e2el", interval=(0.1, 0.3), new=False, now="still there", seen="2026-04-13T02:00:00Z",
+    places=(AlertPlace(build="n#7", time="2026-04-12T01:20:00Z", p=0.95),), evidence=("it stayed",),
 )  # fmt: skip
-RECORD = AlertRecord(ALERT, (20554, 20555), "2026-04-13T02:00:00Z")
-
-
-def named(name: str) -> AlertRecord:
-    return replace(RECORD, alert=replace(ALERT, id=name))
 
 
 def test_an_alert_that_is_found_again_keeps_its_state(store: SeriesStore) -> None:
-    store.alerts.keep([replace(RECORD, alert=replace(ALERT, new=True))])
-    assert store.alerts.all() == (RECORD,), "it is new only in the run that finds it"
+    store.alerts.keep([replace(ALERT, new=True)])
+    assert store.alerts.all() == (ALERT,), "it is new only in the run that finds it"
     store.alerts.mark(ALERT.id, "closed", "the series is back", by_rule=True)
     assert store.alerts.all()[0].by_rule
     store.alerts.mark(ALERT.id, "closed", "by rule: of mine")
-    later = AlertRecord(replace(ALERT, nights=3), (20553, 20555), "2026-04-14T02:00:00Z")
+    later = replace(ALERT, nights=3, seen="2026-04-14T02:00:00Z")
     store.alerts.keep([later])
-    closed = replace(later.alert, state="closed", why="by rule: of mine")
-    assert store.alerts.all() == (replace(later, alert=closed, by_rule=False),)
+    assert store.alerts.all() == (replace(later, state="closed", why="by rule: of mine"),)
 
 
 def test_alerts_are_found_by_name_and_event(store: SeriesStore) -> None:
-    records = (RECORD, named("20260412-3f1a9"), named("20260413-0000"))
-    store.alerts.keep(records)
-    alerts = tuple(record.alert for record in records)
+    alerts = (ALERT, replace(ALERT, id="20260412-3f1a9"), replace(ALERT, id="20260413-0000"))
+    store.alerts.keep(alerts)
     assert store.alerts.find("20260413") == alerts[2:]
     assert store.alerts.find("20260412-3f1a") == (ALERT,), "a whole name is that alert"
     assert store.alerts.find("20260412-product") == alerts

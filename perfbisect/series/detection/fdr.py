@@ -23,6 +23,7 @@ from pydantic import ConfigDict
 
 from perfbisect.series.detection.likelihood import INNER, likely_places
 from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, Test, judge_series
+from perfbisect.series.nights import Night
 from perfbisect.stats.robust import Array, log_sum_exp
 
 FDR = 0.05  # share of false ones among the series that are reported to have changed
@@ -33,6 +34,9 @@ _SUPPORT = math.log(3.0)  # log evidence from which a series or a group supports
 _MAX_VOTE = 20.0  # log evidence beyond which one group adds nothing: no single server decides an event
 
 
+_JSON = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SeriesCoverage:
     """A series, or a segment of one.
@@ -41,9 +45,7 @@ class SeriesCoverage:
     of 0.8, a ratio; ``why``: the reason it was not judged.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
-        extra="forbid", json_schema_serialization_defaults_required=True
-    )
+    __pydantic_config__: ClassVar[ConfigDict] = _JSON
 
     series: str
     nights: int
@@ -74,22 +76,25 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class JointEvent:
-    """A change that several series share.
+class JointChange:
+    """A change between two nights for which no series is evidence enough by itself.
 
-    ``window``: the last night surely before it and the first surely after it; ``p``: bound on the
-    probability of so much evidence without a change. ``members``: series that support it by themselves;
-    ``votes``, ``against``: groups that support and contradict it.
+    ``after``: the last night surely before it, ``by``: the first surely after it. ``p``: bound on the
+    probability of so much evidence without a change. ``series`` support it by themselves; ``servers``
+    (groups) support it, ``against`` contradict it.
     """
 
-    window: tuple[int, int]
+    __pydantic_config__: ClassVar[ConfigDict] = _JSON
+
+    after: Night
+    by: Night
     p: float
-    members: tuple[str, ...]
-    votes: tuple[str, ...]
+    series: tuple[str, ...]
+    servers: tuple[str, ...]
     against: tuple[str, ...]
 
     def includes(self, night: int) -> bool:
-        return self.window[0] < night <= self.window[1]
+        return self.after < night <= self.by
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class Detection:
     """The changes of many series by key, significant or not."""
 
     points: Mapping[str, tuple[ChangePoint, ...]]
-    events: tuple[JointEvent, ...]
+    events: tuple[JointChange, ...]
     coverage: Coverage
 
     @property
@@ -140,7 +145,7 @@ def detect_all(series: Sequence[SeriesValues], fdr: float = FDR, judge: Judge = 
     tests: tuple[Test, ...] = get_args(Test)
     cut = {test: threshold([j.p[test] for j in judged], fdr) for test in tests}
     coverage = Coverage(tuple(entries), fdr, cut)
-    return Detection(points, find_joint_events(valid, judged, fdr), coverage)
+    return Detection(points, find_joint_changes(valid, judged, fdr), coverage)
 
 
 def threshold(p: Sequence[float], fdr: float) -> float:
@@ -154,9 +159,9 @@ def threshold(p: Sequence[float], fdr: float) -> float:
     return fdr * int(rejected.max(initial=0)) / max(1, len(p))
 
 
-def find_joint_events(
+def find_joint_changes(
     series: Sequence[SeriesValues], judged: Sequence[JudgedSeries], rate: float = _EVENT_P
-) -> tuple[JointEvent, ...]:
+) -> tuple[JointChange, ...]:
     """The nights at which at least two series changed together, in order of time."""
     nights = np.array(sorted({night for item in series for night in item.nights}))[1:]
     if len(nights) < 2 or len(series) < 2:
@@ -174,7 +179,7 @@ def find_joint_events(
     mixed = [np.logaddexp(math.log1p(-share), math.log(share) + capped).sum(0) for share in _SHARES]
     joint = _log_mean(np.array(mixed))
 
-    def events() -> Iterator[JointEvent]:
+    def events() -> Iterator[JointChange]:
         free = np.ones(len(nights), bool)
         while free.any():
             near = _nights_around(joint, free, int(np.argmax(np.where(free, joint, -np.inf))))
@@ -188,15 +193,16 @@ def find_joint_events(
             members = tuple(s.key for s, e in zip(series, support, strict=True) if e > _SUPPORT)
             before = max(n for item in series for n in item.nights if n < int(nights[at[0]]))
             if len(members) > 1:
-                yield JointEvent(
-                    window=(before, int(nights[at[-1]])),
+                yield JointChange(
+                    after=before,
+                    by=int(nights[at[-1]]),
                     p=math.exp(-total),
-                    members=members,
-                    votes=tuple(g for g, e in zip(groups, vote, strict=True) if e > _SUPPORT),
+                    series=members,
+                    servers=tuple(g for g, e in zip(groups, vote, strict=True) if e > _SUPPORT),
                     against=tuple(g for g, e in zip(groups, vote, strict=True) if e < -_SUPPORT),
                 )
 
-    return tuple(sorted(events(), key=lambda event: event.window))
+    return tuple(sorted(events(), key=lambda event: (event.after, event.by)))
 
 
 def _nights_around(joint: Array, free: NDArray[np.bool_], peak: int) -> NDArray[np.intp]:

@@ -104,7 +104,7 @@ def find_alert(store: SeriesStore, analysis: SeriesAnalysis, name: str) -> Alert
     :raises UsageError: there is none, there are several, or it is not found any more.
     """
     if matches := find_alerts(analysis.alerts, name):
-        return leading_alert(matches, matches[0].event)
+        return leading_alert(matches)
     first = store.alerts.find(name)[0]
     raise UsageError(
         f"alert {first.id} of {first.cell} is not found any more in the nights up to {analysis.until}",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import false_discovery_control
 
-from perfbisect.series.detection.fdr import detect_all, find_joint_events, threshold
+from perfbisect.series.detection.fdr import detect_all, find_joint_changes, threshold
 from perfbisect.series.detection.model import FEWEST, JudgedSeries, SeriesValues
 
 
@@ -85,11 +85,11 @@ def test_small_steps_that_none_is_sure_of_are_one_event_together() -> None:
     many = [series(f"cell {k}", 300 + k, 30, 0.022, group=f"server {k}") for k in range(12)]
     got = detect_all(many)
     (event,) = got.events
-    assert event.window[0] < 130 <= event.window[1] + 1
-    assert event.window[1] - event.window[0] <= 3
+    assert event.after < 130 <= event.by + 1
+    assert event.by - event.after <= 3
     assert event.p < 1e-4
-    assert len(event.members) > len({b.key for b in got.alerts})
-    assert len(event.votes) >= 4
+    assert len(event.series) > len({b.key for b in got.alerts})
+    assert len(event.servers) >= 4
 
 
 def judged(n: int, **evidence: float) -> JudgedSeries:
@@ -103,28 +103,29 @@ def test_series_of_one_server_are_one_vote() -> None:
     apart = [series(f"cell {k}", k, group=f"server {k}") for k in range(6)]
     together = [series(f"cell {k}", k, group="server") for k in range(6)]
     strong = [judged(50, k20=3.0) for _ in range(6)]
-    (event,) = find_joint_events(apart, strong)
+    (event,) = find_joint_changes(apart, strong)
     evidence = np.mean([(1 - share + share * math.exp(3.0)) ** 6 for share in (0.5, 0.15, 0.05)])
     rest = 10 / 49
     assert event.p == pytest.approx(1 / (evidence / 49 + rest), rel=1e-9)
-    assert event.window == (119, 120)
-    assert len(event.votes) == 6
-    assert find_joint_events(together, strong) == ()
+    assert (event.after, event.by) == (119, 120)
+    assert len(event.servers) == 6
+    assert find_joint_changes(together, strong) == ()
 
 
 def test_quiet_servers_do_not_outvote_those_that_changed() -> None:
     given = [series(f"cell {k}", k, group=f"server {k}") for k in range(60)]
-    (event,) = find_joint_events(given, [judged(50, k20=14.0)] * 2 + [judged(50, k20=-3.0)] * 58)
-    assert (event.window, event.votes, len(event.against)) == ((119, 120), ("server 0", "server 1"), 58)
+    (event,) = find_joint_changes(given, [judged(50, k20=14.0)] * 2 + [judged(50, k20=-3.0)] * 58)
+    assert (event.after, event.by, len(event.against)) == (119, 120, 58)
+    assert event.servers == ("server 0", "server 1")
 
 
 def test_a_group_that_stayed_is_against_it() -> None:
     given = [series(f"cell {k}", k, group=f"server {k}") for k in range(8)]
     seen = [judged(50, k20=4.0)] * 6 + [judged(50, k20=-4.0), judged(50)]
-    (event,) = find_joint_events(given, seen)
+    (event,) = find_joint_changes(given, seen)
     assert event.against == ("server 6",)
-    assert event.votes == tuple(f"server {k}" for k in range(6))
-    assert event.members == tuple(f"cell {k}" for k in range(6))
+    assert event.servers == tuple(f"server {k}" for k in range(6))
+    assert event.series == tuple(f"cell {k}" for k in range(6))
 
 
 def test_a_missing_night_is_part_of_the_change_before_the_next() -> None:
@@ -134,6 +135,6 @@ def test_a_missing_night_is_part_of_the_change_before_the_next() -> None:
         "gap", tuple(whole[0].values[k] for k in kept), tuple(100 + k for k in kept), group="gap"
     )
     seen = [judged(50, k20=4.0) for _ in whole]
-    (event,) = find_joint_events([*whole, gapped], [*seen, judged(49, k20=4.0)])
-    assert "gap" in event.votes
-    assert event.window == (119, 120)
+    (event,) = find_joint_changes([*whole, gapped], [*seen, judged(49, k20=4.0)])
+    assert "gap" in event.servers
+    assert (event.after, event.by) == (119, 120)
