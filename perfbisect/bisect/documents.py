@@ -9,12 +9,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from perfbisect.bisect.checks import RevertCheck
 from perfbisect.bisect.decision.machines import machine_offsets
 from perfbisect.bisect.decision.model import Comparison, Skipped
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.result import BisectResult, read_result, recast_result
+from perfbisect.bisect.revert import RevertCheck
 from perfbisect.bisect.search_events import SEARCHING, machines_out, to_search_events, why_out
 from perfbisect.bisect.summary import next_command, summarize
 from perfbisect.jobs.commands import commands_document

@@ -10,7 +10,6 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.bisect.checks import MAX_BLOCKS
 from perfbisect.bisect.decision.state import WORKERS
 from perfbisect.bisect.documents import (
     PositionDocument,
@@ -19,6 +18,7 @@ from perfbisect.bisect.documents import (
     skip_documents,
 )
 from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.revert import MAX_BLOCKS
 from perfbisect.common.quantities import counted, minutes, percent
 from perfbisect.environments.base import Builder
 from perfbisect.errors import MachineError

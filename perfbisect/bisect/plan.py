@@ -87,6 +87,10 @@ class BisectPlan(BudgetedPlan):
         return tuple(change for position in self.positions for change in position.changes)
 
     @property
+    def budget_spent(self) -> str:
+        return f"the budget of {self.budget:.0f} minutes is spent"
+
+    @property
     def last(self) -> int:
         return len(self.positions) - 1
 

@@ -9,10 +9,11 @@ from functools import cached_property
 
 from pydantic import TypeAdapter
 
-from perfbisect.bisect.checks import Replication, RevertCheck, replication, revert_check
 from perfbisect.bisect.decision import decide
 from perfbisect.bisect.decision.model import Beliefs, SearchOutcome
 from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.replicate import Replication, replication
+from perfbisect.bisect.revert import RevertCheck, revert_check
 from perfbisect.bisect.search_events import SEARCHING, beliefs_after, search_launches, to_search_events
 from perfbisect.common.text import hint
 from perfbisect.errors import UsageError

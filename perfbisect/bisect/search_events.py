@@ -30,7 +30,8 @@ from perfbisect.bisect.decision.model import (
 from perfbisect.bisect.decision.noise import launch_variance
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.common.quantities import percent
-from perfbisect.jobs.journal import Journal, JournalEvent
+from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.loop import Fact
 from perfbisect.jobs.replay import LaunchRecord, ended_launches
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import MetricRef
@@ -220,12 +221,6 @@ def why_out(offset: MachineOffset, plan: BisectPlan) -> str:
     )
 
 
-def put_out(
-    journal: Journal, records: Sequence[LaunchRecord], offset: MachineOffset, plan: BisectPlan
-) -> None:
-    """Record that a machine is out of use, and that what it measured is no evidence."""
-    if offset.machine not in machines_out(journal.events):
-        journal.append("machine", _OFFSET.dump_python(offset, mode="json"))
-    for launch in records:
-        if launch.machine == offset.machine and launch.end == "finished":
-            journal.append("discarded", {"attempt": launch.attempt_id, "reason": why_out(offset, plan)})
+def put_out(offset: MachineOffset) -> Fact:
+    """That a machine is out of use."""
+    return Fact("machine", _OFFSET.dump_python(offset, mode="json"))

@@ -34,10 +34,11 @@ from perfbisect.compare.result import has_open_guard
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION, UsageError
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent, read, replaying
-from perfbisect.jobs.loop import LaunchPolicy, drain, fits_budget, launch_in_steps
+from perfbisect.jobs.loop import Done, JobState, LaunchPolicy, drain, fits_budget, launch_in_steps
 from perfbisect.jobs.plans import find_plan, plan_data, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.sequence import sequential
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
@@ -47,31 +48,32 @@ from perfbisect.stats import ab_test
 
 def launch_policy(plan: MeasurementPlan, cells: Sequence[Cell], until: int = 0) -> LaunchPolicy:
     """The launches of a plan. ``until``: stop after so many, before its verdict; 0: do not."""
-    return LaunchPolicy(
+    return sequential(
         partial(_next_launch, plan, cells, until),
-        plan.require_admissible,
         plan.ref,
-        plan.budget or 0.0,
-        plan.advice,
-        ab_test.BLOCK_SIZE if isinstance(plan, ComparePlan) else 0,
+        admit=plan.require_admissible,
+        budget=plan.budget or 0.0,
+        advice=plan.advice,
+        block=ab_test.BLOCK_SIZE if isinstance(plan, ComparePlan) else 0,
     )
 
 
 def _next_launch(
-    plan: MeasurementPlan, cells: Sequence[Cell], until: int, records: Sequence[LaunchRecord]
-) -> LaunchRequest | str:
+    plan: MeasurementPlan, cells: Sequence[Cell], until: int, state: JobState
+) -> LaunchRequest | Done:
+    records = state.launches
     measured = measured_launches(records)
     count, for_guards = len(measured), False
     if count >= (until or plan.max_launches):
-        return ""
+        return Done()
     if count and count % plan.launches_per_look == 0:
         claims = set(map(plan.claim, plan.judge_all(measured)))
         is_last = count + plan.launches_per_look > plan.max_launches
         for_guards = claims == {"holds"} and not is_last and has_open_guard(plan, measured, cells[0])
         if is_last or ("inconclusive" not in claims and not for_guards):
-            return ""
+            return Done()
     if plan.budget is not None and not fits_budget(records, plan.budget):
-        return ""
+        return Done()
     side = plan.position(count)
     why = plan.reason(count) + (", for the guards" if for_guards else "")
     change, name = plan.sides[side].change, plan.side_name(side)

@@ -20,7 +20,7 @@ from perfbisect.errors import PerfbisectError, UsageError
 from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.loop import PolicyLaunches
+from perfbisect.jobs.loop import Launches
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.jobs.replay import Timeline, launches
 from perfbisect.jobs.runner import (
@@ -91,8 +91,9 @@ class _Member:
         self.plan = require_plan(job, journal.events, RunPlan)
         self.cell = plan_cell(self.plan)
         self.server = server_digest(self.cell)
-        self.policy = launch_policy(self.plan, (self.cell,), until)
-        self.launches = PolicyLaunches(job, journal, tools, self.policy)
+        self.slot = tools.slots[0]
+        policy = launch_policy(self.plan, (self.cell,), until)
+        self.launches = Launches(job, journal, tools, policy)
         self.error: PerfbisectError | None = None
         self._timeline = Timeline(launches(journal.events), tools.seconds, tools.clock())
         self._request: AttemptRequest | None = None
@@ -100,21 +101,23 @@ class _Member:
     @property
     def failed_server(self) -> bool:
         """True if the server failed in this cell's last turn."""
-        records = self.launches.records
+        records = self.launches.state.launches
         failure = records[-1].failure if records else None
         return failure is not None and failure.fault == "change" and failure.phase in _CELL_PHASES
 
     @property
     def needs_launch(self) -> bool:
-        return self.error is None and isinstance(self.policy.next(self.launches.records), LaunchRequest)
+        return self.error is None and isinstance(self.launches.next(self.slot), LaunchRequest)
 
     def begin(self, place: int, of: int, token: str) -> AttemptRequest:
         """Record the start of its turn. ``token``: of the server, drawn by the first turn."""
         check_stop(self.job)
         self.tools.check()
-        order = self.launches.announce(f", cell {place} of {of} on its server")
+        order = self.launches.next(self.slot)
         assert isinstance(order, LaunchRequest)
-        slot, at = self.tools.slots[0], self._timeline.minutes()
+        order = replace(order, why=f"{order.why}, cell {place} of {of} on its server")
+        self.launches.announce(order, self.slot)
+        slot, at = self.slot, self._timeline.minutes()
         request = record_start(self.job, self.journal, self.tools, self.cell, order, slot, at)
         self._request = replace(request, token=token or request.token, suite=self.server)
         return self._request
@@ -137,7 +140,7 @@ class _Member:
 
     def conclude(self) -> CellOutcome:
         """End the job if it has all launches."""
-        measured = measured_launches(self.launches.records)
+        measured = measured_launches(self.launches.state.launches)
         if not finished(self.journal.events) and len(measured) >= self.plan.launches:
             self.journal.append("verdict", {"verdict": "measured"})
         return CellOutcome(self.job, run_document(self.job, self.journal.events), self.error)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, replace
 from functools import partial
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
 from perfbisect.bisect.search_events import measured_event
+from perfbisect.changes.hunks import HunkId
 from perfbisect.common.quantities import percent
 from perfbisect.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_REGRESSION,
     BuildError,
+    PerfbisectError,
     ServerError,
     UsageError,
 )
@@ -28,13 +30,14 @@ from perfbisect.explain.hunk_report import (
     make_hunks_document,
 )
 from perfbisect.explain.hunk_search import HunkEvent, HunkOutcome, Node, NodeLaunch, NodeUnusable
-from perfbisect.jobs.events import JobEnded, JobNote
+from perfbisect.jobs.events import JobEnded
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
-from perfbisect.jobs.loop import LaunchPolicy, fits_budget, run_sequentially
+from perfbisect.jobs.loop import Done, Fact, JobState, LaunchPolicy, fits_budget, run_launches
 from perfbisect.jobs.plans import plan_cell, read_verdict, require_more_budget, require_plan
 from perfbisect.jobs.replay import LaunchRecord, ended_launches, launches, require_comparable
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.sequence import sequential
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.attempt import Purpose
 from perfbisect.model.change import Change
@@ -99,104 +102,93 @@ def find_hunks(job: Job, tools: JobContext) -> HunksDocument:
         if not finished(journal.events):
             recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
             with WorkerPool(job, journal, tools, plan_cell(plan)) as pool:
-                outcome = _HunkJob(job, journal, plan, tools).run(pool)
-            _write_patch(job, plan, outcome)
-            journal.append("verdict", asdict(outcome))
+                verdict = run_launches(job, journal, tools, pool, hunk_policy(job, plan, tools.revert_hunks))
+            _write_patch(job, plan, _OUTCOME.validate_python(verdict))
+            journal.append("verdict", verdict)
         document = hunks_document(job, journal.events)
     tools.sink(JobEnded(document))
     return document
 
 
-@dataclass
-class _HunkJob:
-    """The loop over launches. A node that cannot be built or served is noted, and the search goes on."""
+RevertHunks = Callable[[Change, Sequence[HunkId]], Change | str]
+"""Maps a commit and hunks of it to the commit without them, or to why there is none."""
 
-    job: Job
-    journal: Journal
-    plan: HunksPlan
-    tools: JobContext
-    _outcome: HunkOutcome = field(default_factory=lambda: HunkOutcome("too small", "budget"), init=False)
 
-    def run(self, pool: WorkerPool) -> HunkOutcome:
-        plan = self.plan
-        policy = LaunchPolicy(
-            self._next_launch,
-            partial(require_comparable, metric=plan.ref, advice="measure all of a search"),
-            plan.ref,
-            plan.budget,
-            "read the log; choose another --env",
+def hunk_policy(job: Job, plan: HunksPlan, revert: RevertHunks | None) -> LaunchPolicy:
+    """The launches of a search. A node that cannot be built or served is noted, and the search goes on."""
+    policy = sequential(
+        partial(_next_launch, job, plan, revert),
+        plan.ref,
+        admit=partial(require_comparable, metric=plan.ref, advice="measure all of a search"),
+        budget=plan.budget,
+        advice="read the log; choose another --env",
+    )
+    return replace(policy, recover=partial(_give_up, plan))
+
+
+def _next_launch(
+    job: Job, plan: HunksPlan, revert: RevertHunks | None, state: JobState
+) -> LaunchRequest | Fact | Done:
+    events = search_events(plan, state.events, state.launches)
+    try:
+        action = hunk_search.next_launch(plan.search, events)
+        if not isinstance(action, HunkOutcome) and not fits_budget(state.launches, plan.budget):
+            action = hunk_search.out_of_budget(plan.search, events)
+    except ValueError as error:
+        raise ServerError(
+            f"these hunks cannot be searched: {error}",
+            where=job.path,
+            next_step=f"perfbisect explain {plan.source} --profile",
+        ) from error
+    if isinstance(action, HunkOutcome):
+        return Done(asdict(action))
+    made = made_changes(plan, state.events)
+    change = made.get(action.node)
+    if change is None:
+        return _reverted(job, plan, revert, action.node)
+    what = (
+        f"the culprit without {group_names(action.node, len(plan.groups))}" if action.node else "the culprit"
+    )
+    return LaunchRequest(
+        list(made).index(action.node),
+        change,
+        action.purpose,
+        action.runs,
+        f"{_WHY[action.purpose]}: {what}",
+        side=f"{change.short}, {what},",
+        trial=astuple(action.trial) if action.trial else (),
+    )
+
+
+def _reverted(job: Job, plan: HunksPlan, revert: RevertHunks | None, node: Node) -> Fact:
+    """The culprit with groups taken back, or that there is none."""
+    if revert is None:
+        raise UsageError(
+            "the commit's repository is not there any more: its hunks cannot be taken back",
+            next_step=f"perfbisect resume {job.id} --repo PATH",
         )
-        while True:
-            try:
-                run_sequentially(self.job, self.journal, self.tools, pool, policy)
-                return self._outcome
-            except (BuildError, ServerError) as error:
-                last = ended_launches(launches(self.journal.events))[-1]
-                if last.position == 0:
-                    raise
-                self._give_up(last, error.message)
-            except ValueError as error:
-                raise ServerError(
-                    f"these hunks cannot be searched: {error}",
-                    where=self.job.path,
-                    next_step=f"perfbisect explain {plan.source} --profile",
-                ) from error
+    change = revert(plan.culprit, plan.hunks_of(node))
+    if isinstance(change, str):
+        return Fact("unusable", {"groups": list(node), "reason": change})
+    return Fact("node", {"groups": list(node), "change": _CHANGE.dump_python(change, mode="json")})
 
-    def _next_launch(self, records: Sequence[LaunchRecord]) -> LaunchRequest | str:
-        plan = self.plan
-        while True:
-            events = search_events(plan, self.journal.events, records)
-            action = hunk_search.next_launch(plan.search, events)
-            if isinstance(action, HunkOutcome):
-                self._outcome = action
-                return ""
-            if not fits_budget(records, plan.budget):
-                self._outcome = hunk_search.out_of_budget(plan.search, events)
-                return f"the budget of {plan.budget:.0f} minutes is spent"
-            change = self._reverted(action.node)
-            if change is not None:
-                break
-        return LaunchRequest(
-            list(made_changes(plan, self.journal.events)).index(action.node),
-            change,
-            action.purpose,
-            action.runs,
-            f"{_WHY[action.purpose]}: {self._name(action.node)}",
-            side=f"{change.short}, {self._name(action.node)},",
-            trial=astuple(action.trial) if action.trial else (),
-        )
 
-    def _name(self, node: Node) -> str:
-        return f"the culprit without {group_names(node, len(self.plan.groups))}" if node else "the culprit"
-
-    def _reverted(self, node: Node) -> Change | None:
-        """The culprit with groups taken back; None where there is none, which is noted."""
-        known = made_changes(self.plan, self.journal.events).get(node)
-        if known is not None:
-            return known
-        if self.tools.revert_hunks is None:
-            raise UsageError(
-                "the commit's repository is not there any more: its hunks cannot be taken back",
-                next_step=f"perfbisect resume {self.job.id} --repo PATH",
-            )
-        change = self.tools.revert_hunks(self.plan.culprit, self.plan.hunks_of(node))
-        if isinstance(change, str):
-            self.journal.append("unusable", {"groups": list(node), "reason": change})
-            return None
-        self.journal.append(
-            "node", {"groups": list(node), "change": _CHANGE.dump_python(change, mode="json")}
-        )
-        return change
-
-    def _give_up(self, last: LaunchRecord, reason: str) -> None:
-        """Note a node that does not run; its launches do not count."""
-        node = list(made_changes(self.plan, self.journal.events))[last.position]
-        for launch in launches(self.journal.events):
-            if launch.position == last.position and launch.end == "finished":
-                why = f"it belongs to {group_names(node, len(self.plan.groups))}, which does not run"
-                self.journal.append("discarded", {"attempt": launch.attempt_id, "reason": why})
-        self.journal.append("unusable", {"groups": list(node), "reason": reason})
-        self.tools.sink(JobNote(f"{group_names(node, len(self.plan.groups))}: {reason}: not asked by itself"))
+def _give_up(plan: HunksPlan, error: PerfbisectError, last: LaunchRecord, state: JobState) -> Sequence[Fact]:
+    """Note a node that does not run; its launches do not count."""
+    if last.position == 0 or not isinstance(error, BuildError | ServerError):
+        return ()
+    node = list(made_changes(plan, state.events))[last.position]
+    names = group_names(node, len(plan.groups))
+    why = f"it belongs to {names}, which does not run"
+    told = f"{names}: {error.message}: not asked by itself"
+    return (
+        *(
+            Fact("discarded", {"attempt": launch.attempt_id, "reason": why})
+            for launch in state.launches
+            if launch.position == last.position and launch.end == "finished"
+        ),
+        Fact("unusable", {"groups": list(node), "reason": error.message}, told),
+    )
 
 
 def _write_patch(job: Job, plan: HunksPlan, outcome: HunkOutcome) -> None:

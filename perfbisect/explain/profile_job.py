@@ -34,10 +34,11 @@ from perfbisect.explain.trace import TraceProfile, read_trace
 from perfbisect.jobs.documents import change_document, measured_fields, metric_document
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
-from perfbisect.jobs.loop import LaunchPolicy, fits_budget, run_sequentially
+from perfbisect.jobs.loop import Done, JobState, LaunchPolicy, fits_budget, run_launches
 from perfbisect.jobs.plans import BudgetedPlan, plan_cell, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.sequence import sequential
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.measure.profiling import FACT, FOLDER, ProfileFiles
 from perfbisect.model.attempt import Attempt
@@ -90,29 +91,29 @@ def profile_policy(plan: ProfilePlan) -> LaunchPolicy:
     """The launches of a profile; there is nothing to admit."""
     cells = plan.cells
 
-    def next_launch(records: Sequence[LaunchRecord]) -> LaunchRequest | str:
-        count = sum(launch.end == "finished" for launch in records)
-        if count >= 2 * plan.launches or (count >= 2 and not fits_budget(records, plan.budget)):
-            return ""
+    def next_launch(state: JobState) -> LaunchRequest | Done:
+        count = sum(launch.end == "finished" for launch in state.launches)
+        if count >= 2 * plan.launches or (count >= 2 and not fits_budget(state.launches, plan.budget)):
+            return Done()
         side = _ORDER[count % len(_ORDER)]
         change, name = plan.sides[side].change, f"side {SIDES[side]} ({plan.sides[side].typed})"
         why = f"profile of {SIDES[side].upper()}, {count + 1} of {2 * plan.launches}"
         return LaunchRequest(side, change, "profile", 1, why, cells[side], name)
 
-    return LaunchPolicy(next_launch, lambda *_: None, plan.ref, plan.budget, "name another job")
+    return sequential(next_launch, plan.ref, budget=plan.budget, advice="name another job")
 
 
 def profile(job: Job, tools: JobContext) -> ProfileDocument:
     """Continue a profile, new or resumed, and compare its sides.
 
-    Raises what :func:`perfbisect.jobs.loop.run_sequentially` raises.
+    Raises what :func:`perfbisect.jobs.loop.run_launches` raises.
     """
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = require_plan(job, journal.events, ProfilePlan)
         if not finished(journal.events):
             recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
             with WorkerPool(job, journal, tools, plan.cells[0]) as pool:
-                run_sequentially(job, journal, tools, pool, profile_policy(plan))
+                run_launches(job, journal, tools, pool, profile_policy(plan))
             # The sides are compared once: recordings may be removed later.
             result = compare_sides(plan, job, launches(journal.events))
             journal.append("verdict", {"verdict": result.kind, "result": result.model_dump(mode="json")})

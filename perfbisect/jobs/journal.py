@@ -35,6 +35,7 @@ EventKind = Literal[
     "discarded",
     "built",
     "machine",
+    "named",
     "replicate",
     "revert",
     "node",

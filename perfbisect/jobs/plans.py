@@ -214,10 +214,19 @@ def read_verdict(events: Sequence[JournalEvent], reader: TypeAdapter[_OutcomeT])
     if not finished(events):
         return None
     event = next(event for event in reversed(events) if event.kind == "verdict")
+    return read_event(event, reader, "the job's verdict")
+
+
+def read_event(event: JournalEvent, reader: TypeAdapter[_OutcomeT], what: str) -> _OutcomeT:
+    """The value of an event.
+
+    Raises:
+        LocatedError: it cannot be read.
+    """
     try:
         return reader.validate_json(json.dumps(event.data))
     except (ValidationError, RecursionError) as error:
-        raise event.error(error, "the job's verdict") from error
+        raise event.error(error, what) from error
 
 
 def resolve_metric(cell: Cell, name: str | None, *, claimed: bool = False) -> MetricRef:

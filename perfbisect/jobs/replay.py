@@ -168,14 +168,8 @@ def ended_launches(records: Iterable[LaunchRecord]) -> list[LaunchRecord]:
     return sorted((launch for launch in records if launch.end is not None), key=lambda launch: launch.ended)
 
 
-def retry_due(
-    records: Sequence[LaunchRecord], slot: str = "", slots: Collection[str] = ("",)
-) -> LaunchRecord | None:
-    """The failed launch to repeat on this slot.
-
-    A change that was built is launched once more after its first failure, on the slot where it failed, which
-    keeps pairs together, or on any slot if that one is gone.
-    """
+def awaiting_retry(records: Iterable[LaunchRecord]) -> dict[int, LaunchRecord]:
+    """The failed launches to repeat, by position: of a change that was built, after its first failure."""
     failed: dict[int, LaunchRecord] = {}
     for launch in ended_launches(records):
         if launch.end == "finished":
@@ -184,8 +178,16 @@ def retry_due(
             is_retry = failed.pop(launch.position, None) is not None
             if launch.built and not is_retry:
                 failed[launch.position] = launch
+    return failed
+
+
+def retry_due(records: Sequence[LaunchRecord], slot: str, slots: Collection[str]) -> LaunchRecord | None:
+    """The failed launch to repeat on this slot.
+
+    It is repeated where it failed, which keeps pairs together, or on any slot if that one is gone.
+    """
     running = {launch.position for launch in records if launch.end is None}
-    for launch in failed.values():
+    for launch in awaiting_retry(records).values():
         if launch.position not in running and (launch.slot == slot or launch.slot not in slots):
             return launch
     return None
@@ -197,10 +199,13 @@ def require_comparable(
     metric: MetricRef,
     advice: str = "measure all of a bisection",
 ) -> None:
-    """Require the job's metric, of which a ratio exists, and comparable provenance.
+    """Require the job's metric, of which a ratio exists, and comparable provenance."""
+    require_reported(attempt, metric)
+    require_same_provenance(attempt, records, advice)
 
-    ``advice`` begins the next step of an error about provenance.
-    """
+
+def require_reported(attempt: Attempt, metric: MetricRef) -> None:
+    """Require values of the metric in every run, of which a ratio exists."""
     try:
         values = attempt.values(metric)
     except KeyError:
@@ -211,6 +216,12 @@ def require_comparable(
             next_step="name one of these with --metric",
         ) from None
     require_ratio(values, metric, where=attempt.folder)
+
+
+def require_same_provenance(
+    attempt: Attempt, records: Sequence[LaunchRecord], advice: str = "measure all of a bisection"
+) -> None:
+    """Require the provenance of the job's first launch. ``advice`` begins the next step of the error."""
     finished = (x.attempt for x in ended_launches(records) if x.end == "finished" and x.attempt is not None)
     first = next(finished, attempt)
     for field, left, right in provenance_differences(first.provenance, attempt.provenance):

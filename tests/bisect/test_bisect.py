@@ -14,6 +14,7 @@ from perfbisect.errors import BuildError, ClientError, Interrupted, MachineError
 from perfbisect.jobs.events import JobEnded, LaunchEnded, LaunchStarted, MachineBackoff
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure, RunResult
+from perfbisect.model.metric import parse_metric
 from tests.fixtures.jobs import Play, Start
 from tests.jobs.world import FakeBuilder, World, history, named
 
@@ -188,11 +189,25 @@ def test_a_client_that_fails_twice_is_an_error_and_never_a_skip(start: Start) ->
     assert "verdict" not in begun.kinds
 
 
-def test_a_metric_that_did_not_come_is_told_with_those_that_did(play: Play) -> None:
+def test_a_metric_that_did_not_come_is_told_with_those_that_did(start: Start) -> None:
     world = World(history(6).changes, slow=3, reported=("output_throughput", "failed"))
-    said = r"did not report tpot:median; it reported: failed, output_throughput"
-    with pytest.raises(UsageError, match=said):
-        play(world)
+    begun = start(world)
+    for _ in range(2):
+        with pytest.raises(UsageError, match="did not report tpot:median; it reported: failed, output_"):
+            begun.run()
+    assert len(world.requests) == 1, "a resumed job measures nothing that it cannot use"
+    begun.amend(metric=parse_metric("output_throughput"))
+    assert named(begun.run()) == world.changes[3].id
+
+
+def test_a_launch_that_cannot_be_compared_is_no_evidence(start: Start) -> None:
+    world = World(history(6).changes, slow=3)
+    begun = start(world)
+    world.fault = lambda n, _: setattr(world, "machine_class", "other" if n == 3 else "toy")
+    with pytest.raises(MachineError, match="cannot be compared"):
+        begun.run()
+    assert begun.kinds[-1] == "discarded"
+    assert named(begun.run()) == world.changes[3].id
 
 
 class WithoutTokens(World):

@@ -21,7 +21,7 @@ from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_U
 from perfbisect.jobs.documents import MeasuredDocument, MetricDocument, measured_fields, metric_document
 from perfbisect.jobs.folders import Job, Jobs, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
-from perfbisect.jobs.loop import LaunchPolicy, run_sequentially
+from perfbisect.jobs.loop import Done, JobState, LaunchPolicy, run_launches
 from perfbisect.jobs.plans import (
     BudgetedPlan,
     MeasurementConfig,
@@ -30,8 +30,9 @@ from perfbisect.jobs.plans import (
     require_plan,
     write_plan,
 )
-from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.replay import launches
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.sequence import sequential
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import machine_of
 from perfbisect.measure.executor import AttemptRequest
@@ -66,11 +67,11 @@ class SoakDocument(MeasuredDocument):
 def soak_policy(plan: SoakPlan) -> LaunchPolicy:
     """The launches of a soak, for the loop of the engine; everything is admitted."""
 
-    def next_launch(seen: Sequence[LaunchRecord]) -> LaunchRequest | str:
-        done = sum(launch.end == "finished" for launch in seen)
-        return LaunchRequest(0, plan.change, "run", 1, "soak") if done < plan.launches else ""
+    def next_launch(state: JobState) -> LaunchRequest | Done:
+        done = sum(launch.end == "finished" for launch in state.launches)
+        return LaunchRequest(0, plan.change, "run", 1, "soak") if done < plan.launches else Done()
 
-    return LaunchPolicy(next_launch, lambda *_: None, plan.ref, advice="another change")
+    return sequential(next_launch, plan.ref, advice="another change")
 
 
 def soak_document(job: Job, events: Sequence[JournalEvent]) -> SoakDocument:
@@ -101,7 +102,7 @@ def soak_in(world: World) -> JobKind[SoakPlan, SoakDocument]:
             plan = require_plan(job, journal.events, SoakPlan)
             recover_interrupted(job, journal, tools.sink, tools.stop_leftovers)
             with WorkerPool(job, journal, simulated, plan_cell(plan)) as crew:
-                run_sequentially(job, journal, simulated, crew, soak_policy(plan))
+                run_launches(job, journal, simulated, crew, soak_policy(plan))
             journal.append("verdict", {"word": "soaked"})
             return soak_document(job, journal.events)
 

@@ -1,0 +1,245 @@
+"""What a bisection launches next: its search, then the step on other machines, then the end without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, astuple, replace
+from functools import partial
+from typing import Final
+
+from pydantic import TypeAdapter
+
+from perfbisect.bisect import replicate, revert
+from perfbisect.bisect.decision import decide
+from perfbisect.bisect.decision.ahead import likely_next
+from perfbisect.bisect.decision.machines import LEAST_MACHINES, machine_offsets, outlying_machines
+from perfbisect.bisect.decision.model import SearchOutcome, Wait
+from perfbisect.bisect.decision.state import MAX_END_SKIPS
+from perfbisect.bisect.documents import shown_probability
+from perfbisect.bisect.plan import BisectPlan, next_beside_pin
+from perfbisect.bisect.search_events import (
+    SEARCHING,
+    beliefs_after,
+    disagreement,
+    launch_under_way,
+    machines_out,
+    pending_launches,
+    put_out,
+    slot_record,
+    to_search_events,
+    why_out,
+    with_builds,
+)
+from perfbisect.bisect.summary import reason_sentence
+from perfbisect.common.quantities import probability
+from perfbisect.errors import PerfbisectError, ServerError
+from perfbisect.jobs.documents import reported_value
+from perfbisect.jobs.events import JobEvent
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.loop import Decision, Done, Fact, GiveUp, Idle, JobState, LaunchPolicy, SlotView
+from perfbisect.jobs.plans import read_event
+from perfbisect.jobs.replay import LaunchRecord, require_reported, require_same_provenance, retry_due
+from perfbisect.jobs.runner import LaunchRequest
+from perfbisect.jobs.sequence import broken_twice
+from perfbisect.machine.slots import Slot
+from perfbisect.model.attempt import Purpose
+from perfbisect.model.change import Change
+from perfbisect.report.console import CandidatesUpdated
+
+_LEADING = 3
+"""Candidates that the line of a launch names."""
+
+_OUTCOME = TypeAdapter(SearchOutcome)
+_NAMED: Final = "named"
+
+
+def bisect_policy(job: Job, plan: BisectPlan, reverted: revert.Revert | None) -> LaunchPolicy:
+    """The launches of a bisection.
+
+    The result of the search is a fact in the journal once it names a step: what is measured afterwards is
+    about that step, and a resumed job does not search again.
+    """
+    return LaunchPolicy(
+        partial(_next, job, plan, reverted),
+        plan.ref,
+        plan.budget,
+        plan.last,
+        admit=partial(_admit, plan),
+        broken=partial(_broken, plan),
+        recover=_recover,
+        progress=partial(_progress, plan),
+        likely=partial(_likely, plan),
+    )
+
+
+def _next(
+    job: Job, plan: BisectPlan, reverted: revert.Revert | None, state: JobState, view: SlotView
+) -> Decision:
+    for launch in state.launches:
+        if launch.end == "finished" and launch.attempt is not None:
+            require_reported(launch.attempt, plan.ref)
+    out_of_use = _out_of_use(plan, state, view)
+    if out_of_use is not None:
+        return out_of_use
+    outcome = named_step(state.events)
+    if outcome is None:
+        return _search(job, plan, state, view)
+    more = replicate.next_launch(plan, outcome, state, view)
+    if more is None and plan.confirm_revert:
+        more = revert.next_launch(plan, outcome, state, view, reverted)
+    return more or Done(asdict(replicate.with_machines(plan, outcome, state)))
+
+
+def named_step(events: Sequence[JournalEvent]) -> SearchOutcome | None:
+    """How the search of the newest plan ended, if it named a step."""
+    for event in reversed(events):
+        if event.kind == _NAMED:
+            return read_event(event, _OUTCOME, "the named step")
+        if event.kind == "plan":
+            return None
+    return None
+
+
+def _search(job: Job, plan: BisectPlan, state: JobState, view: SlotView) -> Decision:
+    try:
+        step = next_step(with_builds(plan, state.events), state.launches, view.slot.name, view.names)
+    except (ArithmeticError, ValueError) as error:
+        raise ServerError(
+            f"this range cannot be bisected: {error}",
+            where=job.path,
+            next_step="choose other ends",
+        ) from error
+    if isinstance(step, SearchOutcome):
+        if step.verdict != "found":
+            return Done(asdict(step))
+        return Fact(_NAMED, _OUTCOME.dump_python(step, mode="json"), ends_others=True)
+    return Idle() if isinstance(step, Wait) else step
+
+
+def next_step(
+    plan: BisectPlan, records: Sequence[LaunchRecord], slot: str, slots: Sequence[str]
+) -> LaunchRequest | Wait | SearchOutcome:
+    """What to launch on a free slot now, or how the search ended; ``slots``: all that will ask.
+
+    Raises:
+        ValueError: an end of the range cannot be measured.
+    """
+
+    def request(index: int, purpose: Purpose, runs: int, why: str) -> LaunchRequest:
+        return LaunchRequest(index, plan.positions[index].change, purpose, runs, why)
+
+    failed = retry_due([x for x in records if x.purpose in SEARCHING], slot, slots)
+    if failed is not None:
+        why = f"once more: it failed ({failed.reason})"
+        return replace(request(failed.position, failed.purpose, failed.runs, why), trial=failed.trial)
+    events = to_search_events(records, plan)
+    action = decide.next_action(plan.search, events, pending_launches(records), slot, slots)
+    if isinstance(action, SearchOutcome | Wait):
+        return action
+    if action.purpose != "search":
+        order = request(action.index, action.purpose, action.runs, reason_sentence(action.why, plan))
+        mate = None if action.mate is None else plan.positions[action.mate].change
+        return replace(order, mate=mate, trial=astuple(action.trial) if action.trial else ())
+    launched, base = {launch.position for launch in records}, plan.merge_base
+    if base is not None and base not in launched and not plan.positions[base].skip:
+        why = f"the merge base: is the step in {plan.end_name(0)}'s own commits?"
+        return request(base, "search", action.runs, why)
+    index = next_beside_pin(
+        plan.positions, launched, lambda: decide.beliefs(plan.search, events).p, action.index
+    )
+    if index is not None:
+        return request(index, "search", action.runs, "beside a moved pin: is the step the rebase?")
+    record = slot_record(records, slot)
+    control = record.control(plan) if record.doubted and not record.of(action.index) else None
+    if control is not None:
+        why = "a control run, since the machine failed: is it what it was?"
+        return request(control.position, "search", control.runs, why)
+    return request(action.index, "search", action.runs, reason_sentence(action.why, plan))
+
+
+def _out_of_use(plan: BisectPlan, state: JobState, view: SlotView) -> Fact | GiveUp | None:
+    """What puts a machine out of use that is unlike the others, unless it is the last one in use."""
+    known, in_use = machines_out(state.events), {slot.machine for slot in view.in_use}
+    for machine, offset in known.items():
+        if machine in in_use and len(in_use) > 1:
+            return GiveUp(machine, why_out(offset, plan))
+        if machine not in in_use:
+            for launch in state.launches:
+                if launch.machine == machine and launch.end == "finished":
+                    reason = why_out(offset, plan)
+                    return Fact("discarded", {"attempt": launch.attempt_id, "reason": reason})
+    if len({slot.machine for slot in view.all}) < LEAST_MACHINES or len(in_use) < 2:
+        return None
+    offsets = machine_offsets(to_search_events(state.launches, plan), plan.last, plan.search.sign)
+    outlying = (offset for offset in outlying_machines(offsets) if offset.machine not in known)
+    return next((put_out(offset) for offset in outlying), None)
+
+
+def _admit(plan: BisectPlan, launch: LaunchRecord, state: JobState, in_use: Sequence[Slot]) -> str:
+    assert launch.attempt is not None
+    require_same_provenance(launch.attempt, state.launches)
+    if launch.purpose not in SEARCHING or reported_value(launch.attempt, plan.ref) is None:
+        return ""
+    out = machines_out(state.events).get(launch.machine)
+    if out is not None and all(slot.machine != launch.machine for slot in in_use):
+        return why_out(out, plan)
+    return disagreement(launch, state.launches, plan)
+
+
+def _broken(
+    plan: BisectPlan, launch: LaunchRecord, order: LaunchRequest, state: JobState
+) -> tuple[str, str] | None:
+    """An end that never gave a value and failed for the last time: the range is wrong."""
+    if launch.purpose not in SEARCHING:
+        return broken_twice(launch, order, state)
+    if launch.position not in (0, plan.last):
+        return None
+    same = [x for x in state.launches if x.position == launch.position]
+    tries = sum(x.refused for x in same)
+    if any(x.end == "finished" for x in same) or (launch.built and tries < 2 * MAX_END_SKIPS):
+        return None
+    end, change = plan.end_name(launch.position), plan.positions[launch.position].change
+    return (
+        f"the {end} end {change.short}",
+        f"choose another --{end}; `git log {change.short}` shows its neighbours",
+    )
+
+
+def _recover(error: PerfbisectError, launch: LaunchRecord, state: JobState) -> Sequence[Fact]:
+    """A named step takes no harm from a check that fails: the failure is noted."""
+    outcome = named_step(state.events)
+    if outcome is None or launch.purpose in SEARCHING:
+        return ()
+    return revert.noted(error) if launch.purpose == revert.PURPOSE else replicate.noted(outcome, error)
+
+
+def _progress(plan: BisectPlan, launch: LaunchRecord, state: JobState) -> tuple[str, Sequence[JobEvent]]:
+    """The candidates, once both ends were measured."""
+    positions = plan.positions
+    both_ends = {0, plan.last} <= {x.position for x in state.launches if x.end == "finished"}
+    searching = launch.purpose in SEARCHING and both_ends
+    beliefs = beliefs_after(plan, state.launches) if searching else None
+    if beliefs is None:
+        return "", ()
+    p, none = tuple(map(shown_probability, beliefs.p)), shown_probability(beliefs.none)
+    best = sorted(range(1, plan.last + 1), key=lambda i: -beliefs.p[i])[:_LEADING]
+    leading = ", ".join(f"{positions[i].change.short} {probability(p[i])}" for i in best)
+    names = tuple((position.change.short, position.change.subject) for position in positions)
+    untestable = frozenset(i for i, position in enumerate(positions) if position.skip)
+    return (
+        f"leading {leading}; P(no change) {probability(none)}",
+        (CandidatesUpdated(names, p, none, untestable),),
+    )
+
+
+def _likely(
+    plan: BisectPlan, state: JobState, running: LaunchRecord, view: SlotView
+) -> Iterator[tuple[int, Change]]:
+    """What the search will probably launch after the launch that has begun."""
+    if named_step(state.events) is not None:
+        return
+    others = pending_launches(launch for launch in state.launches if launch is not running)
+    events, search = to_search_events(state.launches, plan), with_builds(plan, state.events).search
+    for position in likely_next(search, events, launch_under_way(running), others, view.names):
+        yield position, plan.positions[position].change
