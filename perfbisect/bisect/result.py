@@ -73,6 +73,12 @@ class BisectResult:
         return self.found and self.outcome is not None and self.plan.merge_base in self.outcome.culprits
 
     @property
+    def likeliest(self) -> list[int]:
+        """The culprits, the likeliest first."""
+        p = self.beliefs.p if self.beliefs else ()
+        return sorted(self.outcome.culprits, key=lambda index: -p[index]) if self.outcome else []
+
+    @property
     def measured(self) -> list[LaunchRecord]:
         return [launch for launch in self.records if launch.end == "finished"]
 
