@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import unquote
 
-from perfbisect.common.quantities import counted, minutes, number, percent, probability, with_unit
+from perfbisect.common.quantities import counted, minutes, number, percent, probability, spent_text, with_unit
 from perfbisect.report.diffs import DiffFileDocument
 from perfbisect.report.document import (
     Block,
@@ -60,7 +60,15 @@ _HIGHLIGHT = "\ue002"
 _VALUE = re.compile("\ue000([0-9a-f]*)\ue001")
 """A printed value in hexadecimal digits: one word, which no parser of Markdown reads into."""
 
-_FILTERS: tuple[Callable[..., str], ...] = (counted, minutes, number, percent, probability, with_unit)
+_FILTERS: tuple[Callable[..., str], ...] = (
+    counted,
+    minutes,
+    number,
+    percent,
+    probability,
+    spent_text,
+    with_unit,
+)
 
 Plotted = Mapping[str, Any] | FlameDocument | DiffFileDocument
 """A plot in Plotly's JSON, a difference flame graph, or a file of a diff."""
