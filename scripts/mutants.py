@@ -37,63 +37,61 @@ class Mutant:
     tests: tuple[str, ...]
 
 
-DECISION, GOLDEN = "bisect/decision", "golden"
-
 MUTANTS = (
     # Decisions
     Mutant(
         "bisect/decision/endpoints.py",
         "order = (begin, plan.n - begin) if turn % 2 == 0 else (plan.n - begin, begin)",
         "order = (begin, plan.n - begin)",
-        (DECISION,),
+        ("bisect/decision/test_decide.py",),
     ),
     Mutant(
         "bisect/decision/endpoints.py",
         "if posterior.none < NO_CHANGE_ABOVE and needed <= MAX_LAUNCHES_NEEDED:",
         "if posterior.none < NO_CHANGE_ABOVE:",
-        (DECISION,),
+        ("bisect/decision/test_decide.py",),
     ),
     Mutant(
         "bisect/decision/confirm.py",
         "return False if launches >= 2 * PAIRS else None",
         "return None",
-        (DECISION,),
+        ("bisect/decision/test_confirm.py", "bisect/decision/test_decide.py"),
     ),
     Mutant(
         "bisect/decision/confirm.py",
         "return (culprit, parent, parent, culprit)[made % 4]",
         "return (culprit, parent, culprit, parent)[made % 4]",
-        (DECISION,),
+        ("bisect/decision/test_confirm.py", "bisect/decision/test_decide.py"),
     ),
     Mutant(
         "bisect/decision/decide.py",
         "return state.prices.spent + expected <= state.plan.budget",
         "return state.prices.spent <= state.plan.budget",
-        (DECISION,),
+        ("bisect/decision/test_decide.py",),
     ),
     Mutant(
         "stats/ab_test.py",
         "elif far_low > 0:",
         "elif low > 0:",
-        ("stats",),
+        ("stats/test_ab_test.py",),
     ),
     Mutant(
         "stats/ab_test.py",
         "if max(abs(ends[0]), abs(ends[1])) < test.min_effect:",
         "if min(abs(ends[0]), abs(ends[1])) < test.min_effect:",
-        ("stats",),
+        ("stats/test_ab_test.py",),
     ),
     Mutant(
         "stats/sequential.py",
         "shares = (np.arange(1, looks + 1) / looks) ** (shape - 0.5)",
         "shares = (np.arange(1, looks + 1) / looks) ** (0.5 - shape)",
-        ("stats",),
+        ("stats/test_sequential.py",),
     ),
     Mutant(
         "series/detection/fdr.py",
         "return fdr * int(rejected.max(initial=0)) / max(1, len(p))",
         "return fdr",
-        ("series/detection",),
+        ("series/detection/test_fdr.py",),
     ),
     # Processes
     Mutant(
@@ -137,32 +135,32 @@ MUTANTS = (
         "jobs/replay.py",
         "if launch.built and not is_retry:",
         "if launch.built:",
-        ("jobs", "compare"),
+        ("jobs/test_faults.py", "jobs/test_resume.py"),
     ),
     Mutant(
         "jobs/replay.py",
         "self._offset, self._first = reached + max(0.0, passed), seconds()",
         "self._offset, self._first = reached, seconds()",
-        ("jobs", "bisect/test_bisect.py"),
+        ("jobs/test_resume.py", "bisect/test_bisect.py"),
     ),
     # Reports
     Mutant(
         "report/markdown.py",
         'return marked.replace("<", "&lt;")',
         "return marked",
-        ("report",),
+        ("report/test_markdown.py",),
     ),
     Mutant(
         "common/quantities.py",
         'return f"{share * 100:+.1f} %" if signed else f"{share * 100:.1f} %"',
         'return f"{share * 100:.1f} %"',
-        (GOLDEN,),
+        ("golden",),
     ),
     Mutant(
         "bisect/job.py",
         '_EXIT_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}',
         '_EXIT_CODES = {"found": EXIT_REGRESSION}',
-        (GOLDEN,),
+        ("golden",),
     ),
 )
 

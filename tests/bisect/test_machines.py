@@ -42,7 +42,7 @@ def world_of(
 SPEEDS = {"a": 1.0, "b": 1.07, "c": 0.95, "odd": 1.6}
 
 
-@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize("each", [1, pytest.param(2, marks=pytest.mark.processes)])
 def test_a_machine_unlike_the_others_is_put_out_of_use(start: Start, each: int) -> None:
     world = world_of(SPEEDS)
     begun = start(world)

@@ -16,8 +16,9 @@ from scripts.fuzz.cells import (
 
 
 @pytest.mark.parametrize("read", [load_bent_cell, import_bent_specification, match_bent_report])
-def test_five_hundred_bent_inputs(read: Callable[[Random, Path], None], tmp_path: Path) -> None:
-    for seed in range(500):
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 500), marks=pytest.mark.processes)])
+def test_bent_inputs(read: Callable[[Random, Path], None], seeds: range, tmp_path: Path) -> None:
+    for seed in seeds:
         folder = tmp_path / str(seed)
         folder.mkdir()
         read(Random(seed), folder)

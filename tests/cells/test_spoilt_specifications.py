@@ -64,7 +64,12 @@ def spoilt(document: Any, place: tuple[Any, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "document", [SERVERS, TESTS, yaml.safe_load(RECIPE)], ids=["servers", "tests", "recipe"]
+    "document",
+    [
+        pytest.param(SERVERS, id="servers", marks=pytest.mark.processes),
+        pytest.param(TESTS, id="tests"),
+        pytest.param(yaml.safe_load(RECIPE), id="recipe"),
+    ],
 )
 def test_cells_or_an_error_that_says_where(document: Any, tmp_path: Path) -> None:
     path = tmp_path / "spec.json"

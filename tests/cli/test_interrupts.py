@@ -95,7 +95,7 @@ def bench(tmp_path: Path, history: PretendHistory) -> Bench:
     [
         (signal.SIGINT, START),
         pytest.param(signal.SIGINT, IGNORING, marks=pytest.mark.processes),
-        (signal.SIGTERM, START),
+        pytest.param(signal.SIGTERM, START, marks=pytest.mark.processes),
         pytest.param(signal.SIGHUP, START, marks=pytest.mark.processes),
     ],
     ids=["ctrl-c", "ctrl-c-ignored-by-the-shell", "term", "hup"],
@@ -112,7 +112,7 @@ def test_an_interruption_stops_everything_and_can_be_resumed(
     assert "Traceback" not in told
     assert marked(bench.state) == []
     assert job.holder is None
-    if number == signal.SIGINT and code == START:
+    if code == IGNORING:
         resumed = bench.start("resume", "--json")
         out, told = resumed.communicate(timeout=100)
         assert resumed.returncode == 3, told
@@ -120,6 +120,7 @@ def test_an_interruption_stops_everything_and_can_be_resumed(
         assert json.loads(out)["job"] == job.id
 
 
+@pytest.mark.processes
 def test_stop_interrupts_the_job_and_a_second_perfbisect_is_refused(bench: Bench) -> None:
     first = bench.bisect("--json")
     job = bench.wait_for("launched", first)
@@ -207,6 +208,7 @@ def test_a_release_beside_main_and_the_reverted_end(bench: Bench, history: Prete
     assert asked["outcome"] in ("found", "inconclusive")
 
 
+@pytest.mark.processes
 def test_a_crash_between_the_start_of_a_server_and_its_record(bench: Bench, history: PretendHistory) -> None:
     process = bench.bisect("--json", code=DIES_BEFORE_THE_RECORD)
     process.communicate(timeout=60)

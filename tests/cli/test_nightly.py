@@ -83,6 +83,7 @@ def until(process: subprocess.Popen[str], true: Callable[[], bool], seconds: flo
         time.sleep(0.02)
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_killed_with_9_it_goes_on_and_a_second_one_is_told_who_works(tmp_path: Path) -> None:
     scene = Scene(tmp_path)

@@ -80,7 +80,7 @@ def test_an_engine_that_tells_its_secrets(shell: Path, history: PretendHistory) 
     assert leaks(shell, done, *shown, type_command([*words, "--dry-run"])) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.processes), signal.SIGINT])
 def test_a_log_that_nobody_reads_to_its_end(shell: Path, history: PretendHistory, number: int) -> None:
     """The engine prints them and goes on; perfbisect ends, by kill -9 too; and the job is done later."""
     words = [*asked(shell, history, fault="print_secrets"), "--launches", "1"]
@@ -102,6 +102,7 @@ def test_a_log_that_nobody_reads_to_its_end(shell: Path, history: PretendHistory
     assert leaks(shell) == []
 
 
+@pytest.mark.processes
 def test_a_killed_job_takes_its_secrets_from_the_environment_again(
     shell: Path, history: PretendHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import shlex
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.command_line import type_command, type_json
 from tests.fakes.history import CALM, MEASURED_WITH, make_history
 from tests.jobs.test_kill9 import CELL
@@ -17,6 +19,7 @@ NIGHTS, AT = 20, 12
 PACE = {"STEP_MS": 2.0, **CALM}
 
 
+@pytest.mark.processes
 def test_the_step_of_the_nights_is_measured_here(home: Path) -> None:
     history = make_history(home / "repo", commits=NIGHTS, slow=AT, factor=3.0, pace=PACE)
     levels = step(noise(3, NIGHTS, 15.0), AT, 2.0)

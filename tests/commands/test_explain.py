@@ -40,6 +40,7 @@ def moved(document: Mapping[str, Any], kind: str = "time") -> Sequence[str]:
     return [row["name"] for row in rows if row["verdict"] == "moved" and row["kind"] == kind]
 
 
+@pytest.mark.processes
 def test_a_slower_step_is_explained_as_decode(history: PretendHistory) -> None:
     report = measured(history, "bisect", "--budget", "2h", "--good", history.good, "--bad", history.bad)
     assert (report["outcome"], report["culprit"]["id"]) == ("found", history.culprit)

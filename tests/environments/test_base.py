@@ -77,6 +77,7 @@ def waiting(tmp_path: Path) -> tuple[Repository, str, Path]:
     return repository, sha, go
 
 
+@pytest.mark.processes
 def test_two_processes_build_a_key_once(
     waiting: tuple[Repository, str, Path], installed: Environment, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ def test_two_processes_build_a_key_once(
     assert (cache / "environments" / key / "imports").read_text() == "x"
 
 
+@pytest.mark.processes
 def test_killed_while_writing_then_built_again(world: World) -> None:
     process = start(
         world.installed.interpreter, world.repository, world.cache, world.history.slow, world.log, "writing"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.common.checked import LARGEST
@@ -62,6 +62,7 @@ ATTEMPTS = st.builds(
 )
 
 
+@settings(max_examples=25)  # each is large
 @given(ATTEMPTS)
 def test_an_attempt_survives_json(attempt: Attempt) -> None:
     assert from_dict(json.loads(json.dumps(to_dict(attempt), allow_nan=False))) == attempt

@@ -134,7 +134,9 @@ def test_a_client_that_fails_loses_its_own_cell_alone(tmp_path: Path) -> None:
     assert middle is not None and (middle.phase, middle.fault) == ("warm", "client")
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(
+    "place", [1, *(pytest.param(place, marks=pytest.mark.processes) for place in (0, 2))]
+)
 def test_a_client_that_is_not_there_loses_its_own_cell_alone(tmp_path: Path, place: int) -> None:
     cells = three()
     cells[place] = cells[place].model_copy(

@@ -185,6 +185,7 @@ def test_torch_that_sees_other_devices_is_the_machines(tmp_path: Path, box: Box)
     assert "torch sees" in failure(made).reason
 
 
+@pytest.mark.processes
 def test_slot_with_a_slow_device_is_slow(tmp_path: Path, box: Box) -> None:
     """Its name stands with the numbers, so that a model can take the slot out."""
     other = Slot("five", (FIVE,), env={"CUDA_VISIBLE_DEVICES": "5"})

@@ -88,6 +88,7 @@ def test_a_branch_that_no_fetch_moves_is_refused(there: Cloned, branch: str) -> 
     assert caught.value.line == 5
 
 
+@pytest.mark.processes
 def test_cells_of_one_server_share_its_starts_in_the_order_of_the_file(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     with (tmp_path / "nightly.yaml").open("a") as config:

@@ -38,6 +38,7 @@ def profile_launches(place: Place) -> list[str]:
     return [change for _, change, purpose in place.launches() if purpose == "profile"]
 
 
+@pytest.mark.processes
 def test_a_culprit_is_profiled_once(place: Place) -> None:
     culprit, parent = place.commits[SLOW * EACH], place.commits[SLOW * EACH - 1]
     night = place.night(SLOW)
@@ -111,6 +112,7 @@ def test_a_profile_whose_launches_fail_costs_the_night_nothing(place: Place) -> 
     assert profile.job and profile.next == f"perfbisect explain {found.job} --profile"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", [FleetPlace])
 def test_on_a_fleet_the_command_is_one_that_a_fleet_can_do(place: Place) -> None:
     found = only_bisection(place.night(SLOW))

@@ -207,7 +207,7 @@ def test_each_cell_can_be_measured_on_every_machine_with_a_series_of_each(place:
 
 def test_a_step_that_one_machine_shows_is_no_commits(place: FleetPlace) -> None:
     """One is a third slower from the eighth night on, the other one is as before."""
-    place.text = EVERYWHERE
+    place.text, place.cells = EVERYWHERE, place.cells[:2]
     for day in range(8):
         place.night(day)
     place.world.machines["box2"] = 1.33

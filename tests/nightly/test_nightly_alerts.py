@@ -56,6 +56,7 @@ def test_a_regression_opens_an_alert_is_bisected_once_and_known_after(place: Pla
     assert commit in report_markdown(place.last_report), "a later night still says it"
 
 
+@pytest.mark.processes
 def test_a_night_on_another_machine_says_why_its_series_begin_anew(place: Place) -> None:
     """The driver was updated, and nothing else is as fast as before: no change of the product."""
     place.world.machine_class = "H200 x 1, driver 550"
@@ -183,7 +184,7 @@ def test_a_rule_that_nobody_can_read_closes_and_reopens(eve: Place, monkeypatch:
     assert eve.night(SLOW + 2).alerts == (), "a person closed them"
 
 
-@pytest.mark.parametrize("lasted", [5, 3])
+@pytest.mark.parametrize("lasted", [pytest.param(5, marks=pytest.mark.processes), 3])
 def test_what_is_over_is_closed_by_rule_and_told_once(eve: Place, lasted: int) -> None:
     slow(eve, until=SLOW + lasted)
     eve.text += "bisect: {when: never}\n"

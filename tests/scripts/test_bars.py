@@ -82,6 +82,7 @@ def test_the_command_says_seed_counts_and_verdicts(
     assert printed[-1] == ("1 missed" if code else "every bar holds")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("area", AREAS)
 def test_every_area_has_experiments_that_answer_all_their_bars(area: str) -> None:
     for experiment in importlib.import_module(AREAS[area]).EXPERIMENTS:

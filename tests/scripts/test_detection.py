@@ -153,6 +153,7 @@ def test_simulated_noise_has_the_scale_and_the_memory_it_says(kind: str) -> None
     assert np.corrcoef(half[1:], half[:-1])[0, 1] == pytest.approx(memory, abs=0.04)
 
 
+@pytest.mark.processes
 def test_of_simulated_series_few_are_told_and_large_steps_are_found() -> None:
     one, five = told("gauss", 30, 20)
     assert 0 <= one <= five <= 0.1
@@ -185,6 +186,7 @@ def test_it_says_what_is_missing(scorer: Path, tmp_path: Path) -> None:
         main(["--data", str(tmp_path), "--scorer", str(scorer), "--only", "labelled"])
 
 
+@pytest.mark.processes
 def test_measured_noise_with_planted_steps() -> None:
     """A part of the shared series: of what is told nearly all was planted, and within two nights."""
     rows = json.loads(data("series", "injected", "shuffled.json").read_text())["series"][:100]

@@ -65,6 +65,7 @@ def test_what_an_outlier_measured_is_lost_with_it() -> None:
     assert "m3" not in {event.machine for event in made.events if isinstance(event, Measured)}
 
 
+@pytest.mark.processes
 def test_a_session_is_the_same_again_and_counts_its_minutes() -> None:
     world = Fleet(n=12, sigma=0.01)
     session = play(world, 3)
@@ -78,6 +79,7 @@ def test_a_session_is_the_same_again_and_counts_its_minutes() -> None:
     assert one.wall == one.wall_after == pytest.approx(one.gpu)
 
 
+@pytest.mark.processes
 def test_a_step_of_one_machine_that_is_named_is_refuted_on_another() -> None:
     world = Fleet(machines=2, n=12, sigma=0.005, tau=0.005, only=0)
     told = [session.replicated for session in (play(world, seed) for seed in range(4)) if session.right]

@@ -50,6 +50,7 @@ def play(work: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
     return done.returncode, done.stdout + done.stderr, document
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(900)
 def test_first_visit_names_what_was_planted(work: Path) -> None:
     """In calls of half a minute, each of which goes on where the one before was cut off."""
@@ -66,6 +67,7 @@ def test_first_visit_names_what_was_planted(work: Path) -> None:
     assert list_devices(recorded) == list_devices(live) != ()
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(900)
 def test_second_visit(work: Path) -> None:
     code, said, document = play(work, "second")
@@ -77,6 +79,7 @@ def test_second_visit(work: Path) -> None:
     assert steps["kill"]["state"] == "unfinished" and steps["kill"]["server_ended"]
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(900)
 def test_every_command_has_a_plan(work: Path) -> None:
     code, said, document = play(work, "first", "same", "second", "--dry-run")

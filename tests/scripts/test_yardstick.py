@@ -62,6 +62,7 @@ def test_without_the_simulator_it_says_so(tmp_path):
         yardstick.main(["--sim", str(tmp_path / "none.py")])
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not SIM.is_file(), reason="the shared simulator is not beside this checkout")
 def test_a_row_of_the_table(tmp_path):
     rows = tmp_path / "rows.jsonl"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,7 @@ def test_every_family_is_there_with_its_headline() -> None:
     assert {name: rows[name].partition(";")[0] for name in said} == said
 
 
+@cache
 def fields_below(*models: type[BaseModel]) -> set[str]:
     """Names of the fields of documents and of those of their parts."""
     schemas = [model.model_json_schema(mode="serialization") for model in models]
@@ -152,6 +154,7 @@ def test_every_field_is_one_of_its_verbs_document() -> None:
         assert named <= known, (verb, field, named - known)
 
 
+@cache
 def _said(models: tuple[type[BaseModel], ...]) -> set[str]:
     """The words that the fields of documents may hold."""
     found: set[str] = set()

@@ -16,6 +16,7 @@ from tests.skill.test_skill import REQUESTS
 from tests.skill.worlds import WORLDS
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.stem)
 def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     transcript = load(path)

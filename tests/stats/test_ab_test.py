@@ -66,6 +66,20 @@ def test_a_step_is_seen() -> None:
     assert words(20, -0.06, 0.02)["improvement"] == 20
 
 
+def test_a_difference_needs_more_than_an_interval_without_zero() -> None:
+    """Equal sides are called different less often than the interval misses the effect."""
+    question = AbTest()
+    looks = []
+    for seed in range(10):
+        _, seen = settle(question, bench(seed, 0.05, 0.03))
+        looks += [
+            judge_blocks(question, seen[:count]) for count in range(BLOCK_SIZE, len(seen) + 1, BLOCK_SIZE)
+        ]
+    words_without_zero = {verdict.word for verdict in looks if verdict.low > 0}
+    assert words_without_zero == {"regression", "inconclusive"}
+    assert all(verdict.low > 0 for verdict in looks if verdict.word == "regression")
+
+
 def test_noise_too_large_is_inconclusive_and_says_what_more_would_cost() -> None:
     verdict, seen = settle(AbTest(blocks=3), bench(1, 0.02, 0.15))
     assert verdict.word == "inconclusive"

@@ -66,6 +66,7 @@ class Drifting(Bench):
         return replace(event, values=tuple(v * level for v in event.values))
 
 
+@pytest.mark.processes
 def test_a_drift_of_the_machine_is_seen_through():
     words = Counter()
     for seed in range(5):

@@ -121,6 +121,7 @@ def test_nothing_is_called_absent_that_the_data_do_not_speak_against():
     assert (blunt.purpose, blunt.index) == ("end", 0)
 
 
+@pytest.mark.processes
 def test_the_ends_go_on_until_no_relevant_change_is_left_or_their_rounds_are_made():
     """Nothing changed: a range is called too small only after every round of the ends."""
     words = []

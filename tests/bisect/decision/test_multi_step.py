@@ -31,10 +31,11 @@ def bench(steps, n=48, sigma=0.01, tau=0.008, seed=1, skip=frozenset(), **plan):
     "steps",
     [
         {11: STEP, 30: STEP},
-        {20: STEP, 22: STEP},
-        {1: STEP, 48: 2 * STEP},
         {7: STEP, 8: STEP},
-        {5: STEP, 24: STEP, 40: STEP},
+        *(
+            pytest.param(steps, marks=pytest.mark.processes)
+            for steps in ({20: STEP, 22: STEP}, {1: STEP, 48: 2 * STEP}, {5: STEP, 24: STEP, 40: STEP})
+        ),
     ],
 )
 def test_every_step_is_found_with_an_a_b_of_its_own(steps):

@@ -161,6 +161,7 @@ def unnamed(seeds, sd=0.01):
             yield world, outcome
 
 
+@pytest.mark.processes
 def test_a_confirmed_step_without_a_name_ends_as_the_smallest_set_that_holds_it():
     seen = 0
     for world, outcome in unnamed(range(4)):

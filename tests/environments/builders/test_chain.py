@@ -191,6 +191,7 @@ def test_the_first_base_that_fits(world: World) -> None:
     assert client is not None and client.interpreter == world.installed.interpreter
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "-")
 def test_overlay_wheel_source(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What each refuses or cannot build comes from the next."""

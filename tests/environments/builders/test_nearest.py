@@ -109,6 +109,7 @@ def test_holes_of_the_index_are_filled(site: Site) -> None:
     assert site.world.ensure(builder, late.id).facts["base_commit"] == history.docs
 
 
+@pytest.mark.processes
 def test_compiled_sources_of_this_platform_are_never_overlaid(site: Site) -> None:
     repository, shas = site.world.of(
         {

@@ -121,6 +121,7 @@ def versions(environment: Environment) -> str:
     return ask(environment, ASKS)
 
 
+@pytest.mark.processes
 def test_two_pins_stand_side_by_side(omni: Omni, shared_cache: Path, log: Path) -> None:
     here = builder(omni, shared_cache)
     old = here.ensure(Change(omni.slow), log=log, timeout=120)

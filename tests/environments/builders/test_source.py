@@ -73,6 +73,7 @@ def test_each_commit_is_right_and_only_what_changed_is_compiled(c_history: CHist
     assert ask(back, SPEED) == "12"
 
 
+@pytest.mark.processes
 @compiles
 def test_going_back_compiles_what_differs(c_history: CHistory, tmp_path: Path) -> None:
     builder = source(tmp_path, c_history)
@@ -82,6 +83,7 @@ def test_going_back_compiles_what_differs(c_history: CHistory, tmp_path: Path) -
     assert compiled(tmp_path) == ["module first second", "second"]
 
 
+@pytest.mark.processes
 @compiles
 def test_a_commit_that_does_not_compile_is_tried_from_nothing_and_hurts_no_other(
     c_history: CHistory, tmp_path: Path
@@ -177,6 +179,7 @@ def test_variables_that_steer_a_build_are_in_the_key_and_those_of_speed_are_not(
     assert "CFLAGS=-DUNIT2" in steered.notes()[0]
 
 
+@pytest.mark.processes
 @compiles
 def test_prices_are_learnt_first_builds_and_later_ones_apart(c_history: CHistory, tmp_path: Path) -> None:
     builder = source(tmp_path, c_history)

@@ -22,8 +22,9 @@ from tests.series.made import name_of, sample, served, write
 GOOD = sample("perf_eval_row") | {"model": "org/good"}
 
 
-def test_five_hundred_bent_places(tmp_path: Path) -> None:
-    for seed in range(500):
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 500), marks=pytest.mark.processes)])
+def test_bent_places(seeds: range, tmp_path: Path) -> None:
+    for seed in seeds:
         folder = tmp_path / str(seed)
         folder.mkdir()
         ingest_bent_files(Random(seed), folder)

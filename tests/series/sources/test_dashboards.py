@@ -303,7 +303,9 @@ def places(document: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
             yield from places(value, (*above, key))
 
 
-@pytest.mark.parametrize("kind", DOCUMENTS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.processes] * (kind == "hud")) for kind in DOCUMENTS]
+)
 def test_whatever_stands_there_is_a_point_or_a_reason(kind: str, tmp_path: Path) -> None:
     document, seen = DOCUMENTS[kind], set()
     for place in places(document):
