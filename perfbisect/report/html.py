@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ def embedded_json(value: object) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
+@cache
 def _plotly_script() -> str:
     # Slow to import, as is jinja2 below, and only a report needs them.
     from plotly.offline import get_plotlyjs
@@ -61,6 +63,7 @@ def _plotly_script() -> str:
     return str(get_plotlyjs()).replace("\r\n", "\n")
 
 
+@cache
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
