@@ -188,7 +188,8 @@ def report(workspace: Workspace, form: str, metrics: tuple[str, ...], fdr: float
       perfbisect track report --metric tput_per_gpu --metric ttft:p99
     """
     from perfbisect.dashboard.outcomes import measured_outcomes
-    from perfbisect.series.nightly_report import build_nightly_report, nightly_report
+    from perfbisect.series.nightly_report import build_nightly_report
+    from perfbisect.series.report import nightly_report
 
     with _open_store(workspace) as store:
         analysis = _analyze(store, fdr)
@@ -391,7 +392,7 @@ def detect(workspace: Workspace, since: str, fdr: float, everything: bool) -> Co
     """
     from perfbisect.common.quantities import stamp
     from perfbisect.series.detect import detect as detect_changes
-    from perfbisect.series.detect import detect_report
+    from perfbisect.series.report import detect_report
     from perfbisect.series.suspects.table import load_suspect_table
     from perfbisect.system.clock import now
 
@@ -413,7 +414,8 @@ def _state_command(
     @options.in_workspace(options.state)
     @options.as_json
     def command(workspace: Workspace, alert: str, reason: str) -> CommandResult:
-        from perfbisect.series.detect import set_state, state_report
+        from perfbisect.series.detect import set_state
+        from perfbisect.series.report import state_report
 
         with _open_store(workspace) as store:
             document = set_state(store, alert, state_set, reason)

@@ -20,11 +20,11 @@ from perfbisect.errors import RevisionError
 from perfbisect.jobs.documents import MetricDocument, metric_document
 from perfbisect.model.metric import parse_metric
 from perfbisect.series.alerts import Alert, leading_alert
-from perfbisect.series.cause_text import suppression_sentence
-from perfbisect.series.detect import SeriesAnalysis
+from perfbisect.series.detect import SeriesAnalysis, suppressed_change
 from perfbisect.series.detection.model import SeriesLevel, levels
 from perfbisect.series.findings import JudgedFamily, SeriesChange
 from perfbisect.series.points import Point, Workload
+from perfbisect.series.report import suppression_sentences
 from perfbisect.series.series import HEADLINES, CellSeries
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import (
@@ -296,9 +296,12 @@ def _cells(analysis: SeriesAnalysis) -> Iterator[SiteCell]:
     small = defaultdict[tuple[str, str], list[SmallChange]](list)
     for alert in analysis.alerts:
         changes[alert.cell, alert.metric].append(analysis.findings[alert.id])
-    for family in analysis.families:
-        for change in family.suppressed:
-            small[change.series.key].append(_small(change))
+    suppressed = [change for family in analysis.families for change in family.suppressed]
+    sentences = suppression_sentences([suppressed_change(change) for change in suppressed])
+    for change, why in zip(suppressed, sentences, strict=True):
+        point = change.point
+        one = SmallChange(point.index, point.effect, (point.low, point.high), why)
+        small[change.series.key].append(one)
     notes = _notes(analysis.families)
 
     def findings(series: CellSeries) -> SeriesFindings:
@@ -317,11 +320,6 @@ def _cuts(change: SeriesChange) -> Iterator[int]:
     yield change.point.index
     if change.point.until is not None and change.point.until < len(change.series.values):
         yield change.point.until
-
-
-def _small(change: SeriesChange) -> SmallChange:
-    point = change.point
-    return SmallChange(point.index, point.effect, (point.low, point.high), suppression_sentence(change))
 
 
 def _notes(families: Sequence[JudgedFamily]) -> dict[str, tuple[bool, str]]:

@@ -19,6 +19,7 @@ from perfbisect.dashboard.collect import Site, SiteCell, SiteMetric, SitePoint, 
 from perfbisect.dashboard.outcomes import SiteBisection, outcomes_by_alert
 from perfbisect.series.alerts import Alert
 from perfbisect.series.outcomes import MeasuredOutcome
+from perfbisect.series.report import evidence_sentences
 from perfbisect.series.suspects.job import SuspectsDocument
 
 EventKind = Literal["wrong", "better", "other", "silent", "over", "acknowledged", "closed"]
@@ -252,6 +253,7 @@ def event_payload(event: SiteEvent, site: Site) -> Payload:
                 kept.append(own)
             place = kept.index(own)
         fields = {key: value for key, value in asdict(alert).items() if key not in _RUN_FIELDS}
+        fields["evidence"] = evidence_sentences(alert.evidence)
         alerts.append(fields | {"ranking": place, "ranked": name})
     return {"id": text(event.id), "alerts": harmless(alerts), "rankings": harmless(kept)}
 

@@ -27,14 +27,15 @@ from perfbisect.jobs.folders import Jobs
 from perfbisect.nightly.config import DashboardRules, NightlyFile, WebhookRules
 from perfbisect.nightly.model import Night, NightBisection, NightFindings
 from perfbisect.nightly.night import NightlyContext, NightTask, OpenNight, StepResult
-from perfbisect.nightly.report import finding_texts, night_report, night_verdict
+from perfbisect.nightly.report import finding_texts, night_report
 from perfbisect.redaction import REDACTED, without_secrets
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.export import export_files, series_for_export
-from perfbisect.series.nightly_report import build_nightly_report, nightly_report
+from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.publish import publish
+from perfbisect.series.report import nightly_report
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_atomic
 from perfbisect.system.http import (
@@ -294,10 +295,10 @@ _PROFILE_FIELDS = {"job", "conclusion", "sentence", "why", "next"}
 
 def message_text(night: Night, *, link: str = "") -> str:
     """The night for a chat: its outcome, then a line for each event that is new, named or resolved."""
-    texts = list(finding_texts(night))
+    texts = finding_texts(night)
     left = len(texts) - _MESSAGE_EVENTS
     more = [f"and {counted(left, 'more event')}"] if left > 0 else []
-    outcome = f"{night.name}: {night_verdict(night).text}"
+    outcome = f"{night.name}: {night_report(night).verdict.text}"
     rows = [outcome, *texts[:_MESSAGE_EVENTS], *more, *([link] if link and texts else [])]
     return "\n".join(line(text) for text in rows)
 

@@ -21,8 +21,7 @@ from pydantic import ConfigDict, Field
 from perfbisect.errors import UsageError
 from perfbisect.model.commit_details import CauseWord
 from perfbisect.model.metric import MetricRef, parse_metric
-from perfbisect.series.cause_text import alert_evidence
-from perfbisect.series.causes import Cause
+from perfbisect.series.causes import Cause, Evidence, series_evidence
 from perfbisect.series.detection.model import SET, WEEK, Shape
 from perfbisect.series.findings import SeriesChange
 from perfbisect.series.nights import Night, night_of
@@ -104,7 +103,7 @@ class Alert:
     places: tuple[AlertPlace, ...]
     builds: tuple[str, ...]
     p: Probability | None = None
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
     grouping: bool = False
     nights: int
     now: AlertStatus | Literal[""] = ""
@@ -145,6 +144,11 @@ class Alert:
     def is_news(self) -> bool:
         """Not reported before, or not as a change of the product."""
         return self.state == "open" and (self.new or (self.was != "" and self.cause == "product"))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is closed, or had recovered when it was reported last."""
+        return self.state == "closed" or (self.recovered and not self.came_back)
 
     @property
     def is_opened(self) -> bool:
@@ -359,7 +363,7 @@ def _build_alert(change: SeriesChange, cause: Cause, event: str, until: int) -> 
         ),
         builds=tuple(dict.fromkeys(points[i].build.name for i in around)),
         p=point.p,
-        evidence=alert_evidence(change, cause),
+        evidence=(*cause.evidence, *series_evidence(change)),
         grouping=cause.is_grouping,
         nights=len(change.after),
         now=now,

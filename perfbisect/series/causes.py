@@ -9,21 +9,20 @@ of a fleet measures its cells every night: a change that only it shows is none o
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
-from perfbisect.model.attempt import is_same_class
+from pydantic import ConfigDict
+
 from perfbisect.model.commit_details import CauseWord, MeasuredCell
-from perfbisect.model.metric import STAGE
 from perfbisect.series.detection.likelihood import INNER
-from perfbisect.series.detection.model import Shape
+from perfbisect.series.detection.model import GAUSSIAN, WEEK, Shape
 from perfbisect.series.findings import SeriesChange
-from perfbisect.series.series import ENVIRONMENT, HEADLINES, CellSeries
+from perfbisect.series.index import NOISE_NIGHTS, SeriesIndex, noise_of, shift
+from perfbisect.series.series import ENVIRONMENT, CellSeries
 from perfbisect.series.suspects.ranking import ServerVote, distinguishing_traits, server_votes
 
 Covariates = Mapping[str, Any]
@@ -37,12 +36,9 @@ COUNTS = ("prompts", "completed", "input_tokens", "output_tokens", "audio_durati
 _GROWING = ("e2el", "latency", "ttft", "audio_ttfp", "image_generation", "video_generation")
 """Metrics that longer work makes larger, and never smaller."""
 
+# Chosen on the nightlies of vLLM-Omni of spring 2026, whose causes are known (tests/test_april.py);
+# docs/method/suspects.md has the rules. None is estimated: where a rule is not sure, the cause is unknown.
 _COMPARED_NIGHTS = 3  # nights on each side whose covariates are compared
-_NOISE_NIGHTS = 20  # nights before a change that show the noise of a cell ...
-_LEVEL_NIGHTS = 7  # ... and the last of them that show its level
-_FEWEST_NIGHTS = 3
-_MIN_NOISE = 0.005  # least noise of a cell, of logs, also of nights that agree to the last digit
-_MAD = 1.4826
 _MIN_COUNT_SHIFT = 0.02  # log of a move of a count that is evidence
 _EXPLAINED = 1.5  # by how much a change may be larger, in logs, than the move of a count that explains it
 _REDEFINED = math.log(1.2)  # log of a move of a count from which on it may be counted otherwise
@@ -52,10 +48,10 @@ _ALL_SERVERS = 0.8  # share of server starts that moved together, from which on 
 _LARGE = 0.25  # log of a size, and ...
 _DEVIATIONS = 8.0  # ... standard deviations, from which on a single night may be a product's
 _SAME_MOVE = 0.25  # share of a move that another series must show of it to have moved with it
-_LOW_RATE = 0.1  # requests a second up to which a cell is of low concurrency
-_LASTING_NIGHTS = 5  # nights of a step that show by themselves that it lasts
-_NIGHTS_BEFORE = 4  # nights before a step that show by themselves that the old level lasted
-_SETTLED_NIGHTS = 7  # nights after which a step lasts, whatever single nights before were like
+_LASTING_NIGHTS = INNER  # nights of a step that show by themselves that it lasts: detection's shortest level
+_NIGHTS_BEFORE = 4  # nights before a step from which on its night is right (docs/method/detection.md)
+_SETTLED_NIGHTS = WEEK  # nights after which a step lasts, whatever single nights before were like
+_SHORT_SERIES = 20  # nights below which a series is called short: its noise is known to a sixth at best
 _SAME_STREAM = {"itl": "tpot", "itl:mean": "tpot:mean"}  # metrics of one stream that count chunks, tokens
 
 
@@ -63,8 +59,12 @@ _SAME_STREAM = {"itl": "tpot", "itl:mean": "tpot:mean"}  # metrics of one stream
 class Evidence:
     """One observation about a change: ``values`` are the numbers and names behind it.
 
-    ``kind``: a key of :data:`perfbisect.series.cause_text.SENTENCES`.
+    ``templates/evidence.md.jinja`` has a sentence for each ``kind``.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", json_schema_serialization_defaults_required=True
+    )
 
     kind: str
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -153,7 +153,7 @@ def moved_counts(before: Sequence[Covariates], after: Sequence[Covariates]) -> l
         old, new = median(left[-_COMPARED_NIGHTS:]), median(right[:_COMPARED_NIGHTS])
         # Differences between neighbours, which earlier steps do not widen.
         steps = [abs(b - a) for a, b in pairwise(left)]
-        deviation = _MAD * median(steps) / math.sqrt(2) if steps else 0.0
+        deviation = GAUSSIAN * median(steps) / math.sqrt(2) if steps else 0.0
         if abs(new - old) > max(_MIN_COUNT_SHIFT, 4 * deviation):
             moves.append(CountMove(name, math.exp(old), math.exp(new), new - old))
     return sorted(moves, key=lambda move: -abs(move.shift))
@@ -283,7 +283,9 @@ def _on_one_machine(machine: str, votes: Sequence[ServerVote]) -> Evidence | Non
 
 def _by_all_servers(context: ChangeContext, hit: int, total: int, *, is_lasting: bool) -> Cause:
     controls = [cell.hit for cell in context.cells if cell.control]
-    values = {"count": hit, "total": total, "controls": (sum(controls), len(controls))}
+    values = {
+        "count": hit, "total": total, "controls": len(controls), "controls_moved": sum(controls),
+    }  # fmt: skip
     if is_lasting:
         stayed = Evidence("lasting", {"nights": len(context.after)})
         return Cause("product", (stayed, Evidence("all servers moved", values)))
@@ -306,138 +308,19 @@ def _shared_trait(votes: Sequence[ServerVote]) -> tuple[Evidence, ...]:
     return (Evidence("shared trait", values),)
 
 
-class SeriesIndex:
-    """The series of all cells by cell and metric.
-
-    ``traits``: the name of a cell -> what it runs; ``features``: its name, model and device -> what these
-    imply.
-    """
-
-    def __init__(
-        self,
-        series: Sequence[CellSeries],
-        traits: Callable[[str], frozenset[str]],
-        features: Callable[[str, str, str], frozenset[str]] = lambda *_: frozenset(),
-    ) -> None:
-        self._traits, self._features = cache(traits), cache(features)
-        self._by_cell: dict[str, dict[str, CellSeries]] = {}
-        self._moves: dict[tuple[str, _Window], list[tuple[CellSeries, float, float]]] = {}
-        for item in series:
-            self._by_cell.setdefault(item.cell, {})[item.metric] = item
-
-    def get(self, cell: str, metric: str) -> CellSeries | None:
-        """A metric of a cell; None where it does not report it."""
-        return self._by_cell.get(cell, {}).get(metric)
-
-    def on_other_machines(self, like: CellSeries) -> tuple[CellSeries, ...]:
-        """The same metric of the same cell on the other machines of its kind in a fleet."""
-        own = like.points[-1]
-        same = (metrics[like.metric] for metrics in self._by_cell.values() if like.metric in metrics)
-        return tuple(
-            series
-            for series in same
-            if own.machine
-            and series.points[-1].cell == own.cell
-            and series.points[-1].machine not in ("", own.machine)
-            and is_same_class(series.points[-1].hardware, own.hardware)
-        )
-
-    def changed_prompts(
-        self, like: CellSeries, nights: Collection[int]
-    ) -> Iterator[tuple[int, str, str, float]]:
-        """Where the prompts of a cell of the same model and data set changed on one of these nights.
-
-        One specification makes them for several cells, and not every server counts the tokens of a picture.
-        Yields the night, the cell, what changed, and the log of by how much.
-        """
-        own = like.points[-1].workload
-        for metrics in self._by_cell.values() if own.model and own.dataset else ():
-            series = next(iter(metrics.values()))
-            load = series.points[-1].workload
-            for hint in series.hints if (load.model, load.dataset) == (own.model, own.dataset) else ():
-                before, after = (
-                    series.points[at].covariates.get("input_tokens") for at in (hint.index - 1, hint.index)
-                )
-                if hint.kind == "workload" and series.nights[hint.index] in nights and before and after:
-                    yield series.nights[hint.index], series.cell, hint.what, abs(math.log(after / before))
-
-    def measured_cells(self, change: SeriesChange) -> tuple[MeasuredCell, ...]:
-        """Every cell measured on both sides of a change, by the same metric, else by its headline."""
-        cells = []
-        for series, size, noise in self._moved(change.series.metric, _window(change)):
-            load, metrics = series.points[-1].workload, self._by_cell[series.cell]
-            low = load.concurrency == 1 or (load.concurrency is None and load.rate <= _LOW_RATE)
-            newest = (item.points[-1].workload.model for item in metrics.values())
-            model = next(filter(None, newest), "")
-            cells.append(
-                MeasuredCell(
-                    cell=series.cell,
-                    hit=abs(size) > 3 * noise and size * change.shift > 0,
-                    start=series.group,
-                    traits=self._traits(series.cell),
-                    model=model,
-                    features=self._features(series.cell, model, series.points[-1].hardware),
-                    shift=size,
-                    control=low or series.metric.startswith(STAGE),
-                    machine=series.points[-1].machine,
-                )
-            )
-        return tuple(cells)
-
-    def _moved(self, metric: str, window: _Window) -> list[tuple[CellSeries, float, float]]:
-        """The series of every cell that was measured around a window, with its shift and noise.
-
-        Changes of one night often have the same window, and each asks for all cells.
-        """
-        if (metric, window) not in self._moves:
-            moves = self._moves[metric, window] = []
-            for metrics in self._by_cell.values():
-                names = (name for name in (metric, *HEADLINES) if name in metrics)
-                series = metrics.get(next(names, ""))
-                if series is not None and (moved := _shift_in(series, window)) is not None:
-                    moves.append((series, *moved))
-        return self._moves[metric, window]
-
-
-_Window = tuple[int, int, int, int]
-"""The first and the last night before a change, and the first and the last that show it."""
-
-
-def _window(change: SeriesChange) -> _Window:
-    nights, before, after = change.series.nights, change.before, change.after
-    return nights[before[0]], nights[before[-1]], nights[after[0]], nights[after[-1]]
-
-
-def shift(series: CellSeries | None, change: SeriesChange) -> tuple[float, float] | None:
-    """By how much a series moved between the nights before a change and those that show it, and its noise.
-
-    A log, above 0 worse. None where it was not measured on both sides, or is another series since.
-    """
-    return None if series is None else _shift_in(series, _window(change))
-
-
-def _shift_in(series: CellSeries, window: _Window) -> tuple[float, float] | None:
-    nights, (left, edge, first, last) = series.nights, window
-    after = range(bisect_left(nights, first), bisect_right(nights, last))
-    before = range(bisect_left(nights, left), bisect_right(nights, edge))[-_NOISE_NIGHTS:]
-    if not after or len(before) < _FEWEST_NIGHTS:
-        return None
-    if any(before[0] < boundary.index <= after[-1] for boundary in series.boundaries):
-        return None
-    if any(series.values[i] <= 0 for i in (*before, *after)):
-        return None
-    logs = [math.log(series.values[i]) for i in before]
-    level = median(logs[-_LEVEL_NIGHTS:])
-    return series.sign * (median(math.log(series.values[i]) for i in after) - level), _noise(logs)
-
-
-def _noise(logs: Sequence[float]) -> float:
-    return max(_MIN_NOISE, _MAD * median(abs(x - median(logs)) for x in logs)) if logs else _MIN_NOISE
-
-
 def is_affected(cell: MeasuredCell, change: SeriesChange) -> bool:
     """Whether a cell moved as a change did, and by a size to compare."""
     return cell.hit and abs(cell.shift) >= _SAME_MOVE * min(abs(change.shift), math.log(2))
+
+
+def series_evidence(change: SeriesChange) -> Iterator[Evidence]:
+    """What to know of the series of an alert, whatever its cause."""
+    if change.supported_by:
+        yield Evidence("supported by others", {"servers": list(change.supported_by)})
+    if (nights := len(change.series.values)) < _SHORT_SERIES:
+        yield Evidence("short series", {"nights": nights})
+    if points := change.series.lacking:
+        yield Evidence("points without it", {"metric": change.series.metric, "points": points})
 
 
 def infer_causes(changes: Sequence[SeriesChange], index: SeriesIndex) -> tuple[Cause, ...]:
@@ -471,10 +354,10 @@ def build_context(change: SeriesChange, index: SeriesIndex) -> ChangeContext:
     return ChangeContext(
         metric=name,
         shift=change.shift,
-        noise=own[1] if own else _noise(logs),
+        noise=own[1] if own else noise_of(logs),
         shape=shape,
         before=_covariates(series, change.before, counted),
-        after=_covariates(series, change.after[: 1 if shape == "transient" else _NOISE_NIGHTS], counted),
+        after=_covariates(series, change.after[: 1 if shape == "transient" else NOISE_NIGHTS], counted),
         statistic="median" if series.part == "typical" else statistic,
         median_shift=median_move[0] if median_move else None,
         cells=index.measured_cells(change),
@@ -503,7 +386,7 @@ def _covariates(series: CellSeries, places: Sequence[int], counted: range) -> tu
     These are input tokens outside the nights that count them alike, and durations of runs at a fixed rate.
     """
     nights = []
-    for place in places[-_NOISE_NIGHTS:]:
+    for place in places[-NOISE_NIGHTS:]:
         covariates = dict(series.covariates[place])
         if series.points[-1].workload.rate != math.inf:
             covariates.pop("duration", None)

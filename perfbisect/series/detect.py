@@ -1,33 +1,27 @@
-"""``track detect``, ``ack``, ``close`` and ``reopen``: the changes of a store's series, and their reports."""
+"""``track detect``, ``ack``, ``close`` and ``reopen``: the changes of a store's series."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from perfbisect.common.quantities import counted, number, percent
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, LongDocument
-from perfbisect.model.metric import row
-from perfbisect.report.document import Command, Items, Paragraph, Report, Section, Tone, Verdict, make_table
 from perfbisect.series.alerts import (
     Alert,
     Event,
     State,
     found_alerts,
     group_by_event,
-    leading_alert,
     match_alerts,
     next_command,
     weight,
 )
-from perfbisect.series.cause_text import suppression_sentence
-from perfbisect.series.causes import SeriesIndex, infer_causes
+from perfbisect.series.causes import infer_causes
 from perfbisect.series.detection.fdr import FDR, JointChange, SeriesCoverage
 from perfbisect.series.detection.model import Shape
 from perfbisect.series.findings import (
@@ -37,6 +31,7 @@ from perfbisect.series.findings import (
     drop_duplicate_tails,
     select_alerts,
 )
+from perfbisect.series.index import SeriesIndex
 from perfbisect.series.nights import night_of
 from perfbisect.series.outcomes import NO_OUTCOMES, MeasuredOutcome
 from perfbisect.series.series import (
@@ -53,12 +48,12 @@ from perfbisect.series.suspects.table import SuspectTable
 
 FamilyName = Literal["medians and single numbers", "means and percentiles"]
 
-_SUPPRESSED_SHOWN = 10
-_EVIDENCE_SHOWN = 3
-
 
 class SuppressedChange(Document):
-    """A change that is not reported: the ``kind`` of reason, and ``why`` as a sentence."""
+    """A change that is not reported, and the ``kind`` of reason.
+
+    ``smallest``: the smallest effect worth telling; ``reported_by``: the median that reports the change.
+    """
 
     cell: str
     metric: str
@@ -68,7 +63,8 @@ class SuppressedChange(Document):
     interval: tuple[float, float]
     p: float
     kind: SuppressionReason
-    why: str
+    smallest: float
+    reported_by: str = ""
 
 
 class DiscontinuityDocument(Document):
@@ -300,7 +296,7 @@ def detected_changes(analysis: SeriesAnalysis) -> DetectedChanges:
     return DetectedChanges(
         until=analysis.until,
         alerts=analysis.found,
-        listed=tuple(_suppressed(change) for family in families for change in family.suppressed),
+        listed=tuple(suppressed_change(change) for family in families for change in family.suppressed),
         joint_changes=tuple(change for family in families for change in family.joint_changes),
         discontinuities=_discontinuities(analysis),
         census=CoverageDocument(
@@ -329,7 +325,7 @@ def _vanished(known: Sequence[Alert], found: Collection[str]) -> tuple[Alert, ..
     return tuple(sorted(vanished, key=lambda alert: (not alert.new, alert.id)))
 
 
-def _suppressed(change: SeriesChange) -> SuppressedChange:
+def suppressed_change(change: SeriesChange) -> SuppressedChange:
     assert change.suppression is not None
     point = change.point
     return SuppressedChange(
@@ -341,7 +337,8 @@ def _suppressed(change: SeriesChange) -> SuppressedChange:
         interval=(point.low, point.high),
         p=point.p,
         kind=change.suppression,
-        why=suppression_sentence(change),
+        smallest=change.series.min_effect,
+        reported_by=change.duplicate_of,
     )
 
 
@@ -390,155 +387,3 @@ def set_state(store: SeriesStore, name: str, state: State, reason: str) -> Track
         before=first.state,
         alerts=1 + len(others),
     )
-
-
-def detect_report(document: TrackDetectDocument, *, everything: bool = False) -> Report:
-    """Report of ``track detect``; ``everything``: known events in full, too."""
-    groups = group_by_event(document.alerts)
-    full = [everything or any(alert.is_news for alert in alerts) for alerts in groups]
-    known = [group for group, is_full in zip(groups, full, strict=True) if not is_full]
-    lists = {
-        "Known before": [*_known_lines(known), *_vanished_lines(document, everything)],
-        "Joint changes": [
-            f"after {change.after}, by {change.by}: {len(change.series)} series of {len(change.servers)} "
-            f"servers moved together, none significantly by itself (p {change.p:.1g}): "
-            f"{', '.join(change.series[:3])}"
-            for change in document.joint_changes
-        ],
-        "Suppressed changes": _suppressed_lines(document),
-        "Discontinuities": [
-            f"{mark.night}  {mark.kind} changed, {mark.series} series begin anew: {mark.what}"
-            for mark in document.discontinuities
-        ],
-        "Coverage": coverage_lines(document),
-    }
-    sections = [_event_section(group) for group, is_full in zip(groups, full, strict=True) if is_full]
-    sections += [Section(title, (Items(tuple(texts)),)) for title, texts in lists.items() if texts]
-    if document.next:
-        sections.append(Section("Next", (Command(document.next),)))
-    new = [event for event in document.events if event.news]
-    alerts = sum(event.news for event in new)
-    text = "no new events" if not new else f"{counted(len(new), 'new event')} ({counted(alerts, 'alert')})"
-    tone: Tone = "bad" if document.needs_action else "good"
-    verdict = Verdict(f"{text}; to act on today: {document.needs_action}", tone)
-    return Report(f"Series up to {document.until}", verdict, (), tuple(sections))
-
-
-def size_text(effect: float) -> str:
-    """``+12.3 %``, or ``x 24`` where it is more than threefold."""
-    return f"x {number(1 + effect, 3)}" if effect > 2 else percent(effect)
-
-
-def change_text(metric: str, value: float | None) -> str:
-    """A change of a metric: as a percentage, of a share as the difference."""
-    if value is None:
-        return "-"
-    return f"{value:+.3g}" if row(metric.partition(":")[0]).absolute else percent(value)
-
-
-def summarize_event(alerts: Sequence[Alert]) -> str:
-    """An event in a line: its leading alert, how many cells, and its state."""
-    first = leading_alert(alerts)
-    cells = len({alert.cell for alert in alerts})
-    text = f"{first.first[:10]}: {first.cause}, {first.shape}, {size_text(first.effect)} of {first.metric}"
-    text += f" in {first.cell}" + (f" and {cells - 1} other cells" if cells > 1 else "")
-    if recovered := sum(alert.recovered for alert in alerts):
-        some = f"{recovered} of {len(alerts)} alerts " if recovered < len(alerts) else ""
-        text += f", {some}recovered"
-    return text + (f", {first.state}: {first.why}" if first.state != "open" else "")
-
-
-def coverage_lines(document: TrackDetectDocument) -> list[str]:
-    """Which series were judged, what they can show, and why others were not judged."""
-    coverage = document.census
-    texts = [
-        f"{family.judged} series of {family.name} judged, {family.alarmed} alarmed by another level and "
-        f"{family.alarmed_by_transients} by a transient: at most {document.fdr * 100:g} % of either by chance"
-        for family in coverage.families
-    ]
-    if steps := sorted(series.smallest for series in coverage.series if series.smallest is not None):
-        nights = sorted(series.nights for series in coverage.series if series.smallest is not None)
-        middle = len(steps) // 2
-        texts.append(
-            f"steps that would be detected: in half of the series {percent(steps[middle], signed=False)} or "
-            f"less; half of them have {nights[middle]} nights or fewer"
-        )
-    refused = {**coverage.not_judged, **Counter(series.why for series in coverage.series if series.why)}
-    texts += [f"not judged: {count} {why}" for why, count in refused.items()]
-    if coverage.builds_not_of_main:
-        texts.append(f"{coverage.builds_not_of_main} builds are not of main and were left out")
-    return texts
-
-
-def _event_section(alerts: Sequence[Alert]) -> Section:
-    first = leading_alert(alerts)
-    shapes = dict.fromkeys(a.shape for a in sorted(alerts, key=lambda alert: alert.size, reverse=True))
-    cells = groupby(sorted(alerts, key=lambda alert: alert.cell), key=lambda alert: alert.cell)
-    rows = tuple(_cell_row(list(group)) for _, group in cells)
-    table = make_table(("alert", "cell", "metric", "change*", "95 % CI", "nights*", ""), rows)
-    what = f"{first.first[:10]}  {first.cause}, {'/'.join(shapes)}"
-    title = f"{what}: {counted(len(alerts), 'alert')} of {counted(len(rows), 'cell')}  ({first.event})"
-    return Section(title, (Items(first.evidence[:_EVIDENCE_SHOWN]), table))
-
-
-def _cell_row(alerts: Sequence[Alert]) -> tuple[str, ...]:
-    """The weightiest alert of a cell."""
-    alert = max(alerts, key=weight)
-    low, high = alert.interval
-    interval = f"{percent(low)} to {percent(high)}"
-    if alert.effect > 2:
-        interval = f"x {number(1 + low, 3)} to {number(1 + high, 3)}"
-    marks = (
-        "" if alert.worse else "better",
-        "chunks grouped otherwise" if alert.grouping else "",
-        "" if alert.now == "still there" else alert.now,
-        _state_text(alert),
-        f"and {counted(len(alerts) - 1, 'more metric')}" if len(alerts) > 1 else "",
-    )
-    numbers = (size_text(alert.effect), interval, str(alert.nights))
-    return (alert.id, alert.cell, alert.metric, *numbers, ", ".join(filter(None, marks)))
-
-
-def _state_text(alert: Alert) -> str:
-    if alert.state != "open":
-        return f"{alert.state}: {alert.why}" if alert.why else alert.state
-    if alert.new:
-        return ""
-    return f"reported as {alert.was}" if alert.was else "reported before"
-
-
-def _known_lines(groups: Sequence[Sequence[Alert]]) -> Iterator[str]:
-    over = 0
-    for alerts in groups:
-        if all((alert.recovered and not alert.came_back) or alert.state == "closed" for alert in alerts):
-            over += 1
-            continue
-        counts = ", ".join(f"{count} {state}" for state, count in Counter(a.state for a in alerts).items())
-        back = sum(alert.came_back for alert in alerts)
-        yield f"{alerts[0].event}: {counts}" + (f"; {back} recovered since" if back else "")
-    if over:
-        yield f"over or closed: {counted(over, 'event')} (--all)"
-
-
-def _vanished_lines(document: TrackDetectDocument, everything: bool) -> Iterator[str]:
-    shown = [alert for alert in document.vanished if alert.new or everything]
-    for alert in shown:
-        yield f"not found any more: {alert.id} {alert.cell} {alert.metric}, found last on {alert.seen[:10]}"
-    if older := len(document.vanished) - len(shown):
-        yield f"not found any more since earlier runs: {older} (--all)"
-
-
-def _suppressed_lines(document: TrackDetectDocument) -> list[str]:
-    changes = (change for change in document.listed if change.kind != "reported by the median")
-    texts = [
-        f"{change.first}  {change.cell} {change.metric} {percent(change.effect)}: {change.why}"
-        for change in sorted(changes, key=lambda change: change.first)
-    ]
-    left = len(texts) - _SUPPRESSED_SHOWN
-    return [*texts[-_SUPPRESSED_SHOWN:], f"and {left} earlier ones (--json)"] if left > 0 else texts
-
-
-def state_report(document: TrackStateDocument) -> Report:
-    alert, more = document.alert, f" and {document.alerts - 1} more" if document.alerts > 1 else ""
-    text = f"{document.name} {alert.cell} {alert.metric}{more}: {alert.state}, was {document.before}"
-    return Report("Alert state", Verdict(alert.state), (Paragraph(text),))

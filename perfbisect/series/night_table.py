@@ -13,8 +13,8 @@ from perfbisect.jobs.documents import Document, MetricDocument, metric_document
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import Block, Paragraph, Report, Section, Table, Verdict, make_table
 from perfbisect.series.alerts import Alert
-from perfbisect.series.detect import change_text, size_text
 from perfbisect.series.points import Point, RejectedResult
+from perfbisect.series.report import change_text, size_text
 from perfbisect.series.series import (
     HEADLINES,
     CellSeries,

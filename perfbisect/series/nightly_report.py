@@ -5,40 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median, pstdev
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from perfbisect.common.quantities import number
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, LongDocument
 from perfbisect.model.commit_details import CauseWord
 from perfbisect.model.metric import parse_metric
-from perfbisect.report.document import (
-    Block,
-    Command,
-    Inline,
-    Items,
-    Paragraph,
-    Report,
-    Section,
-    Table,
-    Verdict,
-    code,
-    make_table,
-)
-from perfbisect.series.alerts import Alert, beside_worse, group_by_event, leading_alert
+from perfbisect.series.alerts import Alert, AlertStatus, beside_worse
 from perfbisect.series.detect import (
     SeriesAnalysis,
     TrackDetectDocument,
-    change_text,
-    coverage_lines,
     detect_document,
-    size_text,
-    summarize_event,
 )
 from perfbisect.series.nights import night_of
-from perfbisect.series.outcomes import NO_OUTCOMES, MeasuredOutcome, outcome_text
+from perfbisect.series.outcomes import NO_OUTCOMES, MeasuredOutcome
 from perfbisect.series.series import CellSeries
 
 ISSUE_SIZE = 0.10
@@ -49,32 +31,34 @@ ISSUE_DAYS = 3
 
 _LEVEL_NIGHTS = 7
 _LATEST_NIGHTS = 3
+_NOT_COMPARED = ("not measured since", "other requests since")
+"""Statuses of an alert with which the last night tells nothing of it."""
 _TYPES = {"typical": "median or total", "mean": "mean", "tail": "tail"}
 
-RULE = (
-    "An issue is what the product made worse, by more than 10 % for at least three days; what has no known "
-    "cause is none. The baseline is the level before the change, not a file's."
-)
+RowStatus = Literal[
+    "regressed",
+    "known",
+    "worse",
+    "improved",
+    "better",
+    "few slower",
+    "few faster",
+    "redefined",
+    "grouped",
+]
+"""What a row says of an alert, in the order in which rows are read; ``known``: a regression that is
+acknowledged. ``worse``, ``better``: of unknown cause. ``few slower``: a mean or a percentile, not the median.
+``redefined``: of the instrument or the workload. ``grouped``: chunks are grouped otherwise."""
 
-_STATUSES = {
-    "regressed": "regressed{issue}{since}",
-    "known": "known",
-    "worse": "worse{beside}, cause unknown{since}",
-    "improved": "improved{beside}{since}",
-    "better": "better{beside}, cause unknown{since}",
-    "few slower": "a few requests slower",
-    "few faster": "a few requests faster",
-    "redefined": "{cause} changed",
-    "grouped": "chunks grouped otherwise{beside}{since}",
-}
-"""What a row says of each kind of alert, in the order in which rows are read."""
+_ORDER: tuple[RowStatus, ...] = get_args(RowStatus)
 
 
 class ReportRow(Document):
     """A row of the nightly report: an alert whose series is at another level than before.
 
     ``latest``: the median of the newest nights; ``baseline``: the level before the change. ``days``: nights
-    since it began.
+    since it began. ``issue``: it is one by the nightlies' own rule. ``now``: of the alert.
+    ``beside_metric``: of an improvement, the largest regression of its event and cell, by ``beside_effect``.
     """
 
     alert: str
@@ -89,7 +73,11 @@ class ReportRow(Document):
     latest: float
     baseline: float
     change: float
-    status: str
+    status: RowStatus
+    issue: bool = False
+    now: AlertStatus | Literal[""] = ""
+    beside_metric: str = ""
+    beside_effect: float = 0.0
     days: int
     cause: CauseWord
 
@@ -98,7 +86,8 @@ class LevelRow(Document):
     """The last night of a series beside the seven days before it.
 
     ``mean``, ``deviation``: of those nights since the last discontinuity. ``change``: against the mean, as a
-    share (of a share: the difference). None: there is no such night. ``alert``: the one behind ``verdict``.
+    share (of a share: the difference). None: there is no such night. ``alert``: of the row that it has.
+    Without one: why it was ``not_judged``, or ``reported_by`` which median.
     """
 
     cell: str
@@ -109,8 +98,9 @@ class LevelRow(Document):
     mean: float | None
     deviation: float | None
     change: float | None
-    verdict: str
     alert: str = ""
+    not_judged: str = ""
+    reported_by: str = ""
 
 
 class TrackReportDocument(LongDocument):
@@ -176,13 +166,13 @@ def _ranked_rows(analysis: SeriesAnalysis) -> Iterator[tuple[int, bool, float, s
     for alert in analysis.alerts:
         is_over = alert.recovered or analysis.findings[alert.id].is_over
         if alert.state != "closed" and alert.cause != "night" and not is_over:
-            kind = _kind(alert)
-            row = _row(alert, kind, analysis)
+            status = _row_status(alert)
+            row = _row(alert, status, analysis)
             size, is_there = abs(math.log(row.latest / row.baseline)), alert.now == "still there"
-            yield list(_STATUSES).index(kind), not is_there, -size, alert.id, row
+            yield _ORDER.index(status), not is_there, -size, alert.id, row
 
 
-def _row(alert: Alert, kind: str, analysis: SeriesAnalysis) -> ReportRow:
+def _row(alert: Alert, status: RowStatus, analysis: SeriesAnalysis) -> ReportRow:
     finding = analysis.findings[alert.id]
     series = finding.series
     last = series.points[-1]
@@ -191,6 +181,8 @@ def _row(alert: Alert, kind: str, analysis: SeriesAnalysis) -> ReportRow:
     baseline = median([series.values[i] for i in finding.before[-_LEVEL_NIGHTS:]])
     change = latest / baseline - 1
     days = series.nights[-1] - finding.first + 1
+    is_issue = status == "regressed" and abs(change) > ISSUE_SIZE and days >= ISSUE_DAYS
+    worse = beside_worse(alert, analysis.alerts)
     return ReportRow(
         alert=alert.id,
         source=last.build.pipeline,
@@ -204,14 +196,17 @@ def _row(alert: Alert, kind: str, analysis: SeriesAnalysis) -> ReportRow:
         latest=latest,
         baseline=baseline,
         change=change,
-        status=_status(kind, alert, abs(change) > ISSUE_SIZE and days >= ISSUE_DAYS, analysis),
+        status=status,
+        issue=is_issue and alert.now not in _NOT_COMPARED,
+        now=alert.now,
+        beside_metric=worse.metric if worse else "",
+        beside_effect=worse.effect if worse else 0.0,
         days=days,
         cause=alert.cause,
     )
 
 
-def _kind(alert: Alert) -> str:
-    """A key of :data:`_STATUSES`."""
+def _row_status(alert: Alert) -> RowStatus:
     worse, cause = alert.worse, alert.cause
     if cause in ("instrument", "workload"):
         return "redefined"
@@ -226,14 +221,6 @@ def _kind(alert: Alert) -> str:
     return "regressed" if worse else "improved"
 
 
-def _status(kind: str, alert: Alert, is_large: bool, analysis: SeriesAnalysis) -> str:
-    since = f", {alert.now}" if alert.now in ("not measured since", "other requests since") else ""
-    worse = beside_worse(alert, analysis.alerts)
-    beside = f" beside a regression ({worse.metric} {size_text(worse.effect)})" if worse else ""
-    issue = ": an issue" if is_large and not since else ""
-    return _STATUSES[kind].format(issue=issue, since=since, beside=beside, cause=alert.cause)
-
-
 def _level_rows(
     analysis: SeriesAnalysis, rows: Sequence[ReportRow], metrics: Sequence[str]
 ) -> Iterator[LevelRow]:
@@ -243,7 +230,7 @@ def _level_rows(
     for family in analysis.families:
         refused |= {entry.series: entry.why for entry in family.coverage.series if entry.why}
     beside = {
-        change.series.key: f"reported by {change.duplicate_of}"
+        change.series.key: change.duplicate_of
         for family in analysis.families
         for change in family.suppressed
         if change.duplicate_of and not change.is_over
@@ -253,22 +240,22 @@ def _level_rows(
         if not found:
             raise UsageError(f"no series of {metric}", next_step="perfbisect track show lists the metrics")
         for series in found:
-            why = refused.get(f"{series.cell} {metric}")
-            quiet = f"not judged: {why}" if why else beside.get(series.key, "no change")
-            yield _level_row(series, moved.get(series.key), quiet, analysis.until)
+            row = moved.get(series.key)
+            yield _level_row(
+                series,
+                alert=row.alert if row else "",
+                not_judged=refused.get(f"{series.cell} {metric}", ""),
+                reported_by=beside.get(series.key, ""),
+            )
 
 
-def _level_row(series: CellSeries, moved: ReportRow | None, quiet: str, until: str) -> LevelRow:
-    """``quiet``: the verdict on a series without an alert."""
+def _level_row(series: CellSeries, **verdict: str) -> LevelRow:
     last, value = series.nights[-1], series.values[-1]
     since = max((mark.index for mark in series.boundaries), default=0)
     nights = zip(series.nights[since:-1], series.values[since:-1], strict=True)
     before = [value for night, value in nights if night >= last - _LEVEL_NIGHTS]
     mean = fmean(before) if before else None
     change = series.change(mean, value) if mean else None
-    verdict = moved.status if moved else quiet
-    if night_of(last) != until:
-        verdict += f"; not measured since {night_of(last)}"
     return LevelRow(
         cell=series.cell,
         metric=series.metric,
@@ -278,100 +265,5 @@ def _level_row(series: CellSeries, moved: ReportRow | None, quiet: str, until: s
         mean=mean,
         deviation=pstdev(before) if before else None,
         change=change,
-        verdict=verdict,
-        alert=moved.alert if moved else "",
+        **verdict,
     )
-
-
-def issue_table(rows: Sequence[ReportRow]) -> Table:
-    """The columns of the nightlies' own reports, and the alert of a row; names are shown as code."""
-    titles = (
-        *("Source", "Model", "Hardware", "Type", "Config", "Test", "Metric", "latest", "baseline"),
-        *("vs baseline", "Status", "Days failing", "Alert"),
-    )
-    cells = (
-        (
-            *(code(row.source), code(row.model), code(row.hardware), row.type),
-            *(code(row.config), code(row.test), code(row.metric)),
-            *(f"{number(row.latest)} {row.unit}", f"{number(row.baseline)} {row.unit}"),
-            *(size_text(row.change), row.status, str(row.days), code(row.alert)),
-        )
-        for row in rows
-    )
-    return make_table(titles, cells)
-
-
-def _level_sections(levels: Sequence[LevelRow]) -> Iterator[Section]:
-    """A table of all cells for each metric."""
-    titles = ("cell", "last*", "7-night mean*", "sd*", "change*", "verdict")
-    for metric in dict.fromkeys(level.metric for level in levels):
-        own = [level for level in levels if level.metric == metric]
-        rows = (
-            (
-                *(code(level.cell), number(level.value), number(level.mean), number(level.deviation, 2)),
-                change_text(metric, level.change),
-                (level.verdict, f" ({level.alert})" * bool(level.alert)),
-            )
-            for level in own
-        )
-        better = parse_metric(metric).metric.direction
-        yield Section(f"{metric} in {own[0].unit}, {better} is better", (make_table(titles, rows),))
-
-
-def nightly_report(document: TrackReportDocument) -> Report:
-    """Report of ``track report``; events whose alerts are all closed are left out."""
-    groups = group_by_event(document.detect.alerts)
-    reported = [alerts for alerts in groups if any(alert.state != "closed" for alert in alerts)]
-    blocks: list[Block] = [Paragraph(_build_text(document))]
-    due = [alerts for alerts in reported if any(alert.needs_action for alert in alerts)]
-    if due:
-        blocks.append(Items(tuple(map(_due_text, due))))
-    if document.rows:
-        blocks += [issue_table(document.rows), Paragraph(RULE, quiet=True)]
-    coverage = coverage_lines(document.detect)
-    if len(groups) > len(reported):
-        coverage = [f"Closed events: {len(groups) - len(reported)}.", *coverage]
-    sections = [
-        Section(f"{summarize_event(alerts)} ({alerts[0].event})", tuple(_event_blocks(alerts)))
-        for alerts in reported
-    ]
-    following = document.detect.next
-    if due and (outcome := _outcome(due[0])):
-        following = outcome.report
-    count = len(document.rows)
-    return Report(
-        title=f"Nightly of {document.night}",
-        verdict=Verdict(
-            f"{count} series at another level; to act on today: {len(due)}", "bad" if count else "good"
-        ),
-        blocks=tuple(blocks),
-        sections=(
-            *_level_sections(document.levels),
-            *sections,
-            Section("Coverage", (Items(tuple(coverage)),)),
-            *((Section("Next", (Command(following),)),) if following else ()),
-        ),
-    )
-
-
-def _outcome(alerts: Sequence[Alert]) -> MeasuredOutcome | None:
-    """What a bisection says of the event of these alerts."""
-    return next((alert.measured for alert in alerts if alert.measured), None)
-
-
-def _due_text(alerts: Sequence[Alert]) -> Inline:
-    text = f"to act on: {summarize_event(alerts)} ({alerts[0].event})"
-    outcome = _outcome(alerts)
-    return (f"{text}: ", *outcome_text(outcome)) if outcome else text
-
-
-def _event_blocks(alerts: Sequence[Alert]) -> Iterator[Block]:
-    if (outcome := _outcome(alerts)) is not None:
-        yield Paragraph(outcome_text(outcome))
-    yield Items(leading_alert(alerts).evidence)
-
-
-def _build_text(document: TrackReportDocument) -> Inline:
-    commit = (", commit ", code(document.commit[:12])) if document.commit else (", its commit is not known",)
-    engine = (", engine ", code(document.engine)) if document.engine else ()
-    return ("Build ", code(document.build), *commit, *engine, f"; {document.quiet} series show nothing.")

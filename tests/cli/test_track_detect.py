@@ -146,7 +146,7 @@ def test_the_report_and_the_site(made: Nightlies, home: Path) -> None:
     told("track", "detect")
     found = document("track", "report")
     rows = found["rows"]
-    assert {row["status"] for row in rows} == {"regressed: an issue"}
+    assert {(row["status"], row["issue"]) for row in rows} == {("regressed", True)}
     assert {row["days"] for row in rows} == {NIGHTS - AT}
     assert "| Source | Model | Hardware | Type | Config | Test | Metric |" in told("track", "report")
     levels = document("track", "report", "--metric", "ttft:p99")["levels"]

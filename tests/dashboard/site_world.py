@@ -20,6 +20,7 @@ from perfbisect.dashboard.collect import (
 from perfbisect.dashboard.outcomes import SiteBisection
 from perfbisect.model.commit_details import Factor, Suspect
 from perfbisect.series.alerts import Alert, AlertPlace
+from perfbisect.series.causes import Evidence
 from perfbisect.series.detection.model import SeriesLevel
 from perfbisect.series.suspects.job import SuspectsDocument
 from tests.series.made_alert import made_alert
@@ -128,7 +129,7 @@ def alert(where: SiteCell, metric: str, at: int, effect: float, **more: object) 
             AlertPlace(build=where.points[i].build, time=times[i], p=0.9 if i == at else 0.05) for i in around
         ),
         "builds": tuple(where.points[i].build for i in range(max(0, at - 2), min(len(times), at + 2))),
-        "evidence": ("durations and token counts did not move", "12 of 12 cells of this deploy moved"),
+        "evidence": (Evidence("lasting", {"nights": 12}), Evidence("others spared")),
         "p": 1e-6,
         "nights": len(times) - at,
     }
@@ -198,7 +199,7 @@ def site(report: ReportDocument | None = None, nights: int = 90) -> Site:
             0.5,
             id=HARM,
             interval=(0.01, 0.99),
-            evidence=(HARM,),
+            evidence=(Evidence("same requests changed", {"what": HARM, "cell": HARM}),),
             why=HARM,
             p=None,
         ),

@@ -14,6 +14,7 @@ from perfbisect.nightly.model import (
     night_exit_code,
 )
 from perfbisect.series.alerts import Alert
+from perfbisect.series.causes import Evidence
 from perfbisect.series.nightly_report import ReportRow
 from tests.series.made_alert import made_alert
 
@@ -29,7 +30,7 @@ def alert(**changed: Any) -> Alert:
     given: dict[str, Any] = {
         "cell": "text_cpu", "metric": "tpot", "change": "opened", "counts": True,
         "effect": 0.21 if changed.get("worse", True) else -0.21,
-        "evidence": ("it stayed for 2 nights", "e1", "e2", "e3"),
+        "evidence": tuple(Evidence("lasting", {"nights": nights}) for nights in (2, 3, 4, 5)),
     }  # fmt: skip
     return made_alert(**given | changed)
 

@@ -114,7 +114,7 @@ def test_a_webhook_is_told_of_findings(place: Place) -> None:
         (bisection,) = [one for one in make_night().bisections if one.event == commit["event"]]
         assert bisection.metric in told and commit["subject"].split()[0] in told and " %" in told
     assert not any("<" in text for text in events), "no mention of a subject acts in a chat"
-    new = [alert for alert in make_night().alerts if alert.is_new and alert.counts]
+    new = [alert for alert in make_night().alerts if alert.is_opened and alert.counts]
     assert new and all(any(alert.cell in text for text in events) for alert in new[:1])
 
 

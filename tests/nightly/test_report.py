@@ -11,9 +11,10 @@ import pytest
 from perfbisect.bisect.documents import CandidateDocument, PositionDocument
 from perfbisect.nightly.delivery import message
 from perfbisect.nightly.model import Night, NightStep
-from perfbisect.nightly.report import night_report, night_verdict
+from perfbisect.nightly.report import night_report
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
+from perfbisect.series.causes import Evidence
 from perfbisect.series.outcomes import MeasuredOutcome, OutcomeCommit
 from tests.nightly.night_factory import HOSTILE, alert, change, make_night, make_quiet_night, row, search
 
@@ -71,7 +72,7 @@ def markdown(night: Night) -> str:
 )
 def test_verdict_exit_code_and_news(changed: dict[str, Any], words: str, tone: str, code: int) -> None:
     night = make_night(**QUIET | changed)
-    verdict = night_verdict(night)
+    verdict = night_report(night).verdict
     assert (verdict.text, verdict.tone, night.exit_code) == (words, tone, code)
     assert night.has_news is (words.partition(";")[0] != "nothing new")
 
@@ -87,7 +88,7 @@ def test_the_markdown() -> None:
     assert "| cells | `1 measured, 1 failed` |" in lines
     assert any("probability 0.97" in line for line in lines)
     assert "perfbisect report 20260412-013000-ab12" in lines
-    assert text.count("\n- e") == 2, "the first pieces of evidence"
+    assert text.count("\n- it stayed for") == 3, "the first pieces of evidence"
     what = "+21.0 % of `tpot` in `text_cpu`, worse; since 2026-04-12; product, step (`20260412-product`)"
     assert f"opened: {what}" in lines
 
@@ -96,7 +97,7 @@ def test_an_event_is_reported_once_by_its_largest_finding() -> None:
     alerts = (
         alert(id="1", effect=0.1), alert(id="2", cell="other", effect=0.3),
         alert(id="3", effect=0.9, counts=False), alert(id="6", event="d", counts=False),
-        alert(id="4", event="b", change="updated", metric="ttft", evidence=("old",)),
+        alert(id="4", event="b", change="updated", metric="ttft", evidence=(Evidence("within noise"),)),
         alert(id="5", event="c", change="closed", recovered=True, counts=False),
     )  # fmt: skip
     night = make_night(alerts=alerts, steps=(), cells=(), bisections=())
@@ -108,14 +109,14 @@ def test_an_event_is_reported_once_by_its_largest_finding() -> None:
         f"closed: +21.0 % of `tpot` in `text_cpu`, {how}; recovered (`c`)",
         f"remaining: +21.0 % of `ttft` in `text_cpu`, {how} (`b`)",
     ]
-    assert "old" not in markdown(night), "its evidence was in the report of the night that opened it"
+    assert "bad night" not in markdown(night), "its evidence was in the report of the night that opened it"
     words = "1 regression, 1 regression resolved; 1 finding of earlier nights remaining"
-    assert night_verdict(night).text == words
+    assert night_report(night).verdict.text == words
     assert message(night)["text"].splitlines()[0] == f"vllm-cpu: {words}"
 
 
 def test_nothing_of_others_acts_in_the_markdown() -> None:
-    rows = (row(model=HOSTILE, status=HOSTILE),)
+    rows = (row(model=HOSTILE, beside_metric=HOSTILE, status="improved"),)
     outside = re.sub(r"(`+).*?\1", "", markdown(make_night(rows=rows)))
     for mark in ("<script", "](http", "@team", "<!channel"):
         assert mark not in outside

@@ -5,20 +5,20 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfbisect.model.commit_details import MeasuredCell
-from perfbisect.series import cause_text
 from perfbisect.series import causes as rules
 from perfbisect.series.causes import (
     Cause,
     ChangeContext,
     Evidence,
-    SeriesIndex,
     changed_labels,
     infer_cause,
     infer_causes,
@@ -26,6 +26,8 @@ from perfbisect.series.causes import (
     moved_counts,
 )
 from perfbisect.series.findings import SeriesChange, select_alerts
+from perfbisect.series.index import SeriesIndex
+from perfbisect.series.report import evidence_sentences
 from perfbisect.series.series import CellSeries
 from tests.series.made_series import cell, noise, step
 
@@ -76,7 +78,7 @@ def change(
 def judge(context: ChangeContext) -> tuple[str, list[str]]:
     """The cause and the kinds of its evidence, each of which has a sentence."""
     cause = infer_cause(context)
-    assert all(map(cause_text.evidence_sentence, cause.evidence))
+    assert all(evidence_sentences(cause.evidence))
     return cause.word, [evidence.kind for evidence in cause.evidence]
 
 
@@ -185,7 +187,9 @@ class TestCells:
     def test_all_servers_for_one_night(self) -> None:
         context = change(0.3, cells=ALL)
         assert judge(context) == ("night", ["servers moved", "one night, then back"])
-        assert infer_cause(context).evidence[0].values == {"count": 3, "total": 3, "controls": (1, 1)}
+        assert infer_cause(context).evidence[0].values == {
+            "count": 3, "total": 3, "controls": 1, "controls_moved": 1,
+        }  # fmt: skip
         spared = (*ALL[:3], replace(ALL[3], shift=0.0, hit=False))
         assert judge(replace(context, cells=spared))[0] == "unknown", "a slow machine slows the controls too"
         assert judge(replace(context, shape="step"))[0] == "unknown", "the newest night waits for the next"
@@ -410,7 +414,7 @@ def test_a_cell_that_was_not_measured_on_both_sides_has_no_vote() -> None:
         ),
         (
             "servers moved",
-            {"count": 3, "total": 4, "controls": (1, 2)},
+            {"count": 3, "total": 4, "controls": 2, "controls_moved": 1},
             "3 of 4 servers moved together; of the controls (low concurrency, stage times) 1 of 2",
         ),
         (
@@ -426,7 +430,7 @@ def test_a_cell_that_was_not_measured_on_both_sides_has_no_vote() -> None:
     ],
 )
 def test_the_values_are_in_the_sentence(kind: str, values: dict[str, Any], sentence: str) -> None:
-    assert cause_text.evidence_sentence(Evidence(kind, values)) == sentence
+    assert evidence_sentences([Evidence(kind, values)]) == (sentence,)
 
 
 def test_every_kind_of_evidence_has_a_sentence_and_no_other() -> None:
@@ -434,7 +438,8 @@ def test_every_kind_of_evidence_has_a_sentence_and_no_other() -> None:
     makers = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] in ("Evidence", "evidence")]
     words = [ast.walk(argument) for call in makers for argument in call.args[:1]]
     kinds = {node.value for nodes in words for node in nodes if isinstance(node, ast.Constant)}
-    assert kinds == set(cause_text.SENTENCES)
+    template = (Path(rules.__file__).parent / "templates" / "evidence.md.jinja").read_text()
+    assert kinds == set(re.findall(r'if kind == "([^"]+)"', template))
 
 
 def machine_cell(machine: str, moved: float, *, kind: str = "H100") -> CellSeries:

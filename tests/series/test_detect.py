@@ -10,11 +10,12 @@ from perfbisect.errors import UsageError
 from perfbisect.report.document import Items, Report
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
-from perfbisect.series.detect import analyze_series, detect, detect_report, series_of_main, set_state
+from perfbisect.series.detect import analyze_series, detect, series_of_main, set_state
 from perfbisect.series.night_table import show_nights
-from perfbisect.series.nightly_report import build_nightly_report, nightly_report
+from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.points import Point
 from perfbisect.series.rebaseline import rebaseline
+from perfbisect.series.report import detect_report, nightly_report
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.series.made_series import cell, noise, step
@@ -81,8 +82,8 @@ def test_what_an_open_alert_tells_becomes_no_baseline(store: SeriesStore) -> Non
 def test_the_report_holds_what_is_at_another_level_now(store: SeriesStore) -> None:
     keep(store, *points(at=20, factor=1.3), *points("better", at=20, factor=0.7), *points("quiet"))
     document = build_nightly_report(analyze_series(store, TABLE), fdr=0.05)
-    assert [(row.test, row.status, row.days) for row in document.rows] == [
-        ("omni", "regressed: an issue", 20), ("better", "improved", 20),
+    assert [(row.test, row.status, row.issue, row.days) for row in document.rows] == [
+        ("omni", "regressed", True, 20), ("better", "improved", False, 20),
     ]  # fmt: skip
     (worse, better) = document.rows
     assert worse.config == "random@c4-n40", "one test has several data sets at one load"
@@ -114,16 +115,16 @@ def test_every_cell_stands_beside_its_seven_nights(store: SeriesStore) -> None:
     assert rows["omni"].value == own[-1]
     assert rows["omni"].mean == pytest.approx(sum(own[-8:-1]) / 7)
     assert rows["omni"].change == pytest.approx(own[-1] / (sum(own[-8:-1]) / 7) - 1)
-    assert (rows["omni"].verdict, rows["omni"].alert) == ("regressed: an issue", document.rows[0].alert)
-    assert (rows["quiet"].verdict, rows["quiet"].alert) == ("no change", "")
-    assert rows["ended"].verdict == "no change; not measured since 2024-11-02"
+    assert rows["omni"].alert == document.rows[0].alert
+    assert (rows["quiet"].alert, rows["quiet"].not_judged, rows["quiet"].reported_by) == ("", "", "")
+    assert rows["ended"].night == "2024-11-02"
     assert (rows["new"].mean, rows["new"].change) == (None, None)
-    assert rows["new"].verdict.startswith("not judged: ")
+    assert rows["new"].not_judged
     assert rows["other"].mean == pytest.approx(sum(values["other"][37:39]) / 2), "nights of another model"
     tails = {"e2el:median": step(noise(7, 40), 20, 1.3), "e2el:p99": step(noise(8, 40), 20, 1.3)}
     keep(store, *cell(tails, test="tail")[0].points)
     both = build_nightly_report(analyze_series(store, TABLE), fdr=0.05, metrics=["e2el:p99"])
-    assert [row.verdict for row in both.levels] == ["reported by e2el"]
+    assert [row.reported_by for row in both.levels] == ["e2el"]
     text = report_markdown(nightly_report(document))
     assert "e2el in ms, lower is better" in text
     assert "| cell | last | 7-night mean | sd | change | verdict |" in text
@@ -137,14 +138,14 @@ def test_a_regression_whose_requests_changed_since_is_no_issue(store: SeriesStor
     slow = [replace(p, covariates=more) for p, more in zip(points(at=20, factor=1.3), asked, strict=True)]
     keep(store, *slow)
     (row,) = build_nightly_report(analyze_series(store, TABLE), fdr=0.05).rows
-    assert row.status == "regressed, other requests since"
+    assert (row.status, row.now, row.issue) == ("regressed", "other requests since", False)
 
 
 def test_a_change_of_unknown_cause_is_no_issue(store: SeriesStore) -> None:
     """Three slow nights of one server: the next tell whether it stays."""
     keep(store, *points("a", at=37, factor=1.3), *points("b"), *points("c"))
     (row,) = build_nightly_report(analyze_series(store, TABLE), fdr=0.05).rows
-    assert (row.cause, row.days, row.status) == ("unknown", 3, "worse, cause unknown")
+    assert (row.cause, row.days, row.status, row.issue) == ("unknown", 3, "worse", False)
     assert row.change > 0.25
 
 
@@ -176,11 +177,11 @@ def test_tokens_that_are_grouped_otherwise_stand_behind(store: SeriesStore) -> N
     analysis = analyze_series(store, TABLE)
     alerts = {alert.metric: alert for alert in analysis.alerts}
     assert (alerts["itl"].grouping, alerts["itl"].needs_action) == (True, False)
-    assert "chunks are grouped otherwise" in alerts["itl"].evidence[0]
+    assert alerts["itl"].evidence[0].kind == "same stream unchanged"
     rows = build_nightly_report(analysis, fdr=0.05).rows
     assert [(row.metric, row.status) for row in rows] == [
-        ("e2el", "regressed: an issue"),
-        ("itl", "chunks grouped otherwise"),
+        ("e2el", "regressed"),
+        ("itl", "grouped"),
     ]
     (event,) = detect(store, TABLE, now="t").events
     assert (event.metric, event.alerts, event.needs_action) == ("e2el", 2, 1)
@@ -212,10 +213,13 @@ def test_what_became_better_beside_a_regression_says_so(store: SeriesStore) -> N
     (first, *_) = cell(both, test="omni")
     keep(store, *first.points, *points("b"), *points("c"))
     seen = analyze_series(store, TABLE)
-    rows = {row.metric: row.status for row in build_nightly_report(seen, fdr=0.05).rows}
-    assert rows["e2el"] == "regressed, not measured since"
-    assert rows["ttft"].startswith("improved beside a regression (e2el +49.")
-    assert rows["ttft"].endswith(" %), not measured since")
+    document = build_nightly_report(seen, fdr=0.05)
+    text = report_markdown(nightly_report(document))
+    assert "| regressed, not measured since |" in text
+    (row,) = [row for row in document.rows if row.metric == "ttft"]
+    assert (row.status, row.beside_metric) == ("improved", "e2el")
+    beside = f"(e2el {100 * row.beside_effect:+.1f} %)"
+    assert f"| improved beside a regression {beside}, not measured since |" in text
     told = detect(store, TABLE, now="t").alerts
     assert {one.now for one in told} == {"not measured since"}
     lines = report_lines(detect_report(detect(store, TABLE, now="t"), everything=True))

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfbisect.series.alerts import found_alerts, match_alerts
-from perfbisect.series.causes import SeriesIndex, infer_causes
+from perfbisect.series.causes import infer_causes
 from perfbisect.series.findings import JudgedFamily, SeriesChange, drop_duplicate_tails, select_alerts
+from perfbisect.series.index import SeriesIndex
 from perfbisect.series.series import CellSeries
 from tests.series.made_series import FIRST, cell, noise, step
 

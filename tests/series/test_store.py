@@ -15,6 +15,7 @@ import pytest
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.series import store as store_module
 from perfbisect.series.alerts import AlertPlace
+from perfbisect.series.causes import Evidence
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
 from perfbisect.series.store import VERSION, SeriesStore, open_store
 from tests.series.made_alert import made_alert
@@ -215,7 +216,8 @@ def test_of_a_large_file_lists_of_requests_are_left_out(store: SeriesStore) -> N
 
 ALERT = made_alert(
     metric="e2el", interval=(0.1, 0.3), new=False, now="still there", seen="2026-04-13T02:00:00Z",
-    places=(AlertPlace(build="n#7", time="2026-04-12T01:20:00Z", p=0.95),), evidence=("it stayed",),
+    places=(AlertPlace(build="n#7", time="2026-04-12T01:20:00Z", p=0.95),),
+    evidence=(Evidence("lasting", {"nights": 2}),),
 )  # fmt: skip
 
 

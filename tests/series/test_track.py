@@ -14,11 +14,12 @@ import pytest
 from perfbisect.dashboard.collect import collect_site
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.report.terminal import report_lines
-from perfbisect.series.detect import analyze_series, detect, detect_report
+from perfbisect.series.detect import analyze_series, detect
 from perfbisect.series.ingest import TrackIngestDocument, ingest
 from perfbisect.series.night_table import nights_report, show_nights
 from perfbisect.series.points import Point
 from perfbisect.series.rebaseline import rebaseline
+from perfbisect.series.report import detect_report
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table

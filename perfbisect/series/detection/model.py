@@ -60,7 +60,7 @@ _NOTABLE = 4.0  # scales from its level beyond which a night may belong to a tra
 _WILD = 5.0  # scales beyond which a night shows that this series has wild nights
 _NEAR = 15  # nights on either side that tell the scale around a night
 _FEW = 6.0  # A scale that n nights tell is taken to be wider by the share _FEW / n
-_GAUSSIAN = 1.4826  # standard deviation of Gaussian values over their median absolute deviation
+GAUSSIAN = 1.4826  # standard deviation of Gaussian values over their median absolute deviation
 _T3_MAD = 1.134  # scale of a Student-t3 as the median absolute deviation estimates it
 
 
@@ -373,7 +373,7 @@ def transients(values: Array, changes: tuple[int, ...], least: float = FLOOR) ->
     rest = np.concatenate([part - np.median(part) for part in parts])
     away = np.abs(rest)
     usual = np.maximum(np.maximum(smooth(away, _NEAR), np.median(away)), FLOOR)
-    far = away > _NOTABLE * np.maximum(_GAUSSIAN * usual, least)
+    far = away > _NOTABLE * np.maximum(GAUSSIAN * usual, least)
     out = []
     begin = 0
     while begin < n:
@@ -392,7 +392,7 @@ def _transient(rest: Array, begin: int, end: int, least: float) -> Excursion:
     others = np.delete(away, run)
     near = np.concatenate([away[max(0, begin - _NEAR) : begin], away[end : end + _NEAR]])
     scale = max(float(np.median(others)), float(np.median(near)), 0.25 * float(np.mean(others)), FLOOR)
-    scale = max(scale * (_GAUSSIAN * (1 + _FEW / n)), least)
+    scale = max(scale * (GAUSSIAN * (1 + _FEW / n)), least)
     wild = float(np.sum(others > _WILD * scale)) / n
     each = np.minimum(1.0, 2 * stdtr(3, -away[run] / scale / _T3_MAD) + wild)
     p = min(1.0, n * 2.0 * float(np.prod(each / 2)))
@@ -428,7 +428,7 @@ def _level(values: Sequence[float], first: int, end: int) -> SeriesLevel:
     ordered = sorted(values[first:end])
     middle = median(ordered)
     out = outermost(len(ordered))
-    apart = _GAUSSIAN * median(abs(value - middle) for value in ordered)
+    apart = GAUSSIAN * median(abs(value - middle) for value in ordered)
     known = len(ordered) > 1 and middle != 0
     return SeriesLevel(
         first, end - 1, middle, ordered[out], ordered[-1 - out], apart / abs(middle) if known else None

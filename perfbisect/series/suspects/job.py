@@ -31,11 +31,12 @@ from perfbisect.report.document import (
 )
 from perfbisect.series.alerts import Alert, Probability, find_alerts, leading_alert, recovery
 from perfbisect.series.causes import is_affected
-from perfbisect.series.detect import SeriesAnalysis, size_text
+from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.detection.model import SET
 from perfbisect.series.findings import SeriesChange
 from perfbisect.series.outcomes import MeasuredOutcome, outcome_text
 from perfbisect.series.points import Build, Point
+from perfbisect.series.report import size_text
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.table import SuspectTable

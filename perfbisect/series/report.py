@@ -1,0 +1,136 @@
+"""Reports and sentences of series: their templates, with the functions that these call."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+
+from perfbisect.common.quantities import number, percent
+from perfbisect.model.metric import parse_metric, row
+from perfbisect.report.document import Report
+from perfbisect.report.template import render_report, render_sentences
+from perfbisect.series.alerts import Alert, Event, group_by_event, leading_alert, weight
+from perfbisect.series.causes import Evidence
+from perfbisect.series.detect import (
+    CoverageDocument,
+    SuppressedChange,
+    TrackDetectDocument,
+    TrackStateDocument,
+)
+from perfbisect.series.nightly_report import LevelRow, TrackReportDocument
+from perfbisect.series.nights import night_of
+
+_TEMPLATES = "series/templates"
+
+
+def detect_report(document: TrackDetectDocument, *, everything: bool = False) -> Report:
+    """Report of ``track detect``; ``everything``: known events in full, too."""
+    groups = group_by_event(document.alerts)
+    shown = [alerts for alerts in groups if everything or any(alert.is_news for alert in alerts)]
+    known = [alerts for alerts in groups if alerts not in shown]
+    lasting = [alerts for alerts in known if not all(alert.is_settled for alert in alerts)]
+    return series_report(
+        "detect",
+        document=document,
+        everything=everything,
+        shown=shown,
+        known=lasting,
+        over=len(known) - len(lasting),
+    )
+
+
+def nightly_report(document: TrackReportDocument) -> Report:
+    """Report of ``track report``; events whose alerts are all closed are left out."""
+    groups = group_by_event(document.detect.alerts)
+    reported = [alerts for alerts in groups if any(alert.state != "closed" for alert in alerts)]
+    due = [alerts for alerts in reported if any(alert.needs_action for alert in alerts)]
+    outcome = Event.of(due[0]).measured if due else None
+    return series_report(
+        "nightly",
+        document=document,
+        reported=reported,
+        due=due,
+        closed=len(groups) - len(reported),
+        following=outcome.report if outcome else document.detect.next,
+    )
+
+
+def state_report(document: TrackStateDocument) -> Report:
+    return series_report("state", document=document)
+
+
+def series_report(name: str, **values: object) -> Report:
+    """The report of a template of series."""
+    return render_report(f"{_TEMPLATES}/{name}.md.jinja", {**FUNCTIONS, **values})
+
+
+def evidence_sentences(evidence: Sequence[Evidence]) -> tuple[str, ...]:
+    """A sentence for each piece of evidence."""
+    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "evidence": evidence})
+
+
+def suppression_sentences(changes: Sequence[SuppressedChange]) -> tuple[str, ...]:
+    """Why each of the changes is no alert."""
+    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "suppressed": changes})
+
+
+def size_text(effect: float) -> str:
+    """``+12.3 %``, or ``x 24`` where it is more than threefold."""
+    return f"x {number(1 + effect, 3)}" if effect > 2 else percent(effect)
+
+
+def change_text(metric: str, value: float | None) -> str:
+    """A change of a metric: as a percentage, of a share as the difference."""
+    if value is None:
+        return "-"
+    return f"{value:+.3g}" if row(metric.partition(":")[0]).absolute else percent(value)
+
+
+def times_text(shift: float) -> str:
+    """A log ratio as a percentage, or as a factor where it is large."""
+    if abs(shift) <= math.log(1.5):
+        return f"{math.expm1(shift) * 100:+.1f} %"
+    factor = math.exp(shift)
+    return f"{factor:,.0f} times" if factor >= 100 else f"{factor:.2g} times"
+
+
+def _by_cell(alerts: Iterable[Alert]) -> list[tuple[Alert, int]]:
+    """The weightiest alert of each cell, and how many more it has."""
+    cells = groupby(sorted(alerts, key=lambda alert: alert.cell), key=lambda alert: alert.cell)
+    return [(max(own, key=weight), len(own) - 1) for own in (list(group) for _, group in cells)]
+
+
+def _by_metric(levels: Iterable[LevelRow]) -> list[list[LevelRow]]:
+    rows: dict[str, list[LevelRow]] = {}
+    for level in levels:
+        rows.setdefault(level.metric, []).append(level)
+    return list(rows.values())
+
+
+def _refusals(census: CoverageDocument) -> dict[str, int]:
+    """How many series were not judged, by reason."""
+    return {**census.not_judged, **Counter(series.why for series in census.series if series.why)}
+
+
+def _middle(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+FUNCTIONS: Mapping[str, Callable[..., object]] = {
+    "by_cell": _by_cell,
+    "by_metric": _by_metric,
+    "change": change_text,
+    "counts": Counter,
+    "direction": lambda metric: parse_metric(metric).metric.direction,
+    "event_of": Event.of,
+    "leading": leading_alert,
+    "middle": _middle,
+    "night_of": night_of,
+    "refusals": _refusals,
+    "size": size_text,
+    "times": times_text,
+}
+"""What the templates of series call."""
