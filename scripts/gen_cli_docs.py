@@ -31,7 +31,9 @@ def help_of(command: click.Command, path: tuple[str, ...]) -> str:
         parent = click.Context(app, info_name=name, parent=parent)
     settings = {"help_option_names": ["-h", "--help"], "terminal_width": _WIDTH, "max_content_width": _WIDTH}
     context = click.Context(command, info_name=path[-1], parent=parent, **settings)  # type: ignore[arg-type]
-    return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+    formatter = context.make_formatter()
+    command.format_help(context, formatter)
+    return formatter.getvalue().rstrip("\n")
 
 
 def text() -> str:

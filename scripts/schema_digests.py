@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from perfbisect.cli.schema import VERBS, document_name, document_schema
+from perfbisect.cli.schema import document_name, document_schema, documents
 
 TARGET = Path(__file__).parent.parent / "tests" / "cli" / "schema_digests.json"
 _ANNOTATIONS = frozenset({"title", "description", "default"})
@@ -19,7 +19,7 @@ _ANNOTATIONS = frozenset({"title", "description", "default"})
 
 def current_digests() -> dict[str, str]:
     """Map each document's name to the digest of what its schema allows."""
-    models = {model for models in VERBS.values() for model in models}
+    models = {model for models in documents().values() for model in models}
     return {name: _digest(model) for name, model in sorted((document_name(m), m) for m in models)}
 
 

@@ -75,7 +75,7 @@ def test_detection_reaches_no_environment_builder() -> None:
     builders = {name for name in modules() if name.startswith("perfbisect.environments.builders")}
     assert reached("perfbisect.cli.compare") & builders
     assert reached("perfbisect.cli.reproduce") & builders
-    assert reached("perfbisect.cli.track") & builders == set()
+    assert reached("perfbisect.cli.track", "perfbisect.cli.alerts") & builders == set()
 
 
 def test_the_engine_knows_no_kind_of_job() -> None:

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import click
 
-from perfbisect.commands import options
-from perfbisect.commands.options import PATH, Verbs
+from perfbisect.commands.options import MachineName
 from perfbisect.commands.output import CommandResult
-
-if TYPE_CHECKING:
-    from perfbisect.commands.workspace import Workspace
-
-
-@click.group(cls=Verbs, short_help="Launches for a job on another machine.")
-def agent() -> None:
-    """Make launches for a job that runs on another machine."""
+from perfbisect.commands.request import Argument, Option, prints
+from perfbisect.commands.workspace import Workspace
 
 
-@agent.command(short_help="Make the launches of a bundle.")
-@click.argument("request", type=PATH)
-@click.option(
-    "--folder",
-    type=PATH,
-    required=True,
-    help="Folder of this bundle: journal, attempts, heartbeat, manifest.",
-)
-@options.as_json
-def run(request: Path, folder: Path) -> CommandResult:
+@prints("perfbisect.fleet.bundle:BundleDocument")
+def run(
+    *,
+    request: Annotated[Path, Argument()],
+    folder: Annotated[Path, Option("Folder of this bundle: journal, attempts, heartbeat, manifest.")],
+) -> CommandResult:
     """Make the launches of REQUEST, a bundle as JSON, one after the other under one lease of its slot.
 
     Each launch is made once at most: a second call says what came of them. A call after the agent was killed
@@ -49,10 +38,11 @@ def run(request: Path, folder: Path) -> CommandResult:
     return run_agent(request, folder)
 
 
-@agent.command(short_help="Build the environment of a change.")
-@click.argument("request", type=PATH)
-@options.as_json
-def build(request: Path) -> CommandResult:
+@prints("perfbisect.fleet.building:BuildDocument")
+def build(
+    *,
+    request: Annotated[Path, Argument()],
+) -> CommandResult:
     """Build the environment that REQUEST asks for, as JSON, into the cache of this machine.
 
     A job calls this on machines with the role build, and brings what was built to the machines that measure.
@@ -64,20 +54,23 @@ def build(request: Path) -> CommandResult:
 
     Exit code: 0; 2 the request is wrong; 5 it cannot be built; 130 ended by a signal.
     """
-    from perfbisect.commands.agent import build as build_here
+    from perfbisect.commands.agent import build
 
-    return build_here(request)
+    return build(request)
 
 
-@agent.command(short_help="What this machine can measure.")
-@click.option("--gpus", type=click.IntRange(0), default=0, show_default=True, help="Devices of a slot.")
-@click.option(
-    "--workers", type=click.IntRange(1), help="Slots.  [default: as many as devices; 1 without devices]"
-)
-@click.option("--checks", is_flag=True, help="Check it as perfbisect doctor does.")
-@options.in_workspace(options.machine)
-@options.as_json
-def look(workspace: Workspace, gpus: int, workers: int | None, checks: bool) -> CommandResult:
+@prints("perfbisect.fleet.bundle:MachineDocument")
+def look(
+    workspace: Workspace,
+    *,
+    gpus: Annotated[int, Option("Devices of a slot.", type=click.IntRange(0))] = 0,
+    workers: Annotated[
+        int | None,
+        Option("Slots.", default="as many as devices; 1 without devices", type=click.IntRange(1)),
+    ] = None,
+    checks: Annotated[bool, Option("Check it as perfbisect doctor does.")] = False,
+    machine: MachineName = None,
+) -> CommandResult:
     """Show the machine class, the devices, the slots and the built environments of this machine.
 
     \b
@@ -86,22 +79,22 @@ def look(workspace: Workspace, gpus: int, workers: int | None, checks: bool) -> 
 
     Exit code: 0; 2 no such machine profile.
     """
-    from perfbisect.commands.agent import look as look_here
+    from perfbisect.commands.agent import look
 
-    return look_here(workspace, gpus, workers, checks=checks)
+    return look(workspace, machine, gpus, workers, checks=checks)
 
 
-@agent.command(short_help="Install perfbisect on machines that ssh or Ray reaches.")
-@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
-@click.option("--fleet", metavar="SPEC", required=True, help="The machines: ssh:hosts.yaml or ray:ADDRESS.")
-@click.option(
-    "--wheels",
-    type=PATH,
-    help="Folder with wheels of all dependencies, for machines without a package index.",
-)
-@options.in_workspace()
-@options.as_json
-def install(workspace: Workspace, hosts: tuple[str, ...], fleet: str, wheels: Path | None) -> CommandResult:
+@prints("perfbisect.fleet.install:InstalledDocument")
+def install(
+    workspace: Workspace,
+    *,
+    hosts: Annotated[tuple[str, ...], Argument("HOST...")],
+    fleet: Annotated[str, Option("The machines: ssh:hosts.yaml or ray:ADDRESS.", metavar="SPEC")],
+    wheels: Annotated[
+        Path | None,
+        Option("Folder with wheels of all dependencies, for machines without a package index."),
+    ] = None,
+) -> CommandResult:
     """Install this version of perfbisect into its folder on each HOST, with the uv that is sent along.
 
     \b

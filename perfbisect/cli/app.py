@@ -12,25 +12,9 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.agent import agent
-from perfbisect.cli.bisect import bisect
-from perfbisect.cli.cells import cells
-from perfbisect.cli.changes import changes_group
-from perfbisect.cli.compare import check, compare, verify
-from perfbisect.cli.compare import run as run_verb
-from perfbisect.cli.dashboard import dashboard
-from perfbisect.cli.env import env
-from perfbisect.cli.explain import explain
-from perfbisect.cli.jobs import report, resume, status, stop
-from perfbisect.cli.nightly import nightly
-from perfbisect.cli.reproduce import reproduce
-from perfbisect.cli.setup import doctor, init
-from perfbisect.cli.skill import skill_group
-from perfbisect.cli.track import track
-from perfbisect.commands import options
-from perfbisect.commands.options import Verbs
+from perfbisect.cli.table import build_commands
+from perfbisect.cli.verbs import Verbs
 from perfbisect.commands.output import (
-    CommandResult,
     OutputError,
     drop_output,
     print_lines,
@@ -47,24 +31,6 @@ from perfbisect.errors import (
     PerfbisectError,
     UsageError,
 )
-
-
-def versions() -> CommandResult:
-    """The version; as a document also those of the journal, the store and the documents."""
-    import perfbisect
-    from perfbisect.cli.schema import document_names
-    from perfbisect.commands.documents import VersionDocument
-    from perfbisect.jobs import journal
-    from perfbisect.series.store import VERSION
-
-    document = VersionDocument(
-        version=perfbisect.__version__,
-        journal=journal.SCHEMA,
-        store=VERSION,
-        documents=tuple(sorted({name for printed in document_names().values() for name in printed})),
-    )
-    return CommandResult(document, [f"perfbisect, version {document.version}"])
-
 
 STOP = 128
 _GIT_CODES = {EXIT_OK: 0, EXIT_REGRESSION: 1, EXIT_UNTESTABLE: EXIT_UNTESTABLE}
@@ -118,6 +84,8 @@ def app(context: click.Context, version: bool, as_json: bool) -> None:
       perfbisect bisect text_cpu_llama100m --repo vllm --good v0.31.0 --bad v0.32.0 --dry-run
     """
     if version:
+        from perfbisect.cli.schema import versions
+
         context.exit(print_output(versions(), as_json=as_json))
     if as_json:
         raise click.UsageError("--json comes after the command", context)
@@ -125,72 +93,8 @@ def app(context: click.Context, version: bool, as_json: bool) -> None:
         raise click.UsageError("Missing command.", context)
 
 
-@click.command(short_help="JSON Schemas of documents and cells.")
-@click.argument("verb", nargs=-1, metavar="[VERB|cell]")
-@options.as_json
-def schema(verb: tuple[str, ...]) -> CommandResult | int:
-    """The JSON Schema of what VERB prints with --json, or of a cell file. Without VERB: list all schemas.
-
-    The number behind a document's name grows with every incompatible change; a new field does not change it.
-
-    \b
-    Examples:
-      perfbisect schema
-      perfbisect schema bisect
-      perfbisect schema track detect
-      perfbisect schema cell
-    """
-    import json
-
-    from perfbisect.cells.loading import cell_schema
-    from perfbisect.cli.schema import document_names, verb_schema
-    from perfbisect.commands.documents import SchemasDocument
-    from perfbisect.common.text import hint
-    from perfbisect.errors import UsageError
-
-    verbs = document_names()
-    if not verb:
-        document = SchemasDocument(verbs={name: tuple(names) for name, names in verbs.items()})
-        width = max(map(len, verbs))
-        return CommandResult(
-            document, [f"{name:<{width}}  {', '.join(names)}" for name, names in verbs.items()]
-        )
-    name = " ".join(verb)
-    if name != "cell" and name not in verbs:
-        known = ["cell", *verbs]
-        raise UsageError(
-            f"no schema of {name!r}{hint(name, known)}; there are: {', '.join(known)}",
-            next_step="perfbisect schema",
-        )
-    print_text(json.dumps(cell_schema() if name == "cell" else verb_schema(name), indent=2))
-    return 0
-
-
-for command in (
-    init,
-    cells,
-    changes_group,
-    run_verb,
-    compare,
-    check,
-    verify,
-    bisect,
-    resume,
-    status,
-    stop,
-    report,
-    explain,
-    nightly,
-    track,
-    dashboard,
-    agent,
-    env,
-    schema,
-    skill_group,
-    doctor,
-):
+for command in build_commands():
     app.add_command(command)
-track.add_command(reproduce)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

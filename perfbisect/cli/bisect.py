@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 
-from perfbisect.commands import options
-from perfbisect.commands.options import PATH
+from perfbisect.commands.options import Budget, Cell, MeasureOptions, MinEffect
 from perfbisect.commands.output import CommandResult
+from perfbisect.commands.request import Option, prints
+from perfbisect.commands.workspace import Workspace
 
 if TYPE_CHECKING:
-    from perfbisect.commands.workspace import Workspace
+    from perfbisect.bisect.forecast import PlanDocument
+    from perfbisect.bisect.plan import BisectPlan
+    from perfbisect.commands.session import PlannedJob
+
+_SLOW_BUILD_MIN = 0.5
+"""Minutes of a build from which on it matters whether it is waited for."""
 
 
-@click.command(short_help="Name the change that made a cell worse.")
-@options.cell
-@click.option("--good", metavar="REV", required=True, help="A change that is fast.")
-@click.option("--bad", metavar="REV", required=True, help="A later change that is slow.")
-@click.option("--releases", metavar="PACKAGE", help="Bisect the releases of a package, not commits.")
-@click.option("--versions", metavar="V,V", help="The releases in question.  [default: the registry's]")
-@click.option(
-    "--direction",
-    type=click.Choice(["regression", "improvement"]),
-    default="regression",
-    show_default=True,
-    help="Find what made it worse, or, where BAD is the earlier end, what made it better.",
-)
-@click.option("--all-steps", is_flag=True, help="Name every step of the range.")
-@click.option(
-    "--weights", type=PATH, help="File of path globs with factors: where the change is likelier to be."
-)
-@click.option("--confirm-revert", is_flag=True, help="Then measure BAD against BAD without the culprit.")
-@options.min_effect
-@options.budget
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
-@click.option("--dry-run", is_flag=True, help="Show the plan and the exact commands; start nothing.")
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Concurrent launches, each on its own devices and cores.",
-)
-@options.measuring
-def bisect(workspace: Workspace, **typed: Any) -> CommandResult:
+@prints("perfbisect.bisect.documents:ReportDocument", "perfbisect.bisect.forecast:PlanDocument")
+@dataclass(frozen=True, kw_only=True)
+class BisectRequest(MeasureOptions):
     """Name the change between GOOD and BAD that made CELL worse.
 
     Both ends are measured first, then the changes that are most informative per minute, then an A/B of the
@@ -62,12 +43,99 @@ def bisect(workspace: Workspace, **typed: Any) -> CommandResult:
 
     Exit code: 3 a change is named, 0 not reproduced, 4 narrowed, too small, gradual or out of budget.
     """
-    from perfbisect.bisect.job import BISECT
-    from perfbisect.bisect.plan import require_first_launch
-    from perfbisect.commands.bisect_request import BisectRequest, build_plan
-    from perfbisect.commands.session import run_planned
 
-    request = BisectRequest(**typed)
-    planned = build_plan(workspace, request)
-    require_first_launch(planned.plan)
-    return run_planned(workspace, BISECT, planned, request.measuring, dry_run=request.dry_run)
+    cell: Cell = None
+    good: Annotated[str, Option("A change that is fast.", metavar="REV")]
+    bad: Annotated[str, Option("A later change that is slow.", metavar="REV")]
+    releases: Annotated[
+        str | None, Option("Bisect the releases of a package, not commits.", metavar="PACKAGE")
+    ] = None
+    versions: Annotated[
+        str | None, Option("The releases in question.", metavar="V,V", default="the registry's")
+    ] = None
+    direction: Annotated[
+        Literal["regression", "improvement"],
+        Option("Find what made it worse, or, where BAD is the earlier end, what made it better."),
+    ] = "regression"
+    all_steps: Annotated[bool, Option("Name every step of the range.")] = False
+    weights: Annotated[
+        Path | None, Option("File of path globs with factors: where the change is likelier to be.")
+    ] = None
+    confirm_revert: Annotated[bool, Option("Then measure BAD against BAD without the culprit.")] = False
+    min_effect: MinEffect = None
+    budget: Budget = 900.0
+    seed: Annotated[int, Option("Seed of the search.")] = 0
+    dry_run: Annotated[bool, Option("Show the plan and the exact commands; start nothing.")] = False
+    workers: Annotated[
+        int, Option("Concurrent launches, each on its own devices and cores.", type=click.IntRange(1))
+    ] = 1
+
+    def run(self, workspace: Workspace) -> CommandResult:
+        from perfbisect.bisect.job import BISECT
+        from perfbisect.bisect.plan import require_first_launch
+        from perfbisect.commands.session import run_planned
+
+        planned = self.plan(workspace)
+        require_first_launch(planned.plan)
+        return run_planned(workspace, BISECT, planned, self, dry_run=self.dry_run)
+
+    def plan(self, workspace: Workspace) -> PlannedJob[BisectPlan, PlanDocument]:
+        """The bisection, with nothing started."""
+        from perfbisect.bisect.forecast import plan_document, plan_lines
+        from perfbisect.bisect.plan import make_plan
+        from perfbisect.commands import wiring
+        from perfbisect.commands.bisect_range import position_weigher, resolve_range
+        from perfbisect.commands.session import PlannedJob, build_setup
+        from perfbisect.commands.slots import reason_not_prebuilding
+        from perfbisect.errors import MachineError
+        from perfbisect.jobs.estimates import earlier_attempts, learnt_noise
+        from perfbisect.report.sections import command_lines
+
+        cell = wiring.resolve_cell(workspace, self.cell, self.variant)
+        wiring.require_workload(cell, self.expect_workload)
+        resolve = partial(
+            resolve_range, workspace, self.good, self.bad, direction=self.direction, releases=self.releases
+        )
+        unlisted: tuple[str, ...] = ()
+        try:
+            versions = tuple(part.strip() for part in (self.versions or "").split(",") if part.strip())
+            commits, branch = resolve(versions=versions)
+        except MachineError as error:
+            if not (self.dry_run and self.releases):
+                raise
+            unlisted = (f"the releases between the ends are not known: {error.message}",)
+            ends = [end.removeprefix(f"{self.releases}==") for end in (self.good, self.bad)]
+            commits, branch = resolve(versions=ends)
+        newest = f"{self.releases}=={self.bad}" if self.releases else "HEAD"
+        setup = build_setup(
+            workspace, cell, newest, commits.changes, self, workers=self.workers, dry_run=self.dry_run
+        )
+        earlier = earlier_attempts(workspace.jobs, cell.digest)
+        plan = make_plan(
+            cell=cell,
+            history=commits,
+            builder=setup.builder,
+            metric=setup.metric,
+            setting=setup.setting,
+            costs=earlier.costs,
+            notes=(*unlisted, *setup.notes),
+            deploy=workspace.repository.tree_id if workspace.repository else None,
+            weigh=position_weigher(workspace, self.weights) if self.weights and not self.releases else None,
+            min_effect=self.min_effect,
+            budget=self.budget,
+            seed=self.seed,
+            direction=self.direction,
+            all_steps=self.all_steps,
+            confirm_revert=self.confirm_revert,
+            workers=len(setup.slots) or self.workers,
+            weights=str(self.weights or ""),
+            branch=branch,
+        )
+        why_not = reason_not_prebuilding(setup.slots) if setup.slots else ""
+        if why_not and plan.costs.build > _SLOW_BUILD_MIN:
+            note = f"the next environment is not built beside a running attempt: {why_not}"
+            plan = plan.model_copy(update={"notes": (*plan.notes, note)})
+        noise = learnt_noise(earlier.of_cell, setup.metric)
+        shown = plan_document(plan, noise, setup.builder, setup.machines, basis=earlier.basis)
+        lines, commands = plan_lines(shown), command_lines(shown.commands)
+        return PlannedJob(plan, setup.builder, setup.slots, shown, lines, commands)

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-import click
-
-from perfbisect.commands import options
-from perfbisect.commands.options import PATH, Verbs
+from perfbisect.commands.options import Client, Env, InRepository, Repo
 from perfbisect.commands.output import CommandResult
-
-if TYPE_CHECKING:
-    from perfbisect.commands.workspace import Workspace
+from perfbisect.commands.request import Argument, Option, prints
 
 
-@click.group(cls=Verbs, short_help="List, show, check and compare cells.")
-def cells() -> None:
-    """List, show, check and compare cells: the workloads that can be measured.
-
-    \b
-    Example:
-      perfbisect cells list
-    """
-
-
-@cells.command(short_help="Which cell a bench command or a result file is of.")
-@click.argument("text")
-@click.option("--among", type=PATH, multiple=True, help="Cell files or folders besides.")
-@options.as_json
-def match(text: str, among: tuple[Path, ...]) -> CommandResult:
+@prints("perfbisect.commands.cells:CellsMatchDocument")
+def match(
+    *,
+    text: Annotated[str, Argument()],
+    among: Annotated[tuple[Path, ...], Option("Cell files or folders besides.")] = (),
+) -> CommandResult:
     """Find the cell that TEXT describes: the name of a result file, or the commands of a report or a pull
     request, of the server, the bench or both. @FILE reads the text from a file.
 
@@ -54,15 +40,14 @@ def match(text: str, among: tuple[Path, ...]) -> CommandResult:
     return match_cells(report_text(text), among)
 
 
-@cells.command(short_help="Check cells against an engine's sources at a commit.")
-@click.argument("names", nargs=-1, metavar="[CELL...]")
-@click.option("--at", "at", metavar="REV", default="HEAD", show_default=True, help="The commit.")
-@options.env
-@options.client
-@options.in_workspace(options.repo)
-@options.as_json
+@prints("perfbisect.commands.cells:CellsLintDocument")
 def lint(
-    workspace: Workspace, names: tuple[str, ...], at: str, env: str | None, client: str | None
+    workspace: InRepository,
+    *,
+    names: Annotated[tuple[str, ...], Argument("[CELL...]")] = (),
+    at: Annotated[str, Option("The commit.", metavar="REV")] = "HEAD",
+    env: Env = None,
+    client: Client = None,
 ) -> CommandResult:
     """Check CELLs, by default all, against the checkout of their engine at a commit; nothing is imported.
     Cells of the other engine are skipped, which is said.
@@ -80,24 +65,20 @@ def lint(
     """
     from perfbisect.commands.cells import lint_cells
 
-    return lint_cells(
-        names,
-        workspace.needed_repository(),
-        at,
-        env=workspace.setting("env", env) or "",
-        client=workspace.setting("client", client) or "",
-    )
+    repository = workspace.needed_repository()
+    return lint_cells(names, repository, at, env=env or "", client=client or "")
 
 
-@cells.command("import", short_help="Make cell files of nightly performance specifications.")
-@click.argument("specs", nargs=-1, required=True, type=PATH, metavar="SPEC...")
-@click.option("-o", "--output", required=True, type=PATH, help="Folder for the cells.")
-@click.option(
-    "--at", "at", metavar="REV", help="Read the SPECs as they are at this commit of the repository."
-)
-@options.in_workspace(options.repo)
-@options.as_json
-def import_verb(workspace: Workspace, specs: tuple[Path, ...], output: Path, at: str | None) -> CommandResult:
+@prints("perfbisect.commands.cells:CellsImportDocument")
+def import_cells(
+    workspace: InRepository,
+    *,
+    specs: Annotated[tuple[Path, ...], Argument("SPEC...")],
+    output: Annotated[Path, Option("Folder for the cells.", ("-o", "--output"))],
+    at: Annotated[
+        str | None, Option("Read the SPECs as they are at this commit of the repository.", metavar="REV")
+    ] = None,
+) -> CommandResult:
     """Make cell files of a nightly's performance SPECs, one a workload, in a folder.
 
     Reads vLLM-Omni's lists of servers, vLLM's serving and nightly tests and the recipes of its perf-eval
@@ -118,12 +99,12 @@ def import_verb(workspace: Workspace, specs: tuple[Path, ...], output: Path, at:
     """
     from perfbisect.commands.cells import import_specifications
 
-    return import_specifications(specs, output, workspace.needed_repository() if at else None, at)
+    repository = workspace.needed_repository() if at else None
+    return import_specifications(specs, output, repository, at)
 
 
-@cells.command("list", short_help="Every cell that can be named.")
-@options.as_json
-def list_verb() -> CommandResult:
+@prints("perfbisect.commands.cells:CellsDocument")
+def list_cells() -> CommandResult:
     """Every cell that can be named: those in ./cells and those shipped.
 
     \b
@@ -135,12 +116,13 @@ def list_verb() -> CommandResult:
     return list_known()
 
 
-@cells.command(short_help="What a cell measures.")
-@click.argument("cell")
-@click.option("--variant", metavar="NAME", help="As this variant serves it.")
-@options.repo
-@options.as_json
-def show(cell: str, variant: str | None, repo: Path | None) -> CommandResult:
+@prints("perfbisect.commands.cells:CellShowDocument")
+def show(
+    *,
+    cell: Annotated[str, Argument()],
+    variant: Annotated[str | None, Option("As this variant serves it.", metavar="NAME")] = None,
+    repo: Repo = None,
+) -> CommandResult:
     """What CELL measures: the block that is shown before anything starts.
 
     \b
@@ -150,13 +132,15 @@ def show(cell: str, variant: str | None, repo: Path | None) -> CommandResult:
     from perfbisect.commands.cells import show_cell
     from perfbisect.commands.workspace import open_workspace
 
-    return show_cell(cell, variant, open_workspace(repo=repo).read_at if repo else None)
+    read_at = open_workspace(repo=repo).read_at if repo else None
+    return show_cell(cell, variant, read_at)
 
 
-@cells.command(short_help="Check cell files.")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@options.as_json
-def validate(files: tuple[str, ...]) -> CommandResult:
+@prints("perfbisect.commands.cells:CellsValidateDocument")
+def validate(
+    *,
+    files: Annotated[tuple[str, ...], Argument("FILE...")],
+) -> CommandResult:
     """Check all cell FILEs; for each invalid one, show the place and what is allowed there.
 
     \b
@@ -170,11 +154,12 @@ def validate(files: tuple[str, ...]) -> CommandResult:
     return validate_files(files)
 
 
-@cells.command(short_help="Where two cells differ.")
-@click.argument("a")
-@click.argument("b")
-@options.as_json
-def diff(a: str, b: str) -> CommandResult:
+@prints("perfbisect.commands.cells:CellsDiffDocument")
+def diff(
+    *,
+    a: Annotated[str, Argument()],
+    b: Annotated[str, Argument()],
+) -> CommandResult:
     """Where the workloads of two cells differ: attempts of cells that differ are never compared.
 
     \b

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-import click
-
-from perfbisect.commands import options
-from perfbisect.commands.options import Verbs
+from perfbisect.commands.options import InRepository
 from perfbisect.commands.output import CommandResult
-
-if TYPE_CHECKING:
-    from perfbisect.commands.workspace import Workspace
+from perfbisect.commands.request import Argument, prints
 
 
-@click.group("changes", cls=Verbs, short_help="What a revision stands for.")
-def changes_group() -> None:
-    """What a revision stands for.
-
-    \b
-    Example:
-      perfbisect changes show HEAD --repo vllm-omni
-    """
-
-
-@changes_group.command(short_help="The commit, and what it is built on.")
-@click.argument("revision", metavar="CHANGE")
-@options.in_workspace(options.repo)
-@options.as_json
-def show(workspace: Workspace, revision: str) -> CommandResult:
+@prints("perfbisect.commands.documents:ChangesShowDocument")
+def show(
+    workspace: InRepository,
+    *,
+    revision: Annotated[str, Argument("CHANGE")],
+) -> CommandResult:
     """What CHANGE stands for: the commit, the vLLM that it is built on, and the other packages it replaces.
 
     The pin of a vLLM-Omni commit is read from its docker/Dockerfile.ci: a wheel of one commit wins over the

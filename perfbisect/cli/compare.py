@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.commands import options
-from perfbisect.commands.options import MINUTES, PATH, PERCENT
+from perfbisect.cli import decorators as options
 from perfbisect.commands.output import CommandResult
+from perfbisect.commands.request import MINUTES, PATH, PERCENT, prints
+
+_DOCUMENTS = "perfbisect.compare.documents"
 
 if TYPE_CHECKING:
     from perfbisect.commands.workspace import Workspace
@@ -134,3 +136,16 @@ def check(workspace: Workspace, **typed: Any) -> CommandResult:
     from perfbisect.commands.checks import CheckRequest, run_check
 
     return run_check(workspace, CheckRequest(**typed))
+
+
+prints(f"{_DOCUMENTS}:RunDocument", f"{_DOCUMENTS}:RunPlanDocument")(run)
+prints(f"{_DOCUMENTS}:CompareDocument", f"{_DOCUMENTS}:ComparePlanDocument", f"{_DOCUMENTS}:SweepDocument")(
+    compare
+)
+prints(
+    f"{_DOCUMENTS}:CheckDocument",
+    f"{_DOCUMENTS}:CheckPlanDocument",
+    f"{_DOCUMENTS}:ComparePlanDocument",
+    f"{_DOCUMENTS}:SavedBaselineDocument",
+)(check)
+prints(f"{_DOCUMENTS}:VerifyDocument", f"{_DOCUMENTS}:ComparePlanDocument")(verify)

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import click
 
-from perfbisect.cli.track import FDR
-from perfbisect.commands import options
-from perfbisect.commands.options import PATH, Verbs
+from perfbisect.cli.alerts import Fdr
+from perfbisect.commands.options import InRepositoryAndState, Repo
 from perfbisect.commands.output import CommandResult
+from perfbisect.commands.request import Argument, Option, prints
 
 
-@click.group("dashboard", cls=Verbs, short_help="A static site of series, alerts, suspects and bisections.")
-def dashboard() -> None:
-    """A static site: what is wrong now, every cell's series, alerts with their suspects, bisections.
-
-    \b
-    Example:
-      perfbisect dashboard build -o site --repo vllm-omni
-    """
-
-
-@dashboard.command("build", short_help="Write the site into a folder.")
-@click.option(
-    "-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the site."
-)
-@click.option("--title", default="Nightly performance", show_default=True, help="Title of the site.")
-@click.option(
-    "--commit-url", default="", metavar="URL", help="Address of a commit with {sha}.  [default: no links]"
-)
-@options.repo
-@FDR
-@options.state
-@options.as_json
+@prints("perfbisect.commands.documents:DashboardDocument")
 def build(
-    out: Path, title: str, commit_url: str, repo: Path | None, fdr: float, state: Path | None
+    workspace: InRepositoryAndState,
+    *,
+    out: Annotated[
+        Path,
+        Option("Folder of the site.", ("-o", "--out"), type=click.Path(path_type=Path, file_okay=False)),
+    ],
+    title: Annotated[str, Option("Title of the site.")] = "Nightly performance",
+    commit_url: Annotated[
+        str, Option("Address of a commit with {sha}.", metavar="URL", default="no links")
+    ] = "",
+    fdr: Fdr = 0.05,
+    repo: Repo = None,
 ) -> CommandResult:
     """Write the site of the stored series, their alerts, and the bisections in the state folder.
 
@@ -47,7 +38,6 @@ def build(
       perfbisect dashboard build -o site --commit-url https://github.com/vllm-project/vllm-omni/commit/{sha}
     """
     from perfbisect.commands.documents import DashboardDocument
-    from perfbisect.commands.workspace import open_workspace
     from perfbisect.common.quantities import counted, stamp
     from perfbisect.dashboard.build import write_site
     from perfbisect.dashboard.collect import collect_site
@@ -58,9 +48,9 @@ def build(
     from perfbisect.series.suspects.table import load_suspect_table
     from perfbisect.system.clock import now
 
-    if commit_url and ("{sha}" not in commit_url or not commit_url.startswith("https://")):
-        raise UsageError(f"--commit-url {commit_url!r} is not a commit address: https://...{{sha}}")
-    workspace, table = open_workspace(repo=repo, state=state), load_suspect_table()
+    url, table = commit_url, load_suspect_table()
+    if url and ("{sha}" not in url or not url.startswith("https://")):
+        raise UsageError(f"--commit-url {url!r} is not a commit address: https://...{{sha}}")
     with SeriesStore.of(workspace.state) as store:
         site = collect_site(
             store,
@@ -70,7 +60,7 @@ def build(
             made=stamp(now()),
             repository=workspace.needed_repository() if repo else None,
             reports=load_bisections(workspace.jobs.all()),
-            commit_url=commit_url,
+            commit_url=url,
         )
     written = write_site(site, out)
     document = DashboardDocument(
@@ -89,10 +79,11 @@ def build(
     return CommandResult(document, [summary])
 
 
-@dashboard.command("open", short_help="Open a site in the browser.")
-@click.argument("folder", type=PATH, default="site")
-@options.as_json
-def open_site(folder: Path) -> CommandResult:
+@prints("perfbisect.commands.documents:DashboardOpenDocument")
+def open_site(
+    *,
+    folder: Annotated[Path, Argument()] = Path("site"),
+) -> CommandResult:
     """Open the site in FOLDER in the browser.  [default: site]
 
     \b

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-import click
-
-from perfbisect.commands import options
-from perfbisect.commands.options import MeasureOptions, UnitParam, Verbs
+from perfbisect.commands.options import BuildOptions, Constraints, Env, ExcludeNewer, InRepository
 from perfbisect.commands.output import CommandResult
+from perfbisect.commands.request import Option, UnitParam, prints
+from perfbisect.commands.workspace import Workspace
 from perfbisect.common.quantities import parse_age, parse_size
 
 if TYPE_CHECKING:
     from perfbisect.commands.documents import EnvGcDocument, GcItemDocument
-    from perfbisect.commands.workspace import Workspace
     from perfbisect.environments.gc import CacheEntry
 
 
@@ -47,20 +45,10 @@ def _gc_lines(document: EnvGcDocument) -> list[str]:
     ]
 
 
-@click.group(cls=Verbs, short_help="List, build and remove environments.")
-def env() -> None:
-    """List, build and remove environments: the interpreters in which changes run.
-
-    \b
-    Example:
-      perfbisect env list
-    """
-
-
-@env.command("list", short_help="Every environment that is kept.")
-@options.in_workspace()
-@options.as_json
-def list_verb(workspace: Workspace) -> CommandResult:
+@prints("perfbisect.commands.documents:EnvListDocument")
+def list_kept(
+    workspace: Workspace,
+) -> CommandResult:
     """Every environment that has been built and kept.
 
     \b
@@ -96,14 +84,15 @@ def list_verb(workspace: Workspace) -> CommandResult:
     return CommandResult(document, lines or [f"no environments in {cache}"])
 
 
-@env.command(short_help="Build the environment of one change.")
-@click.option("--at", "at", metavar="CHANGE", required=True, help="REV, REV+revert:SHA or NAME==VERSION.")
-@options.env
-@options.in_workspace(options.repo)
-@options.constraints
-@options.exclude_newer
-@options.as_json
-def build(workspace: Workspace, at: str, env: str | None, **pinned: Any) -> CommandResult:
+@prints("perfbisect.commands.documents:EnvBuildDocument")
+def build(
+    workspace: InRepository,
+    *,
+    at: Annotated[str, Option("REV, REV+revert:SHA or NAME==VERSION.", metavar="CHANGE")],
+    env: Env = None,
+    constraints: Constraints = None,
+    exclude_newer: ExcludeNewer = None,
+) -> CommandResult:
     """Build the environment of one change, or find it built, and check that its engine is that change.
 
     \b
@@ -112,11 +101,15 @@ def build(workspace: Workspace, at: str, env: str | None, **pinned: Any) -> Comm
     """
     from perfbisect.commands import changes, wiring
     from perfbisect.commands.documents import EnvBuildDocument
+    from perfbisect.commands.settings import resolve
     from perfbisect.errors import BuildError, UsageError
     from perfbisect.measure.executor import PhaseLimits
 
-    environment, change = changes.environment_spec(workspace, env, at), changes.resolve_change(workspace, at)
-    setting = wiring.build_config(workspace, environment, (change,), MeasureOptions(**pinned))
+    environment = changes.environment_spec(workspace, env, at)
+    change = changes.resolve_change(workspace, at)
+    pins = {"constraints": constraints, "exclude_newer": exclude_newer}
+    options = resolve(BuildOptions, pins, workspace.settings)
+    setting = wiring.build_config(workspace, environment, (change,), options)
     builder = wiring.build_builder(workspace, setting)
     refusal = builder.refuses(change)
     if refusal is not None:
@@ -139,17 +132,20 @@ def build(workspace: Workspace, at: str, env: str | None, **pinned: Any) -> Comm
     return CommandResult(document, [f"{change.short}: {took}: {made.interpreter}"])
 
 
-@env.command(short_help="Remove environments that are not needed.")
-@click.option(
-    "--older-than", type=UnitParam("age", parse_age), help="Those last used longer ago: 30d, 2w, 12h."
-)
-@click.option(
-    "--keep", type=UnitParam("size", parse_size), help="The longest unused, until so much is left: 50G."
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
-@options.in_workspace()
-@options.as_json
-def gc(workspace: Workspace, older_than: float | None, keep: int | None, dry_run: bool) -> CommandResult:
+@prints("perfbisect.commands.documents:EnvGcDocument")
+def gc(
+    workspace: Workspace,
+    *,
+    older_than: Annotated[
+        float | None,
+        Option("Those last used longer ago: 30d, 2w, 12h.", type=UnitParam("age", parse_age)),
+    ] = None,
+    keep: Annotated[
+        int | None,
+        Option("The longest unused, until so much is left: 50G.", type=UnitParam("size", parse_size)),
+    ] = None,
+    dry_run: Annotated[bool, Option("Say what would be removed; remove nothing.")] = False,
+) -> CommandResult:
     """Remove environments by age and size; without an option only what builds that died have left.
 
     What a running perfbisect uses stays, and what is removed is built again when it is needed.

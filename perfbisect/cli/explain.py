@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import click
 
-from perfbisect.commands import options
+from perfbisect.commands.options import Budget, DryRun, JobOptions, MinEffect
 from perfbisect.commands.output import CommandResult
+from perfbisect.commands.request import Argument, Option, prints
+from perfbisect.commands.workspace import Workspace
 
-if TYPE_CHECKING:
-    from perfbisect.commands.workspace import Workspace
 
-
-@click.command(short_help="Why a change is slower: its phase, functions, hunk.")
-@click.argument("job_id", metavar="[ID]", required=False)
-@click.option(
-    "--profile", is_flag=True, help="Launch both sides under profilers: which functions and operators."
+@prints(
+    "perfbisect.explain.report:ExplainDocument",
+    "perfbisect.explain.profile_report:ProfileDocument",
+    "perfbisect.commands.explain:ProfilePlanDocument",
+    "perfbisect.explain.hunk_report:HunksDocument",
+    "perfbisect.explain.hunk_forecast:HunksPlanDocument",
 )
-@click.option(
-    "--hunks", is_flag=True, help="Measure the commit with parts of it taken back: which hunk it is."
-)
-@click.option("--launches", type=click.IntRange(1, 2), help="Of --profile, of each side.  [default: 2]")
-@options.min_effect
-@options.budget
-@options.dry_run
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "md", "html"]),
-    default="text",
-    show_default=True,
-    help="Format of the phases; html is a page that opens from disk.",
-)
-@options.working
-def explain(workspace: Workspace, job_id: str | None, **typed: Any) -> CommandResult:
+@dataclass(frozen=True, kw_only=True)
+class ExplainRequest(JobOptions):
     """Say which phase of a request takes longer, from the launches of a bisection or comparison.
 
     Compares culprit and parent, or A and B: time in the queue, in prefill, a decode step and outside the
@@ -52,6 +39,65 @@ def explain(workspace: Workspace, job_id: str | None, **typed: Any) -> CommandRe
       perfbisect explain 20260102-030405-ab12 --profile --dry-run
       perfbisect explain 20260102-030405-ab12 --hunks --budget 3h
     """
-    from perfbisect.commands.explain import ExplainRequest, explain_job
 
-    return explain_job(workspace, job_id, ExplainRequest(**typed))
+    job_id: Annotated[str | None, Argument("[ID]")] = None
+    profile: Annotated[bool, Option("Launch both sides under profilers: which functions and operators.")] = (
+        False
+    )
+    hunks: Annotated[bool, Option("Measure the commit with parts of it taken back: which hunk it is.")] = (
+        False
+    )
+    launches: Annotated[
+        int | None, Option("Of --profile, of each side.", default="2", type=click.IntRange(1, 2))
+    ] = None
+    min_effect: MinEffect = None
+    budget: Budget = 900.0
+    dry_run: DryRun = False
+    format: Annotated[
+        Literal["text", "md", "html"], Option("Format of the phases; html is a page that opens from disk.")
+    ] = "text"
+
+    def run(self, workspace: Workspace) -> CommandResult:
+        from perfbisect.commands.explain import explain_launches, plan_hunks, plan_profile
+        from perfbisect.commands.output import report_result
+        from perfbisect.commands.session import run_planned
+        from perfbisect.explain.hunk_job import HUNKS
+        from perfbisect.explain.profile_job import MOST_LAUNCHES, PROFILE
+        from perfbisect.explain.report import explain_report
+        from perfbisect.report.html import report_html
+        from perfbisect.report.markdown import report_markdown
+
+        self._require_compatible()
+        job, dry_run = workspace.jobs.chosen(self.job_id, "explain"), self.dry_run
+        if self.profile:
+            launches = self.launches or MOST_LAUNCHES
+            profile = plan_profile(workspace, job, launches=launches, budget=self.budget, dry_run=dry_run)
+            return run_planned(workspace, PROFILE, profile, self, dry_run=dry_run)
+        if self.hunks:
+            hunks = plan_hunks(
+                workspace, job, min_effect=self.min_effect, budget=self.budget, dry_run=dry_run
+            )
+            return run_planned(workspace, HUNKS, hunks, self, dry_run=dry_run)
+        document = explain_launches(job)
+        report = explain_report(document)
+        if self.format == "text":
+            return report_result(document, report)
+        render = report_html if self.format == "html" else report_markdown
+        return CommandResult(document, [render(report).rstrip("\n")])
+
+    def _require_compatible(self) -> None:
+        """:raises UsageError: options that do not go together."""
+        from perfbisect.errors import UsageError
+
+        starts = self.profile or self.hunks
+        refused = (
+            (self.profile and self.hunks, "--profile", "without --hunks: each is a job of its own"),
+            (self.launches is not None and not self.profile, "--launches", "with --profile"),
+            (self.min_effect is not None and not self.hunks, "--min-effect", "with --hunks"),
+            ("budget" in self.typed and not starts, "--budget", "with --profile or --hunks"),
+            (self.dry_run and not starts, "--dry-run", "with --profile or --hunks; nothing else is started"),
+            (self.format != "text" and starts, "--format", "without them; perfbisect report has the formats"),
+        )
+        for is_refused, option, place in refused:
+            if is_refused:
+                raise UsageError(f"{option} goes {place}", next_step="perfbisect explain --help")

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import click
 
-from perfbisect.commands import options
-from perfbisect.commands.options import MINUTES, JobOptions
-from perfbisect.commands.output import CommandResult, page_result
+from perfbisect.commands.options import InRepositoryAndState, JobOptions, Minutes
+from perfbisect.commands.output import CommandResult
+from perfbisect.commands.request import Argument, Option, prints
+from perfbisect.commands.workspace import Workspace
 
-if TYPE_CHECKING:
-    from perfbisect.commands.workspace import Workspace
+JobId = Annotated[str | None, Argument("[ID]")]
+Timeout = Annotated[Minutes | None, Option("Stop waiting after this time.", default="never")]
 
 
-@click.command(short_help="Continue a job after an interruption.")
-@click.argument("job_id", metavar="[ID]", required=False)
-@click.option("--budget", type=MINUTES, help="A larger budget than before: 3h, 90m.")
-@click.option("--metric", metavar="M", help="Continue with another metric of the same launches.")
-@click.option("--confirm-revert", is_flag=True, help="Measure the later end without the culprit too.")
-@click.option(
-    "--workers", type=click.IntRange(1), help="Concurrent launches from here on.  [default: as before]"
-)
-@options.working
-def resume(
-    workspace: Workspace,
-    job_id: str | None,
-    budget: float | None,
-    metric: str | None,
-    confirm_revert: bool,
-    workers: int | None,
-    working: JobOptions,
-) -> CommandResult:
+@prints("perfbisect.commands.kinds:JOB_DOCUMENTS")
+@dataclass(frozen=True, kw_only=True)
+class ResumeRequest(JobOptions):
     """Continue a job after an interruption. Without ID: the only unfinished job.
 
     Processes that an earlier perfbisect left running are ended first; an attempt that it completed is taken
@@ -42,51 +29,64 @@ def resume(
     Example:
       perfbisect resume 20260102-030405-ab12
     """
-    from perfbisect.commands import wiring
-    from perfbisect.commands.kinds import is_readable, kind_of
-    from perfbisect.commands.output import progress_printer
-    from perfbisect.commands.session import job_result, open_session, run_job, secret_notes
-    from perfbisect.commands.slots import find_slots, require_same_machine
-    from perfbisect.errors import UsageError
-    from perfbisect.jobs.journal import read, replaying
-    from perfbisect.jobs.plans import plan_cell, require_plan, resolve_metric
-    from perfbisect.jobs.replay import launches
-    from perfbisect.report.kind import Amendment
 
-    job = workspace.jobs.chosen(job_id, "resume", is_readable)
-    events = read(job.journal).events
-    kind = kind_of(events)
-    plan = require_plan(job, events, kind.plan)
-    with replaying(job.journal):  # what cannot be reported cannot be continued
-        kind.status(kind.document(job, events))
-    cell = plan_cell(plan)
-    found = find_slots(workspace, cell, plan.setting, workers or kind.workers(plan))
-    require_same_machine(job.id, launches(events), found.machine_class)
-    del events  # the session reads the journal again: of a long job one copy is enough
-    builder = wiring.build_builder(workspace, plan.setting)
-    builder.prepare(plan.changes)
-    for note in secret_notes(plan):
-        progress_printer(working)(f"note: {note}")
-    with open_session(job, found.slots, working) as session:
-        if budget is not None or metric is not None or confirm_revert:
-            if kind.amend is None:
-                raise UsageError(
-                    f"job {job.id} is a {kind.plan.noun}: it has no budget and no other question",
-                    next_step=f"perfbisect resume {job.id}, without options",
-                )
-            judged = resolve_metric(cell, metric) if metric is not None else None
-            plain = session.tools(workspace, plan.setting, builder, None)
-            kind.amend(job, plain, Amendment(budget, judged, confirm_revert))
-        return job_result(kind, run_job(workspace, session, kind, plan, builder))
+    job_id: JobId = None
+    budget: Annotated[Minutes | None, Option("A larger budget than before: 3h, 90m.")] = None
+    metric: Annotated[
+        str | None, Option("Continue with another metric of the same launches.", metavar="M")
+    ] = None
+    confirm_revert: Annotated[bool, Option("Measure the later end without the culprit too.")] = False
+    workers: Annotated[
+        int | None, Option("Concurrent launches from here on.", default="as before", type=click.IntRange(1))
+    ] = None
+
+    def run(self, workspace: Workspace) -> CommandResult:
+        from perfbisect.commands import wiring
+        from perfbisect.commands.kinds import is_readable, kind_of
+        from perfbisect.commands.output import progress_printer
+        from perfbisect.commands.session import job_result, open_session, run_job, secret_notes
+        from perfbisect.commands.slots import find_slots, require_same_machine
+        from perfbisect.errors import UsageError
+        from perfbisect.jobs.journal import read, replaying
+        from perfbisect.jobs.plans import plan_cell, require_plan, resolve_metric
+        from perfbisect.jobs.replay import launches
+        from perfbisect.report.kind import Amendment
+
+        job = workspace.jobs.chosen(self.job_id, "resume", is_readable)
+        events = read(job.journal).events
+        kind = kind_of(events)
+        plan = require_plan(job, events, kind.plan)
+        with replaying(job.journal):  # what cannot be reported cannot be continued
+            kind.status(kind.document(job, events))
+        cell = plan_cell(plan)
+        found = find_slots(workspace, cell, plan.setting, self.workers or kind.workers(plan))
+        require_same_machine(job.id, launches(events), found.machine_class)
+        del events  # the session reads the journal again: of a long job one copy is enough
+        builder = wiring.build_builder(workspace, plan.setting)
+        builder.prepare(plan.changes)
+        for note in secret_notes(plan):
+            progress_printer(self)(f"note: {note}")
+        with open_session(job, found.slots, self) as session:
+            if self.budget is not None or self.metric is not None or self.confirm_revert:
+                if kind.amend is None:
+                    raise UsageError(
+                        f"job {job.id} is a {kind.plan.noun}: it has no budget and no other question",
+                        next_step=f"perfbisect resume {job.id}, without options",
+                    )
+                judged = resolve_metric(cell, self.metric) if self.metric is not None else None
+                plain = session.tools(workspace, plan.setting, builder, None)
+                kind.amend(job, plain, Amendment(self.budget, judged, self.confirm_revert))
+            return job_result(kind, run_job(workspace, session, kind, plan, builder))
 
 
-@click.command(short_help="The progress of a job.")
-@click.argument("job_id", metavar="[ID]", required=False)
-@click.option("--wait", is_flag=True, help="Return once no process works on the job.")
-@options.timeout
-@options.in_workspace(options.repo, options.state)
-@options.as_json
-def status(workspace: Workspace, job_id: str | None, wait: bool, timeout: float | None) -> CommandResult:
+@prints("perfbisect.commands.status:StatusDocument", "perfbisect.commands.status:JobsDocument")
+def status(
+    workspace: InRepositoryAndState,
+    *,
+    wait: Annotated[bool, Option("Return once no process works on the job.")] = False,
+    job_id: JobId = None,
+    timeout: Timeout = None,
+) -> CommandResult:
     """The progress of a job: running launches, candidates, the next event, the outcome.
 
     Without ID: the only unfinished job, or a list of all jobs. The document has the exit code and the error
@@ -116,13 +116,14 @@ def status(workspace: Workspace, job_id: str | None, wait: bool, timeout: float 
     return CommandResult(document, status_lines(document))
 
 
-@click.command(short_help="Ask a job to stop.")
-@click.argument("job_id", metavar="[ID]", required=False)
-@click.option("--wait", is_flag=True, help="Return once all its processes have ended.")
-@options.timeout
-@options.in_workspace(options.repo, options.state)
-@options.as_json
-def stop(workspace: Workspace, job_id: str | None, wait: bool, timeout: float | None) -> CommandResult:
+@prints("perfbisect.commands.status:StopDocument")
+def stop(
+    workspace: InRepositoryAndState,
+    *,
+    wait: Annotated[bool, Option("Return once all its processes have ended.")] = False,
+    job_id: JobId = None,
+    timeout: Timeout = None,
+) -> CommandResult:
     """Ask the process that works on a job to stop. It ends its servers; the job can be resumed.
 
     Without ID: the only job that a process works on, or the only unfinished one.
@@ -141,21 +142,18 @@ def stop(workspace: Workspace, job_id: str | None, wait: bool, timeout: float | 
     return CommandResult(*stop_job(workspace, job, wait=wait, timeout_min=timeout))
 
 
-@click.command(short_help="The report of a job.")
-@click.argument("job_id", metavar="[ID]", required=False)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["md", "json", "html"]),
-    default="md",
-    show_default=True,
-    help="Format; html is a page that opens from disk.",
-)
-@click.option("--metric", metavar="M", help="Evaluate the same launches for another metric; starts nothing.")
-@options.in_workspace(options.repo, options.state)
-@options.full
-@options.as_json
-def report(workspace: Workspace, job_id: str | None, form: str, metric: str | None) -> CommandResult:
+@prints("perfbisect.commands.kinds:JOB_DOCUMENTS", has_full=True)
+def report(
+    workspace: InRepositoryAndState,
+    *,
+    format: Annotated[
+        Literal["md", "json", "html"], Option("Format; html is a page that opens from disk.")
+    ] = "md",
+    metric: Annotated[
+        str | None, Option("Evaluate the same launches for another metric; starts nothing.", metavar="M")
+    ] = None,
+    job_id: JobId = None,
+) -> CommandResult:
     """The report of a job, finished or not: Markdown to paste into an issue, JSON or HTML.
 
     With --metric, a bisection's launches are evaluated for another metric; `inconclusive` comes with the
@@ -167,6 +165,7 @@ def report(workspace: Workspace, job_id: str | None, form: str, metric: str | No
       perfbisect report 20260102-030405-ab12 --metric ttft:p99
     """
     from perfbisect.commands.kinds import is_readable, kind_of
+    from perfbisect.commands.output import page_result
     from perfbisect.errors import UsageError
     from perfbisect.jobs.journal import read, replaying
     from perfbisect.model.metric import parse_metric
@@ -184,6 +183,6 @@ def report(workspace: Workspace, job_id: str | None, form: str, metric: str | No
             document = kind.document_for_metric(job, events, parse_metric(metric))
         else:
             document = kind.document(job, events)
-        if form == "json":
+        if format == "json":
             return CommandResult(document, (), json=True)
-        return page_result(document, kind.report(document), form)
+        return page_result(document, kind.report(document), format)

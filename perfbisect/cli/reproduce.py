@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-import click
-
-from perfbisect.cli.track import FDR, rank_window
-from perfbisect.commands import options
-from perfbisect.commands.options import MeasureOptions
+from perfbisect.cli.alerts import Alert, Fdr, rank_window
+from perfbisect.commands.options import Blocks, Budget, DryRun, MeasureOptions, Seed
 from perfbisect.commands.output import CommandResult
+from perfbisect.commands.request import Option, prints
+from perfbisect.commands.workspace import Workspace
 
-if TYPE_CHECKING:
-    from perfbisect.commands.workspace import Workspace
 
-
-@click.command(short_help="Does this machine show an alert's step at all?")
-@click.argument("alert")
-@click.option("--cell", metavar="CELL", help="Cell of ours to measure.  [default: the one that agrees]")
-@options.blocks
-@options.budget
-@options.seed
-@options.dry_run
-@FDR
-@options.measuring
-def reproduce(
-    workspace: Workspace, alert: str, cell: str | None, fdr: float, measuring: MeasureOptions, **typed: Any
-) -> CommandResult:
+@prints("perfbisect.compare.documents:CompareDocument", "perfbisect.compare.documents:ComparePlanDocument")
+@dataclass(frozen=True, kw_only=True)
+class ReproduceRequest(MeasureOptions):
     """Compare the ends of ALERT's window on this machine, before anything is bisected.
 
     A is the last commit that the night before may have run, B the last that the first slow night may have
@@ -40,21 +27,42 @@ def reproduce(
 
     Exit code: 3 it is there (a regression), 0 it is not, 4 inconclusive.
     """
-    from perfbisect.commands.comparisons import CompareRequest, run_comparison
-    from perfbisect.common.text import line
-    from perfbisect.errors import UsageError
-    from perfbisect.series.suspects.job import cell_of_ours
 
-    found, _ = rank_window(workspace, alert, fdr)
-    ours = found.alert
-    chosen = cell or cell_of_ours(found.finding) or workspace.setting("cell", None)
-    if not chosen:
-        raise UsageError(
-            f"no cell of ours is known to be {ours.cell}",
-            next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
+    alert: Alert
+    cell: Annotated[
+        str | None, Option("Cell of ours to measure.", metavar="CELL", default="the one that agrees")
+    ] = None
+    blocks: Blocks = 10
+    budget: Budget = 900.0
+    seed: Seed = 0
+    dry_run: DryRun = False
+    fdr: Fdr = 0.05
+
+    def run(self, workspace: Workspace) -> CommandResult:
+        from perfbisect.commands.comparisons import CompareRequest, run_comparison
+        from perfbisect.common.text import line
+        from perfbisect.errors import UsageError
+        from perfbisect.series.suspects.job import cell_of_ours
+
+        found, _ = rank_window(workspace, self.alert, self.fdr)
+        ours = found.alert
+        chosen = self.cell or cell_of_ours(found.finding) or workspace.setting("cell", None)
+        if not chosen:
+            raise UsageError(
+                f"no cell of ours is known to be {ours.cell}",
+                next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
+            )
+        metrics = self.metrics if "metrics" in self.typed else (ours.metric,)
+        request = CompareRequest(
+            measuring=replace(self, metrics=metrics),
+            cell=chosen,
+            a=found.good,
+            b=found.bad,
+            blocks=self.blocks,
+            budget=self.budget,
+            seed=self.seed,
+            dry_run=self.dry_run,
         )
-    measuring = replace(measuring, metrics=measuring.metrics or (ours.metric,))
-    request = CompareRequest(measuring=measuring, cell=chosen, a=found.good, b=found.bad, **typed)
-    direction = "worse" if ours.worse else "better"
-    question = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"
-    return run_comparison(workspace, request, line(question, 400))
+        direction = "worse" if ours.worse else "better"
+        question = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"
+        return run_comparison(workspace, request, line(question, 400))

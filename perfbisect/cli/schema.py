@@ -1,122 +1,101 @@
-"""The JSON documents of every command, and their JSON Schemas."""
+"""``perfbisect schema`` and ``--version``: the JSON documents of every command, and their JSON Schemas."""
 
 from __future__ import annotations
 
-from typing import Any
+import pkgutil
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel
 
-from perfbisect.bisect.documents import ReportDocument
-from perfbisect.bisect.forecast import PlanDocument
-from perfbisect.commands import cells, documents
-from perfbisect.commands.detach import DetachedDocument
-from perfbisect.commands.explain import ProfilePlanDocument
-from perfbisect.commands.status import JobsDocument, StatusDocument, StopDocument
-from perfbisect.compare import documents as compare
-from perfbisect.explain.hunk_forecast import HunksPlanDocument
-from perfbisect.explain.hunk_report import HunksDocument
-from perfbisect.explain.profile_report import ProfileDocument
-from perfbisect.explain.report import ExplainDocument
-from perfbisect.fleet.building import BuildDocument
-from perfbisect.fleet.bundle import BundleDocument, MachineDocument
-from perfbisect.fleet.install import InstalledDocument
-from perfbisect.jobs.documents import ErrorDocument
-from perfbisect.nightly.model import Night
-from perfbisect.series.detect import TrackDetectDocument, TrackStateDocument
-from perfbisect.series.export import TrackExportDocument
-from perfbisect.series.ingest import TrackIngestDocument
-from perfbisect.series.night_table import TrackShowDocument
-from perfbisect.series.nightly_report import TrackReportDocument
-from perfbisect.series.publish import TrackPublishDocument
-from perfbisect.series.rebaseline import TrackRebaselineDocument
-from perfbisect.series.suspects.job import TrackSuspectsDocument
-from perfbisect.setup.doctor import DoctorDocument
-from perfbisect.setup.templates import InitDocument, NightlyInitDocument
-
-_JOBS = (
-    ReportDocument,
-    compare.RunDocument,
-    compare.CompareDocument,
-    compare.CheckDocument,
-    HunksDocument,
-    ProfileDocument,
-)
-"""The documents of the kinds of jobs."""
-
-VERBS: dict[str, tuple[type[BaseModel], ...]] = {
-    "init": (InitDocument,),
-    "bisect": (ReportDocument, PlanDocument, DetachedDocument),
-    "resume": (*_JOBS, DetachedDocument),
-    "report": _JOBS,
-    "explain": (
-        ExplainDocument,
-        ProfileDocument,
-        ProfilePlanDocument,
-        HunksDocument,
-        HunksPlanDocument,
-        DetachedDocument,
-    ),
-    "check": (
-        compare.CheckDocument,
-        compare.CheckPlanDocument,
-        compare.ComparePlanDocument,
-        compare.SavedBaselineDocument,
-        DetachedDocument,
-    ),
-    "compare": (
-        compare.CompareDocument,
-        compare.ComparePlanDocument,
-        compare.SweepDocument,
-        DetachedDocument,
-    ),
-    "verify": (compare.VerifyDocument, compare.ComparePlanDocument, DetachedDocument),
-    "run": (compare.RunDocument, compare.RunPlanDocument, DetachedDocument),
-    "status": (StatusDocument, JobsDocument),
-    "stop": (StopDocument,),
-    "cells list": (cells.CellsDocument,),
-    "cells show": (cells.CellShowDocument,),
-    "cells validate": (cells.CellsValidateDocument,),
-    "cells diff": (cells.CellsDiffDocument,),
-    "cells match": (cells.CellsMatchDocument,),
-    "cells lint": (cells.CellsLintDocument,),
-    "cells import": (cells.CellsImportDocument,),
-    "changes show": (documents.ChangesShowDocument,),
-    "agent run": (BundleDocument,),
-    "agent build": (BuildDocument,),
-    "agent look": (MachineDocument,),
-    "agent install": (InstalledDocument,),
-    "env list": (documents.EnvListDocument,),
-    "env build": (documents.EnvBuildDocument,),
-    "env gc": (documents.EnvGcDocument,),
-    "doctor": (DoctorDocument,),
-    "nightly": (Night, NightlyInitDocument),
-    "track ingest": (TrackIngestDocument,),
-    "track show": (TrackShowDocument,),
-    "track rebaseline": (TrackRebaselineDocument,),
-    "track detect": (TrackDetectDocument,),
-    "track suspects": (TrackSuspectsDocument,),
-    "track report": (TrackReportDocument,),
-    "track reproduce": (compare.CompareDocument, compare.ComparePlanDocument, DetachedDocument),
-    "track ack": (TrackStateDocument,),
-    "track close": (TrackStateDocument,),
-    "track reopen": (TrackStateDocument,),
-    "track export": (TrackExportDocument,),
-    "track publish": (TrackPublishDocument,),
-    "dashboard build": (documents.DashboardDocument,),
-    "dashboard open": (documents.DashboardOpenDocument,),
-    "skill install": (documents.SkillInstallDocument,),
-    "schema": (documents.SchemasDocument,),
-    "version": (documents.VersionDocument,),
-    "error": (ErrorDocument,),
-}
-"""A verb -> what its ``--json`` prints."""
+from perfbisect.commands.output import CommandResult
+from perfbisect.commands.request import Argument, prints
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_OTHER = {
+    "version": ("perfbisect.commands.documents:VersionDocument",),
+    "error": ("perfbisect.jobs.documents:ErrorDocument",),
+}
+"""What is printed by no command of the table."""
+
+
+@prints("perfbisect.commands.documents:SchemasDocument")
+def schema(
+    *,
+    verb: Annotated[tuple[str, ...], Argument("[VERB|cell]")] = (),
+) -> CommandResult | int:
+    """The JSON Schema of what VERB prints with --json, or of a cell file. Without VERB: list all schemas.
+
+    The number behind a document's name grows with every incompatible change; a new field does not change it.
+
+    \b
+    Examples:
+      perfbisect schema
+      perfbisect schema bisect
+      perfbisect schema track detect
+      perfbisect schema cell
+    """
+    import json
+
+    from perfbisect.cells.loading import cell_schema
+    from perfbisect.commands.documents import SchemasDocument
+    from perfbisect.commands.output import print_text
+    from perfbisect.common.text import hint
+    from perfbisect.errors import UsageError
+
+    verbs = document_names()
+    if not verb:
+        document = SchemasDocument(verbs={name: tuple(names) for name, names in verbs.items()})
+        width = max(map(len, verbs))
+        return CommandResult(
+            document, [f"{name:<{width}}  {', '.join(names)}" for name, names in verbs.items()]
+        )
+    name = " ".join(verb)
+    if name != "cell" and name not in verbs:
+        known = ["cell", *verbs]
+        raise UsageError(
+            f"no schema of {name!r}{hint(name, known)}; there are: {', '.join(known)}",
+            next_step="perfbisect schema",
+        )
+    print_text(json.dumps(cell_schema() if name == "cell" else verb_schema(name), indent=2))
+    return 0
+
+
+def versions() -> CommandResult:
+    """The version; as a document also those of the journal, the store and the documents."""
+    import perfbisect
+    from perfbisect.commands.documents import VersionDocument
+    from perfbisect.jobs import journal
+    from perfbisect.series.store import VERSION
+
+    document = VersionDocument(
+        version=perfbisect.__version__,
+        journal=journal.SCHEMA,
+        store=VERSION,
+        documents=tuple(sorted({name for printed in document_names().values() for name in printed})),
+    )
+    return CommandResult(document, [f"perfbisect, version {document.version}"])
+
+
+def documents() -> Mapping[str, tuple[type[BaseModel], ...]]:
+    """A command -> the documents that its ``--json`` prints."""
+    from perfbisect.cli.table import build_commands, verbs
+
+    places = _OTHER | {path: verb.prints for path, verb in verbs(build_commands())}
+    return {path: _resolve(places[path]) for path in sorted(places)}
+
+
+def _resolve(places: tuple[str, ...]) -> tuple[type[BaseModel], ...]:
+    found: list[type[BaseModel]] = []
+    for place in places:
+        named = pkgutil.resolve_name(place)
+        found += named if isinstance(named, tuple) else [named]
+    return tuple(found)
 
 
 def document_names() -> dict[str, list[str]]:
-    """Map each verb to the names of its documents, such as ``perfbisect.report/2``."""
-    return {verb: [document_name(model) for model in VERBS[verb]] for verb in sorted(VERBS)}
+    """Map each command to the names of its documents, such as ``perfbisect.report/2``."""
+    return {path: [document_name(model) for model in models] for path, models in documents().items()}
 
 
 def document_name(model: type[BaseModel]) -> str:
@@ -135,10 +114,10 @@ def document_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def verb_schema(verb: str) -> dict[str, Any]:
-    """Generate the schema of what a verb prints: any one of its documents."""
+    """Generate the schema of what a command prints: any one of its documents."""
     references: list[dict[str, str]] = []
     definitions: dict[str, Any] = {}
-    for model in VERBS[verb]:
+    for model in documents()[verb]:
         schema = document_schema(model)
         definitions.update(schema.pop("$defs", {}))
         definitions[schema["title"]] = schema

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-import click
-
-from perfbisect.commands import options
-from perfbisect.commands.options import PATH, MeasureOptions
+from perfbisect.commands.options import BuildOptions, Env, InRepositoryAndState, MachineName
 from perfbisect.commands.output import CommandResult
+from perfbisect.commands.request import Option, prints
 
 if TYPE_CHECKING:
-    from perfbisect.commands.workspace import Workspace
     from perfbisect.environments.base import Builder
 
 
-@click.command(short_help="Write perfbisect.yaml for a checkout.")
-@click.option("--repo", type=PATH, help="Checkout of vLLM or vLLM-Omni.  [default: the current one]")
-@click.option("--force", is_flag=True, help="Overwrite a different perfbisect.yaml.")
-@click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
-@options.as_json
-def init(repo: Path | None, force: bool, dry_run: bool) -> CommandResult:
+@prints("perfbisect.setup.templates:InitDocument")
+def init(
+    *,
+    repo: Annotated[Path | None, Option("Checkout of vLLM or vLLM-Omni.", default="the current one")] = None,
+    force: Annotated[bool, Option("Overwrite a different perfbisect.yaml.")] = False,
+    dry_run: Annotated[bool, Option("Show what would be written; write nothing.")] = False,
+) -> CommandResult:
     """Write perfbisect.yaml at the root of a checkout, so that a bisection needs a cell and two revisions.
 
     The settings follow from the engine, its release tags, the vLLM that HEAD pins and this machine's devices;
@@ -55,15 +51,17 @@ def init(repo: Path | None, force: bool, dry_run: bool) -> CommandResult:
     return CommandResult(document, lines)
 
 
-@click.command(short_help="Check this machine.")
-@click.option("--online", is_flag=True, help="Query the package registry too.")
-@click.option("--at", "at", metavar="CHANGE", help="Query the indices of --env for this change.")
-@click.option("--fleet", metavar="SPEC", help="Check the machines of a fleet in place of this one.")
-@options.env
-@options.in_workspace(options.machine, options.repo, options.state)
-@options.as_json
+@prints("perfbisect.setup.doctor:DoctorDocument")
 def doctor(
-    workspace: Workspace, online: bool, at: str | None, fleet: str | None, env: str | None
+    workspace: InRepositoryAndState,
+    *,
+    online: Annotated[bool, Option("Query the package registry too.")] = False,
+    at: Annotated[str | None, Option("Query the indices of --env for this change.", metavar="CHANGE")] = None,
+    fleet: Annotated[
+        str | None, Option("Check the machines of a fleet in place of this one.", metavar="SPEC")
+    ] = None,
+    machine: MachineName = None,
+    env: Env = None,
 ) -> CommandResult:
     """Check that this machine, or each of a fleet, can measure, with advice where it cannot.
 
@@ -83,8 +81,12 @@ def doctor(
 
     Exit code: 0 fit to measure (warnings included), 5 not.
     """
+    import os
+    from functools import partial
+
     from perfbisect.commands import wiring
     from perfbisect.commands.changes import resolve_change
+    from perfbisect.commands.settings import resolve
     from perfbisect.common.text import line
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
     from perfbisect.fleet.folders import FolderFleet
@@ -99,17 +101,18 @@ def doctor(
         run_checks,
     )
 
-    profile = wiring.load_profile(wiring.machine_name(workspace))
+    profile = wiring.load_profile(machine or "")
     change = resolve_change(workspace, at) if at else None
+    options = resolve(BuildOptions, {"machine": machine}, workspace.settings)
 
     def make_builder() -> Builder:
         changes = (change,) if change else ()
-        setting = wiring.build_config(workspace, env or "", changes, MeasureOptions())
+        setting = wiring.build_config(workspace, env or "", changes, options)
         return wiring.build_builder(workspace, setting)
 
     root = workspace.root if workspace.repository else None
     folders = {"state": workspace.state, "cache": workspace.cache}
-    checks: list[Check] = [("settings", partial(check_settings, root, workspace.settings.machine))]
+    checks: list[Check] = [("settings", partial(check_settings, root, workspace.settings.text("machine")))]
     if fleet:
         machines = make_fleet(fleet, workspace.state).machines(checks=True)
         builders = FolderFleet(fleet, partial(build_hosts, fleet)).machines(checks=True)

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-import click
-
-from perfbisect.commands import options
-from perfbisect.commands.options import PATH, Verbs
 from perfbisect.commands.output import CommandResult
-from perfbisect.common.quantities import counted
+from perfbisect.commands.request import Argument, prints
 
 
-@click.group("skill", cls=Verbs, short_help="The skill for coding agents.")
-def skill_group() -> None:
-    """The skill for coding agents: how to ask perfbisect, and how to read what it says.
-
-    \b
-    Example:
-      perfbisect skill install
-    """
-
-
-@skill_group.command(short_help="Copy the skill into a folder of skills.")
-@click.argument("folder", metavar="[DIR]", default=".claude/skills", type=PATH)
-@options.as_json
-def install(folder: Path) -> CommandResult:
+@prints("perfbisect.commands.documents:SkillInstallDocument")
+def install(
+    *,
+    folder: Annotated[Path, Argument("[DIR]")] = Path(".claude/skills"),
+) -> CommandResult:
     """Copy the skill of this version into DIR/perf-bisect; without DIR into .claude/skills here.
 
     Existing files are never changed: other ones than these are refused.
@@ -37,6 +25,7 @@ def install(folder: Path) -> CommandResult:
     """
     import perfbisect
     from perfbisect.commands.documents import SkillInstallDocument
+    from perfbisect.common.quantities import counted
     from perfbisect.resources import skill_folder
 
     target, source = folder.expanduser().absolute() / "perf-bisect", skill_folder()

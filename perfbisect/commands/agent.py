@@ -147,12 +147,14 @@ def build(request: Path) -> CommandResult:
     return CommandResult(document, lines, EXIT_OUTSIDE if failure else EXIT_OK)
 
 
-def look(workspace: Workspace, gpus: int, workers: int | None, *, checks: bool) -> CommandResult:
+def look(
+    workspace: Workspace, machine_profile: str | None, gpus: int, workers: int | None, *, checks: bool
+) -> CommandResult:
     """What this machine can measure: its slots of so many devices, and the environments that it has.
 
     ``checks``: what ``perfbisect doctor`` checks here, and what fleets need.
     """
-    profile = wiring.load_profile(wiring.machine_name(workspace))
+    profile = wiring.load_profile(machine_profile or "")
     shell = dict(os.environ)
     hardware = machine(shell, profile)
     count = workers or (max(1, len(hardware.gpus) // gpus) if gpus else 1)

@@ -1,10 +1,9 @@
-"""``perfbisect explain``: from a job to why one of its sides is slower."""
+"""From a job to why one of its sides is slower: what its launches say, and the plans of jobs that look."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pydantic import Field
@@ -14,19 +13,16 @@ from perfbisect.changes.hunks import hunk_patch, read_diff
 from perfbisect.changes.revert import ConflictError
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.kinds import kind_of
-from perfbisect.commands.options import JobOptions
-from perfbisect.commands.output import CommandResult, report_result
-from perfbisect.commands.session import PlannedJob, run_planned
+from perfbisect.commands.session import PlannedJob
 from perfbisect.commands.slots import find_slots
 from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.common.quantities import minutes
 from perfbisect.compare.plan import ComparePlan, served_cells
 from perfbisect.errors import UsageError
 from perfbisect.explain.hunk_forecast import HunksPlanDocument, hunks_plan_document, hunks_plan_lines
-from perfbisect.explain.hunk_job import HUNKS
 from perfbisect.explain.hunk_plan import HunksPlan, make_hunks_plan
-from perfbisect.explain.profile_job import MOST_LAUNCHES, PROFILE, ProfilePlan
-from perfbisect.explain.report import ExplainDocument, explain_bisection, explain_comparison, explain_report
+from perfbisect.explain.profile_job import MOST_LAUNCHES, ProfilePlan
+from perfbisect.explain.report import ExplainDocument, explain_bisection, explain_comparison
 from perfbisect.explain.sides import MeasuredSides, measured_sides
 from perfbisect.jobs.documents import ChangeDocument, Document, cell_document, change_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_noise
@@ -34,8 +30,6 @@ from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent, read, replaying
 from perfbisect.jobs.plans import plan_cell, plan_data
 from perfbisect.measure.profiling import ProfileLimits, find_py_spy, sampling_problem
-from perfbisect.report.html import report_html
-from perfbisect.report.markdown import report_markdown
 from perfbisect.report.sections import workload_section
 from perfbisect.report.terminal import section_lines
 
@@ -43,57 +37,6 @@ _EXPLAINED: Final[Mapping[str, Callable[[Any], ExplainDocument]]] = {
     "bisect": explain_bisection,
     "compare": explain_comparison,
 }
-
-
-@dataclass(frozen=True)
-class ExplainRequest:
-    """``explain JOB`` as it was typed; ``launches`` of each side, ``min_effect`` as a share."""
-
-    working: JobOptions
-    profile: bool = False
-    hunks: bool = False
-    launches: int | None = None
-    min_effect: float | None = None
-    budget: float | None = None
-    dry_run: bool = False
-    form: Literal["text", "md", "html"] = "text"
-
-    def require_compatible(self) -> None:
-        """:raises UsageError: options that do not go together."""
-        starts = self.profile or self.hunks
-        refused = (
-            (self.profile and self.hunks, "--profile", "without --hunks: each is a job of its own"),
-            (self.launches is not None and not self.profile, "--launches", "with --profile"),
-            (self.min_effect is not None and not self.hunks, "--min-effect", "with --hunks"),
-            (self.budget is not None and not starts, "--budget", "with --profile or --hunks"),
-            (self.dry_run and not starts, "--dry-run", "with --profile or --hunks; nothing else is started"),
-            (self.form != "text" and starts, "--format", "without them; perfbisect report has the formats"),
-        )
-        for is_refused, option, place in refused:
-            if is_refused:
-                raise UsageError(f"{option} goes {place}", next_step="perfbisect explain --help")
-
-
-def explain_job(workspace: Workspace, job_id: str | None, request: ExplainRequest) -> CommandResult:
-    """Say what the launches of a job show, or profile its sides, or search its culprit's hunks.
-
-    Raises:
-        UsageError: the job has no two sides, or options do not go together.
-    """
-    request.require_compatible()
-    job, dry_run = workspace.jobs.chosen(job_id, "explain"), request.dry_run
-    if request.profile:
-        profile = plan_profile(workspace, job, request)
-        return run_planned(workspace, PROFILE, profile, request.working, dry_run=dry_run)
-    if request.hunks:
-        hunks = plan_hunks(workspace, job, request)
-        return run_planned(workspace, HUNKS, hunks, request.working, dry_run=dry_run)
-    document = explain_launches(job)
-    report = explain_report(document)
-    if request.form == "text":
-        return report_result(document, report)
-    render = report_html if request.form == "html" else report_markdown
-    return CommandResult(document, [render(report).rstrip("\n")])
 
 
 def explain_launches(job: Job) -> ExplainDocument:
@@ -129,9 +72,9 @@ class ProfilePlanDocument(Document):
 
 
 def plan_profile(
-    workspace: Workspace, job: Job, request: ExplainRequest
+    workspace: Workspace, job: Job, *, launches: int = MOST_LAUNCHES, budget: float, dry_run: bool = False
 ) -> PlannedJob[ProfilePlan, ProfilePlanDocument]:
-    """Plan profile launches of the sides of a job, with nothing started.
+    """Plan profile launches of the sides of a job, with nothing started; ``launches`` of each side.
 
     Raises:
         UsageError: the job compared no two sides, or measures on a fleet.
@@ -145,9 +88,9 @@ def plan_profile(
             next_step="compare the two changes on this machine, and explain that job",
         )
     cell, repository = plan_cell(sides.plan), repository_of(setting)
-    builder = wiring.build_builder(workspace, setting, is_plan=request.dry_run)
+    builder = wiring.build_builder(workspace, setting, is_plan=dry_run)
     builder.prepare((sides.a.change, sides.b.change))
-    found = find_slots(workspace, cell, setting, dry_run=request.dry_run)
+    found = find_slots(workspace, cell, setting, dry_run=dry_run)
     problem = sampling_problem(find_py_spy(), is_root=os.geteuid() == 0)
     plan = ProfilePlan(
         cell=sides.plan.cell,
@@ -159,8 +102,8 @@ def plan_profile(
         a=sides.a,
         b=sides.b,
         is_slower=sides.is_slower,
-        launches=request.launches or MOST_LAUNCHES,
-        budget=wiring.budget_minutes(workspace, request.budget),
+        launches=launches,
+        budget=budget,
         objects=str(repository.objects or "") if repository else "",
         notes=(*found.notes, *((f"no stacks: {problem}; see perfbisect doctor",) if problem else ())),
     )
@@ -187,7 +130,7 @@ def plan_profile(
 
 
 def plan_hunks(
-    workspace: Workspace, job: Job, request: ExplainRequest
+    workspace: Workspace, job: Job, *, min_effect: float | None, budget: float, dry_run: bool
 ) -> PlannedJob[HunksPlan, HunksPlanDocument]:
     """Plan a search of the hunks of a job's culprit, with nothing started.
 
@@ -202,7 +145,7 @@ def plan_hunks(
     repository = repository_of(setting)
     if repository is None:
         raise UsageError(f"job {job.id} has no repository: there is no diff to split")
-    builder = wiring.build_builder(workspace, setting, is_plan=request.dry_run)
+    builder = wiring.build_builder(workspace, setting, is_plan=dry_run)
     builder.prepare((culprit,))
     try:
         diff = read_diff(repository, culprit)
@@ -211,7 +154,7 @@ def plan_hunks(
     groups, left_out = group_hunks(diff)
     if not groups:
         raise UsageError(f"{culprit.short} changes nothing but tests, documentation and comments")
-    found = find_slots(workspace, cell, setting, dry_run=request.dry_run)
+    found = find_slots(workspace, cell, setting, dry_run=dry_run)
     assert effect is not None
     earlier = earlier_attempts(workspace.jobs, cell.digest)
     plan = make_hunks_plan(
@@ -226,11 +169,11 @@ def plan_hunks(
         builder=builder,
         revert=changes.hunk_reverter(builder, repository),
         patch_of=lambda commit, change: _patch_text(hunk_patch(repository, commit, change)),
-        min_effect=request.min_effect or source.min_effect,
+        min_effect=min_effect or source.min_effect,
         step=effect,
         slower=effect * source.ref.metric.sign > 0,
         costs=earlier.costs,
-        budget=wiring.budget_minutes(workspace, request.budget),
+        budget=budget,
         notes=found.notes,
     )
     shown = hunks_plan_document(plan, learnt_noise(earlier.of_cell, source.ref), basis=earlier.basis)

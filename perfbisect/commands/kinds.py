@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
+from perfbisect.compare.documents import CheckDocument, CompareDocument, RunDocument
 from perfbisect.compare.job import CHECK, COMPARE, RUN
 from perfbisect.errors import LocatedError, PerfbisectError
 from perfbisect.explain.hunk_job import HUNKS
+from perfbisect.explain.hunk_report import HunksDocument
 from perfbisect.explain.profile_job import PROFILE
+from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import plan_cell, plan_event, require_plan
@@ -23,6 +27,16 @@ KINDS: Final[Mapping[str, AnyKind]] = {
     "hunks": HUNKS,
     "profile": PROFILE,
 }
+
+JOB_DOCUMENTS: Final = (
+    ReportDocument,
+    RunDocument,
+    CompareDocument,
+    CheckDocument,
+    HunksDocument,
+    ProfileDocument,
+)
+"""What the kinds of jobs report."""
 
 
 def is_readable(job: Job) -> bool:

@@ -1,256 +1,204 @@
-"""Options that several commands share."""
+"""Options that several commands share: single ones, and groups that requests inherit."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Annotated
 
 import click
 
-from perfbisect.common.quantities import parse_minutes, parse_share
-from perfbisect.common.text import hint
-
-
-@dataclass(frozen=True)
-class JobOptions:
-    """Options of commands that work on a job.
-
-    ``wait``: minutes to wait for busy devices; ``full``: do not shorten lists in JSON.
-    """
-
-    wait: float | None = None
-    verbose: bool = False
-    quiet: bool = False
-    detach: bool = False
-    full: bool = False
-    as_json: bool = False
-
-
-@dataclass(frozen=True)
-class MeasureOptions(JobOptions):
-    """Options of commands that start a measurement; None: not given."""
-
-    env: str | None = None
-    client: str | None = None
-    metrics: tuple[str, ...] = ()
-    variant: str | None = None
-    expect_workload: str | None = None
-    constraints: Path | None = None
-    exclude_newer: str | None = None
-    fleet: str | None = None
-
-
-if TYPE_CHECKING:
-    from perfbisect.commands.output import CommandResult
-
-    _Base = click.ParamType[float]
-else:  # generic only from click 8.2 on
-    _Base = click.ParamType
-
-
-class UnitParam(_Base):
-    """A number with a unit, parsed by a function that raises ValueError."""
-
-    def __init__(self, name: str, read: Callable[[str], float]) -> None:
-        self.name = name
-        self._read = read
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float | int):
-            return value
-        try:
-            return self._read(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-PATH = click.Path(path_type=Path)
-MINUTES = UnitParam("duration", parse_minutes)
-PERCENT = UnitParam("percent", parse_share)
-"""A percentage, as a share."""
-
-min_effect = click.option(
-    "--min-effect",
-    metavar="PERCENT",
-    type=PERCENT,
-    help="Smallest relevant effect, such as 2%.  [default: the metric's]",
+from perfbisect.commands.request import (
+    MINUTES,
+    OUTPUT,
+    PERCENT,
+    Argument,
+    AsJson,
+    Full,
+    Option,
+    Request,
+    as_file_or_name,
+    as_path,
+    as_text,
+    declare_field,
+    request_fields,
 )
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-json_flag = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+from perfbisect.commands.workspace import Workspace
 
 
-def as_json(function: _Function) -> _Function:
-    """``--json``: prints the :class:`CommandResult` that the command returns, as a document or as lines."""
+def as_fleet(text: str, folder: Path) -> str:
+    """A fleet whose files are relative to the folder."""
+    from perfbisect.fleet.specs import absolute_fleet
 
-    @functools.wraps(function)
-    def call(*, as_json: bool, full: bool = False, **typed: Any) -> int:
-        return _print(function(**typed), as_json, full)
-
-    return cast(_Function, json_flag(call))
+    return absolute_fleet(text, folder)
 
 
-def _print(output: CommandResult | int, as_json: bool, full: bool) -> int:
-    from perfbisect.commands.output import print_output
+ENVIRONMENT, MACHINE, JOB = "Environment", "Machine", "Job"
+"""Panels of the help."""
 
-    return output if isinstance(output, int) else print_output(output, as_json=as_json, full=full)
+Minutes = Annotated[float, MINUTES]
+"""Written as ``3h`` or ``90m``."""
+Share = Annotated[float, PERCENT]
+"""Written as ``5%``."""
 
+Cell = Annotated[str | None, Argument(setting=as_file_or_name)]
+State = Annotated[Path | None, Option("Folder of jobs.", default="the user's state folder", setting=as_path)]
+Repo = Annotated[Path | None, Option("Git repository under test.", default="the current one")]
+Budget = Annotated[Minutes, Option("Measure no longer than this: 3h, 90m.", default="15h", setting=as_text)]
+MinEffect = Annotated[
+    Share | None,
+    Option("Smallest relevant effect, such as 2%.", metavar="PERCENT", default="the metric's"),
+]
+DryRun = Annotated[bool, Option("Show what would be measured; start nothing.")]
+Blocks = Annotated[int, Option("Most blocks of four.", type=click.IntRange(1))]
+Seed = Annotated[int, Option("Draws which side begins a block.")]
+Env = Annotated[
+    str | None,
+    Option(
+        "How to build a change's environment, e.g. overlay:NAME==V,base=REV.",
+        metavar="SPEC",
+        setting=as_text,
+        panel=ENVIRONMENT,
+    ),
+]
+Client = Annotated[
+    str | None,
+    Option(
+        "Environment of the load generator on all sides, or 'change' for each change's own.",
+        metavar="SPEC",
+        setting=as_text,
+        panel=ENVIRONMENT,
+    ),
+]
+Constraints = Annotated[
+    Path | None,
+    Option("File that pins versions of dependencies.", setting=as_path, panel=ENVIRONMENT),
+]
+ExcludeNewer = Annotated[
+    str | None,
+    Option(
+        "Resolve dependencies as of this day, or none: of any.",
+        metavar="DAY",
+        default="the newest change's",
+        setting=as_text,
+        panel=ENVIRONMENT,
+    ),
+]
+MachineName = Annotated[
+    str | None,
+    Option(
+        "Kind of machine: cuda, rocm, ascend, spyre, cpu or a file.",
+        metavar="PROFILE",
+        default="that of the driver's command",
+        setting=as_file_or_name,
+        panel=MACHINE,
+    ),
+]
+Metrics = Annotated[
+    tuple[str, ...],
+    Option(
+        "Metric to judge, e.g. ttft:p99; may be repeated.",
+        ("--metric",),
+        metavar="M",
+        default="the cell's headline",
+        setting=as_text,
+    ),
+]
 
-state = click.option(
-    "--state",
-    type=PATH,
-    help="Folder of jobs.  [default: $PERFBISECT_STATE or the user's state folder]",
-)
-repo = click.option("--repo", type=PATH, help="Git repository under test.  [default: the current one]")
-cell = click.argument("cell", required=False)
-env = click.option(
-    "--env", "env", metavar="SPEC", help="How to build a change's environment, e.g. overlay:NAME==V,base=REV."
-)
-client = click.option(
-    "--client",
-    metavar="SPEC",
-    help="Environment of the load generator on all sides, or 'change' for each change's own.",
-)
-metric = click.option(
-    "--metric",
-    "metrics",
-    metavar="M",
-    callback=lambda _context, _param, value: () if value is None else (value,),
-    help="Metric to judge, e.g. ttft:p99.  [default: the cell's headline]",
-)
-metrics = click.option(
-    "--metric",
-    "metrics",
-    metavar="M",
-    multiple=True,
-    help="Metric to judge, e.g. ttft:p99; may be repeated.  [default: the cell's headline]",
-)
-variant = click.option("--variant", metavar="NAME", help="Variant of the cell, on all sides.")
-constraints = click.option("--constraints", type=PATH, help="File that pins versions of dependencies.")
-exclude_newer = click.option(
-    "--exclude-newer",
-    metavar="DAY",
-    help="Resolve dependencies as of this day, or none: of any.  [default: the newest change's]",
-)
-machine = click.option(
-    "--machine",
-    metavar="PROFILE",
-    help="Kind of machine: cuda, rocm, ascend, spyre, cpu or a file.  [default: of the driver's command]",
-)
-fleet = click.option(
-    "--fleet",
-    metavar="SPEC",
-    help="Machines that measure: ssh:hosts.yaml, slurm[:..], ray:ADDRESS, joined by +.  [default: this one]",
-)
-wait = click.option(
-    "--wait", type=MINUTES, help="How long to wait for busy devices or cores.  [default: do not wait]"
-)
-timeout = click.option("--timeout", type=MINUTES, help="Stop waiting after this time.  [default: never]")
-verbose = click.option("-v", "--verbose", is_flag=True, help="Show every phase of every launch.")
-quiet = click.option("-q", "--quiet", is_flag=True, help="Show only the result and errors.")
-detach = click.option(
-    "--detach",
-    is_flag=True,
-    help="Run in the background; return once the job has begun. `status --wait` follows it.",
-)
-full = click.option("--full", is_flag=True, help="With --json: do not shorten lists.")
-
-
-blocks = click.option(
-    "--blocks", type=click.IntRange(1), default=10, show_default=True, help="Most blocks of four."
-)
-budget = click.option("--budget", type=MINUTES, help="Measure no longer than this: 3h, 90m.  [default: 15h]")
-seed = click.option("--seed", type=int, default=0, show_default=True, help="Draws which side begins a block.")
-dry_run = click.option("--dry-run", is_flag=True, help="Show what would be measured; start nothing.")
-expect_workload = click.option(
-    "--expect-workload",
-    metavar="TEXT",
-    help="Require the workload of a report: its commands or result file name, or @FILE.",
-)
+InState = Annotated[Workspace, {"state": State}]
+InRepository = Annotated[Workspace, {"repo": Repo}]
+InRepositoryAndState = Annotated[Workspace, {"repo": Repo, "state": State}]
 
 
-_WORKING = (wait, repo, state, detach, verbose, quiet, full, json_flag)
-_ENVIRONMENT = (repo, state, env, client)
-_MACHINE = (constraints, exclude_newer, machine, fleet, wait, detach, verbose, quiet, full, json_flag)
+@dataclass(frozen=True, kw_only=True)
+class FolderSettings(Request):
+    """The folders of perfbisect; no command has an option for the cache."""
+
+    state: State = None
+    cache: Annotated[Path | None, Option("Folder of environments.", setting=as_path)] = None
 
 
-def working(function: _Function) -> _Function:
-    """Options of commands that work on a job, passed as ``working``, and the workspace that they name."""
-    return _bundled(function, "working", JobOptions, _WORKING)
+@dataclass(frozen=True, kw_only=True)
+class ProgressOptions(Request):
+    """How much is printed."""
 
-
-def measuring(function: _Function) -> _Function:
-    """Options of commands that measure, passed as ``measuring``, and the workspace that they name."""
-    return _bundled(
-        function, "measuring", MeasureOptions, (*_ENVIRONMENT, metric, variant, expect_workload, *_MACHINE)
+    verbose: Annotated[
+        bool, Option("Show every phase of every launch.", ("-v", "--verbose"), panel=OUTPUT)
+    ] = False
+    quiet: Annotated[bool, Option("Show only the result and errors.", ("-q", "--quiet"), panel=OUTPUT)] = (
+        False
     )
+    full: Full = False
+    as_json: AsJson = False
 
 
-def measuring_metrics(function: _Function) -> _Function:
-    """The options of :func:`measuring`, with as many metrics as are named."""
-    return _bundled(
-        function, "measuring", MeasureOptions, (*_ENVIRONMENT, metrics, variant, expect_workload, *_MACHINE)
-    )
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(ProgressOptions):
+    """Options of commands that work on a job."""
+
+    wait: Annotated[
+        Minutes | None,
+        Option("How long to wait for busy devices or cores.", default="do not wait", panel=JOB),
+    ] = None
+    detach: Annotated[
+        bool,
+        Option(
+            "Run in the background; return once the job has begun. `status --wait` follows it.", panel=JOB
+        ),
+    ] = False
+    repo: Repo = None
+    state: State = None
 
 
-def measuring_a_claim(function: _Function) -> _Function:
-    """The options of :func:`measuring` without those that a claim file sets."""
-    return _bundled(function, "measuring", MeasureOptions, (*_ENVIRONMENT, *_MACHINE))
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions(JobOptions):
+    """How changes are built, and where they are measured."""
+
+    env: Env = None
+    client: Client = None
+    constraints: Constraints = None
+    exclude_newer: ExcludeNewer = None
+    machine: MachineName = None
+    fleet: Annotated[
+        str | None,
+        Option(
+            "Machines that measure: ssh:hosts.yaml, slurm[:..], ray:ADDRESS, joined by +.",
+            metavar="SPEC",
+            default="this one",
+            setting=as_fleet,
+            panel=MACHINE,
+        ),
+    ] = None
 
 
-def _bundled(
-    function: _Function, name: str, kind: type[JobOptions], options: Sequence[Callable[[Any], Any]]
-) -> _Function:
-    """Pass the options that are fields of ``kind`` as one value, and the workspace; print the result.
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions(BuildOptions):
+    """Options of commands that start a measurement."""
 
-    With ``--detach`` the command runs in the background instead.
-    """
-    own = {field.name for field in fields(kind)}
-
-    @functools.wraps(function)
-    def call(**typed: Any) -> int:
-        value = kind(**{key: typed.pop(key) for key in own & typed.keys()})
-        if value.detach and not typed.get("dry_run"):
-            from perfbisect.commands.detach import run_detached
-
-            return _print(run_detached(), value.as_json, value.full)
-        return _print(function(**typed, **{name: value}), value.as_json, value.full)
-
-    return in_workspace(*options)(cast(_Function, call))
-
-
-def in_workspace(*options: Callable[[Any], Any]) -> Callable[[_Function], _Function]:
-    """Pass the workspace that ``--repo``, ``--state`` and ``--machine`` name, as far as they are options."""
-
-    def decorate(function: _Function) -> _Function:
-        @functools.wraps(function)
-        def call(**typed: Any) -> Any:
-            from perfbisect.commands.workspace import open_workspace
-
-            named = {name: typed.pop(name) for name in ("repo", "state", "machine") if name in typed}
-            return function(workspace=open_workspace(**named), **typed)
-
-        command: Any = call
-        for option in reversed(options):
-            command = option(command)
-        return cast(_Function, command)
-
-    return decorate
+    variant: Annotated[
+        str | None, Option("Variant of the cell, on all sides.", metavar="NAME", setting=as_text)
+    ] = None
+    metrics: Annotated[
+        tuple[str, ...],
+        Option(
+            "Metric to judge, e.g. ttft:p99.",
+            ("--metric",),
+            metavar="M",
+            default="the cell's headline",
+            setting=as_text,
+            is_repeated=False,
+        ),
+    ] = ()
+    expect_workload: Annotated[
+        str | None,
+        Option(
+            "Require the workload of a report: its commands or result file name, or @FILE.", metavar="TEXT"
+        ),
+    ] = None
 
 
-class Verbs(click.Group):
-    """A group that suggests the nearest commands for an unknown one."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve a command; raises click.UsageError with suggestions."""
-        typed = args[0]
-        if not typed.startswith("-") and self.get_command(ctx, typed) is None:
-            raise click.UsageError(f"No such command {typed!r}{hint(typed, self.commands, 0.6)}", ctx)
-        return super().resolve_command(ctx, args)
+def setting_keys() -> tuple[str, ...]:
+    """The keys of ``perfbisect.yaml``."""
+    others = (declare_field("cell", Cell), declare_field("budget", Budget))
+    fields = (*request_fields(FolderSettings), *request_fields(MeasureOptions), *others)
+    return tuple(dict.fromkeys(field.key for field in fields if field.setting))

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.commands.options import JobOptions
 from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE, MachineError, UsageError
 
 if TYPE_CHECKING:
+    from perfbisect.commands.options import ProgressOptions
     from perfbisect.jobs.documents import Document
     from perfbisect.report.document import Report, Tone
 
@@ -84,7 +84,7 @@ def print_progress(text: str) -> None:
     print_text(text, err=True)
 
 
-def progress_printer(working: JobOptions) -> Callable[[str], None]:
+def progress_printer(working: ProgressOptions) -> Callable[[str], None]:
     """Return the printer of progress lines, which is silent with ``--quiet``."""
     return (lambda _: None) if working.quiet else print_progress
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from perfbisect.cells.lint import ENGINES, Checkout, lint
 from perfbisect.cells.loading import load_cell
 from perfbisect.cells.match import differing, parse_report
-from perfbisect.cells.settings import FILE
-from perfbisect.commands.options import MeasureOptions
+from perfbisect.commands.options import BuildOptions
 from perfbisect.commands.output import report_text
 from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.common.quantities import parse_minutes
@@ -35,6 +34,7 @@ from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.machine.profile import Profile, load_machine, machine_names, machine_path
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
+from perfbisect.setup.checkout import SETTINGS_FILE
 from perfbisect.system.clock import now
 
 _DEFAULT_BUDGET = 900.0
@@ -128,7 +128,7 @@ def lint_sides(
 
 
 def build_config(
-    workspace: Workspace, environment: str, changes: Sequence[Change], options: MeasureOptions
+    workspace: Workspace, environment: str, changes: Sequence[Change], options: BuildOptions
 ) -> MeasurementConfig:
     """Build the measurement configuration of a job that measures ``changes``.
 
@@ -155,7 +155,7 @@ def build_config(
         exclude_newer=day,
         client_exclude_newer="" if own_day == day else own_day,
         constraints=str(pins.absolute()) if pins else "",
-        machine=machine_name(workspace),
+        machine=machine_name(workspace, options.machine),
         fleet=absolute_fleet(workspace.setting("fleet", options.fleet) or "", folder),
         typed=typed_command(),
     )
@@ -166,10 +166,10 @@ def typed_command() -> str:
     return shlex.join(["perfbisect", *sys.argv[1:]])
 
 
-def machine_name(workspace: Workspace) -> str:
+def machine_name(workspace: Workspace, machine: str | None = None) -> str:
     """The machine profile of --machine or ``perfbisect.yaml`` by name or full path; empty: detect it."""
-    named = workspace.setting("machine", workspace.machine) or ""
-    if workspace.machine is None and (workspace.root / named).is_file():
+    named = workspace.setting("machine", machine or workspace.machine) or ""
+    if machine is None and workspace.machine is None and (workspace.root / named).is_file():
         named = str(workspace.root / named)
     if named and named not in machine_names():
         return str(machine_path(named))
@@ -247,17 +247,18 @@ def budget_minutes(workspace: Workspace, typed: float | None) -> float:
     """The budget of the option, of ``perfbisect.yaml``, or fifteen hours."""
     if typed is not None:
         return typed
-    if workspace.settings.budget is None:
+    text = workspace.settings.text("budget")
+    if text is None:
         return _DEFAULT_BUDGET
     try:
-        return parse_minutes(workspace.settings.budget)
+        return parse_minutes(text)
     except ValueError as error:
-        raise UsageError(f"budget: {error}", where=workspace.root / "perfbisect.yaml") from None
+        raise workspace.settings.error("budget", str(error)) from None
 
 
 def repository_notes(workspace: Workspace, setting: MeasurementConfig) -> tuple[str, ...]:
     """Notes on uncommitted changes, other than ``perfbisect.yaml``."""
-    ours = (".", f":(exclude,top){FILE}")
+    ours = (".", f":(exclude,top){SETTINGS_FILE}")
     if setting.repository and workspace.repository is not None and workspace.repository.is_dirty(*ours):
         return ("the work tree has uncommitted changes: they are not measured and not touched",)
     return ()

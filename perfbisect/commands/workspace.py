@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfbisect.commands.request import as_path
 from perfbisect.errors import PerfbisectError, RevisionError
 
 if TYPE_CHECKING:
     from perfbisect.cells.loading import ReadAt
-    from perfbisect.cells.settings import Settings
     from perfbisect.changes.git import Repository
+    from perfbisect.commands.settings import Settings
     from perfbisect.jobs.folders import Jobs
     from perfbisect.jobs.plans import MeasurementConfig
 
@@ -51,12 +51,12 @@ class Workspace:
 
     def setting(self, name: str, typed: str | None) -> str | None:
         """An option's value, by default that of ``perfbisect.yaml``."""
-        value: str | None = typed if typed is not None else getattr(self.settings, name)
-        return value
+        return typed if typed is not None else self.settings.text(name)
 
     def path(self, name: str, typed: Path | None) -> Path | None:
         """An option's path, by default that of ``perfbisect.yaml``, relative to that file."""
-        return typed if typed is not None else self.settings.path(name, self.root)
+        text = self.settings.text(name)
+        return typed if typed is not None or text is None else as_path(text, self.root)
 
 
 def open_workspace(
@@ -65,23 +65,19 @@ def open_workspace(
     """Find state and cache by option, environment, ``perfbisect.yaml`` or the user's folders."""
     import platformdirs
 
-    from perfbisect.cells.settings import load_settings
     from perfbisect.changes.git import Repository
+    from perfbisect.commands.options import FolderSettings
+    from perfbisect.commands.settings import load_settings, resolve
 
     repository: Repository | None = None
     with nullcontext() if repo else suppress(PerfbisectError):
         repository = Repository.open(repo or Path.cwd())
     root = repository.path if repository else Path.cwd()
     settings = load_settings(root if repository else None)
-
-    def folder(name: str, typed: Path | None, default: Path) -> Path:
-        variable = os.environ.get(f"PERFBISECT_{name.upper()}")
-        chosen = typed or (Path(variable) if variable else settings.path(name, root))
-        return (chosen or default).absolute()
-
-    cache = folder("cache", None, platformdirs.user_cache_path("perfbisect"))
+    folders = resolve(FolderSettings, {"state": state}, settings)
+    cache = (folders.cache or platformdirs.user_cache_path("perfbisect")).absolute()
     return Workspace(
-        folder("state", state, platformdirs.user_state_path("perfbisect")),
+        (folders.state or platformdirs.user_state_path("perfbisect")).absolute(),
         cache,
         settings,
         with_objects(repository, cache) if repository else None,

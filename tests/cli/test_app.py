@@ -15,8 +15,7 @@ import pytest
 
 import perfbisect
 from perfbisect.cli.app import app, run
-from perfbisect.commands.options import Verbs
-from perfbisect.commands.wiring import budget_minutes
+from perfbisect.cli.verbs import Verbs
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.common.quantities import parse_minutes
 from perfbisect.errors import Interrupted, MachineError, UsageError
@@ -45,19 +44,6 @@ def test_durations(text: str, minutes: float) -> None:
             parse_minutes(unknown)
 
 
-def test_settings_say_what_was_not_typed(home: Path) -> None:
-    subprocess.run(["git", "init", "-q", "."], check=True)
-    (home / "perfbisect.yaml").write_text("budget: 2h\nenv: release:x\nstate: elsewhere\n")
-    here = open_workspace()
-    assert (here.setting("env", None), here.setting("env", "existing:y")) == ("release:x", "existing:y")
-    assert (budget_minutes(here, None), budget_minutes(here, 5.0)) == (120, 5.0)
-    assert here.state == home, "the environment comes before the file"
-    (home / "perfbisect.yaml").write_text("budget: soon\n")
-    with pytest.raises(UsageError, match="is not a duration") as caught:
-        budget_minutes(open_workspace(), None)
-    assert caught.value.where == str(home / "perfbisect.yaml")
-
-
 def test_state_and_cache_of_the_settings_are_relative_to_the_file(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +53,8 @@ def test_state_and_cache_of_the_settings_are_relative_to_the_file(
     (home / "perfbisect.yaml").write_text("state: s\ncache: c\n")
     here = open_workspace(repo=home)
     assert (here.state, here.cache) == (home / "s", home / "c")
+    monkeypatch.setenv("PERFBISECT_STATE", "elsewhere")
+    assert open_workspace(repo=home).state == home / "elsewhere", "the environment comes before the file"
     assert open_workspace(repo=home, state=home / "typed").state == home / "typed"
 
 

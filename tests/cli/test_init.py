@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.cells.settings import load_settings
+from perfbisect.commands.settings import load_settings
 from perfbisect.machine import devices
 from tests.command_line import isolate, type_command, type_json
 from tests.fakes import checkouts
@@ -69,7 +69,7 @@ def test_with_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert document["next"] == (
         "perfbisect bisect text_latency_c1 --repo vllm --good v0.32.0 --bad HEAD --dry-run"
     )
-    assert load_settings(tmp_path / "vllm").model_dump(exclude_none=True) == settings
+    assert load_settings(tmp_path / "vllm").texts == settings
 
 
 def test_vllm_omni(tmp_path: Path) -> None:
@@ -79,7 +79,9 @@ def test_vllm_omni(tmp_path: Path) -> None:
     told = {row["what"]: row["found"] for row in document["saw"]}
     assert told["engine"] == "vLLM-Omni: vllm_omni/, project 'vllm-omni' (setup.py:4)"
     assert told["pin"].split(" (")[0] == f"vLLM commit {checkouts.PIN[:12]}"
-    assert load_settings(tmp_path / "omni").env == "pinned:vllm_omni,wheel=https://wheels.vllm.ai/{sha}"
+    assert (
+        load_settings(tmp_path / "omni").text("env") == "pinned:vllm_omni,wheel=https://wheels.vllm.ai/{sha}"
+    )
     assert document["next"] == "perfbisect changes show HEAD --repo omni"
     assert type_command(document["next"].split()[1:]).code == 0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.commands import bisect_request
+from perfbisect.commands import bisect_range
 from perfbisect.environments.builders import wheel, wheel_index
 from perfbisect.errors import MachineError
 from tests.command_line import type_json
@@ -106,7 +106,7 @@ def test_a_dry_run_of_releases_without_the_registry_names_the_ends(monkeypatch: 
     def unreachable(package: str) -> tuple[str, ...]:
         raise MachineError(f"the registry could not be asked for {package!r}")
 
-    monkeypatch.setattr(bisect_request, "list_releases", unreachable)
+    monkeypatch.setattr(bisect_range, "list_releases", unreachable)
     words = ("bisect", "tiny.yaml", "--releases", "toy", "--good", "1.0", "--bad", "toy==1.3",
              "--exclude-newer", "2026-01-01", "--machine", "cpu")  # fmt: skip
     plan = type_json(*words, "--dry-run")

@@ -12,7 +12,7 @@ import pytest
 
 from perfbisect.bisect.documents import PositionDocument, ReportDocument
 from perfbisect.cli.app import run
-from perfbisect.cli.schema import VERBS
+from perfbisect.cli.schema import documents
 from perfbisect.series.suspects import table
 from perfbisect.series.suspects.job import TrackSuspectsDocument
 from perfbisect.series.suspects.table import PhaseCode, load_suspect_table
@@ -45,7 +45,7 @@ def refusal(*words: str) -> str:
 def document(*words: str) -> dict[str, Any]:
     """What a verb says as JSON, which must be its document."""
     found = type_json(*words)
-    (model,) = VERBS[" ".join(words[:2])]
+    (model,) = documents()[" ".join(words[:2])]
     model.model_validate(found)
     return found
 

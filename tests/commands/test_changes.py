@@ -10,9 +10,8 @@ import pytest
 from perfbisect.bisect.plan import Position
 from perfbisect.changes.priors import commit_weights_text
 from perfbisect.changes.syntax import parse_change_text
-from perfbisect.commands.bisect_request import BisectRequest, position_weigher, resolve_range
+from perfbisect.commands.bisect_range import position_weigher, resolve_range
 from perfbisect.commands.changes import resolve_change
-from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.model.change import Change
@@ -68,8 +67,7 @@ def test_an_end_may_be_a_pull_request_or_a_name_with_a_plus_sign(
     def ends(
         good: str, bad: str, direction: Literal["regression", "improvement"] = "regression"
     ) -> tuple[str, str]:
-        request = BisectRequest(None, good, bad, MeasureOptions(), direction=direction)
-        found = resolve_range(here, request)[0]
+        found = resolve_range(here, good, bad, direction=direction)[0]
         return found.good.id, found.bad.id
 
     assert ends("v1+cpu", "pr/7") == (history.base, history.slow)

@@ -11,14 +11,12 @@ from typing import cast
 
 import click
 import pytest
-from click.testing import CliRunner
 from pydantic import Field
 
 import perfbisect
 from perfbisect.cli.app import run
-from perfbisect.commands import options
 from perfbisect.commands.comparisons import measure_comparisons
-from perfbisect.commands.options import JobOptions, MeasureOptions
+from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult, print_lines, print_output
 from perfbisect.commands.workspace import Workspace
 from perfbisect.compare.documents import CompareDocument
@@ -65,32 +63,6 @@ def test_a_brief_document_says_what_it_leaves_out(capsys: pytest.CaptureFixture[
     print_output(CommandResult(Series(), ()), as_json=True, full=True)
     assert json.loads(capsys.readouterr().out)["left_out"] == {}
     assert Series().brief().brief() == Series().brief()
-
-
-def test_options_are_handed_over_as_one_value(tmp_path: Path) -> None:
-    seen: list[tuple[object, JobOptions]] = []
-
-    @click.command()
-    @click.option("--own")
-    @options.measuring
-    def verb(workspace: Workspace, own: str, measuring: MeasureOptions) -> int:
-        del workspace
-        seen.append((own, measuring))
-        return 0
-
-    @click.command()
-    @options.working
-    def other(workspace: Workspace, working: JobOptions) -> int:
-        seen.append((workspace.state, working))
-        return 0
-
-    typed = ("--own", "x", "--env", "release:y", "--wait", "90m", "-q", "--json", "--metric", "ttft")
-    assert CliRunner().invoke(verb, typed, catch_exceptions=False).exit_code == 0
-    assert CliRunner().invoke(other, ["--state", str(tmp_path), "-v"], catch_exceptions=False).exit_code == 0
-    assert seen == [
-        ("x", MeasureOptions(env="release:y", wait=90.0, quiet=True, as_json=True, metrics=("ttft",))),
-        (tmp_path, JobOptions(verbose=True)),
-    ]
 
 
 class Settled:

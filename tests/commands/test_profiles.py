@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from perfbisect.cli.explain import ExplainRequest
 from perfbisect.commands import explain
-from perfbisect.commands.explain import ExplainRequest, explain_job, plan_profile
-from perfbisect.commands.options import JobOptions
+from perfbisect.commands.explain import plan_profile
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import UsageError
 from perfbisect.explain.profile_report import ProfileDocument
@@ -83,13 +84,13 @@ def test_the_sides_of_a_comparison_are_profiled(pretend: PretendHistory, tmp_pat
     )
     assert "regression" in compared.out
     source, workspace = Jobs(tmp_path / "state").all()[-1], open_workspace()
-    quiet = JobOptions(quiet=True)
-    dry = explain_job(workspace, source.id, ExplainRequest(quiet, profile=True, dry_run=True))
+    profile = ExplainRequest(job_id=source.id, profile=True, launches=1, quiet=True)
+    dry = replace(profile, launches=None, dry_run=True).run(workspace)
     assert "4 profile launches" in "\n".join(dry.lines)
-    planned = plan_profile(workspace, source, ExplainRequest(quiet))
+    planned = plan_profile(workspace, source, budget=60.0)
     assert planned.plan.is_slower and planned.plan.source == source.id
     before = read(source.journal).events
-    result = explain_job(workspace, source.id, ExplainRequest(quiet, profile=True, launches=1))
+    result = profile.run(workspace)
     document = result.document
     assert isinstance(document, ProfileDocument)
     assert [launch.change.id for launch in document.launches] == [pretend.good, pretend.bad]
@@ -102,4 +103,4 @@ def test_the_sides_of_a_comparison_are_profiled(pretend: PretendHistory, tmp_pat
     job = Jobs(tmp_path / "state").find(document.job)
     assert document.result.sentence in type_command(["report", job.id]).out
     with pytest.raises(UsageError, match="has no two sides"):
-        plan_profile(workspace, job, ExplainRequest(quiet))
+        plan_profile(workspace, job, budget=60.0)

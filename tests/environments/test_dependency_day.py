@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from perfbisect.cells.settings import Settings
 from perfbisect.changes.git import Repository
 from perfbisect.commands.options import MeasureOptions
+from perfbisect.commands.settings import NO_SETTINGS
 from perfbisect.commands.wiring import build_builder, build_config, client_environment
 from perfbisect.commands.workspace import Workspace
 from perfbisect.environments import uv
@@ -169,7 +169,7 @@ def test_a_pinned_client_has_a_day_of_its_own(world: World) -> None:
 
 def test_a_newer_client_does_not_move_the_day_of_the_servers(world: World, tmp_path: Path) -> None:
     old, new = Change("0" * 40, date="2026-01-22T10:00:00Z"), world.repository.resolve(world.history.slow)
-    workspace = Workspace(tmp_path, world.cache, Settings(), world.repository, tmp_path)
+    workspace = Workspace(tmp_path, world.cache, NO_SETTINGS, world.repository, tmp_path)
     options = MeasureOptions(client=f"source,client={new.id}")
     setting = build_config(workspace, "source", (old,), options)
     assert (setting.exclude_newer, setting.client_exclude_newer) == ("2026-01-22", new.date[:10])
@@ -182,7 +182,7 @@ def test_a_newer_client_does_not_move_the_day_of_the_servers(world: World, tmp_p
 def test_the_client_is_built_as_of_its_own_day(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workspace = Workspace(tmp_path, world.cache, Settings(), world.repository, tmp_path)
+    workspace = Workspace(tmp_path, world.cache, NO_SETTINGS, world.repository, tmp_path)
     setting = MeasurementConfig(
         repository=str(world.repository.path),
         environment="release:tiny-engine,package=tiny_engine,client=1.1",

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.app import run as cli
-from perfbisect.commands.explain import ExplainRequest, plan_hunks
-from perfbisect.commands.options import JobOptions
+from perfbisect.commands.explain import plan_hunks
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import EXIT_REGRESSION
 from perfbisect.jobs.folders import Job, Jobs
@@ -79,7 +78,7 @@ def test_the_guilty_hunk_is_found_through_a_kill(
     tmp_path: Path, compared: tuple[Job, tuple[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, (parent, culprit) = compared
-    planned = plan_hunks(open_workspace(), source, ExplainRequest(JobOptions(), dry_run=True))
+    planned = plan_hunks(open_workspace(), source, min_effect=None, budget=900.0, dry_run=True)
     labels = [group.label for group in planned.plan.groups]
     assert [label.partition(":")[0] for label in labels] == [
         *("vllm/noise.py", "vllm/pace.py", "vllm/prefix_cache.py", "vllm/server.py")

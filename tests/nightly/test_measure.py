@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from perfbisect.commands.options import MeasureOptions
+from perfbisect.commands.options import JobOptions
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import LocatedError, MachineError
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import Journal, read
 from perfbisect.jobs.replay import launches
 from perfbisect.nightly import measure
+from perfbisect.nightly.command import NightlyRequest
 from perfbisect.nightly.measure import CommandMachine, build_context
 from perfbisect.system.clock import now
 from tests.cli.test_nightly import Scene
@@ -57,24 +58,24 @@ def configured(there: Cloned, branch: str = "origin/main") -> Path:
 
 def test_the_night_is_of_what_was_pushed_since(there: Cloned) -> None:
     config, pushed = configured(there), there.push(2)
-    context = build_context(config, MeasureOptions(), fetch=True)
+    context = build_context(config, NightlyRequest(), fetch=True)
     assert context.commit.id == pushed
     assert context.fetch is not None
     assert context.fetch().reported == f"origin/main is {pushed[:12]}, was {there.commits[0][:12]}"
-    again = build_context(config, MeasureOptions(), fetch=True)
+    again = build_context(config, NightlyRequest(), fetch=True)
     assert again.fetch is not None
     assert again.fetch().reported == f"origin/main is {pushed[:12]}, unchanged"
 
 
 def test_a_dry_run_asks_nobody(there: Cloned) -> None:
     there.push(2)
-    context = build_context(configured(there), MeasureOptions())
+    context = build_context(configured(there), NightlyRequest())
     assert (context.commit.id, context.fetch) == (there.commits[0], None)
 
 
 def test_without_the_net_it_is_of_what_is_there(there: Cloned) -> None:
     shutil.rmtree(there.origin)
-    context = build_context(configured(there), MeasureOptions(), fetch=True)
+    context = build_context(configured(there), NightlyRequest(), fetch=True)
     assert context.commit.id == there.commits[0]
     assert context.fetch is not None
     with pytest.raises(MachineError, match="fetch origin failed"):
@@ -84,7 +85,7 @@ def test_without_the_net_it_is_of_what_is_there(there: Cloned) -> None:
 @pytest.mark.parametrize("branch", ["HEAD", "main"])
 def test_a_branch_that_no_fetch_moves_is_refused(there: Cloned, branch: str) -> None:
     with pytest.raises(LocatedError, match=f"fetch: '{branch}' is not a remote branch") as caught:
-        build_context(configured(there, branch), MeasureOptions(), fetch=True)
+        build_context(configured(there, branch), NightlyRequest(), fetch=True)
     assert caught.value.line == 5
 
 
@@ -128,7 +129,7 @@ def test_a_culprit_is_profiled_as_explain_does_it(
             *("--client", f"existing:{sys.executable},path={ENGINE}", "--quiet"),
         ]
     )
-    source, machine = Jobs(tmp_path / "state").all()[-1], CommandMachine(open_workspace(), MeasureOptions())
+    source, machine = Jobs(tmp_path / "state").all()[-1], CommandMachine(open_workspace(), JobOptions())
     with monkeypatch.context() as patch:
         patch.setattr(measure, "find_py_spy", lambda: None)
         assert machine.prepare_profile(source, 60.0).problem == "py-spy is not installed"

@@ -1,0 +1,189 @@
+"""Commands of click: each is made of its request once it is needed; help in panels."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from perfbisect.common.text import hint
+
+if TYPE_CHECKING:
+    from perfbisect.commands.request import RequestField
+
+_DETACHED = "perfbisect.commands.detach:DetachedDocument"
+
+
+class Verb(click.Command):
+    """A command whose module is imported once its options are asked for.
+
+    ``place``: ``module:name`` of a function or a request; ``panel``: of the help that lists commands.
+    """
+
+    def __init__(self, name: str, short_help: str, place: str, panel: str = "Commands") -> None:
+        self._place = place
+        super().__init__(name, short_help=short_help)
+        self.panel = panel
+
+    @cached_property
+    def declared(self) -> Callable[..., Any]:
+        """The function or the request whose parameters are the options."""
+        found: Callable[..., Any] = pkgutil.resolve_name(self._place)
+        return found
+
+    @property
+    def _command(self) -> click.Command | None:
+        """What click's decorators declare."""
+        return self.declared if isinstance(self.declared, click.Command) else None
+
+    @cached_property
+    def _fields(self) -> Sequence[RequestField]:
+        from perfbisect.commands.request import request_fields
+
+        return () if self._command else request_fields(self.declared)
+
+    @cached_property
+    def _parameters(self) -> list[click.Parameter]:
+        return self._command.params if self._command else [field.parameter() for field in self._fields]
+
+    @property
+    def option_panels(self) -> dict[str, str]:
+        """Option -> the panel that shows it."""
+        return {field.name: field.panel for field in self._fields}
+
+    @property
+    def params(self) -> list[click.Parameter]:
+        """The options and arguments of the request."""
+        return self._parameters
+
+    @params.setter
+    def params(self, value: list[click.Parameter]) -> None:
+        """Ignored: click's constructor sets none."""
+
+    @property
+    def help(self) -> str:
+        """The text above the options: its docstring."""
+        return inspect.cleandoc((self._command.help if self._command else self.declared.__doc__) or "")
+
+    @help.setter
+    def help(self, value: str | None) -> None:
+        """Ignored: click's constructor sets none."""
+
+    @property
+    def prints(self) -> tuple[str, ...]:
+        """The documents that the command prints with ``--json``."""
+        own: tuple[str, ...] = getattr(self.declared, "prints", ())
+        return (*own, _DETACHED) if any(param.name == "detach" for param in self.params) else own
+
+    def invoke(self, ctx: click.Context) -> int:
+        if self._command:
+            code: int = self._command.invoke(ctx)
+            return code
+        from perfbisect.cli.run_request import run_command
+
+        source = click.core.ParameterSource.COMMANDLINE
+        typed = {name: ctx.params[name] for name in ctx.params if ctx.get_parameter_source(name) is source}
+        return run_command(self.declared, typed)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_options(self, ctx, formatter)
+
+    def get_help(self, ctx: click.Context) -> str:
+        return _rich_help(self, ctx) if is_terminal() else super().get_help(ctx)
+
+
+class Verbs(click.Group):
+    """A group that suggests the nearest commands for an unknown one, and lists them in panels."""
+
+    panel = "Commands"
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve a command; raises click.UsageError with suggestions."""
+        typed = args[0]
+        if not typed.startswith("-") and self.get_command(ctx, typed) is None:
+            raise click.UsageError(f"No such command {typed!r}{hint(typed, self.commands, 0.6)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of the table."""
+        del ctx
+        return list(self.commands)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_options(self, ctx, formatter)
+        for panel, names in command_panels(self).items():
+            width = formatter.width - 6 - max(map(len, names))
+            rows = [(name, self.commands[name].get_short_help_str(width)) for name in names]
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
+    def get_help(self, ctx: click.Context) -> str:
+        return _rich_help(self, ctx) if is_terminal() else super().get_help(ctx)
+
+
+def option_panels(command: click.Command, ctx: click.Context) -> dict[str, list[click.Parameter]]:
+    """Panel -> options, those that name no panel first."""
+    panels: dict[str, list[click.Parameter]] = {"Options": []}
+    chosen = command.option_panels if isinstance(command, Verb) else {}
+    for parameter in command.get_params(ctx):
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            panels.setdefault(chosen.get(str(parameter.name), "Options"), []).append(parameter)
+    return panels
+
+
+def command_panels(group: click.Group) -> dict[str, list[str]]:
+    """Panel -> names of commands."""
+    panels: dict[str, list[str]] = {}
+    for name, command in group.commands.items():
+        if not command.hidden:
+            panels.setdefault(getattr(command, "panel", "Commands"), []).append(name)
+    return panels
+
+
+def write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """Write the options of a command under the titles of their panels."""
+    for panel, parameters in option_panels(command, ctx).items():
+        records = (parameter.get_help_record(ctx) for parameter in parameters)
+        with formatter.section(panel):
+            formatter.write_dl([record for record in records if record is not None])
+
+
+def is_terminal() -> bool:
+    """Whether help is read on a terminal: it has colours there."""
+    return sys.stdout.isatty()
+
+
+def _rich_help(command: click.Command, ctx: click.Context) -> str:
+    """The help with colours: the panels by rich-click, the text above and below them by click."""
+    from rich.text import Text
+    from rich_click.rich_help_configuration import RichHelpConfiguration
+    from rich_click.rich_help_formatter import RichHelpFormatter
+    from rich_click.rich_panel import RichCommandPanel, RichOptionPanel
+
+    def write_text(write: Callable[[click.Context, click.HelpFormatter], None]) -> None:
+        plain = click.HelpFormatter(width=formatter.width)
+        write(ctx, plain)
+        formatter.write(Text(plain.getvalue()), soft_wrap=True)
+
+    width = min(shutil.get_terminal_size().columns, ctx.max_content_width or 80)
+    formatter = RichHelpFormatter(width=width, config=RichHelpConfiguration(theme="default-slim"))
+    write_text(command.format_usage)
+    write_text(command.format_help_text)
+    panels: list[RichOptionPanel | RichCommandPanel] = [
+        RichOptionPanel(name, [str(parameter.name) for parameter in parameters])
+        for name, parameters in option_panels(command, ctx).items()
+    ]
+    if isinstance(command, click.Group):
+        panels += [RichCommandPanel(name, names) for name, names in command_panels(command).items()]
+    for panel in panels:
+        formatter.write(panel.render(cast(Any, command), cast(Any, ctx), formatter))
+    write_text(command.format_epilog)
+    return formatter.getvalue()
