@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
 from perfbisect.bisect.decision.machines import machine_offsets
-from perfbisect.bisect.decision.model import Comparison, Skipped
+from perfbisect.bisect.decision.model import Beliefs, Comparison, NamedStep, Skipped
 from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
 from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.replicate import Replication
 from perfbisect.bisect.result import BisectResult, read_result, recast_result
 from perfbisect.bisect.revert import RevertCheck
 from perfbisect.bisect.search_events import SEARCHING, machines_out, to_search_events, why_out
@@ -38,7 +40,6 @@ from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.report.phases import PhasesDocument, phases_document
-from perfbisect.stats.ab_test import AbVerdict
 from perfbisect.stats.two_sample import Scale, differ
 
 BisectOutcome = Literal[
@@ -63,6 +64,19 @@ def shown_probability(p: float) -> float:
 
 ShownProbability = Annotated[float, AfterValidator(shown_probability)]
 """Rounded to a ten-thousandth, and never above what the model is good for."""
+
+
+def _shown_beliefs(beliefs: Beliefs) -> Beliefs:
+    return replace(
+        beliefs,
+        p=tuple(map(shown_probability, beliefs.p)),
+        none=shown_probability(beliefs.none),
+        leading_p=shown_probability(beliefs.leading_p),
+    )
+
+
+def _shown_step(step: NamedStep) -> NamedStep:
+    return replace(step, probability=shown_probability(step.probability))
 
 
 class PositionDocument(Document):
@@ -103,42 +117,6 @@ class SkipDocument(Document):
     log: str = ""
 
 
-class EffectDocument(Document):
-    """A relative difference (0.1: the right side is 10 % larger) with its 95 % interval."""
-
-    left: ChangeDocument
-    right: ChangeDocument
-    effect: float
-    low: float
-    high: float
-    launches: int
-
-
-class BeliefDocument(Document):
-    """What is believed at the end: probabilities by position, and the noise as seen.
-
-    Probabilities are capped at 0.99, so those of all positions need not add up to what is left of ``none``.
-    """
-
-    none: ShownProbability
-    leading: tuple[int, ...]
-    leading_probability: Annotated[ShownProbability, Field(validation_alias="leading_p")]
-    by_position: Annotated[tuple[ShownProbability, ...], Field(validation_alias="p")]
-    noise_between_runs: Annotated[float, Field(validation_alias="sigma")]
-    noise_between_launches: Annotated[float, Field(validation_alias="tau")]
-    step: float
-    step_low: float
-    step_high: float
-
-
-class StepDocument(Document):
-    """One of several steps of a range: ``culprits`` cannot be distinguished; ``confirmed``: their A/B."""
-
-    culprits: tuple[PositionDocument, ...]
-    probability: ShownProbability
-    confirmed: EffectDocument
-
-
 class FleetMachineDocument(Document):
     """A machine of a fleet.
 
@@ -159,13 +137,12 @@ class ReportDocument(MeasuredDocument):
 
     shown: ClassVar[Mapping[str, int]] = {
         "launches": -4,
-        "history": 0,
         "skips": 10,
         "merged": 0,
         "not_tested": 5,
         "cherry_picks": 10,
     }
-    schema_: Literal["perfbisect.report/3"] = Field(default="perfbisect.report/3", alias="schema")
+    schema_: Literal["perfbisect.report/4"] = Field(default="perfbisect.report/4", alias="schema")
     environment: str
     client: str
     reproduce: CommandsDocument
@@ -179,11 +156,11 @@ class ReportDocument(MeasuredDocument):
     candidates: tuple[CandidateDocument, ...] = ()
     """Of a narrowed range: the same positions, the likeliest first."""
     parent: ChangeDocument | None
-    confirmed: EffectDocument | None
-    whole: EffectDocument | None
+    confirmed: Comparison | None
+    whole: Comparison | None
     share: float | None
     guards: tuple[GuardDocument, ...]
-    beliefs: BeliefDocument | None
+    beliefs: Annotated[Beliefs, AfterValidator(_shown_beliefs)] | None
     metric: MetricDocument
     repository: str
     good: ChangeDocument
@@ -191,11 +168,11 @@ class ReportDocument(MeasuredDocument):
     changes: int
     positions: int
     history: tuple[PositionDocument, ...] = ()
-    """Every position of the range, the good end first: what ``beliefs.by_position`` counts through."""
+    """Every position of the range, the good end first: what positions everywhere count through."""
     skips: tuple[SkipDocument, ...]
     merged: tuple[PositionDocument, ...]
     not_tested: tuple[ChangeDocument, ...]
-    steps: tuple[StepDocument, ...] = ()
+    steps: tuple[Annotated[NamedStep, AfterValidator(_shown_step)], ...] = ()
     """Where every step was asked for: those that were named, in the history's order."""
     log_differences: tuple[tuple[str, str, str], ...] = ()
     """What the engines' own logs say differently at parent and culprit: fact, parent's, culprit's."""
@@ -203,29 +180,30 @@ class ReportDocument(MeasuredDocument):
     """Of parent and culprit, or without an A/B of the two ends; None for launches without counters."""
     machines: tuple[FleetMachineDocument, ...] = ()
     """Those of a fleet that made launches."""
-    replicated_on: tuple[str, ...] = ()
-    """Machines of a fleet on which the step holds, the one that shows it most first."""
-    not_replicated_on: tuple[str, ...] = ()
-    """... and on which it was not seen."""
-    replication: EffectDocument | None = None
-    """Parent against culprit on the other machines."""
-    replication_note: str = ""
-    """... and why that was not settled, where it was begun."""
-    revert: EffectDocument | None = None
-    """The bad end against the bad end with the culprit reverted, where that was measured."""
-    revert_note: str = ""
-    """... and why it was not, where it was asked for."""
+    replication: Replication = Replication()
+    """The step on other machines of a fleet."""
+    revert: RevertCheck = RevertCheck()
+    """The bad end against the bad end with the culprit reverted, where that was asked for."""
     cherry_picks: tuple[ChangeDocument, ...] = ()
     """Changes that only the good end's own branch has, where the step is between it and the merge base."""
 
+    def change(self, position: int) -> ChangeDocument:
+        """The change that is measured at a position."""
+        return self.history[position].changes[0]
+
     def brief(self) -> ReportDocument:
-        """Without the probability of every position: those that lead are named."""
+        """With the positions that are named alone, and without the probability of every one."""
         brief = super().brief()
-        if brief.beliefs is None or not brief.beliefs.by_position:
-            return brief
-        left = {**brief.left_out, "beliefs.by_position": len(brief.beliefs.by_position)}
-        beliefs = brief.beliefs.model_copy(update={"by_position": ()})
-        return brief.model_copy(update={"beliefs": beliefs, "left_out": left})
+        steps = [step for step in (self.confirmed, *(named.confirmed for named in self.steps)) if step]
+        named = {position.index for position in self.culprits}
+        named |= {index for step in steps for index in range(step.parent, step.culprit + 1)}
+        history = tuple(position for position in self.history if position.index in named)
+        left = {**brief.left_out, "history": len(self.history) - len(history)}
+        beliefs = self.beliefs
+        if beliefs is not None and beliefs.p:
+            left["beliefs.p"] = len(beliefs.p)
+            beliefs = replace(beliefs, p=())
+        return brief.model_copy(update={"history": history, "beliefs": beliefs, "left_out": left})
 
 
 def bisect_document(job: Job, events: Sequence[JournalEvent]) -> ReportDocument:
@@ -257,7 +235,6 @@ def build_document(result: BisectResult) -> ReportDocument:
     measured = {x.position for x in result.measured if x.purpose in SEARCHING}
     skips = (*skip_documents(plan), *_measured_skips(result, measured))
     skipped = {skip.change.id for skip in skips}
-    again = result.replication
     example = next((x.attempt for x in reversed(result.measured) if x.change_id == shown.id), None)
     return ReportDocument(
         **measured_fields(
@@ -280,13 +257,11 @@ def build_document(result: BisectResult) -> ReportDocument:
         culprits=tuple(positions[index] for index in culprits),
         candidates=_narrowed_range(result, positions),
         parent=change_document(parent) if result.found else None,
-        confirmed=_comparison(confirmed, plan) if confirmed else None,
-        whole=_comparison(outcome.whole, plan) if outcome and outcome.whole else None,
+        confirmed=confirmed,
+        whole=outcome.whole if outcome else None,
         share=outcome.share if outcome else None,
         guards=_guards(result),
-        beliefs=(
-            BeliefDocument.model_validate(result.beliefs, from_attributes=True) if result.beliefs else None
-        ),
+        beliefs=result.beliefs,
         metric=metric_document(plan.ref, plan.smallest_effect),
         repository=plan.setting.repository,
         environment=plan.setting.environment,
@@ -304,14 +279,7 @@ def build_document(result: BisectResult) -> ReportDocument:
             if position.index not in measured and position.changes[0].id not in skipped
         ),
         reproduce=commands_document(cell, plan.setting, shown, example),
-        steps=tuple(
-            StepDocument(
-                culprits=tuple(positions[index] for index in step.culprits),
-                probability=step.probability,
-                confirmed=_comparison(step.confirmed, plan),
-            )
-            for step in (outcome.steps if outcome else ())
-        ),
+        steps=outcome.steps if outcome else (),
         log_differences=(
             log_differences(*([attempt for _, attempt in side] for side in result.sides))
             if result.found
@@ -319,18 +287,8 @@ def build_document(result: BisectResult) -> ReportDocument:
         ),
         phases=_phases(result),
         machines=tuple(_machines(result)),
-        replicated_on=tuple(
-            name for name in (again.machine, *(again.others if again.said == "holds" else ())) if name
-        ),
-        not_replicated_on=again.others if again.said == "absent" else (),
-        replication=_comparison(again.effect, plan) if again.effect else None,
-        replication_note=again.note,
-        revert=(
-            _effect(plan.positions[-1].change, check.change, check.verdict, check.verdict.launches // 2)
-            if check.change and check.verdict and not math.isnan(check.verdict.effect)
-            else None
-        ),
-        revert_note=check.note,
+        replication=result.replication,
+        revert=result.revert,
         cherry_picks=(
             tuple(map(change_document, plan.branch.own)) if result.is_on_branch and plan.branch else ()
         ),
@@ -408,22 +366,6 @@ def _measured_skips(result: BisectResult, measured: set[int]) -> Sequence[SkipDo
             )
         )
     return skips
-
-
-def _comparison(comparison: Comparison, plan: BisectPlan) -> EffectDocument:
-    left, right = (plan.positions[index].change for index in (comparison.parent, comparison.culprit))
-    return _effect(left, right, comparison, comparison.launches)
-
-
-def _effect(left: Change, right: Change, effect: Comparison | AbVerdict, launches: int) -> EffectDocument:
-    return EffectDocument(
-        left=change_document(left),
-        right=change_document(right),
-        effect=effect.effect,
-        low=effect.low,
-        high=effect.high,
-        launches=launches,
-    )
 
 
 def _guards(result: BisectResult) -> tuple[GuardDocument, ...]:

@@ -64,8 +64,8 @@ def step_spans(report: ReportDocument) -> tuple[tuple[int, int], ...]:
     """The first and last position of each set of culprits, in the history's order."""
     named = [step.culprits for step in report.steps]
     if not named and report.outcome in ("found", "narrowed"):
-        named = [report.culprits]
-    return tuple(sorted((culprits[0].index, culprits[-1].index) for culprits in named if culprits))
+        named = [tuple(position.index for position in report.culprits)]
+    return tuple(sorted((culprits[0], culprits[-1]) for culprits in named if culprits))
 
 
 def level_spans(report: ReportDocument) -> tuple[LevelSpan, ...]:
@@ -86,18 +86,18 @@ def ab_pairs(report: ReportDocument) -> tuple[tuple[LaunchDocument, LaunchDocume
     """The confirming A/B's launches, parent's and culprit's, as they followed each other on one slot."""
     if report.confirmed is None:
         return ()
-    sides = (report.confirmed.left.id, report.confirmed.right.id)
+    sides = (report.confirmed.parent, report.confirmed.culprit)
     waiting: dict[str, LaunchDocument] = {}
     pairs = []
     for launch in report.launches:
-        if launch.purpose != "confirm" or launch.value is None or launch.change.id not in sides:
+        if launch.purpose != "confirm" or launch.value is None or launch.position not in sides:
             continue
         before = waiting.get(launch.slot)
-        if before is None or before.change.id == launch.change.id:
+        if before is None or before.position == launch.position:
             waiting[launch.slot] = launch
             continue
         del waiting[launch.slot]
-        pairs.append((before, launch) if before.change.id == sides[0] else (launch, before))
+        pairs.append((before, launch) if before.position == sides[0] else (launch, before))
     return tuple(pairs)
 
 
@@ -105,7 +105,7 @@ def _commit_plot(report: ReportDocument) -> Plot | None:
     """The posterior over the positions and, on the same axis, every launch with its runs and the levels."""
     if not report.launches:
         return None
-    beliefs = report.beliefs.by_position if report.beliefs else ()
+    beliefs = report.beliefs.p if report.beliefs else ()
     culprits = {i for first, last in step_spans(report) for i in range(first, last + 1)}
     if report.outcome == "narrowed":
         culprits = {position.index for position in report.culprits}
@@ -223,7 +223,7 @@ def _ab_plot(report: ReportDocument) -> Plot | None:
                 **hover(rows),
             )
         )  # fmt: skip
-    left, right = report.confirmed.left, report.confirmed.right
+    left, right = (report.change(x) for x in (report.confirmed.parent, report.confirmed.culprit))
     suspect = "culprit" if report.outcome == "found" else "suspect"
     names = [f"parent<br>{harmless(left.short)}", f"{suspect}<br>{harmless(right.short)}"]
     levels = ab_levels(pairs, report.confirmed.effect)

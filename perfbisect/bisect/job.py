@@ -129,7 +129,7 @@ def _verdict(document: ReportDocument) -> str:
 
 def _candidates(document: ReportDocument) -> tuple[Candidate, ...]:
     """The likeliest positions, likeliest first."""
-    p = document.beliefs.by_position if document.beliefs else ()
+    p = document.beliefs.p if document.beliefs else ()
     best = sorted(range(len(p)), key=lambda index: -p[index])[:_CANDIDATES]
     changes = {position.index: position.changes[0] for position in document.history}
     return tuple(

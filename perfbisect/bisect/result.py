@@ -48,7 +48,11 @@ class BisectResult:
 
     @cached_property
     def revert(self) -> RevertCheck:
-        return revert_check(self.events, self.plan, self.records)
+        """Without a verdict before the first whole block."""
+        check = revert_check(self.events, self.plan, self.records)
+        if check.verdict is None or not math.isnan(check.verdict.effect):
+            return check
+        return replace(check, verdict=None)
 
     @cached_property
     def replication(self) -> Replication:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -26,14 +25,13 @@ def reason_sentence(reason: Reason, plan: BisectPlan) -> str:
 
 def summarize(result: BisectResult) -> tuple[str, ...]:
     """The result, most important first."""
-    verdict, measured = result.revert.verdict, [launch.minutes for launch in result.measured]
+    measured = [launch.minutes for launch in result.measured]
     values = {
         "r": result,
         "plan": result.plan,
         "outcome": result.outcome,
         "median_minutes": median(measured) if measured else 0.0,
         "rebase": _rebase(result),
-        "reverted": None if verdict is None or math.isnan(verdict.effect) else verdict,
     }
     return render_sentences("bisect/templates/summary.jinja", values)
 

@@ -65,7 +65,9 @@ def explain_bisection(document: ReportDocument) -> ExplainDocument:
     """Culprit against parent, or bad against good where no culprit is named."""
     found = document.outcome == "found"
     effect = document.confirmed or document.whole
-    left, right = (effect.left, effect.right) if effect else (document.good, document.bad)
+    left, right = document.good, document.bad
+    if effect is not None:
+        left, right = document.change(effect.parent), document.change(effect.culprit)
     is_open = document.outcome == "unfinished"
     return _explain(
         document,

@@ -45,19 +45,19 @@ def test_a_level_is_the_median_of_what_lies_between_two_steps(report: ReportDocu
 
 def test_pairs_are_of_one_slot_and_of_unlike_sides(report: ReportDocument) -> None:
     assert report.confirmed is not None
-    left, right = report.confirmed.left.model_dump(), report.confirmed.right.model_dump()
+    left, right = report.confirmed.parent, report.confirmed.culprit
     ab = {"purpose": "confirm", "value": 1.0}
     made = with_launches(
         report,
-        {"change": left, "value": 1.0},
-        ab | {"change": left, "slot": "a"},
-        ab | {"change": left, "slot": "b"},
-        ab | {"change": right, "slot": "b"},
-        ab | {"change": right, "slot": "a"},
-        ab | {"change": right, "slot": "a"},
-        ab | {"change": left, "slot": "a", "value": None, "outcome": "failed"},
-        ab | {"change": left, "slot": "a"},
-        ab | {"change": left, "slot": "b"},
+        {"position": left, "value": 1.0},
+        ab | {"position": left, "slot": "a"},
+        ab | {"position": left, "slot": "b"},
+        ab | {"position": right, "slot": "b"},
+        ab | {"position": right, "slot": "a"},
+        ab | {"position": right, "slot": "a"},
+        ab | {"position": left, "slot": "a", "value": None, "outcome": "failed"},
+        ab | {"position": left, "slot": "a"},
+        ab | {"position": left, "slot": "b"},
     )
     assert [(a.number, b.number) for a, b in ab_pairs(made)] == [(3, 4), (2, 5), (8, 6)]
     assert ab_pairs(made.model_copy(update={"confirmed": None})) == ()

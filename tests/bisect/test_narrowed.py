@@ -50,7 +50,7 @@ def test_every_surface_names_the_commits_of_a_narrowed_range(start: Start, tmp_p
     assert begun.world.changes[8].id in [change.id for change, _ in named]
     assert report.beliefs is not None
     for of in report.candidates:
-        assert of.probability == pytest.approx(report.beliefs.by_position[of.position.index])
+        assert of.probability == pytest.approx(report.beliefs.p[of.position.index])
     each = [(change.short, f"{p:.2f}") for change, p in named]
     assert all(f"{short} {p}" in report.summary[0] for short, p in each)
 

@@ -89,7 +89,7 @@ def test_every_step_is_named(play: Play) -> None:
     world.second = 7
     report = play(world, all_steps=True)
     assert report.outcome == "found"
-    assert [step.culprits[0].changes[0].id for step in report.steps] == [
+    assert [report.change(step.culprits[0]).id for step in report.steps] == [
         world.changes[3].id,
         world.changes[7].id,
     ]

@@ -61,9 +61,10 @@ def test_the_step_holds_on_a_second_machine(start: Start, each: int) -> None:
     begun = start(world)
     report = begun.run(slots=fleet("a", "b", each=each))
     assert named(report) == world.changes[CULPRIT].id
-    first, other = report.replicated_on
+    again = report.replication
+    first, (other,) = again.machine, again.others
     assert {first, other} == {"a", "b"}
-    assert report.not_replicated_on == ()
+    assert again.said == "holds"
     made = pairs(report)
     assert all(
         sorted(positions) == sorted([CULPRIT, CULPRIT - 1] * (len(positions) // 2))
@@ -72,8 +73,8 @@ def test_the_step_holds_on_a_second_machine(start: Start, each: int) -> None:
     assert len(made[first]) >= 2
     assert len(made[other]) >= 4
     assert len(set(added(report))) <= 1
-    assert report.replication is not None
-    assert report.replication.low < 0.3 < report.replication.high
+    assert again.effect is not None
+    assert again.effect.low < 0.3 < again.effect.high
     assert any(text.startswith(f"Holds on 2 of 2 machines: {first}, and {other}") for text in report.summary)
     assert begun.kinds[-1] == "verdict"
     assert exit_code(report) == 3
@@ -93,7 +94,8 @@ def test_a_step_of_one_machine_alone_is_said(start: Start) -> None:
     assert named(report) == world.changes[CULPRIT].id
     assert exit_code(report) == 3, "it is a step all the same"
     first, other = "a", "b"
-    assert (report.replicated_on, report.not_replicated_on) == ((first,), (other,))
+    again = report.replication
+    assert (again.machine, again.others, again.said) == (first, (other,), "absent")
     outcome = outcome_of(begun.events)
     assert outcome is not None
     (note,) = [note for note in outcome.notes if note.kind == "one machine"]
@@ -113,10 +115,10 @@ def test_a_step_of_another_size_there_is_not_called_absent(start: Start) -> None
     world = elsewhere(world_of(TWO, sigma=0.005, tau=0.005), 1.08 / 1.3)
     begun = start(world)
     report = begun.run(slots=fleet("a", "b"))
-    assert report.replicated_on == ("a",)
-    assert report.not_replicated_on == ()
-    assert report.replication is not None
-    assert report.replication.low < 0.08 < report.replication.high
+    again = report.replication
+    assert (again.machine, again.said) == ("a", "another size")
+    assert again.effect is not None
+    assert again.effect.low < 0.08 < again.effect.high
     assert any("the step is of another size" in text for text in report.summary)
 
 
@@ -129,10 +131,10 @@ def test_what_stays_open_on_the_others_is_neither_absent_nor_of_another_size(
 
     monkeypatch.setattr(confirm, "elsewhere", undecided)
     report = start(world_of(TWO)).run(slots=fleet("a", "b"))
-    (first,) = report.replicated_on
-    (other,) = {"a", "b"} - {first}
-    assert report.not_replicated_on == ()
-    assert report.replication is not None
+    again = report.replication
+    first, (other,) = again.machine, again.others
+    assert (again.said, {first, other}) == ("undecided", {"a", "b"})
+    assert again.effect is not None
     (text,) = [text for text in report.summary if "machine" in text]
     assert text.startswith(f"Confirmed on one machine only: {first}. On {other} it was not settled, ")
 
@@ -142,8 +144,7 @@ def test_a_job_of_one_machine_says_nothing_of_machines(start: Start) -> None:
     begun = start(world)
     report = begun.run(slots=(Slot("one"), Slot("two")))
     assert named(report) == world.changes[CULPRIT].id
-    assert report.replicated_on == report.machines == ()
-    assert report.replication is None
+    assert (report.replication.machine, report.replication.effect, report.machines) == ("", None, ())
     assert not any("machine" in text for text in report.summary)
     assert "replicate" not in begun.kinds
     assert "Machines" not in {section.title for section in build_report(report).sections}
@@ -154,8 +155,9 @@ def test_a_machine_that_is_out_of_use_is_not_asked(start: Start) -> None:
     begun = start(world, confirm_revert=True)
     report = begun.run(slots=fleet("odd", "a", "b", "c"), revert=lambda *_: "not clean")
     assert named(report) == world.changes[CULPRIT].id
-    assert len(report.replicated_on) >= 2
-    assert "odd" not in report.replicated_on
+    again = report.replication
+    assert again.said == "holds" and again.others
+    assert "odd" not in (again.machine, *again.others)
     rows = {machine.name: machine for machine in report.machines}
     assert rows["odd"].out_of_use.startswith("odd is slower than the other machines")
     assert rows["odd"].offset is not None
@@ -176,9 +178,9 @@ def test_the_budget_ends_it(start: Start) -> None:
         journal.append("plan", plan.model_copy(update={"budget": spent}).model_dump(mode="json"))
     report = begun.run(slots=fleet("a", "b"))
     assert named(report) == world.changes[CULPRIT].id
-    (first,) = report.replicated_on
-    assert (report.not_replicated_on, added(report)) == ((), [])
-    assert "is spent" in report.replication_note
+    first = report.replication.machine
+    assert (report.replication.said, added(report)) == (None, [])
+    assert "is spent" in report.replication.note
     assert any(text.startswith(f"Confirmed on one machine only: {first}.") for text in report.summary)
 
 
@@ -189,8 +191,8 @@ def test_a_second_machine_that_fails_takes_nothing_from_the_step(start: Start) -
     begun = start(world)
     report = begun.run(slots=fleet("a", "b"), backoff=(0.0,))
     assert named(report) == world.changes[CULPRIT].id
-    assert len(report.replicated_on) == 1
-    assert "no memory" in report.replication_note
+    assert report.replication.machine and report.replication.said is None
+    assert "no memory" in report.replication.note
     (text,) = [text for text in report.summary if "Confirmed on one machine only" in text]
     assert "no memory" in text
 
@@ -207,9 +209,9 @@ def test_a_cut_in_the_middle_of_it_goes_on(start: Start) -> None:
     before = len(world.requests)
     report = begun.run(slots=slots)
     assert {request.purpose for request in world.requests[before:]} == {"replicate"}
-    assert len(report.replicated_on) == 2
+    assert report.replication.said == "holds"
     assert begun.kinds.count("replicate") == 2
-    made = pairs(report)[report.replicated_on[1]]
+    made = pairs(report)[report.replication.others[0]]
     assert made.count(CULPRIT) == made.count(CULPRIT - 1)
 
 
@@ -232,5 +234,5 @@ def test_a_change_that_fails_there_is_tried_again_by_the_replication_alone(start
     report = begun.run(slots=fleet("a", "b"))
     assert {request.purpose for request in world.requests[before:]} == {"replicate"}
     assert {machine_of(request) for request in world.requests[before:]} == set(failed)
-    assert len(report.replicated_on) == 2
+    assert report.replication.said == "holds"
     assert report.skips == ()

@@ -6,6 +6,7 @@ import pytest
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.report import build_report
+from perfbisect.bisect.revert import RevertCheck
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
 from perfbisect.model.change import Change
@@ -56,10 +57,9 @@ def test_the_step_is_gone_with_its_culprit(start: Start) -> None:
     begun = start(world, confirm_revert=True)
     report = begun.run(revert=taken)
     assert report.outcome == "found"
-    assert report.revert is not None
-    assert (report.revert.left.id, report.revert.right.id) == (world.changes[-1].id, LESS.id)
-    assert report.revert.low < 1 / 1.3 - 1 < report.revert.high
-    assert report.revert_note == ""
+    assert report.revert.change == LESS and report.revert.verdict is not None
+    assert report.revert.verdict.low < 1 / 1.3 - 1 < report.revert.verdict.high
+    assert report.revert.note == ""
     assert any("the step is gone with it" in text for text in report.summary)
     used = revert_launches(report)
     assert 4 <= len(used) <= 16
@@ -86,8 +86,8 @@ def test_a_conflict_is_said_and_no_failure(start: Start) -> None:
     begun = start(world, confirm_revert=True)
     report = begun.run(revert=lambda *_: "it does not revert cleanly: vllm/core.py")
     assert report.outcome == "found"
-    assert report.revert is None
-    assert report.revert_note == "it does not revert cleanly: vllm/core.py"
+    assert report.revert.verdict is None
+    assert report.revert.note == "it does not revert cleanly: vllm/core.py"
     assert "The culprit was not taken back: it does not revert cleanly: vllm/core.py." in report.summary
     assert revert_launches(report) == []
 
@@ -99,8 +99,8 @@ def test_a_reverted_tree_that_does_not_work_is_said(play: Play, phase: str) -> N
     world.fault = lambda _, request: failure if request.change.id == LESS.id else None
     report = play(world, confirm_revert=True, revert=taken)
     assert report.outcome == "found"
-    assert report.revert is None
-    assert "ImportError" in report.revert_note
+    assert report.revert.verdict is None
+    assert "ImportError" in report.revert.note
     assert revert_launches(report).count(LESS.id) == (1 if phase == "build" else 2)
     assert report.skips == ()
 
@@ -117,7 +117,7 @@ def test_a_cut_in_the_middle_of_it_goes_on(start: Start) -> None:
     begun = start(world, confirm_revert=True)
     begun.cut(revert=taken)
     report = begun.run(revert=lambda *_: pytest.fail("it was made before"))
-    assert report.revert is not None
+    assert report.revert.verdict is not None
     assert [x.outcome for x in report.launches].count("abandoned") == 1
 
 
@@ -125,11 +125,10 @@ def test_it_can_be_asked_of_a_finished_job(start: Start) -> None:
     world = world_of()
     begun = start(world)
     first = begun.run()
-    assert first.revert is None
-    assert first.revert_note == ""
+    assert first.revert == RevertCheck()
     begun.amend(confirm_revert=True)
     again = begun.run(revert=taken)
-    assert again.revert is not None
+    assert again.revert.verdict is not None
     assert again.culprit == first.culprit
 
 
@@ -140,7 +139,7 @@ def test_the_budget_ends_it(start: Start, play: Play) -> None:
     begun = start(world, confirm_revert=True, budget=free.minutes.total + 2.5)
     report = begun.run(revert=taken)
     assert report.outcome == "found"
-    assert "is spent" in report.revert_note
+    assert "is spent" in report.revert.note
     assert report.minutes.total <= free.minutes.total + 2.5
     assert sum(event.kind == "verdict" for event in begun.events) == 1
 
@@ -151,4 +150,4 @@ def test_of_a_set_nothing_is_taken_back(play: Play) -> None:
     world.fault = lambda _, request: failure if request.change.id == world.changes[6].id else None
     report = play(world, confirm_revert=True, revert=taken)
     assert [p.index for p in report.culprits] == [6, 7]
-    assert "cannot be distinguished" in report.revert_note
+    assert "cannot be distinguished" in report.revert.note

@@ -39,8 +39,9 @@ def test_a_bisection_of_many_commits_is_told_briefly(plan_for: MakePlan, start: 
         assert len(whole.brief().text()) < SMALL < len(whole.text())
     brief = report.brief()
     assert report.beliefs is not None
-    assert max(report.probability, report.beliefs.none, *report.beliefs.by_position) <= 0.99
-    assert brief.left_out["history"] == brief.left_out["beliefs.by_position"] == COMMITS
+    assert max(report.probability, report.beliefs.none, *report.beliefs.p) <= 0.99
+    assert brief.left_out["history"] + len(brief.history) == brief.left_out["beliefs.p"] == COMMITS
+    assert [position.index for position in brief.history] == [SLOW - 1, SLOW], "parent and culprit"
     assert len(brief.launches) + brief.left_out["launches"] == len(report.launches)
     assert brief.launches == report.launches[-len(brief.launches) :]
     decided = {"left_out", "launches", "history", "merged", "not_tested", "beliefs"}

@@ -118,7 +118,8 @@ def test_a_bisection_over_two_machines_names_the_commit(world: World) -> None:
     assert len(pairs) >= 3  # the ends on both machines, and the A/B
     assert all(bundle["leased"] is not None for bundle in pairs)
     assert {launch.machine for launch in made if launch.purpose == "confirm"} == {"alpha", "beta"}
-    assert set(document["replicated_on"]) == {"alpha", "beta"}
+    again = document["replication"]
+    assert (again["said"], {again["machine"], *again["others"]}) == ("holds", {"alpha", "beta"})
 
 
 @pytest.mark.fleet
