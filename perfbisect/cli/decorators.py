@@ -158,7 +158,8 @@ def _bundled(
 
     @functools.wraps(function)
     def call(**typed: Any) -> int:
-        value = kind(**{key: typed.pop(key) for key in own & typed.keys()})
+        given = frozenset(name for name, option in typed.items() if option is not None)
+        value = kind(**{key: typed.pop(key) for key in own & typed.keys()}, typed=given)
         if value.detach and not typed.get("dry_run"):
             from perfbisect.commands.detach import run_detached
 

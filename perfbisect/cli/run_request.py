@@ -28,6 +28,7 @@ def run_command(command: Callable[..., Any], typed: Mapping[str, Any]) -> int:
     elif isinstance(command, type):
         result = command(**values, typed=frozenset(typed)).run(**given)
     else:
+        values |= {"typed": frozenset(typed)}
         declared = inspect.signature(command).parameters
         result = command(**given, **{name: value for name, value in values.items() if name in declared})
     return print_output(result, as_json=as_json, full=full) if isinstance(result, CommandResult) else result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from perfbisect.commands.options import BuildOptions, Env, InRepositoryAndState, MachineName
+from perfbisect.commands.options import BuildOptions, InRepositoryAndState, MachineName
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.request import Option, prints
 
@@ -61,7 +61,9 @@ def doctor(
         str | None, Option("Check the machines of a fleet in place of this one.", metavar="SPEC")
     ] = None,
     machine: MachineName = None,
-    env: Env = None,
+    env: Annotated[
+        str | None, Option("Check that the indices of this environment answer.", metavar="SPEC")
+    ] = None,
 ) -> CommandResult:
     """Check that this machine, or each of a fleet, can measure, with advice where it cannot.
 

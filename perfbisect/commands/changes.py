@@ -89,10 +89,10 @@ def base_of_pull(repository: Repository, number: int) -> Change:
     )
 
 
-def environment_spec(workspace: Workspace, spec: str | None, typed: str) -> str:
-    """The environment specification for a change, by default ``release:`` for a release."""
-    release = parse_change_text(typed).release
-    found = workspace.setting("env", spec) if spec or release is None else f"release:{release[0]}"
+def environment_spec(spec: str | None, change: str, *, is_typed: bool) -> str:
+    """The environment specification for a change; for a release ``release:`` unless it was typed."""
+    release = parse_change_text(change).release
+    found = spec if is_typed or release is None else f"release:{release[0]}"
     if found is None:
         raise UsageError(
             "--env is missing and not set in perfbisect.yaml of the repository",

@@ -258,7 +258,9 @@ def build_setup(
         UsageError: the cell cannot run at the first or the last change.
     """
     metric, *further = resolve_metrics(workspace, cell, measuring, claimed=claimed)
-    environment = changes.environment_spec(workspace, measuring.env, newest)
+    # Until all commands are requests, a setting that was not typed may still be missing.
+    spec, is_typed = workspace.setting("env", measuring.env), "env" in measuring.typed
+    environment = changes.environment_spec(spec, newest, is_typed=is_typed)
     setting = wiring.build_config(workspace, environment, measured, measuring)
     ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
     linted = wiring.lint_sides(workspace, setting, ends[: len(measured)])

