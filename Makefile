@@ -98,7 +98,7 @@ test: $(STAMP)
 coverage: $(STAMP)
 	$(PYTEST) -m "$(SHORT)" $(DECISION_TESTS:%=tests/%) $(DECISIONS:%=--cov=perfbisect/%) --cov-report=term:skip-covered --cov-fail-under=95
 
-test-processes: coverage
+test-processes: $(STAMP) coverage
 	$(PYTEST) -m processes $(ARGS)
 
 test-browser: $(STAMP)

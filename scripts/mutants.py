@@ -141,7 +141,7 @@ MUTANTS = (
         "jobs/replay.py",
         "self._offset, self._first = reached + max(0.0, passed), seconds()",
         "self._offset, self._first = reached, seconds()",
-        ("jobs/test_resume.py", "bisect/test_bisect.py"),
+        ("jobs/test_faults.py",),
     ),
     # Reports
     Mutant(

@@ -75,6 +75,7 @@ def broken(told: TrackDetectDocument) -> list[Alert]:
     return [a for a in told.alerts if a.cause == "product"]
 
 
+@pytest.mark.processes
 def test_the_break_is_found_on_every_cell_that_streams(store: SeriesStore, told: TrackDetectDocument) -> None:
     measured = {
         p.cell for p in store.points() if p.night == NIGHT and streams(p.cell) and not p.workload.only_text
@@ -89,6 +90,7 @@ def test_the_break_is_found_on_every_cell_that_streams(store: SeriesStore, told:
         assert {a.event for a in among} == {"20260412-product"}
 
 
+@pytest.mark.processes
 def test_on_its_first_morning_it_is_a_products_too(tmp_path: Path, told: TrackDetectDocument) -> None:
     """From the builds up to that night alone, when it is not known that it passed."""
     (tmp_path / "data" / RAW).mkdir(parents=True)

@@ -139,6 +139,7 @@ def test_a_table_that_knows_nothing_of_chunks_puts_it_first_too(history: History
     assert named.attributed is not None
 
 
+@pytest.mark.processes
 def test_the_weights_may_be_twice_or_half_of_what_they_are(history: HistoryRepository) -> None:
     """No figure of the table decides: with all of them off by up to a factor of two at once, at random."""
     draw = random.Random(12)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -46,6 +47,11 @@ def files(*suffixes: str) -> list[Path]:
 
 def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def relative(paths: Iterable[Path]) -> list[str]:
@@ -90,7 +96,7 @@ def test_a_class_name_has_one_meaning() -> None:
     names = Counter(
         node.name
         for path in modules()
-        for node in ast.parse(path.read_text()).body
+        for node in tree(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert {name for name, count in names.items() if count > 1} == set()
@@ -102,7 +108,7 @@ def test_numbers_of_the_code_only_fall() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [path for path in modules() if not ast.get_docstring(ast.parse(path.read_text()))]
+    silent = [path for path in modules() if not ast.get_docstring(tree(path))]
     assert relative(silent) == []
 
 
@@ -136,7 +142,7 @@ def test_only_shells_print() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in modules()
         if path.relative_to(PACKAGE).parts[0] != "cli"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert printing == []
@@ -145,7 +151,7 @@ def test_only_shells_print() -> None:
 def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
     names: set[str] = set()
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Import):
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

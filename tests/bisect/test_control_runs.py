@@ -10,6 +10,7 @@ from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
 from tests.fixtures.jobs import Play, Start
 from tests.jobs.world import PowerCut, World, history, named
+from tests.long import mostly_long
 
 FAILED = Failure("launch", "machine", "killed from outside", "/log")
 
@@ -83,7 +84,7 @@ def test_the_doubt_outlives_an_interruption(calm: World, start: Start) -> None:
     assert report.outcome == "found"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", mostly_long(range(3), short=[0]))
 def test_half_the_launches_killed_from_outside(play: Play, seed: int) -> None:
     world = World(history(24).changes, slow=17, factor=1.3, seed=seed)
     world.fault = lambda i, _: FAILED if (i * 2_654_435_761 + seed * 40_503) >> 7 & 1 else None

@@ -71,6 +71,7 @@ def test_the_faster_of_two_machines_is_no_fault(start: Start) -> None:
     assert {x.outcome for x in report.launches} <= {"measured", "abandoned"}
 
 
+@pytest.mark.processes
 def test_a_machine_that_is_left_out_stays_out_after_a_power_cut(start: Start) -> None:
     world = world_of(SPEEDS)
     begun = start(world)

@@ -41,6 +41,7 @@ def begin(start: Start, seed: int, last: int, slow: int) -> BegunJob:
     return start(world, min_effect=0.02)
 
 
+@pytest.mark.processes
 def test_every_surface_names_the_commits_of_a_narrowed_range(start: Start, tmp_path: Path) -> None:
     begun = begin(start, 41, 16, 8)
     report = begun.run()

@@ -87,6 +87,7 @@ def test_the_step_holds_on_a_second_machine(start: Start, each: int) -> None:
     assert ReportDocument.model_validate_json(report.text()) == report
 
 
+@pytest.mark.processes
 def test_a_step_of_one_machine_alone_is_said(start: Start) -> None:
     world = elsewhere(world_of(TWO), 1 / 1.3)
     begun = start(world)
@@ -150,6 +151,7 @@ def test_a_job_of_one_machine_says_nothing_of_machines(start: Start) -> None:
     assert "Machines" not in {section.title for section in build_report(report).sections}
 
 
+@pytest.mark.processes
 def test_a_machine_that_is_out_of_use_is_not_asked(start: Start) -> None:
     world = world_of(SPEEDS)
     begun = start(world, confirm_revert=True)

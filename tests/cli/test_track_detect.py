@@ -178,6 +178,7 @@ def keep_bisection(made: Nightlies, report: ReportDocument) -> ReportDocument:
     return kept
 
 
+@pytest.mark.processes
 def test_a_measured_commit_comes_before_the_ranking(
     made: Nightlies, rich: ReportDocument, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:

@@ -168,6 +168,7 @@ def test_a_plan_that_cannot_start_here_is_shown_and_ends_with_5(
     assert not list((tmp_path / "state").glob("jobs/*"))
 
 
+@pytest.mark.processes
 def test_a_dry_run_of_a_claim_has_the_commands_of_each_cell_and_what_all_of_them_take(
     repo: str, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ def measured(job: Job) -> list[Attempt]:
     return [launch.attempt for launch in seen(job) if launch.end == "finished" and launch.attempt]
 
 
+@pytest.mark.processes
 def test_two_starts_give_two_launches_of_each(tmp_path: Path) -> None:
     jobs = jobs_of(tmp_path, cells())
     first = go_on(tmp_path, jobs, until=1)
@@ -103,6 +104,7 @@ def under(job: Job, act: Callable[[LaunchRecord], None], **tools: Any) -> Watch:
     return Acting()
 
 
+@pytest.mark.processes
 def test_a_cell_that_fells_its_server_is_given_up_alone(tmp_path: Path) -> None:
     jobs = jobs_of(tmp_path, cells())
     watch = under(jobs[1], lambda launch: os.kill(launch.pid, signal.SIGABRT))
@@ -136,6 +138,7 @@ def test_a_stop_that_is_asked_for_comes_between_two_cells(tmp_path: Path) -> Non
     assert [ends(job) for job in jobs] == [["finished"]] * 3
 
 
+@pytest.mark.processes
 def test_kill_9_in_the_middle(tmp_path: Path) -> None:
     """What was measured is kept, the server that was left is ended, and nothing is measured twice."""
     jobs = jobs_of(tmp_path, cells())

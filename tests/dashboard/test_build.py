@@ -120,6 +120,7 @@ def test_only_addresses_of_the_web_are_kept(folder: Path) -> None:
     assert {url.split(":")[0] for url in urls} == {"https"}
 
 
+@pytest.mark.processes
 def test_the_first_page_of_300_series_is_small(tmp_path: Path) -> None:
     document = large(100, 365)
     assert sum(len(one.series) for one in document.cells) == 300

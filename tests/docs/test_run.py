@@ -25,6 +25,7 @@ from tests.docs.ways import WAYS, way_of
 from tests.environments.wheel_index import Index, serving
 from tests.fakes import checkouts
 from tests.fakes.gitwriter import run_git
+from tests.long import mostly_long
 from tests.machine import fake_smi
 from tests.nightlies import make_nightlies
 from tests.series.made import write
@@ -37,6 +38,7 @@ FIT_OF = {"doctor": {5}, "cells lint": {2}}
 """... and of some: the machine of the tests may be unfit, their checkout has not all that a cell names."""
 
 DOCUMENTS = [document for document in documents() if document.name != "docs/tutorial.md"]
+LONG = ("cli.md", "docs/bisect.md", "docs/track.md")
 """The tutorial has a test of its own."""
 
 
@@ -119,7 +121,11 @@ def typed(words: tuple[str, ...], world: World) -> tuple[int, str]:
     return result.code, result.out + result.err
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+@pytest.mark.parametrize(
+    "document",
+    mostly_long(DOCUMENTS, short=[document for document in DOCUMENTS if document.name not in LONG]),
+    ids=lambda document: document.name,
+)
 def test_what_a_document_types_does_what_it_says(document: Document, world: World) -> None:
     shown = [command for command in commands_of(document) if command.fenced]
     blocks = [command for command in shown if command.program == "perfbisect"]

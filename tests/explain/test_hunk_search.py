@@ -196,6 +196,7 @@ def test_a_forecast_grows_with_groups_and_ends_with_the_step() -> None:
     assert forecast_launches(1, 0.1, 0.025) is not None
 
 
+@pytest.mark.processes
 @settings(max_examples=20, deadline=None)
 @given(
     groups=st.integers(1, 12),

@@ -129,6 +129,7 @@ def test_a_pair_is_measured_in_its_order_under_one_lease(machine: Machine, name:
     assert json.loads((folder / HEARTBEAT).read_text())["phase"]
 
 
+@pytest.mark.processes
 def test_a_second_call_measures_nothing(machine: Machine, name: str) -> None:
     bundle = machine.bundle(machine.history.good)
     first = machine.run(bundle, name)
@@ -136,6 +137,7 @@ def test_a_second_call_measures_nothing(machine: Machine, name: str) -> None:
     assert len(launches(Job(machine.folder / name).events())) == 1
 
 
+@pytest.mark.processes
 def test_a_call_beside_a_running_agent_says_so(machine: Machine, name: str) -> None:
     bundle = machine.bundle(*[machine.history.good] * 8)
     process = machine.start(bundle, name)
@@ -176,6 +178,7 @@ def test_a_bundle_ends_at_its_limit(machine: Machine, name: str) -> None:
     assert code == 130
 
 
+@pytest.mark.processes
 def test_a_folder_is_of_one_bundle(machine: Machine, name: str) -> None:
     machine.run(machine.bundle(machine.history.good), name)
     code, document = machine.run(machine.bundle(machine.history.good, token="f" * 32), name)
@@ -183,6 +186,7 @@ def test_a_folder_is_of_one_bundle(machine: Machine, name: str) -> None:
     assert document["where"].endswith(name)
 
 
+@pytest.mark.processes
 def test_brought_environments_are_used_by_their_keys(machine: Machine, name: str) -> None:
     """Nothing of the repository is needed, and nothing is built."""
     built = machine.bundle(machine.history.good)
@@ -208,6 +212,7 @@ def test_brought_environments_are_used_by_their_keys(machine: Machine, name: str
     assert failed is not None and failed.failure is not None and failed.failure.fault == "machine"
 
 
+@pytest.mark.processes
 def test_a_slot_is_leased_as_it_is_described(machine: Machine, name: str) -> None:
     """Two agents on one core: the second has to wait, and does not for longer than it may."""
     core = min(os.sched_getaffinity(0))

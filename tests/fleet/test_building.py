@@ -93,6 +93,7 @@ def test_what_does_not_build_there_is_a_fault_of_the_change(place: Place) -> Non
     assert place.built(place.machine.here) == set()
 
 
+@pytest.mark.processes
 def test_a_copy_that_is_cut_short_leaves_nothing_and_is_made_again(place: Place) -> None:
     place.machine.cut_output = 4000
     with pytest.raises(MachineError, match="cannot be copied from builder"):

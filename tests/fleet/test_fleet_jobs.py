@@ -20,6 +20,7 @@ from tests.fakes.history import ENGINE, make_history
 from tests.fakes.ssh import PretendMachines
 from tests.fleet.driver import CELL
 from tests.fleet.sites import MAIN, await_that, processes_below
+from tests.long import mostly_long
 
 
 class World:
@@ -184,7 +185,7 @@ def test_a_comparison_makes_each_block_on_one_machine(world: World) -> None:
     assert [block[0] for block in blocks] == ["alpha", "beta"]
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 3])
+@pytest.mark.parametrize("blocks", mostly_long([1, 2, 3], short=[2]))
 def test_dry_runs_price_each_machine_by_its_share_of_blocks(world: World, blocks: int) -> None:
     words = ["--a", world.history.good, "--b", world.history.commits[1], "--blocks", str(blocks), "--dry-run"]
     code, document = world.finish(world.start(*world.measuring("compare", *words)))
@@ -200,6 +201,7 @@ def test_dry_runs_price_each_machine_by_its_share_of_blocks(world: World, blocks
     assert all((row["environments_there"], row["environments_missing"]) == (0, 2) for row in machines)
 
 
+@pytest.mark.processes
 def test_a_dry_run_of_one_change_prices_the_machine_that_makes_it(world: World) -> None:
     words = ["--at", world.history.good, "--launches", "3", "--dry-run"]
     code, document = world.finish(world.start(*world.measuring("run", *words)))
@@ -211,6 +213,7 @@ def test_a_dry_run_of_one_change_prices_the_machine_that_makes_it(world: World) 
     assert not list((world.folder / "state").glob("jobs/*"))
 
 
+@pytest.mark.processes
 def test_a_machine_that_does_not_answer_is_left_out(world: World) -> None:
     (world.machines.folder / "beta" / "down").touch()
     code, document = world.finish(world.start(*world.bisect("--dry-run")))

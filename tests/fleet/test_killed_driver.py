@@ -16,6 +16,7 @@ from perfbisect.jobs.replay import launches
 from perfbisect.measure.attempt import read_attempt
 from tests.fleet.driver import NOT_SUBMITTED, PAIR, PAIR_POINTS, POINTS, SUBMITTED, drive
 from tests.fleet.sites import Site, await_that
+from tests.long import mostly_long
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ _OF_THE_ENGINE = ("half submitted", "running", "half fetched")
 
 _MARKS = [pytest.mark.fleet, pytest.mark.ray]
 _CASES = [
-    *(pytest.param("folders", point) for point in POINTS),
+    *mostly_long((("folders", point) for point in POINTS), short=[("folders", "running")]),
     *(pytest.param(name, point, marks=_MARKS[:1]) for name in ("ssh", "slurm") for point in POINTS),
     *(pytest.param("ray", point, marks=_MARKS) for point in _OF_THE_ENGINE),
 ]
@@ -101,7 +102,7 @@ def test_a_stop_after_the_driver_was_killed_leaves_nothing_alive(site: Site, job
     assert len(site.measured()) == (point != "half submitted")
 
 
-@pytest.mark.parametrize("point", PAIR_POINTS)
+@pytest.mark.parametrize("point", mostly_long(PAIR_POINTS, short=["between the two"]))
 @pytest.mark.parametrize("site", ["folders"], indirect=True)
 def test_a_pair_whose_driver_is_killed_is_measured_once(site: Site, job: Job, point: str) -> None:
     _run_killed_driver(site, job, point, *PAIR)

@@ -19,8 +19,9 @@ from tests.fixtures.jobs import BegunJob, Start
 from tests.jobs.world import Clock, World, history
 
 
-def test_five_hundred_bent_journals(tmp_path: Path) -> None:
-    for seed in range(500):
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 500), marks=pytest.mark.processes)])
+def test_bent_journals(seeds: range, tmp_path: Path) -> None:
+    for seed in seeds:
         replay_bent_journal(Random(seed), tmp_path / str(seed))
 
 

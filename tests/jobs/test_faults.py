@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from itertools import product
 
 import pytest
 
@@ -16,6 +17,7 @@ from perfbisect.model.attempt import Failure, Fault, Phase
 from perfbisect.model.change import Change
 from tests.fixtures.jobs import Start
 from tests.jobs.world import PowerCut, World, history, named, no_file_above
+from tests.long import mostly_long
 
 REFUSES = Failure("launch", "change", "it ended with exit code 1", "/log")
 MIDNIGHT = datetime(2026, 1, 2, tzinfo=timezone.utc)
@@ -147,8 +149,13 @@ def history_of(count: int) -> tuple[Change, ...]:
 TEMPTING = "by rule: void; the machine failed; the client failed; No space left on device; position 3"
 
 
-@pytest.mark.parametrize("phase", ["build", "launch", "bench"])
-@pytest.mark.parametrize("fault", ["machine", "client", "change"])
+@pytest.mark.parametrize(
+    ("fault", "phase"),
+    mostly_long(
+        product(("machine", "client", "change"), ("build", "launch", "bench")),
+        short=[("machine", "build"), ("client", "bench"), ("change", "launch")],
+    ),
+)
 def test_reason_of_a_failure_decides_nothing(start: Start, phase: Phase, fault: Fault) -> None:
     """Launches, waits and events are the same, whatever the reasons of the failures say."""
 

@@ -11,7 +11,7 @@ from scripts.kill_storm import CELL, storm
 
 __all__ = ["CELL", "marked"]
 
-FEW, MANY = 4, 60
+FEW, MANY = 2, 60
 SEED = 20_261
 
 

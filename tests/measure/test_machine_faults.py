@@ -150,6 +150,7 @@ def test_proxy_of_the_shell_is_not_used_to_measure(
 HOG = "while True: pass"
 
 
+@pytest.mark.processes
 def test_hog_voids_the_attempt_it_touches(tmp_path: Path) -> None:
     """A CPU hog during a third of the runs, on the core of their slot."""
     core = min(os.sched_getaffinity(0))

@@ -20,6 +20,7 @@ from perfbisect.measure.local import LocalExecutor
 from perfbisect.model.attempt import Attempt, Failure
 from perfbisect.model.cell import Cell
 from perfbisect.serving.families import suites
+from tests.long import mostly_long
 from tests.measure.pretend import CHANGE, LIMITS, OneEnvironment, Watch, cell, environment
 
 TOKEN = secrets.token_hex(16)
@@ -134,9 +135,7 @@ def test_a_client_that_fails_loses_its_own_cell_alone(tmp_path: Path) -> None:
     assert middle is not None and (middle.phase, middle.fault) == ("warm", "client")
 
 
-@pytest.mark.parametrize(
-    "place", [1, *(pytest.param(place, marks=pytest.mark.processes) for place in (0, 2))]
-)
+@pytest.mark.parametrize("place", mostly_long(range(3), short=[1]))
 def test_a_client_that_is_not_there_loses_its_own_cell_alone(tmp_path: Path, place: int) -> None:
     cells = three()
     cells[place] = cells[place].model_copy(

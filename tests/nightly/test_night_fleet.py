@@ -18,6 +18,7 @@ from perfbisect.nightly.run import forecast_night
 from perfbisect.report.markdown import report_markdown
 from perfbisect.series.store import SeriesStore
 from tests.jobs.world import PowerCut
+from tests.long import mostly_long
 from tests.nightly.nights import CONFIG, FleetPlace, make_place
 
 ON_MACHINE = Failure("launch", "machine", "the GPU is gone", "/log")
@@ -137,7 +138,7 @@ def test_without_a_machine_the_cells_fail_and_the_night_ends(
     assert "no machine measures: the controller does not answer" in night.notes
 
 
-@pytest.mark.parametrize("cut", range(1, 9))
+@pytest.mark.parametrize("cut", mostly_long(range(1, 9), short=[1, 4, 8]))
 def test_a_night_that_is_killed_goes_on_and_nothing_is_measured_twice(place: FleetPlace, cut: int) -> None:
     place.world.fault = lambda n, _: PowerCut() if n == cut else None
     with pytest.raises(PowerCut):

@@ -20,6 +20,7 @@ from perfbisect.nightly.night import StepResult
 from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.series.store import SeriesStore
 from tests.jobs.world import Clock, PowerCut
+from tests.long import mostly_long
 from tests.nightly.nights import CONFIG, EACH, Place
 
 BAD_BUILD = Failure("build", "change", "no wheel", "/log")
@@ -135,7 +136,7 @@ def test_a_machine_that_is_ill_is_not_tried_with_every_cell(place: Place) -> Non
     assert document.exit_code == 5
 
 
-@pytest.mark.parametrize("cut", range(1, 7))
+@pytest.mark.parametrize("cut", mostly_long(range(1, 7), short=[1, 4, 6]))
 def test_a_night_that_is_killed_goes_on_and_nothing_is_measured_twice(place: Place, cut: int) -> None:
     place.world.fault = lambda n, _: PowerCut() if n == cut else None
     with pytest.raises(PowerCut):

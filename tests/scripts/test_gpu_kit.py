@@ -22,7 +22,7 @@ from tests.test_house import declared
 
 PTX, CUBIN = 1, 2
 ON_THE_MACHINE = frozenset(
-    {"click", "filelock", "jinja2", "numpy", "packaging", "psutil"}
+    {"click", "filelock", "jinja2", "markdown-it-py", "markupsafe", "numpy", "packaging", "psutil"}
     | {"pyyaml", "requests", "rich", "scipy", "urllib3"}
 )
 """What comes with torch and transformers, or with the usual packages beside them."""

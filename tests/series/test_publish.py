@@ -364,6 +364,7 @@ def test_a_start_that_cells_share_stays_one(tmp_path: Path) -> None:
     assert points(tmp_path / "a", tmp_path / "kanban") == own, "and nothing twice"
 
 
+@pytest.mark.processes
 def test_the_real_thing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A job of the pretend engine: published and read back by the commands of the documents."""
     history = make_history(tmp_path / "repo", commits=2, slow=None)

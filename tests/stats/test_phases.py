@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from perfbisect.model.counters import EngineCounters, RunCounters
 from perfbisect.stats.phases import ERROR, PhaseDifference, compare_phases
+from tests.long import mostly_long
 
 REQUESTS, TOKENS = 20, 64
 
@@ -107,8 +109,10 @@ def test_a_faster_side_is_the_negative_of_a_slower_one() -> None:
     assert there.verdict == back.verdict == "moved"
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
-@pytest.mark.parametrize("is_blocked", [False, True])
+@pytest.mark.parametrize(
+    ("noise", "is_blocked"),
+    mostly_long(product((0.01, 0.05, 0.2), (False, True)), short=[(0.05, True)]),
+)
 def test_equal_sides_differ_no_more_often_than_promised(noise: float, is_blocked: bool) -> None:
     count = 60
     moved = sum(

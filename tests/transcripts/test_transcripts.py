@@ -14,9 +14,16 @@ from tests.nightlies import make_nightlies
 from tests.transcripts.runner import FOLDER, matches, parse, play, says_what_comes_next
 
 TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
+LONG = ("bisection", "check", "compare", "nightly", "swaps")
 
 
-@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.processes] * (path.stem in LONG))
+        for path in TRANSCRIPTS
+    ],
+)
 def test_transcript(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = path.read_text()
     names = {

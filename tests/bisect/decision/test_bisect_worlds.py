@@ -10,6 +10,7 @@ import pytest
 
 from perfbisect.bisect.decision.model import Plan
 from tests.bisect.worlds import Bench
+from tests.long import mostly_long
 
 
 def play(count, n, steps, sigma, tau, contaminated=0.0, skip=frozenset(), right=frozenset()):
@@ -28,13 +29,16 @@ def play(count, n, steps, sigma, tau, contaminated=0.0, skip=frozenset(), right=
 
 @pytest.mark.parametrize(
     ("steps", "sigma", "tau", "contaminated", "missed"),
-    [
-        ({21: 0.10}, 0.03, 0.015, 0.0, 1),
-        ({2: 0.05}, 0.01, 0.015, 0.0, 1),
-        ({64: 0.5}, 0.005, 0.003, 0.0, 1),
-        ({40: 0.4}, 0.1, 0.1, 0.0, 2),
-        ({33: 0.10}, 0.02, 0.01, 0.08, 1),
-    ],
+    mostly_long(
+        [
+            ({21: 0.10}, 0.03, 0.015, 0.0, 1),
+            ({2: 0.05}, 0.01, 0.015, 0.0, 1),
+            ({64: 0.5}, 0.005, 0.003, 0.0, 1),
+            ({40: 0.4}, 0.1, 0.1, 0.0, 2),
+            ({33: 0.10}, 0.02, 0.01, 0.08, 1),
+        ],
+        short=[({21: 0.10}, 0.03, 0.015, 0.0, 1), ({33: 0.10}, 0.02, 0.01, 0.08, 1)],
+    ),
 )
 def test_one_step(steps, sigma, tau, contaminated, missed):
     words, covered, found = play(8, 64, steps, sigma, tau, contaminated, right=set(steps))

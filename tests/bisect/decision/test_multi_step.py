@@ -19,6 +19,7 @@ from perfbisect.bisect.decision.model import (
 )
 from perfbisect.bisect.decision.state import SearchState
 from tests.bisect.worlds import Bench
+from tests.long import mostly_long
 
 STEP = math.log1p(0.15)
 
@@ -29,14 +30,16 @@ def bench(steps, n=48, sigma=0.01, tau=0.008, seed=1, skip=frozenset(), **plan):
 
 @pytest.mark.parametrize(
     "steps",
-    [
-        {11: STEP, 30: STEP},
-        {7: STEP, 8: STEP},
-        *(
-            pytest.param(steps, marks=pytest.mark.processes)
-            for steps in ({20: STEP, 22: STEP}, {1: STEP, 48: 2 * STEP}, {5: STEP, 24: STEP, 40: STEP})
-        ),
-    ],
+    mostly_long(
+        [
+            {11: STEP, 30: STEP},
+            {20: STEP, 22: STEP},
+            {1: STEP, 48: 2 * STEP},
+            {7: STEP, 8: STEP},
+            {5: STEP, 24: STEP, 40: STEP},
+        ],
+        short=[{11: STEP, 30: STEP}, {7: STEP, 8: STEP}],
+    ),
 )
 def test_every_step_is_found_with_an_a_b_of_its_own(steps):
     world = bench(steps)
@@ -105,6 +108,7 @@ def test_the_budget_ends_it_with_what_was_named():
     assert next_action(replace(short, budget=20.0), world.events[:2]).verdict == "out of budget"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("speed", [0.0, 0.5])
 def test_several_slots_work_on_several_parts(speed):
     world = replace(bench({11: STEP, 30: STEP}), speed={"a": 0.0, "b": speed})
@@ -150,6 +154,7 @@ def test_an_end_of_a_part_that_can_no_longer_be_served_closes_it():
     assert gone.index in note.positions
 
 
+@pytest.mark.processes
 def test_a_part_whose_noise_hides_everything_is_given_up():
     """After the rounds that settle nothing a part is told as unsettled; the slots wait for the last ones."""
     world = bench({6: 1.0}, n=6)

@@ -136,6 +136,7 @@ def two_modes(seed: int, binaries: tuple[str, ...]):
     return Bench(Plan(n=40, binaries=binaries), steps, 0.02, 0.015, 900 + seed)
 
 
+@pytest.mark.processes
 def test_where_each_change_is_compiled_a_name_must_stand_out_from_what_builds_differ_by():
     """An unlucky history: a build is 3 % slower than the one before it, far from the step."""
     shared, compiled = two_modes(17, ()), two_modes(17, tuple(map(str, range(41))))
@@ -228,6 +229,7 @@ def test_that_builds_differ_is_said_only_where_the_launches_show_it():
     assert all(x.shown_sd == pytest.approx(0.01, abs=0.005) for x in unlike)
 
 
+@pytest.mark.processes
 def test_where_each_change_is_compiled_the_builds_beside_a_suspect_are_launched_several_times():
     again = 0
     for seed in range(4):

@@ -22,6 +22,7 @@ from perfbisect.bisect.decision.model import (
     Wait,
 )
 from tests.bisect.worlds import Bench
+from tests.long import mostly_long
 
 
 def bench(step=0.3, at=21, n=40, sigma=0.01, tau=0.01, seed=1, **plan):
@@ -261,7 +262,7 @@ def test_a_slot_that_is_not_free_or_not_there():
         next_action(Plan(n=4), [], (), "a", ("b",))
 
 
-@pytest.mark.parametrize("speed", [0.0, -0.7])
+@pytest.mark.parametrize("speed", mostly_long([0.0, -0.7], short=[-0.7]))
 def test_slots_of_unlike_speed_name_nobody_wrongly(speed):
     for seed in range(5):
         world = context(2, speed=speed, step=0.1, sigma=0.02, tau=0.015, seed=seed)

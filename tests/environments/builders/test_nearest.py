@@ -60,6 +60,7 @@ def site(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         yield Site(index, world)
 
 
+@pytest.mark.processes
 def test_commits_with_equal_build_inputs_share_a_wheel(site: Site) -> None:
     history = site.world.history
     shas = (history.base, history.slow, history.docs, history.kernel, history.back, history.mended)

@@ -102,6 +102,7 @@ def test_a_commit_that_does_not_compile_is_tried_from_nothing_and_hurts_no_other
     assert compiled(tmp_path)[-1] == "first second"  # and not the module, which was compiled before it broke
 
 
+@pytest.mark.processes
 @compiles
 def test_what_a_killed_build_left_is_not_used(c_history: CHistory, tmp_path: Path) -> None:
     builder = source(tmp_path, c_history)
