@@ -74,6 +74,7 @@ def suspects(
     """
     from perfbisect.commands.output import report_result
     from perfbisect.report.markdown import report_markdown
+    from perfbisect.series.report import series_report
     from perfbisect.series.suspects import job
 
     ranked, measured = rank_window(workspace, alert, fdr, phase)
@@ -88,18 +89,18 @@ def suspects(
         phase=phase,
         measured=measured,
     )
-    report = job.suspects_report(document)
+    report = series_report("suspects", document=document)
     return report_result(document, report, lines=[report_markdown(report)] if markdown else None)
 
 
 def _set_state(workspace: Workspace, alert: str, state: AlertState, reason: str) -> CommandResult:
     from perfbisect.series.detect import set_state
-    from perfbisect.series.report import state_report
+    from perfbisect.series.report import series_report
     from perfbisect.series.store import SeriesStore
 
     with SeriesStore.of(workspace.state) as store:
         document = set_state(store, alert, state, reason)
-    return report_result(document, state_report(document))
+    return report_result(document, series_report("state", document=document))
 
 
 _STATE = "perfbisect.series.detect:TrackStateDocument"

@@ -36,12 +36,13 @@ def show(
       perfbisect track show qwen3_tts/random@c4-n40 --metric audio_rtf
     """
     from perfbisect.commands.output import report_result
-    from perfbisect.series.night_table import nights_report, show_nights
+    from perfbisect.series.night_table import show_nights
+    from perfbisect.series.report import series_report
     from perfbisect.series.store import SeriesStore
 
     with SeriesStore.of(workspace.state) as store:
         document = show_nights(store, cells, metric=metric, since=since)
-    return report_result(document, nights_report(document))
+    return report_result(document, series_report("show", document=document))
 
 
 @prints("perfbisect.series.nightly_report:TrackReportDocument", has_full=True)
@@ -110,14 +111,14 @@ def rebaseline(
     from perfbisect.commands.output import report_result
     from perfbisect.series.detect import analyze_series
     from perfbisect.series.rebaseline import rebaseline as propose_baselines
-    from perfbisect.series.rebaseline import rebaseline_report
+    from perfbisect.series.report import series_report
     from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.table import load_suspect_table
 
     with SeriesStore.of(workspace.state) as store:
         analysis = analyze_series(store, load_suspect_table())
         document = propose_baselines(store, analysis, cells, until=until)
-    return report_result(document, rebaseline_report(document))
+    return report_result(document, series_report("rebaseline", document=document))
 
 
 @prints("perfbisect.series.ingest:TrackIngestDocument")
@@ -158,7 +159,7 @@ def ingest(
 
     from perfbisect.commands.output import print_progress, report_result
     from perfbisect.series.ingest import ingest as ingest_places
-    from perfbisect.series.ingest import ingest_report
+    from perfbisect.series.report import series_report
     from perfbisect.series.sources import IngestOptions
     from perfbisect.series.store import SeriesStore
     from perfbisect.system.clock import now
@@ -176,7 +177,7 @@ def ingest(
     )
     with SeriesStore.of(workspace.state) as store:
         document = ingest_places(store, places, ingest_options, source=source)
-    return report_result(document, ingest_report(document))
+    return report_result(document, series_report("ingest", document=document))
 
 
 @prints("perfbisect.series.export:TrackExportDocument")
@@ -211,7 +212,8 @@ def export(
     """
     from perfbisect.commands.output import print_text, report_result
     from perfbisect.errors import UsageError
-    from perfbisect.series.export import csv_parts, export_files, export_report, series_for_export
+    from perfbisect.series.export import csv_parts, export_files, series_for_export
+    from perfbisect.series.report import series_report
     from perfbisect.series.store import SeriesStore
 
     if out is None and (as_json or format != "csv"):
@@ -224,7 +226,7 @@ def export(
                 print_text(part, nl=False)
             return 0
         document = export_files(series, format, out, metric=metric)
-    return report_result(document, export_report(document))
+    return report_result(document, series_report("export", document=document))
 
 
 @prints("perfbisect.series.publish:TrackPublishDocument")
@@ -247,12 +249,12 @@ def publish(
     """
     from perfbisect.commands.output import report_result
     from perfbisect.series.publish import publish as publish_results
-    from perfbisect.series.publish import publish_report
+    from perfbisect.series.report import series_report
 
     known = workspace.jobs
     published = [known.find(name) for name in jobs] if jobs else known.all()
     document = publish_results(folder, published)
-    return report_result(document, publish_report(document))
+    return report_result(document, series_report("publish", document=document))
 
 
 @prints("perfbisect.series.detect:TrackDetectDocument", has_full=True)

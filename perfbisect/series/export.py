@@ -13,12 +13,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from perfbisect.common.quantities import counted
 from perfbisect.common.text import json_text, line
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.model.metric import MetricRef, parse_metric
-from perfbisect.report.document import Paragraph, Report, Verdict
 from perfbisect.series.points import Point
 from perfbisect.series.store import SeriesStore
 from perfbisect.system.files import write_atomic
@@ -101,12 +99,6 @@ def export_files(series: MachineSeries, form: Form, path: Path, *, metric: str =
         points=points,
         cells=len(cells),
     )
-
-
-def export_report(document: TrackExportDocument) -> Report:
-    lines = [f"{path}: {kind}" for kind, path in document.files.items()]
-    lines.append(f"{counted(document.points, 'point')} of {counted(document.cells, 'cell')} were read")
-    return Report("Export", Verdict(counted(len(document.files), "file")), tuple(map(Paragraph, lines)))
 
 
 def csv_parts(series: MachineSeries, metric: str = "") -> Iterator[str]:

@@ -10,9 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.common.quantities import counted
 from perfbisect.jobs.documents import Document
-from perfbisect.report.document import Command, Items, Paragraph, Report, Verdict, code
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult
 from perfbisect.series.sources import IngestOptions, ResultSource, SourceBuild, find_source, journals, sweeps
 from perfbisect.series.sources.base import UnreadableFileError
@@ -233,34 +231,3 @@ def _group_rejections(rejected: Sequence[RejectedResult]) -> tuple[FateDocument,
         FateDocument(fate=kind, count=count, reason=examples[kind].reason, file=examples[kind].raw)
         for kind, count in Counter(result.kind for result in rejected).most_common()
     )
-
-
-def ingest_report(document: TrackIngestDocument) -> Report:
-    counts = {
-        "new": document.new,
-        "changed": document.changed,
-        "known from elsewhere": document.duplicates,
-        "unchanged": document.unchanged,
-    }
-    files = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    notes = [
-        f"no point, {group.count} {group.fate}: {group.reason} ({group.file})" for group in document.rejected
-    ]
-    if document.builds_not_of_main:
-        notes.append(f"not of main: {counted(document.builds_not_of_main, 'build')}")
-    if document.builds_of_unknown_branch:
-        notes.append(
-            f"branch not said, not known to be of main: {counted(document.builds_of_unknown_branch, 'build')}"
-        )
-    summary = [
-        Paragraph(
-            f"{counted(document.builds, 'build')}, {counted(sum(counts.values()), 'file')}: {files or 'none'}"
-        )
-    ]
-    if document.points or document.rejected:
-        stored = f"{counted(document.points, 'point')}; the store has {counted(document.cells, 'cell')} ("
-        summary.append(Paragraph((stored, code(document.store), ")")))
-    following = "perfbisect track detect" if document.cells else "perfbisect track ingest PATH"
-    rejected = [Items(tuple(notes))] if notes else []
-    verdict = Verdict(f"{document.points} new points")
-    return Report("Ingest", verdict, (*summary, *rejected, Command(following)))

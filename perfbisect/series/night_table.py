@@ -7,14 +7,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.common.quantities import counted, number
+from perfbisect.common.quantities import counted
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, MetricDocument, metric_document
 from perfbisect.model.metric import parse_metric
-from perfbisect.report.document import Block, Paragraph, Report, Section, Table, Verdict, make_table
 from perfbisect.series.alerts import Alert
 from perfbisect.series.points import Point, RejectedResult
-from perfbisect.series.report import change_text, size_text
+from perfbisect.series.report import size_text
 from perfbisect.series.series import (
     HEADLINES,
     CellSeries,
@@ -203,47 +202,3 @@ def _row(result: Point | RejectedResult, marks: Sequence[str]) -> NightRow:
 
 def _change_before(series: CellSeries, index: int) -> float | None:
     return series.change(series.values[index - 1], series.values[index]) if index else None
-
-
-def nights_report(document: TrackShowDocument) -> Report:
-    """Report of ``track show``: a table for each cell, or one line for each."""
-    blocks: list[Block] = [_summary_table(document.cells)] if document.cells else []
-    if document.unknown_branch:
-        mark = "?: " if document.tables else ""
-        builds = counted(document.unknown_branch, "build")
-        note = f"{mark}branch not said, not known to be of main: {builds}"
-        blocks.append(Paragraph(note))
-    count = len(document.tables) or len(document.cells)
-    sections = tuple(map(_table_section, document.tables))
-    return Report("Nights", Verdict(counted(count, "cell")), tuple(blocks), sections)
-
-
-def _summary_table(cells: Sequence[CellSummary]) -> Table:
-    rows = (
-        (
-            *(cell.cell, cell.metric, str(cell.nights), cell.last, number(cell.value), cell.unit),
-            *(change_text(cell.metric, cell.change), "; ".join(cell.marks)),
-        )
-        for cell in cells
-    )
-    return make_table(("cell", "metric", "nights*", "last", "value*", "unit", "change*", ""), rows)
-
-
-def _table_section(table: NightTable) -> Section:
-    metric = table.metric
-    better = "neither more nor less is better" if table.neutral else f"{metric.direction} is better"
-    rows = (
-        (
-            (night.began or night.night)[:16].replace("T", " "),
-            night.build + ("?" if night.main is None else ""),
-            night.commit[:12] or "-",
-            number(night.value),
-            change_text(metric.name, night.change),
-            "; ".join(night.marks),
-        )
-        for night in table.rows
-    )
-    blocks: list[Block] = [make_table(("date (UTC)", "build", "commit", "value*", "change*", ""), rows)]
-    if table.lacking:
-        blocks.append(Paragraph(f"{table.lacking} of {len(table.rows)} points do not report {metric.name}"))
-    return Section(f"{table.cell}: {metric.name} in {metric.unit}, {better}", tuple(blocks))

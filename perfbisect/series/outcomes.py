@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfbisect.common.quantities import probability
 from perfbisect.jobs.documents import ChangeDocument, Document
-from perfbisect.report.document import Span, code
 
 _SHOWN = 5
 """Commits of a narrowed range in a line; the report of its job has all."""
@@ -43,25 +41,3 @@ class MeasuredOutcome(Document):
 
 
 NO_OUTCOMES: Mapping[str, MeasuredOutcome] = {}
-
-
-def outcome_text(outcome: MeasuredOutcome) -> tuple[str | Span, ...]:
-    """The outcome in a line, before any ranking of suspects."""
-    first, *others = outcome.commits
-    measured: tuple[str | Span, ...] = (
-        f" (probability {probability(outcome.probability)}, measured by ",
-        code(outcome.job),
-        ")",
-    )
-    if not others:
-        return ("commit ", code(f"{first.short} {first.subject}".strip()), *measured)
-    names: list[str | Span] = []
-    for commit in outcome.commits[:_SHOWN]:
-        names += [", " if names else ": ", code(commit.short), f" {probability(commit.probability)}"]
-    left = len(outcome.commits) - _SHOWN
-    return (
-        f"one of {len(outcome.commits)} commits",
-        *measured,
-        *names,
-        *([f" and {left} more"] if left > 0 else []),
-    )

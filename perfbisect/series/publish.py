@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from perfbisect.common.quantities import counted, moment
+from perfbisect.common.quantities import moment
 from perfbisect.common.secret_references import hide_literals
 from perfbisect.common.text import json_text
 from perfbisect.errors import ClientError, MachineError
@@ -25,7 +25,6 @@ from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
 from perfbisect.model.attempt import Attempt, RunResult
 from perfbisect.model.cell import Cell
-from perfbisect.report.document import Paragraph, Report, Verdict
 from perfbisect.series.points import Build
 from perfbisect.series.sources.base import read_json
 from perfbisect.series.sources.folders import RAW
@@ -33,7 +32,6 @@ from perfbisect.series.sources.journals import (
     BLOCK,
     PublishedRun,
     RecordedCell,
-    RecordedRun,
     read_attempts,
     read_published,
     read_run,
@@ -69,64 +67,48 @@ class TrackPublishDocument(Document):
     left_out: tuple[str, ...] = ()
 
 
-Outcome = Literal["launch", "written", "unchanged", "removed", "left out"]
-"""What became of a launch or of a file."""
-
-
 def publish(folder: Path, jobs: Iterable[Job]) -> TrackPublishDocument:
     """Write new results of these jobs below ``folder``; jobs of other commands are skipped. Idempotent."""
-    outcomes: dict[Outcome, list[str]] = {outcome: [] for outcome in get_args(Outcome)}
-    for job in jobs:
-        recorded = read_run(job.journal)
+    launches, unchanged = 0, 0
+    written, removed, left_out = list[str](), list[str](), list[str]()
+    for job, recorded in ((job, read_run(job.journal)) for job in jobs):
         if recorded is None:
             continue
-        for outcome, what in _publish_job(
-            folder.expanduser() / "data" / RAW / job.id / RESULTS, job, recorded
-        ):
-            outcomes[outcome].append(what)
-    return TrackPublishDocument(
-        folder=str(folder),
-        launches=len(outcomes["launch"]),
-        written=tuple(outcomes["written"]),
-        unchanged=len(outcomes["unchanged"]),
-        removed=tuple(outcomes["removed"]),
-        left_out=tuple(outcomes["left out"]),
-    )
-
-
-def _publish_job(results: Path, job: Job, recorded: RecordedRun) -> Iterator[tuple[Outcome, str]]:
-    try:
-        cell = Cell.model_validate_json(json.dumps(recorded.document["cell"]))
-    except ValidationError as error:
-        yield "left out", f"{job.id}: its cell cannot be read: {error.errors()[0]['msg']}"
-        return
-    outdated = _published_files(results, job.id)
-    for attempt, reason in read_attempts(recorded.document):
-        if attempt is None or reason:
-            continue
-        places = range(len(attempt.runs))
-        present = {place for place in places if (attempt.id, place + 1) in outdated}
         try:
-            documents = {
-                place: result_document(
-                    cell, attempt, place, recorded.build, _client_result(job, attempt, place)
-                )
-                for place in places
-                if place not in present
-            }
-        except (ClientError, ValueError) as error:
-            yield "left out", f"{attempt.id}: {error}"
+            cell = Cell.model_validate_json(json.dumps(recorded.document["cell"]))
+        except ValidationError as error:
+            left_out.append(f"{job.id}: its cell cannot be read: {error.errors()[0]['msg']}")
             continue
-        yield "launch", attempt.id
-        for place in present:
-            yield "unchanged", str(outdated.pop((attempt.id, place + 1)))
-        for place, document in documents.items():
-            path = _free_path(results, cell, run_start(attempt, place))
-            write_atomic(path, json_text(json.dumps(document, ensure_ascii=False, allow_nan=False)) + "\n")
-            yield "written", str(path)
-    for path in outdated.values():
-        _remove(path)
-        yield "removed", str(path)
+        results = folder.expanduser() / "data" / RAW / job.id / RESULTS
+        outdated = _published_files(results, job.id)
+        for attempt, reason in read_attempts(recorded.document):
+            if attempt is None or reason:
+                continue
+            missing = [place for place in range(len(attempt.runs)) if (attempt.id, place + 1) not in outdated]
+            try:
+                documents = [
+                    result_document(cell, attempt, place, recorded.build, _client_result(job, attempt, place))
+                    for place in missing
+                ]
+            except (ClientError, ValueError) as error:
+                left_out.append(f"{attempt.id}: {error}")
+                continue
+            launches, unchanged = launches + 1, unchanged + len(attempt.runs) - len(missing)
+            for place in range(len(attempt.runs)):
+                outdated.pop((attempt.id, place + 1), None)
+            for place, document in zip(missing, documents, strict=True):
+                path = _free_path(results, cell, run_start(attempt, place))
+                write_atomic(
+                    path, json_text(json.dumps(document, ensure_ascii=False, allow_nan=False)) + "\n"
+                )
+                written.append(str(path))
+        for path in outdated.values():
+            _remove(path)
+            removed.append(str(path))
+    return TrackPublishDocument(
+        folder=str(folder), launches=launches, written=tuple(written), unchanged=unchanged,
+        removed=tuple(removed), left_out=tuple(left_out),
+    )  # fmt: skip
 
 
 def _published_files(results: Path, job: str) -> dict[tuple[str, int], Path]:
@@ -303,13 +285,3 @@ def _test_name(cell: Cell) -> str:
 
 def _utc(time: datetime) -> str:
     return time.astimezone(timezone.utc).strftime(_TIME)
-
-
-def publish_report(document: TrackPublishDocument) -> Report:
-    files = f"{counted(len(document.written), 'file')} written, {document.unchanged} were there"
-    lines = [f"{document.folder}: {counted(document.launches, 'launch')}; {files}"]
-    if document.removed:
-        lines.append(f"{len(document.removed)} removed: their launches were discarded")
-    lines += [f"left out: {why}" for why in document.left_out]
-    verdict = Verdict(f"{counted(len(document.written), 'file')} written")
-    return Report("Publish", verdict, tuple(map(Paragraph, lines)))

@@ -10,13 +10,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.common.quantities import number, percent
-from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.model.metric import parse_metric
-from perfbisect.report.document import Report, Verdict, make_table
-from perfbisect.series.alerts import Alert, beside_worse, recovery
+from perfbisect.series.alerts import Alert, State, beside_worse, recovery
 from perfbisect.series.detect import SeriesAnalysis
+from perfbisect.series.export import series_for_export
 from perfbisect.series.findings import SeriesChange
 from perfbisect.series.nights import day_number, night_of
 from perfbisect.series.points import Point
@@ -41,12 +39,14 @@ _REDEFINING_HINTS = ("workload", "warmups", "server")
 Change = tuple[Alert, SeriesChange]
 """An alert, with the finding that it was made of."""
 
+Status = Literal["skipped", "too few", "kept", "new", "same", "better", "worse, tolerated"]
+
 
 class BaselineRow(Document):
     """A proposed baseline in the specification's names and units, from the mean of ``n`` nights.
 
     ``change``: of the mean against the old baseline, as a share. ``left_out``: measured nights of another
-    level or workload.
+    level or workload. ``alert``: which is not accepted; ``spread``: of nights that are not one level.
     """
 
     cell: str
@@ -56,16 +56,18 @@ class BaselineRow(Document):
     new: float | None
     change: float | None
     n: int
-    status: str
-    why: str
+    status: Status
+    alert: str = ""
+    alert_state: State | Literal[""] = ""
+    spread: tuple[float, float] | None = None
     left_out: tuple[str, ...] = ()
 
 
 class TrackRebaselineDocument(Document):
     """``perfbisect track rebaseline``: means from ``first`` to ``last``, both included."""
 
-    schema_: Literal["perfbisect.track-rebaseline/1"] = Field(
-        default="perfbisect.track-rebaseline/1", alias="schema"
+    schema_: Literal["perfbisect.track-rebaseline/2"] = Field(
+        default="perfbisect.track-rebaseline/2", alias="schema"
     )
     first: str
     last: str
@@ -74,14 +76,12 @@ class TrackRebaselineDocument(Document):
 
 @dataclass(frozen=True)
 class BaselineNights:
-    """``values``: one a night. ``left_out``: the other nights (days since 1970-01-01) of the last seven.
-
-    ``skip``: why there is no baseline at all.
-    """
+    """``values``: one a night. ``left_out``: the other nights of the last seven. ``blocking``: an alert with
+    which there is no baseline at all."""
 
     values: tuple[float, ...] = ()
     left_out: tuple[int, ...] = ()
-    skip: str = ""
+    blocking: Alert | None = None
 
 
 def choose_nights(
@@ -89,12 +89,12 @@ def choose_nights(
 ) -> BaselineNights:
     """The nights of one level among the seven that end with ``last``.
 
-    ``changes``: those of its cell. ``breaks``: nights on which other cells show that the prompts changed.
+    ``changes``: of its cell. ``breaks``: nights on which other cells show that the prompts changed.
     """
     hints = (hint for hint in series.hints if hint.kind in _REDEFINING_HINTS)
     starts = [*breaks, *(series.nights[mark.index] for mark in (*series.boundaries, *hints))]
     excluded: set[int] = set()
-    skip = ""
+    blocking = None
     alerts = [alert for alert, _ in changes]
     for alert, finding in changes:
         if finding.first > last:
@@ -112,13 +112,14 @@ def choose_nights(
             excluded.update(changed)
             end = finding.end if back is None else back
             if end == len(nights) or nights[end] > last:
-                skip = f"alert {alert.id} is {alert.state}"
+                blocking = alert
         elif is_own:
             starts.append(nights[back or finding.after[0]])
     start = max((night for night in starts if night <= last), default=0)
     recent = {n: v for n, v in zip(series.nights, series.values, strict=True) if last - DAYS < n <= last}
     kept = {night: v for night, v in recent.items() if night >= start and night not in excluded}
-    return BaselineNights(tuple(kept.values()), tuple(night for night in recent if night not in kept), skip)
+    left_out = tuple(night for night in recent if night not in kept)
+    return BaselineNights(tuple(kept.values()), left_out, blocking)
 
 
 def propose(
@@ -138,27 +139,35 @@ def propose(
     count = len(values)
     mean = fsum(values) / count if count else None
     change = mean / old - 1 if mean is not None and old else None
-    new, why = old, nights.skip
-    if nights.skip:
+    spread, status = None, "too few"
+    if nights.blocking:
         status = "skipped"
     elif series is None or mean is None or count < MIN_NIGHTS:
-        status, why = "too few", f"{count} of {DAYS} nights, {MIN_NIGHTS} needed"
+        status = "too few"
     elif stdev(values) / sqrt(count) > TOLERATED * abs(mean):
-        status = "skipped" if old is None else "kept"
-        why = f"the nights are not one level: {min(values):.6g} to {max(values):.6g}"
+        spread, status = (min(values), max(values)), "skipped" if old is None else "kept"
     elif change is None:
-        status, new = "new", mean
+        status = "new"
     elif series.sign * change > TOLERATED:
-        status, why = "kept", f"worse by {abs(change):.1%}: a regression is not absorbed"
+        status = "kept"
     elif abs(change) < series.min_effect:
-        status, new = "same", mean
+        status = "same"
     else:
-        status, new = ("better" if series.sign * change < 0 else "worse, tolerated"), mean
-    left_out = tuple(map(night_of, nights.left_out))
+        status = "better" if series.sign * change < 0 else "worse, tolerated"
     return BaselineRow(
-        cell=cell, name=name, old=old, mean=mean, new=new, change=change, n=count, status=status, why=why,
-        left_out=left_out,
-    )  # fmt: skip
+        cell=cell,
+        name=name,
+        old=old,
+        mean=mean,
+        new=old if status in ("skipped", "too few", "kept") else mean,
+        change=change,
+        n=count,
+        status=status,
+        alert=nights.blocking.id if nights.blocking else "",
+        alert_state=nights.blocking.state if nights.blocking else "",
+        spread=spread,
+        left_out=tuple(map(night_of, nights.left_out)),
+    )
 
 
 def rebaseline(
@@ -168,28 +177,21 @@ def rebaseline(
 
     By default these end with the last night of all of them. No mean goes over a change, reported or not.
     """
-    by_cell = {
-        name: [item for item in analysis.series if item.cell == name]
-        for name, _ in store.machine_series(cells)
-    }
-    nights = [item.points[-1].night for of_cell in by_cell.values() for item in of_cell]
-    if not nights:
-        raise UsageError(f"no build of main measured {' or '.join(sorted(by_cell))}")
-    last = day_number(until or max(nights))
-    rows = tuple(row for cell, of_cell in by_cell.items() for row in _rows(cell, of_cell, analysis, last))
-    return TrackRebaselineDocument(first=night_of(last - DAYS + 1), last=night_of(last), rows=rows)
+    by_cell = dict(series_for_export(store, cells))
+    last = day_number(until or max(point.night for points in by_cell.values() for point in points))
+    rows = (row for cell, points in by_cell.items() for row in _rows(cell, points, analysis, last))
+    return TrackRebaselineDocument(first=night_of(last - DAYS + 1), last=night_of(last), rows=tuple(rows))
 
 
-def _rows(
-    cell: str, of_cell: Sequence[CellSeries], analysis: SeriesAnalysis, last: int
-) -> Iterator[BaselineRow]:
-    points = [point for item in of_cell for point in item.points if day_number(point.night) <= last]
-    if not points:
+def _rows(cell: str, points: Sequence[Point], analysis: SeriesAnalysis, last: int) -> Iterator[BaselineRow]:
+    until = [point for point in points if day_number(point.night) <= last]
+    by_metric = {item.metric: item for item in analysis.series if item.cell == cell}
+    if not until or not by_metric:
         return
-    by_metric = {item.metric: item for item in of_cell}
-    old = _old_baselines(max(points, key=lambda point: point.order))
+    old = _old_baselines(max(until, key=lambda point: point.order))
     changes = [(alert, analysis.findings[alert.id]) for alert in analysis.alerts if alert.cell == cell]
-    breaks = [night for night, *_ in analysis.index.changed_prompts(of_cell[0], range(last + 1))]
+    like = next(iter(by_metric.values()))
+    breaks = [night for night, *_ in analysis.index.changed_prompts(like, range(last + 1))]
     for name in old or USUAL:
         metric, unit = key_of(name) or ("", 1.0)
         series = by_metric.get(str(parse_metric(metric))) if metric else None
@@ -215,22 +217,3 @@ def _old_baselines(point: Point) -> dict[str, float]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-
-
-def rebaseline_report(document: TrackRebaselineDocument) -> Report:
-    """Report of ``track rebaseline``: the table of a rebaseline pull request."""
-    rows = (
-        (
-            *(row.cell, row.name, number(row.old, 6), number(row.mean, 6), number(row.new, 6)),
-            *("-" if row.change is None else percent(row.change), str(row.n), _status_text(row)),
-        )
-        for row in document.rows
-    )
-    table = make_table(("cell", "metric", "old*", "mean*", "new*", "change*", "n*", "status"), rows)
-    return Report("Baselines", Verdict(f"Means of {document.first} to {document.last}"), (table,))
-
-
-def _status_text(row: BaselineRow) -> str:
-    left_out = f"without {', '.join(night[5:] for night in row.left_out)}" if row.left_out else ""
-    notes = "; ".join(filter(None, (row.why, left_out)))
-    return f"{row.status} ({notes})" if notes else row.status

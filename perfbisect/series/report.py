@@ -17,7 +17,6 @@ from perfbisect.series.detect import (
     CoverageDocument,
     SuppressedChange,
     TrackDetectDocument,
-    TrackStateDocument,
 )
 from perfbisect.series.nightly_report import LevelRow, TrackReportDocument
 from perfbisect.series.nights import night_of
@@ -55,10 +54,6 @@ def nightly_report(document: TrackReportDocument) -> Report:
         closed=len(groups) - len(reported),
         following=outcome.report if outcome else document.detect.next,
     )
-
-
-def state_report(document: TrackStateDocument) -> Report:
-    return series_report("state", document=document)
 
 
 def series_report(name: str, **values: object) -> Report:
@@ -124,6 +119,7 @@ FUNCTIONS: Mapping[str, Callable[..., object]] = {
     "by_metric": _by_metric,
     "change": change_text,
     "counts": Counter,
+    "days_of": lambda nights: [night[5:] for night in nights],
     "direction": lambda metric: parse_metric(metric).metric.direction,
     "event_of": Event.of,
     "leading": leading_alert,

@@ -68,7 +68,7 @@ def test_what_an_open_alert_tells_becomes_no_baseline(store: SeriesStore) -> Non
     keep(store, *(replace(p, covariates=told) for p in points(at=20, factor=1.3)))
     (row,) = rebaseline(store, analyze_series(store, TABLE)).rows
     (alert,) = detect(store, TABLE, now="t").alerts
-    assert (row.status, row.new, row.why) == ("skipped", 200, f"alert {alert.id} is open")
+    assert (row.status, row.new, row.alert, row.alert_state) == ("skipped", 200, alert.id, "open")
     shown = show_nights(store, [alert.cell]).tables[0].rows
     assert {place: row.marks for place, row in enumerate(shown) if row.marks} == {
         20: (f"+{alert.effect * 100:.1f} % step, product ({alert.id})",)

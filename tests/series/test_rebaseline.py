@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from perfbisect.model.commit_details import CauseWord
-from perfbisect.series.alerts import found_alerts, match_alerts
+from perfbisect.series.alerts import Alert, found_alerts, match_alerts
 from perfbisect.series.causes import Cause, Evidence
 from perfbisect.series.findings import select_alerts
 from perfbisect.series.rebaseline import BaselineNights, BaselineRow, Change, choose_nights, propose
 from perfbisect.series.series import CellSeries
+from tests.series.made_alert import made_alert
 from tests.series.made_series import FIRST, cell, noise, step
 from tests.series.test_findings import QUIET
 
@@ -19,9 +20,9 @@ LAST = FIRST + 39
 WEEK = (10.0,) * 7
 
 
-def row(old: float | None, *values: float, name: str = "e2el", skip: str = "") -> BaselineRow:
+def row(old: float | None, *values: float, name: str = "e2el", blocking: Alert | None = None) -> BaselineRow:
     (series,) = cell({name: WEEK})
-    return propose("cell", "name", old, BaselineNights(values, (), skip), series)
+    return propose("cell", "name", old, BaselineNights(values, (), blocking), series)
 
 
 @pytest.mark.parametrize(
@@ -48,17 +49,17 @@ def test_nights_that_are_no_level_make_no_baseline(values: tuple[float, ...]) ->
     """Also where mean and median agree: the standard error of the second is 14 %."""
     kept, none = row(12.0, *values), row(None, *values)
     assert (kept.new, kept.status) == (12.0, "kept")
-    assert kept.why == f"the nights are not one level: {min(values):g} to {max(values):g}"
+    assert kept.spread == (min(values), max(values))
     assert (none.new, none.status) == (None, "skipped"), "there is nothing to keep"
 
 
 def test_the_mean_is_plain_and_too_few_nights_and_open_alerts_change_nothing() -> None:
     assert row(None, 9.0, 9.5, 10.5, 11.0).new == 10.0
-    few, skipped = row(12.0, *WEEK[:3]), row(12.0, *WEEK, skip="alert a1 is open")
-    assert (few.new, few.status, few.why) == (12.0, "too few", "3 of 7 nights, 4 needed")
+    few, skipped = row(12.0, *WEEK[:3]), row(12.0, *WEEK, blocking=made_alert(id="a1"))
+    assert (few.new, few.status, few.n) == (12.0, "too few", 3)
     assert row(12.0, *WEEK[:4]).status == "better"
     assert row(12.0).mean is None
-    assert (skipped.new, skipped.status, skipped.why) == (12.0, "skipped", "alert a1 is open")
+    assert (skipped.new, skipped.status, skipped.alert) == (12.0, "skipped", "a1")
 
 
 def changed_series(
@@ -95,7 +96,7 @@ def test_without_a_change_all_nights_count() -> None:
 def test_a_transient_is_left_out(word: CauseWord) -> None:
     series, change = changed_series(35, 1.6, 36, word=word)
     nights = week(series, change)
-    assert (left_out(nights), nights.skip) == ([35], "")
+    assert (left_out(nights), nights.blocking) == ([35], None)
     assert nights.values == (*series.values[33:35], *series.values[36:])
 
 
@@ -112,10 +113,10 @@ def test_what_is_worse_and_not_accepted_is_no_level(factor: float) -> None:
     series, change = changed_series(36, factor)
     nights = week(series, change)
     if factor > 1:
-        assert nights.skip == f"alert {change[0].id} is open"
+        assert nights.blocking == change[0]
         assert left_out(nights) == [36, 37, 38, 39]
         nights = week(series, closed(change))
-    assert (nights.values, nights.skip) == (series.values[36:], "")
+    assert (nights.values, nights.blocking) == (series.values[36:], None)
     assert left_out(nights) == [33, 34, 35]
 
 
@@ -127,7 +128,7 @@ def test_what_is_closed_and_came_back_begins_where_it_did() -> None:
     nights = week(
         back, closed((change[0], replace(change[1], series=back, point=replace(change[1].point, until=36))))
     )
-    assert (nights.values, nights.skip) == (values[36:], "")
+    assert (nights.values, nights.blocking) == (values[36:], None)
 
 
 def test_a_transient_that_is_still_there_and_accepted_is_a_level() -> None:
@@ -141,8 +142,8 @@ def test_what_became_better_beside_a_regression_is_no_level() -> None:
     series, better = changed_series(36, 0.7)
     _, worse = changed_series(36, 1.3, name="ttft")
     assert better[0].event == worse[0].event
-    assert week(series, better, worse).skip == f"alert {better[0].id} is open"
-    assert week(series, better, closed(worse)).skip == ""
+    assert week(series, better, worse).blocking == better[0]
+    assert week(series, better, closed(worse)).blocking is None
 
 
 @pytest.mark.parametrize("word", ["instrument", "workload"])
@@ -151,7 +152,7 @@ def test_another_workload_or_instrument_begins_the_cell_anew(word: CauseWord, na
     series, _ = changed_series(10, 1.3)
     _, change = changed_series(37, 1.5, word=word, name=name)
     nights = week(series, change)
-    assert (nights.values, nights.skip) == (series.values[37:], "")
+    assert (nights.values, nights.blocking) == (series.values[37:], None)
     assert left_out(nights) == [33, 34, 35, 36]
 
 

@@ -16,10 +16,10 @@ from perfbisect.errors import LocatedError, UsageError
 from perfbisect.report.terminal import report_lines
 from perfbisect.series.detect import analyze_series, detect
 from perfbisect.series.ingest import TrackIngestDocument, ingest
-from perfbisect.series.night_table import nights_report, show_nights
+from perfbisect.series.night_table import show_nights
 from perfbisect.series.points import Point
 from perfbisect.series.rebaseline import rebaseline
-from perfbisect.series.report import detect_report
+from perfbisect.series.report import detect_report, series_report
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table
@@ -168,7 +168,7 @@ def test_the_table_of_nights(store: SeriesStore, kanban: Path) -> None:
     requests = show_nights(store, [CELL], metric="input_tokens")
     title = f"{CELL}: input_tokens in tokens/req, neither more nor less is better"
     assert (requests.tables[0].neutral, table.neutral) == (True, False)
-    assert nights_report(requests).sections[0].title == title
+    assert series_report("show", document=requests).sections[0].title == title
 
 
 def test_a_cell_may_be_the_beginning_of_names(store: SeriesStore, kanban: Path) -> None:
@@ -236,7 +236,8 @@ def test_new_baselines(store: SeriesStore, kanban: Path) -> None:
     assert ttfp.change == pytest.approx(-0.1)
     assert rows["audio_throughput"].status == "same"
     assert (rows["median_audio_rtf"].status, rows["median_audio_rtf"].new) == ("kept", 0.2)
-    assert "not absorbed" in rows["median_audio_rtf"].why
+    lines = report_lines(series_report("rebaseline", document=document))
+    assert any(line.endswith("%: a regression is not absorbed)") for line in lines)
     assert (rows["x"].status, rows["x"].new, rows["x"].n) == ("too few", 1, 0)
     earlier = rebaseline(store, analyze_series(store, TABLE), [CELL], until="2026-04-03")
     assert {row.name: row.status for row in earlier.rows}["median_audio_ttfp_ms"] == "too few"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,29 +14,17 @@ from perfbisect.cells.loading import known_cells
 from perfbisect.cells.match import nearest_cells, parse_result_name
 from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import bisect_command, commit_weights, commit_weights_text
-from perfbisect.common.quantities import counted, moment, probability
+from perfbisect.common.quantities import moment
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.model.commit_details import OnsetNight, Ranking, RequestPhase, Suspect
-from perfbisect.report.document import (
-    Block,
-    Command,
-    Inline,
-    Paragraph,
-    Report,
-    Section,
-    Verdict,
-    code,
-    make_table,
-)
 from perfbisect.series.alerts import Alert, Probability, find_alerts, leading_alert, recovery
 from perfbisect.series.causes import is_affected
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.detection.model import SET
 from perfbisect.series.findings import SeriesChange
-from perfbisect.series.outcomes import MeasuredOutcome, outcome_text
+from perfbisect.series.outcomes import MeasuredOutcome
 from perfbisect.series.points import Build, Point
-from perfbisect.series.report import size_text
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.ranking import rank_suspects
 from perfbisect.series.suspects.table import SuspectTable
@@ -215,18 +203,18 @@ class SuspectsDocument(Document):
 
 
 class TrackSuspectsDocument(SuspectsDocument):
-    """JSON of ``track suspects``: the likeliest of ``of`` commits; ``what`` describes the change.
+    """JSON of ``track suspects``: the likeliest of ``of`` commits behind the alert ``found``.
 
     ``phase``: of a request, that was said to have moved; empty if none was. ``measured``: what a bisection
     says of the alert; then none is proposed.
     """
 
-    schema_: Literal["perfbisect.track-suspects/3"] = Field(
-        default="perfbisect.track-suspects/3", alias="schema"
+    schema_: Literal["perfbisect.track-suspects/4"] = Field(
+        default="perfbisect.track-suspects/4", alias="schema"
     )
+    found: Alert
     measured: MeasuredOutcome | None = None
     of: int
-    what: str = ""
     phase: RequestPhase | Literal[""] = ""
 
 
@@ -267,54 +255,13 @@ def track_suspects(
     measured: MeasuredOutcome | None = None,
 ) -> TrackSuspectsDocument:
     """The JSON of ``track suspects``, as :func:`suspects_document`; ``phase``: the ranking knows of it."""
-    alert = ranked.alert
-    since = f"{size_text(alert.effect)}, {alert.shape}, begun on the night of {alert.first[:10]}"
-    now = "" if alert.now == "still there" else f", {alert.now}"
     document = suspects_document(ranked, top=top, repo=repo, cell=cell, weights=weights)
     if measured is not None:
         document = document.model_copy(update={"bisect": ""})
     return TrackSuspectsDocument(
         **dict(document),
+        found=ranked.alert,
         measured=measured,
         of=len(ranked.ranking.suspects),
         phase=phase or "",
-        what=f"{alert.metric} of {alert.cell} {since}{now} ({alert.event})",
     )
-
-
-def suspects_report(document: TrackSuspectsDocument) -> Report:
-    """Report of ``track suspects``: what was measured, the ranking, its evidence and what comes next."""
-    measured = document.measured
-    texts = (document.what, outcome_text(measured) if measured else "", document.blast_radius)
-    blocks: list[Block] = [Paragraph(text) for text in texts if text]
-    if document.attributed:
-        first = code(document.suspects[0].sha[:12])
-        blocks.append(Paragraph(("attributed by revert to ", first, f": {document.attributed}")))
-    suspects = (
-        (probability(suspect.p), code(suspect.sha[:12]), suspect.date[:16], code(suspect.subject))
-        for suspect in document.suspects
-    )
-    outside = f"P(none of them: another repository, the machine) {probability(document.p_outside_window)}"
-    blocks += [make_table(("P*", "commit", "date", "subject"), suspects), Paragraph(outside)]
-    if left := document.of - len(document.suspects):
-        blocks.append(Paragraph(f"less likely than these: {counted(left, 'more commit')}"))
-    evidence = (row for suspect in document.suspects for row in _evidence_rows(suspect))
-    following = (
-        Command(measured.report, "to read it") if measured else Command(document.bisect, "to settle it")
-    )
-    sections = (
-        Section("Evidence", (make_table(("commit", "odds*", "evidence"), evidence),)),
-        Section("Next", (Paragraph(document.note), following)),
-    )
-    verdict = Verdict(f"{counted(document.of, 'commit')} in its window")
-    return Report(f"Suspects of {document.alert}", verdict, tuple(blocks), sections)
-
-
-def _evidence_rows(suspect: Suspect) -> Iterator[tuple[Inline, ...]]:
-    """A row for each factor that changes the odds (``×100``, ``÷12``); the commit stands in its first row."""
-    sha: Inline = code(suspect.sha[:12])
-    for factor in suspect.evidence:
-        if abs(factor.weight - 1) > 1e-9:
-            odds = f"×{factor.weight:.3g}" if factor.weight >= 1 else f"÷{1 / factor.weight:.3g}"
-            yield sha, odds, factor.words
-            sha = ""

@@ -21,7 +21,8 @@ from perfbisect.model.commit_details import (
 )
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
-from perfbisect.series.suspects.job import TrackSuspectsDocument, suspects_report
+from perfbisect.series.report import series_report
+from perfbisect.series.suspects.job import TrackSuspectsDocument
 from perfbisect.series.suspects.ranking import (
     CommitText,
     cells_factor,
@@ -33,6 +34,7 @@ from perfbisect.series.suspects.ranking import (
     server_votes,
     title_factor,
 )
+from tests.series.made_alert import made_alert
 from tests.series.suspect_worlds import STREAMS, TABLE, commit, later, p_of, ranked, sha, weight_of
 
 
@@ -436,7 +438,7 @@ def test_the_same_files_without_lines_are_a_hint_and_with_a_name_a_revert() -> N
 EVIL = "<script>alert(1)</script> | `x` \x1b[31m @all #1"
 
 
-WHAT = "ttft of a_cell x 3 begun on the night of 2026-04-12"
+WHAT = "ttft of a +10.0 %, step, begun on the night of 2026-04-12, recovered (20260412-product)"
 RANKING = ranked(
     commit("a", "src/stream/x.py", subject=EVIL, date="2026-04-12T11:54:23Z", number=7),
     commit("b", "docs/x.md", subject="Docs"),
@@ -453,12 +455,12 @@ DOCUMENT = TrackSuspectsDocument(
     bisect="perfbisect bisect x",
     note="a note",
     of=3,
-    what=WHAT,
+    found=made_alert(now="recovered"),
 )
 
 
 def test_the_lines() -> None:
-    lines = report_lines(suspects_report(DOCUMENT))
+    lines = report_lines(series_report("suspects", document=DOCUMENT))
     assert lines[:2] == ["Suspects of alert-1: 3 commits in its window", f"  {WHAT}"]
     assert lines[3].startswith("  attributed by revert to aaaaaaaaaaaa: ffffffffffff reverts it")
     text = "\n".join(lines)
@@ -470,7 +472,7 @@ def test_the_lines() -> None:
 
 
 def test_the_markdown_shows_the_words_of_others_as_text() -> None:
-    text = report_markdown(suspects_report(DOCUMENT))
+    text = report_markdown(series_report("suspects", document=DOCUMENT))
     row = next(line for line in text.splitlines() if line.startswith("|") and "`aaaaaaaaaaaa`" in line)
     assert row.count("|") - row.count("\\|") == 5, "a bar in a subject ends no cell"
     assert "\x1b" not in text
