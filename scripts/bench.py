@@ -25,13 +25,14 @@ from statistics import median
 
 from perfbisect.bisect.decision.decide import next_action
 from perfbisect.bisect.decision.model import Event, Measured, NextLaunch, Plan
-from perfbisect.bisect.job import bisect
+from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.plan import BisectPlan, make_plan
 from perfbisect.bisect.search_events import to_search_events
 from perfbisect.cells.loading import load_cell
-from perfbisect.compare.job import run
-from perfbisect.compare.plan import MeasurementSetup, build_run_plan
+from perfbisect.engine.experiment import run_experiment
 from perfbisect.environments.factory import make_builder
+from perfbisect.experiments.run import RUN
+from perfbisect.experiments.setup import MeasurementSetup, build_run_plan
 from perfbisect.fleet.connection import LocalConnection
 from perfbisect.fleet.executor import MOST_POLL_S, FleetExecutor
 from perfbisect.fleet.folders import FolderFleet
@@ -210,7 +211,7 @@ def share(count: int, real: str | None) -> Cost:
         job = Jobs(Path(folder)).new(BEGAN, "be4c")
         with job.held():
             write_plan(job, plan, tools.clock)
-            document = run(job, tools)
+            document = run_experiment(RUN, job, tools)
         wall = sum(launch.minutes for launch in document.launches) * 60
     ours, start_up, runs = (marks.spent[name] for name in ("ours", "start", "runs"))
     how = (
@@ -321,7 +322,7 @@ def bisected(folder: Path, positions: int) -> tuple[Job, BisectPlan]:
     tools = watch.tools(world)
     with job.held():
         write_plan(job, plan, tools.clock)
-        bisect(job, tools)
+        run_experiment(BISECT, job, tools)
     return job, plan
 
 

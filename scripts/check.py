@@ -16,7 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from perfbisect.compare.claims import no_worse
+from perfbisect.experiments.claims import no_worse
 from perfbisect.stats import ab_test, threshold
 from scripts.simulation import choose, parser, percent, print_head, print_row, sessions
 

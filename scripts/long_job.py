@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from perfbisect.compare.plan import RunPlan
+from perfbisect.experiments.run import RunPlan
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import EventKind, JournalEvent
 from perfbisect.jobs.plans import MeasurementConfig, cell_data

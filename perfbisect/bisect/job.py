@@ -1,7 +1,4 @@
-"""The bisection as a kind of job: ask the search, launch, record, ask again.
-
-Resuming is starting the same loop.
-"""
+"""The bisection as an experiment."""
 
 from __future__ import annotations
 
@@ -17,27 +14,23 @@ from perfbisect.bisect.policy import bisect_policy
 from perfbisect.bisect.report import build_report
 from perfbisect.bisect.result import outcome_of, require_reported
 from perfbisect.common.quantities import percent, probability
+from perfbisect.engine.experiment import Amendment, Candidate, Experiment, JobStatus
 from perfbisect.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_OK,
     EXIT_REGRESSION,
 )
-from perfbisect.jobs.events import JobEnded
-from perfbisect.jobs.folders import Job, finished
+from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.loop import run_launches
-from perfbisect.jobs.plans import plan_cell, require_more_budget, require_plan
+from perfbisect.jobs.plans import require_more_budget, require_plan
 from perfbisect.jobs.replay import (
     launches,
 )
-from perfbisect.jobs.runner import JobContext, recover_interrupted
-from perfbisect.jobs.workers import WorkerPool
-from perfbisect.report.kind import Amendment, Candidate, JobKind, JobStatus
-
-_LEADING = 3
-"""Candidates that the line of a launch names."""
+from perfbisect.jobs.runner import JobContext
 
 _EXIT_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}
+"""3 a culprit is named, 0 not reproduced, 4 otherwise."""
+
 _CANDIDATES = 5
 _NAMED = 3
 """Changes of a verdict that are named in one line."""
@@ -71,36 +64,10 @@ def amend(job: Job, tools: JobContext, amendment: Amendment) -> None:
             journal.append("plan", plan.model_copy(update=changed).model_dump(mode="json"))
 
 
-def bisect(job: Job, tools: JobContext) -> ReportDocument:
-    """Run a job, new or resumed, until its verdict is in the journal; the caller holds the job's lock.
-
-    Raises:
-        BuildError, ServerError: an end of the range cannot be built or served.
-        ClientError, MachineError: they failed too often; the job can be resumed.
-        UsageError: the client does not report the metric.
-        Interrupted: Ctrl-C or a stop request.
-    """
-    with Journal(job.journal, clock=tools.clock) as journal:
-        plan = require_plan(job, journal.events, BisectPlan)
-        if not finished(journal.events):
-            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
-            policy = bisect_policy(job, plan, tools.revert)
-            with WorkerPool(job, journal, tools, plan_cell(plan)) as pool:
-                verdict = run_launches(job, journal, tools, pool, policy)
-            journal.append("verdict", verdict)
-        document = bisect_document(job, journal.events)
-    tools.sink(JobEnded(document))
-    return document
-
-
-def exit_code(document: ReportDocument) -> int:
-    """3 a culprit is named, 0 not reproduced, 4 otherwise."""
-    return _EXIT_CODES.get(document.outcome, EXIT_INCONCLUSIVE)
-
-
 def _status(document: ReportDocument) -> JobStatus:
     return JobStatus(
         outcome=document.outcome,
+        exit_code=_EXIT_CODES.get(document.outcome, EXIT_INCONCLUSIVE),
         verdict=_verdict(document),
         metric=document.metric,
         next=document.next,
@@ -139,15 +106,14 @@ def _candidates(document: ReportDocument) -> tuple[Candidate, ...]:
     )
 
 
-BISECT: Final = JobKind(
+BISECT: Final = Experiment(
     plan=BisectPlan,
-    run=bisect,
-    document=bisect_document,
-    exit_code=exit_code,
+    policy=lambda job, plan, tools: bisect_policy(job, plan, tools.revert),
+    result=bisect_document,
     status=_status,
     report=build_report,
     client_change=lambda plan: plan.positions[-1].change,
     workers=lambda plan: plan.workers,
     amend=amend,
-    document_for_metric=document_for_metric,
+    result_for_metric=document_for_metric,
 )

@@ -10,7 +10,8 @@ from perfbisect.cli import decorators as options
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.request import MINUTES, PATH, PERCENT, prints
 
-_DOCUMENTS = "perfbisect.compare.documents"
+_ROOM = "perfbisect.experiments"
+_PLANS = f"{_ROOM}.dry_run"
 
 if TYPE_CHECKING:
     from perfbisect.commands.workspace import Workspace
@@ -138,14 +139,15 @@ def check(workspace: Workspace, **typed: Any) -> CommandResult:
     return run_check(workspace, CheckRequest(**typed))
 
 
-prints(f"{_DOCUMENTS}:RunDocument", f"{_DOCUMENTS}:RunPlanDocument")(run)
-prints(f"{_DOCUMENTS}:CompareDocument", f"{_DOCUMENTS}:ComparePlanDocument", f"{_DOCUMENTS}:SweepDocument")(
+prints(f"{_ROOM}.run:ChangeResult", f"{_PLANS}:RunPlanDocument")(run)
+prints(f"{_ROOM}.compare:CompareResult", f"{_PLANS}:ComparePlanDocument", f"{_ROOM}.several:SweepResult")(
     compare
 )
 prints(
-    f"{_DOCUMENTS}:CheckDocument",
-    f"{_DOCUMENTS}:CheckPlanDocument",
-    f"{_DOCUMENTS}:ComparePlanDocument",
-    f"{_DOCUMENTS}:SavedBaselineDocument",
+    f"{_ROOM}.check:CheckResult",
+    f"{_ROOM}.compare:CompareResult",
+    f"{_PLANS}:CheckPlanDocument",
+    f"{_PLANS}:ComparePlanDocument",
+    f"{_ROOM}.levels:BaselineResult",
 )(check)
-prints(f"{_DOCUMENTS}:VerifyDocument", f"{_DOCUMENTS}:ComparePlanDocument")(verify)
+prints(f"{_ROOM}.several:VerifyResult", f"{_PLANS}:ComparePlanDocument")(verify)

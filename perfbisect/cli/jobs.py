@@ -16,7 +16,7 @@ JobId = Annotated[str | None, Argument("[ID]")]
 Timeout = Annotated[Minutes | None, Option("Stop waiting after this time.", default="never")]
 
 
-@prints("perfbisect.commands.kinds:JOB_DOCUMENTS")
+@prints("perfbisect.commands.experiments:JOB_DOCUMENTS")
 @dataclass(frozen=True, kw_only=True)
 class ResumeRequest(JobOptions):
     """Continue a job after an interruption. Without ID: the only unfinished job.
@@ -42,22 +42,22 @@ class ResumeRequest(JobOptions):
 
     def run(self, workspace: Workspace) -> CommandResult:
         from perfbisect.commands import wiring
-        from perfbisect.commands.kinds import is_readable, kind_of
+        from perfbisect.commands.experiments import experiment_of, is_readable
         from perfbisect.commands.output import progress_printer
         from perfbisect.commands.session import job_result, open_session, run_job, secret_notes
         from perfbisect.commands.slots import find_slots, require_same_machine
+        from perfbisect.engine.experiment import Amendment
         from perfbisect.errors import UsageError
         from perfbisect.jobs.journal import read, replaying
         from perfbisect.jobs.plans import plan_cell, require_plan, resolve_metric
         from perfbisect.jobs.replay import launches
-        from perfbisect.report.kind import Amendment
 
         job = workspace.jobs.chosen(self.job_id, "resume", is_readable)
         events = read(job.journal).events
-        kind = kind_of(events)
+        kind = experiment_of(events)
         plan = require_plan(job, events, kind.plan)
         with replaying(job.journal):  # what cannot be reported cannot be continued
-            kind.status(kind.document(job, events))
+            kind.status(kind.result(job, events))
         cell = plan_cell(plan)
         found = find_slots(workspace, cell, plan.setting, self.workers or kind.workers(plan))
         require_same_machine(job.id, launches(events), found.machine_class)
@@ -142,7 +142,7 @@ def stop(
     return CommandResult(*stop_job(workspace, job, wait=wait, timeout_min=timeout))
 
 
-@prints("perfbisect.commands.kinds:JOB_DOCUMENTS", has_full=True)
+@prints("perfbisect.commands.experiments:JOB_DOCUMENTS", has_full=True)
 def report(
     workspace: InRepositoryAndState,
     *,
@@ -164,7 +164,7 @@ def report(
       perfbisect report 20260102-030405-ab12 --format md > report.md
       perfbisect report 20260102-030405-ab12 --metric ttft:p99
     """
-    from perfbisect.commands.kinds import is_readable, kind_of
+    from perfbisect.commands.experiments import experiment_of, is_readable
     from perfbisect.commands.output import page_result
     from perfbisect.errors import UsageError
     from perfbisect.jobs.journal import read, replaying
@@ -172,17 +172,17 @@ def report(
 
     job = workspace.jobs.chosen(job_id, "report", is_readable)
     events = read(job.journal).events
-    kind = kind_of(events)
-    if metric is not None and kind.document_for_metric is None:
+    kind = experiment_of(events)
+    if metric is not None and kind.result_for_metric is None:
         raise UsageError(
             f"job {job.id} is a {kind.plan.noun}: its report has every metric",
             next_step=f"perfbisect report {job.id}",
         )
     with replaying(job.journal):
-        if metric is not None and kind.document_for_metric is not None:
-            document = kind.document_for_metric(job, events, parse_metric(metric))
+        if metric is not None and kind.result_for_metric is not None:
+            result = kind.result_for_metric(job, events, parse_metric(metric))
         else:
-            document = kind.document(job, events)
+            result = kind.result(job, events)
         if format == "json":
-            return CommandResult(document, (), json=True)
-        return page_result(document, kind.report(document), format)
+            return CommandResult(result, (), json=True)
+        return page_result(result, kind.report(result), format)

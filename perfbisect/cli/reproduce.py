@@ -12,7 +12,7 @@ from perfbisect.commands.request import Option, prints
 from perfbisect.commands.workspace import Workspace
 
 
-@prints("perfbisect.compare.documents:CompareDocument", "perfbisect.compare.documents:ComparePlanDocument")
+@prints("perfbisect.experiments.compare:CompareResult", "perfbisect.experiments.dry_run:ComparePlanDocument")
 @dataclass(frozen=True, kw_only=True)
 class ReproduceRequest(MeasureOptions):
     """Compare the ends of ALERT's window on this machine, before anything is bisected.

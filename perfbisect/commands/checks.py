@@ -13,34 +13,12 @@ from perfbisect.commands import changes, wiring
 from perfbisect.commands.comparisons import (
     CompareRequest,
     build_change_setup,
-    change_plan_fields,
     plan_comparison,
 )
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import CommandResult, report_result
 from perfbisect.commands.session import PlannedJob, job_result, measure, resolve_metrics
 from perfbisect.commands.workspace import Workspace
-from perfbisect.compare.baseline import RecordedLevel, read_baseline, write_baseline
-from perfbisect.compare.documents import (
-    CheckDocument,
-    CheckPlanDocument,
-    SavedBaselineDocument,
-    check_of_comparison,
-    compare_document,
-    recorded_document,
-)
-from perfbisect.compare.job import CHECK, COMPARE, RUN, level_of_job, levels_of_comparison
-from perfbisect.compare.plan import (
-    RUNS,
-    CheckPlan,
-    ComparePlan,
-    MeasurementSetup,
-    NothingDiffersError,
-    SideRefusedError,
-    build_check_plan,
-    build_run_plan,
-)
-from perfbisect.compare.report import baseline_report, plan_lines
 from perfbisect.errors import (
     BuildError,
     MachineError,
@@ -49,15 +27,39 @@ from perfbisect.errors import (
     UntestableError,
     UsageError,
 )
+from perfbisect.experiments.baseline import RecordedLevel, read_baseline, write_baseline
+from perfbisect.experiments.check import CHECK, CheckPlan, CheckResult, recorded_document
+from perfbisect.experiments.compare import COMPARE, ComparePlan, read_comparison
+from perfbisect.experiments.dry_run import (
+    CheckPlanDocument,
+    baseline_plan_document,
+    check_plan_document,
+    plan_lines,
+)
+from perfbisect.experiments.levels import (
+    BaselineResult,
+    baseline_report,
+    level_of_job,
+    levels_of_comparison,
+)
+from perfbisect.experiments.measure import RUNS, MetricResult, metric_fields
+from perfbisect.experiments.run import RUN
+from perfbisect.experiments.setup import (
+    MeasurementSetup,
+    NothingDiffersError,
+    SideRefusedError,
+    build_check_plan,
+    build_run_plan,
+)
 from perfbisect.jobs.commands import git_command
 from perfbisect.jobs.documents import MinutesDocument, cell_document, change_document, metric_document
+from perfbisect.jobs.estimates import earlier_attempts
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import read, replaying
 from perfbisect.jobs.plans import find_plan, runs_per_launch
 from perfbisect.jobs.replay import launches
 from perfbisect.stats.ab_test import BLOCK_SIZE
 from perfbisect.stats.threshold import LEAST
-from perfbisect.stats.two_sample import Scale
 from perfbisect.system.clock import now
 
 MAX_LAUNCHES = 20
@@ -162,18 +164,16 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
             if request.dry_run:
                 return replace(comparison, commands=()).show()
             job = wiring.new_job(workspace)
-            document = check_of_comparison(measure(workspace, job, COMPARE, comparison, measuring))
-        else:
-            planned = _plan_check(workspace, request, at, recorded)
-            if request.dry_run:
-                return planned.show()
-            job = wiring.new_job(workspace)
-            document = measure(workspace, job, CHECK, planned, measuring)
+            return job_result(COMPARE, measure(workspace, job, COMPARE, comparison, measuring))
+        planned = _plan_check(workspace, request, at, recorded)
+        if request.dry_run:
+            return planned.show()
+        job = wiring.new_job(workspace)
+        return job_result(CHECK, measure(workspace, job, CHECK, planned, measuring))
     except NothingDiffersError as error:
-        document = _nothing_differs(workspace, request, at, error)
+        return job_result(CHECK, _nothing_differs(workspace, request, at, error))
     except (BuildError, ServerError) as error:
         raise _untestable(error, request, job, position=1 if how == "rev" else 0) from error
-    return job_result(CHECK, document)
 
 
 def _plan_check(
@@ -194,13 +194,7 @@ def _plan_check(
         budget=wiring.budget_minutes(workspace, request.budget),
         machine_class=setup.machine_class or None,
     )
-    shown = CheckPlanDocument(
-        **change_plan_fields(workspace, plan, setup),
-        how=plan.how,
-        limit=plan.max_regression,
-        line=Scale.of(plan.ref.metric).value(plan.threshold(plan.ref).at),
-        recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
-    )
+    shown = check_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
     return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
 
 
@@ -232,7 +226,7 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
         raise UsageError(f"--launches {count} is too few: a baseline needs at least {LEAST}")
     setup, change = build_change_setup(workspace, request.cell, at, measuring, dry_run=request.dry_run)
     plan = build_run_plan(setup, change=change, launches=count, runs=min(RUNS, runs_per_launch(setup.cell)))
-    shown = CheckPlanDocument(**change_plan_fields(workspace, plan, setup), how="save")
+    shown = baseline_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
     planned = PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
     if request.dry_run:
         return planned.show()
@@ -240,14 +234,14 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
     measure(workspace, job, RUN, planned, measuring)
     level = level_of_job(job)
     write_baseline(file, level)
-    document = SavedBaselineDocument(
+    result = BaselineResult(
         file=str(file),
         recorded=recorded_document(level, setup.metric),
         metric=shown.metric,
         cell=shown.cell,
         folder=str(job.path),
     )
-    return report_result(document, baseline_report(document))
+    return report_result(result, baseline_report(result))
 
 
 def _recorded_levels(workspace: Workspace, request: CheckRequest, how: How) -> tuple[RecordedLevel, ...]:
@@ -269,19 +263,19 @@ def measure_ends(workspace: Workspace, request: CheckRequest) -> tuple[RecordedL
     job = _known_comparison(workspace, planned.plan)
     if job is not None:
         with replaying(job.journal):
-            document = compare_document(job, read(job.journal).events)
+            result = read_comparison(job, read(job.journal).events)
     else:
         job = wiring.new_job(workspace)
-        document = measure(workspace, job, COMPARE, planned, request.measuring)
-    if document.headline == "inconclusive":
+        result = measure(workspace, job, COMPARE, planned, request.measuring)
+    if result.headline.verdict == "inconclusive":
         raise MachineError(
-            f"the comparison of git's good and bad end is inconclusive: {document.summary[0]}",
+            f"the comparison of git's good and bad end is inconclusive: {result.summary[0]}",
             where=job.path,
             next_step="a larger --budget; or --good-value and --bad-value",
         )
-    if document.headline != "regression":
+    if result.headline.verdict != "regression":
         raise UsageError(
-            f"git's bad end is not worse than its good end: {document.summary[0]}",
+            f"git's bad end is not worse than its good end: {result.summary[0]}",
             where=job.path,
             next_step="git bisect reset",
         )
@@ -310,31 +304,38 @@ def _question(plan: ComparePlan) -> dict[str, object]:
     return plan.model_dump(exclude={**dict.fromkeys(left_out, True), **typed})
 
 
-def _nothing_differs(
-    workspace: Workspace, request: CheckRequest, at: str, error: UsageError
-) -> CheckDocument:
+def _nothing_differs(workspace: Workspace, request: CheckRequest, at: str, error: UsageError) -> CheckResult:
     """The check of a commit that changes nothing that runs: there is nothing to measure."""
     cell = wiring.resolve_cell(workspace, request.cell, request.measuring.variant)
     metrics = resolve_metrics(workspace, cell, request.measuring)
     change = changes.resolve_change(workspace, at)
-    return CheckDocument(
+    headline = MetricResult(
+        **metric_fields(metrics[0]),
+        absolute=metrics[0].metric.absolute,
+        judged=True,
+        guard=False,
+        verdict="within",
+        claim="holds",
+        effect=0.0,
+        launches=0,
+    )
+    return CheckResult(
         job="",
         finished=True,
-        verdict="passed",
+        outcome="passed",
         how="rev",
         limit=request.max_regression or 0.0,
         summary=(f"{error.message}. Nothing was measured.",),
         next=git_command(str(workspace.needed_repository().path), "show", "--stat", change.short),
-        effect=0.0,
-        low=None,
-        high=None,
-        value=None,
-        line=None,
+        metrics=(headline,),
         change=change_document(change),
         metric=metric_document(metrics[0]),
         cell=cell_document(cell, metrics[0]),
         minutes=MinutesDocument(total=0.0, budget=0.0, lost=0.0, by_phase={}),
         folder="",
+        environment="",
+        client="",
+        reproduce=(),
     )
 
 

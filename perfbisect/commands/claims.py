@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +14,11 @@ from perfbisect.commands.output import CommandResult, report_result
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load
-from perfbisect.compare.claims import Claim, Settled, load_claim
-from perfbisect.compare.documents import CompareDocument, VerifyDocument, summary_fields
-from perfbisect.compare.job import exit_code
-from perfbisect.compare.report import verify_report
 from perfbisect.errors import LocatedError, MachineError, UsageError
+from perfbisect.experiments.claims import Claim, load_claim
+from perfbisect.experiments.compare import CompareResult
+from perfbisect.experiments.measure import exit_code
+from perfbisect.experiments.several import verify_report, verify_result
 from perfbisect.machine.profile import machine
 from perfbisect.measure.preparation import hub_repositories, missing_repositories
 from perfbisect.model.cell import Cell
@@ -101,26 +100,9 @@ def verify_claim(workspace: Workspace, name: str, request: CompareRequest) -> Co
         watch=claim.expect.guards,
     )
 
-    def conclude(comparisons: list[CompareDocument]) -> CommandResult:
-        document = verify_document(claim, comparisons)
-        return report_result(document, verify_report(document), exit_code(document))
+    def conclude(comparisons: list[CompareResult]) -> CommandResult:
+        result = verify_result(claim, comparisons)
+        return report_result(result, verify_report(result), exit_code(result.verdict))
 
     cells = claim_cells(workspace, path, claim, dry_run=request.dry_run)
     return run_comparisons(workspace, [replace(request, cell=cell) for cell in cells], conclude)
-
-
-def verify_document(claim: Claim, comparisons: Sequence[CompareDocument]) -> VerifyDocument:
-    """It holds where it holds in every cell; one cell refutes it."""
-    verdicts = {document.claim for document in comparisons}
-    verdict: Settled = "holds" if verdicts == {"holds"} else "inconclusive"
-    verdict = "refuted" if "refuted" in verdicts else verdict
-    deciding = next((document for document in comparisons if document.claim == verdict), comparisons[0])
-    headline = f"{claim.claim} ({claim.expect.metric} {claim.expect.change}): {verdict}"
-    return VerifyDocument(
-        claim=claim.claim,
-        source=claim.source,
-        expected=claim.expect.change,
-        metric=claim.expect.metric,
-        verdict=verdict,
-        **summary_fields(headline, comparisons, deciding),
-    )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any
 
 from perfbisect.cells.loading import load_cells
 from perfbisect.changes.syntax import parse_change_text
@@ -23,32 +21,20 @@ from perfbisect.commands.session import (
 )
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.quantities import minutes
-from perfbisect.compare.documents import (
-    CompareDocument,
-    ComparePlanDocument,
-    RunPlanDocument,
-    SweepDocument,
-    side_document,
-    summary_fields,
-)
-from perfbisect.compare.job import COMPARE, RUN, exit_code
-from perfbisect.compare.plan import (
-    ChangePlan,
-    ComparePlan,
-    MeasurementPlan,
-    MeasurementSetup,
-    SidePlan,
-    build_compare_plan,
-    build_run_plan,
-    forecast_blocks,
-    forecast_machines,
-    served_cells,
-)
-from perfbisect.compare.report import plan_commands, plan_lines, sweep_report
 from perfbisect.errors import UsageError
-from perfbisect.jobs.commands import commands_document
-from perfbisect.jobs.documents import cell_document, change_document, metric_document
-from perfbisect.jobs.estimates import EarlierAttempts, earlier_attempts
+from perfbisect.experiments.compare import COMPARE, ComparePlan, CompareResult
+from perfbisect.experiments.dry_run import (
+    ComparePlanDocument,
+    compare_plan_document,
+    plan_commands,
+    plan_lines,
+    run_plan_document,
+)
+from perfbisect.experiments.measure import SidePlan, exit_code
+from perfbisect.experiments.run import RUN
+from perfbisect.experiments.setup import MeasurementSetup, build_compare_plan, build_run_plan
+from perfbisect.experiments.several import sweep_report, sweep_result
+from perfbisect.jobs.estimates import earlier_attempts
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 from perfbisect.report.sections import command_lines
@@ -64,40 +50,6 @@ def build_change_setup(
     return build_setup(workspace, resolved, at, (change,), measuring, dry_run=dry_run), change
 
 
-def plan_fields(plan: MeasurementPlan, setup: MeasurementSetup, earlier: EarlierAttempts) -> dict[str, Any]:
-    """The fields of every plan's document; the minutes are learnt from earlier launches and builds."""
-    costs, builds = earlier.costs, setup.builder.price(plan.changes)
-    each = costs.launch + plan.runs * costs.run
-    most = plan.max_launches * each
-    low, high = (
-        (most, most) if plan.budget is None else (plan.launches_per_look * each, min(plan.budget, most))
-    )
-    return {
-        "cell": cell_document(setup.cell, plan.ref),
-        "metric": metric_document(plan.ref, plan.smallest_effect),
-        "metrics": tuple(metric_document(ref, plan.smallest_effect_of(ref)) for ref in plan.refs),
-        "environment": plan.setting.environment,
-        "client": plan.setting.instrument,
-        "runs_per_launch": plan.runs,
-        "most_launches": plan.max_launches,
-        "minutes_low": low + builds.minutes,
-        "minutes_high": high + builds.minutes,
-        "budget_minutes": most if plan.budget is None else plan.budget,
-        "machines": forecast_machines(plan, setup, low, high),
-        "minutes_basis": earlier.basis,
-        "notes": (*plan.notes, *builds.notes()),
-    }
-
-
-def change_plan_fields(workspace: Workspace, plan: ChangePlan, setup: MeasurementSetup) -> dict[str, Any]:
-    """The fields of the document of a plan that launches one change."""
-    return {
-        **plan_fields(plan, setup, earlier_attempts(workspace.jobs, plan.digest)),
-        "change": change_document(plan.change),
-        "commands": commands_document(setup.cell, plan.setting, plan.change, None),
-    }
-
-
 def measure_change(
     workspace: Workspace,
     cell: str | None,
@@ -111,7 +63,7 @@ def measure_change(
     """Measure one change, or show what that takes: ``perfbisect run``."""
     setup, change = build_change_setup(workspace, cell, at, measuring, dry_run=dry_run)
     plan = build_run_plan(setup, change=change, launches=launches, runs=runs)
-    shown = RunPlanDocument(**change_plan_fields(workspace, plan, setup))
+    shown = run_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
     lines, commands = plan_lines(shown), command_lines(shown.commands)
     planned = PlannedJob(plan, setup.builder, setup.slots, shown, lines, commands)
     return run_planned(workspace, RUN, planned, measuring, dry_run=dry_run)
@@ -169,20 +121,7 @@ def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedCom
         watch=request.watch,
         max_regression=request.max_regression,
     )
-    earlier = earlier_attempts(workspace.jobs, cell.digest)
-    blocks, forecast_from = forecast_blocks(plan, earlier.of_cell)
-    shown = ComparePlanDocument(
-        **plan_fields(plan, setup, earlier),
-        a=side_document(a),
-        b=side_document(b),
-        smallest_effect=plan.smallest_effect,
-        forecast_blocks=blocks,
-        forecast_from=forecast_from,
-        commands=tuple(
-            commands_document(served, plan.setting, side.change, None)
-            for served, side in zip(served_cells(plan), plan.sides, strict=True)
-        ),
-    )
+    shown = compare_plan_document(plan, setup, earlier_attempts(workspace.jobs, cell.digest))
     return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown), plan_commands(shown))
 
 
@@ -215,14 +154,14 @@ def run_comparison(workspace: Workspace, request: CompareRequest, heading: str =
         return _show_plans([planned], heading)
     if heading:
         progress_printer(request.measuring)(heading)
-    document = measure(workspace, wiring.new_job(workspace), COMPARE, planned, request.measuring)
-    return job_result(COMPARE, document)
+    result = measure(workspace, wiring.new_job(workspace), COMPARE, planned, request.measuring)
+    return job_result(COMPARE, result)
 
 
 def run_comparisons(
     workspace: Workspace,
     requests: Sequence[CompareRequest],
-    conclude: Callable[[list[CompareDocument]], CommandResult],
+    conclude: Callable[[list[CompareResult]], CommandResult],
 ) -> CommandResult:
     """Plan and measure comparisons with one result, or show their plans."""
     planned = [plan_comparison(workspace, request) for request in requests]
@@ -251,7 +190,7 @@ def measure_comparisons(
     workspace: Workspace,
     planned: Sequence[PlannedComparison],
     working: JobOptions,
-    conclude: Callable[[list[CompareDocument]], CommandResult],
+    conclude: Callable[[list[CompareResult]], CommandResult],
 ) -> CommandResult:
     """Measure comparisons one after another, each in a job of its own.
 
@@ -287,23 +226,10 @@ def ladder_cells(workspace: Workspace, typed: str | None) -> tuple[str, ...]:
 def sweep_loads(workspace: Workspace, request: CompareRequest) -> CommandResult:
     """Compare under every load of a ladder; the exit code is the worst."""
 
-    def conclude(comparisons: list[CompareDocument]) -> CommandResult:
-        document = sweep_document(comparisons)
-        return report_result(document, sweep_report(document), max(map(exit_code, comparisons)))
+    def conclude(comparisons: list[CompareResult]) -> CommandResult:
+        result = sweep_result(comparisons)
+        code = max(exit_code(comparison.outcome) for comparison in comparisons)
+        return report_result(result, sweep_report(result), code)
 
     cells = ladder_cells(workspace, request.cell)
     return run_comparisons(workspace, [replace(request, cell=cell) for cell in cells], conclude)
-
-
-def sweep_document(comparisons: Sequence[CompareDocument]) -> SweepDocument:
-    """The comparisons with their signature: ``c1 same, c8 to c64 regression``."""
-    loads = [(doc.cell.name.partition("@")[2].partition("-n")[0], doc.verdict) for doc in comparisons]
-    parts = []
-    for verdict, group in groupby(loads, key=lambda pair: pair[1]):
-        names = [name for name, _ in group]
-        span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-        parts.append(f"{span} {verdict}")
-    signature = ", ".join(parts)
-    order = ("regression", "inconclusive", "improvement", "same")
-    deciding = min(comparisons, key=lambda document: order.index(document.verdict))
-    return SweepDocument(signature=signature, **summary_fields(signature, comparisons, deciding))

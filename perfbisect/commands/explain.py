@@ -12,13 +12,13 @@ from perfbisect.changes.hunk_groups import group_hunks
 from perfbisect.changes.hunks import hunk_patch, read_diff
 from perfbisect.changes.revert import ConflictError
 from perfbisect.commands import changes, wiring
-from perfbisect.commands.kinds import kind_of
+from perfbisect.commands.experiments import experiment_of
 from perfbisect.commands.session import PlannedJob
 from perfbisect.commands.slots import find_slots
 from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.common.quantities import minutes
-from perfbisect.compare.plan import ComparePlan, served_cells
 from perfbisect.errors import UsageError
+from perfbisect.experiments.compare import ComparePlan
 from perfbisect.explain.hunk_forecast import HunksPlanDocument, hunks_plan_document, hunks_plan_lines
 from perfbisect.explain.hunk_plan import HunksPlan, make_hunks_plan
 from perfbisect.explain.profile_job import MOST_LAUNCHES, ProfilePlan
@@ -46,7 +46,7 @@ def explain_launches(job: Job) -> ExplainDocument:
         UsageError: the job has no two sides.
     """
     events = read(job.journal).events
-    kind = kind_of(events)
+    kind = experiment_of(events)
     explained = _EXPLAINED.get(str(plan_data(events).get("verb")))
     if explained is None:
         raise UsageError(
@@ -54,7 +54,7 @@ def explain_launches(job: Job) -> ExplainDocument:
             next_step="perfbisect compare CELL --a REV --b REV",
         )
     with replaying(job.journal):
-        return explained(kind.document(job, events))
+        return explained(kind.result(job, events))
 
 
 class ProfilePlanDocument(Document):
@@ -140,7 +140,7 @@ def plan_hunks(
     with replaying(job.journal):
         sides = measured_step(job, read(job.journal).events)
     source, culprit, effect = sides.plan, sides.b.change, sides.effect
-    cell = served_cells(source)[1] if isinstance(source, ComparePlan) else plan_cell(source)
+    cell = source.cells[1] if isinstance(source, ComparePlan) else plan_cell(source)
     setting = source.setting.model_copy(update={"typed": wiring.typed_command()})
     repository = repository_of(setting)
     if repository is None:

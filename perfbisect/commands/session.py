@@ -27,7 +27,7 @@ from perfbisect.commands.output import (
 from perfbisect.commands.slots import find_slots, reason_not_prebuilding, spare_cores
 from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.common.secret_references import fill, references
-from perfbisect.compare.plan import MeasurementSetup
+from perfbisect.engine.experiment import Experiment, JobStatus, ResultT, run_experiment
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.dependency_day import dependency_notes
 from perfbisect.errors import (
@@ -38,6 +38,7 @@ from perfbisect.errors import (
     PerfbisectError,
     UsageError,
 )
+from perfbisect.experiments.setup import MeasurementSetup
 from perfbisect.fleet.base import Ticket
 from perfbisect.fleet.executor import FleetExecutor, end_bundles
 from perfbisect.fleet.specs import build_hosts, make_fleet
@@ -64,13 +65,13 @@ from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.report.console import Console as Lines
 from perfbisect.report.html import report_html
-from perfbisect.report.kind import DocumentT, JobKind, JobStatus
 from perfbisect.report.markdown import report_markdown
 from perfbisect.system.clock import now
 from perfbisect.system.files import machine_error, write_atomic
 from perfbisect.system.processes import stop_leftovers
 
 ShownT = TypeVar("ShownT")
+DocumentShownT = TypeVar("DocumentShownT", bound=Document)
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -412,12 +413,12 @@ def _served_fields(plan: JobPlan) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "variants"}
 
 
-def write_report(job: Job, kind: JobKind[PlanT, DocumentT], document: DocumentT) -> None:
+def write_report(job: Job, kind: Experiment[PlanT, ResultT], result: ResultT) -> None:
     """Write ``report.md``, ``report.json`` and ``report.html``, each atomically."""
-    report = kind.report(document)
+    report = kind.report(result)
     texts = {
         job.report: report_markdown(report),
-        job.document: document.text() + "\n",
+        job.document: result.text() + "\n",
         job.page: report_html(report),
     }
     for path, text in texts.items():
@@ -428,18 +429,19 @@ def write_report(job: Job, kind: JobKind[PlanT, DocumentT], document: DocumentT)
 def run_job(
     workspace: Workspace,
     session: JobSession,
-    kind: JobKind[PlanT, DocumentT],
+    kind: Experiment[PlanT, ResultT],
     plan: PlanT,
     builder: Builder,
-) -> DocumentT:
+) -> ResultT:
     """Run a started job to its report; raises what its kind and the client's build raise."""
     require_secrets(plan)
     job = session.job
     tools = session.tools(workspace, plan.setting, builder, kind.client_change(plan))
-    document = kind.run(job, tools)
-    write_report(job, kind, document)
-    record_exit(job, kind.exit_code(document), status=kind.status(document))
-    return document
+    result = run_experiment(kind, job, tools)
+    write_report(job, kind, result)
+    status = kind.status(result)
+    record_exit(job, status.exit_code, status=status)
+    return result
 
 
 @dataclass(frozen=True)
@@ -456,7 +458,7 @@ class PlannedJob(Generic[PlanT, ShownT]):
     lines: Sequence[str]
     commands: Sequence[str] = ()
 
-    def show(self: PlannedJob[PlanT, DocumentT]) -> CommandResult:
+    def show(self: PlannedJob[PlanT, DocumentShownT]) -> CommandResult:
         """What ``--dry-run`` prints."""
         return plan_result(self.shown, (*self.lines, *self.commands), can_start=bool(self.slots))
 
@@ -464,12 +466,12 @@ class PlannedJob(Generic[PlanT, ShownT]):
 def measure(
     workspace: Workspace,
     job: Job,
-    kind: JobKind[PlanT, DocumentT],
+    kind: Experiment[PlanT, ResultT],
     planned: PlannedJob[PlanT, Any],
     working: JobOptions,
     *,
     held: bool = False,
-) -> DocumentT:
+) -> ResultT:
     """Print a plan and run it as a new job to its report. ``held``: this process has the job already."""
     require_secrets(planned.plan)
     print_line = progress_printer(working)
@@ -479,14 +481,14 @@ def measure(
         return run_job(workspace, session, kind, planned.plan, planned.builder)
 
 
-def job_result(kind: JobKind[PlanT, DocumentT], document: DocumentT) -> CommandResult:
+def job_result(kind: Experiment[PlanT, ResultT], result: ResultT) -> CommandResult:
     """What a command prints of a job that has ended, and its exit code."""
-    return report_result(document, kind.report(document), kind.exit_code(document))
+    return report_result(result, kind.report(result), kind.status(result).exit_code)
 
 
 def run_planned(
     workspace: Workspace,
-    kind: JobKind[PlanT, DocumentT],
+    kind: Experiment[PlanT, ResultT],
     planned: PlannedJob[PlanT, Any],
     working: JobOptions,
     *,

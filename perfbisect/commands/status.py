@@ -16,6 +16,7 @@ from pydantic import AliasPath, Field
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.quantities import counted, minutes, probability, spent_text, with_unit
 from perfbisect.common.text import line
+from perfbisect.engine.experiment import Candidate
 from perfbisect.errors import PerfbisectError
 from perfbisect.jobs.documents import Document, ErrorDocument, LaunchDocument
 from perfbisect.jobs.events import PhaseStarted
@@ -24,7 +25,6 @@ from perfbisect.jobs.journal import read, replaying
 from perfbisect.jobs.phases import FILE, read_phase
 from perfbisect.jobs.plans import plan_data, verb_of
 from perfbisect.report.document import Block, Column, Command, KeyValues, Table
-from perfbisect.report.kind import Candidate
 from perfbisect.report.terminal import block_lines
 
 _SHOWN_LAUNCHES: Final = 8
@@ -190,7 +190,7 @@ def stop_job(
 
 
 def _end_elsewhere(workspace: Workspace, job: Job) -> int:
-    from perfbisect.commands.kinds import kind_of
+    from perfbisect.commands.experiments import experiment_of
     from perfbisect.commands.session import end_on_fleet
     from perfbisect.jobs.plans import require_plan
     from perfbisect.jobs.replay import launches
@@ -198,7 +198,7 @@ def _end_elsewhere(workspace: Workspace, job: Job) -> int:
     events = job.events()
     if not any(event.kind == "plan" for event in events):
         return 0
-    plan = require_plan(job, events, kind_of(events).plan)
+    plan = require_plan(job, events, experiment_of(events).plan)
     return end_on_fleet(workspace, plan, [launch for launch in launches(events) if launch.is_unresolved])
 
 
@@ -208,18 +208,20 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     Raises:
         UsageError: the journal cannot be read.
     """
-    from perfbisect.commands.kinds import kind_of  # imports numpy, which stop and most lists do not need
+    from perfbisect.commands.experiments import (
+        experiment_of,  # imports numpy, which stop and most lists do not need
+    )
 
     holder = job.holder
     events = read(job.journal).events
-    kind = kind_of(events)
+    kind = experiment_of(events)
     ending = None if holder else job.read_exit()
     with replaying(job.journal):
-        document = kind.document(job, events)
-        status, code_of = kind.status(document), kind.exit_code(document)
-    launches, metric = document.launches, status.metric
+        measured = kind.result(job, events)
+        status = kind.status(measured)
+    launches, metric = measured.launches, status.metric
     state: State = "running" if holder else "finished" if finished(events) else "unfinished"
-    code = ending.exit_code if ending else code_of if state == "finished" else None
+    code = ending.exit_code if ending else status.exit_code if state == "finished" else None
     result = next((path for path in (job.result, job.document) if path.exists()), None)
     running = [launch for launch in launches if holder and launch.outcome == "running"]
     return StatusDocument(
@@ -231,14 +233,14 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
         verdict=status.verdict if state == "finished" else "",
         exit_code=code,
         error=_error(ending),
-        cell=document.cell.name,
+        cell=measured.cell.name,
         metric=metric.name,
         unit=metric.unit,
         began=events[0].time,
         now=now.isoformat(timespec="seconds"),
-        minutes=document.minutes.total,
-        budget=document.minutes.budget,
-        lost=document.minutes.lost,
+        minutes=measured.minutes.total,
+        budget=measured.minutes.budget,
+        lost=measured.minutes.lost,
         launched=len(launches),
         last=tuple(
             EndedLaunchDocument.model_validate(launch, from_attributes=True)
@@ -390,7 +392,7 @@ def open_jobs(jobs: Jobs) -> tuple[Job, ...]:
     unfinished = jobs.unfinished()
     if not unfinished:
         return ()
-    from perfbisect.commands.kinds import is_readable
+    from perfbisect.commands.experiments import is_readable
 
     return tuple(filter(is_readable, unfinished))
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from perfbisect.bisect.search_events import measured_event
 from perfbisect.changes.hunks import HunkId
 from perfbisect.common.quantities import percent
+from perfbisect.engine.experiment import Amendment, Experiment, JobStatus
 from perfbisect.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_REGRESSION,
@@ -30,18 +31,15 @@ from perfbisect.explain.hunk_report import (
     make_hunks_document,
 )
 from perfbisect.explain.hunk_search import HunkEvent, HunkOutcome, Node, NodeLaunch, NodeUnusable
-from perfbisect.jobs.events import JobEnded
-from perfbisect.jobs.folders import Job, finished
+from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, JournalEvent
-from perfbisect.jobs.loop import Done, Fact, JobState, LaunchPolicy, fits_budget, run_launches
-from perfbisect.jobs.plans import plan_cell, read_verdict, require_more_budget, require_plan
+from perfbisect.jobs.loop import Done, Fact, JobState, LaunchPolicy, fits_budget
+from perfbisect.jobs.plans import read_verdict, require_more_budget, require_plan
 from perfbisect.jobs.replay import LaunchRecord, ended_launches, launches, require_comparable
-from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.runner import JobContext, LaunchRequest
 from perfbisect.jobs.sequence import sequential
-from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.attempt import Purpose
 from perfbisect.model.change import Change
-from perfbisect.report.kind import Amendment, JobKind, JobStatus
 from perfbisect.system.files import write_atomic
 
 PATCH = "guilty.patch"
@@ -86,28 +84,6 @@ def search_events(
     ]
     unusable = (event.data for event in events if event.kind == "unusable")
     return [*found, *(NodeUnusable(_node(data), str(data["reason"])) for data in unusable)]
-
-
-def find_hunks(job: Job, tools: JobContext) -> HunksDocument:
-    """Run a job, new or resumed, until its verdict is in the journal; the caller holds the job's lock.
-
-    Raises:
-        BuildError, ServerError: the culprit itself cannot be built or served.
-        ClientError, MachineError: they failed too often; the job can be resumed.
-        UsageError: the client does not report the metric.
-        Interrupted: Ctrl-C or a stop request.
-    """
-    with Journal(job.journal, clock=tools.clock) as journal:
-        plan = require_plan(job, journal.events, HunksPlan)
-        if not finished(journal.events):
-            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
-            with WorkerPool(job, journal, tools, plan_cell(plan)) as pool:
-                verdict = run_launches(job, journal, tools, pool, hunk_policy(job, plan, tools.revert_hunks))
-            _write_patch(job, plan, _OUTCOME.validate_python(verdict))
-            journal.append("verdict", verdict)
-        document = hunks_document(job, journal.events)
-    tools.sink(JobEnded(document))
-    return document
 
 
 RevertHunks = Callable[[Change, Sequence[HunkId]], Change | str]
@@ -191,10 +167,12 @@ def _give_up(plan: HunksPlan, error: PerfbisectError, last: LaunchRecord, state:
     )
 
 
-def _write_patch(job: Job, plan: HunksPlan, outcome: HunkOutcome) -> None:
+def _write_patch(job: Job, plan: HunksPlan, verdict: Mapping[str, object]) -> Mapping[str, object]:
+    outcome = _OUTCOME.validate_python(verdict)
     patch = plan.groups[outcome.node[0]].patch if len(outcome.node) == 1 else ""
     if outcome.verdict == "found" and patch:
         write_atomic(job.path / PATCH, patch)
+    return verdict
 
 
 def outcome_of(events: Sequence[JournalEvent]) -> HunkOutcome | None:
@@ -242,11 +220,6 @@ def amend(job: Job, tools: JobContext, amendment: Amendment) -> None:
         journal.append("plan", plan.model_copy(update={"budget": budget}).model_dump(mode="json"))
 
 
-def exit_code(document: HunksDocument) -> int:
-    """3 a group is named, 4 otherwise."""
-    return EXIT_REGRESSION if document.verdict == "found" else EXIT_INCONCLUSIVE
-
-
 def _status(document: HunksDocument) -> JobStatus:
     guilty = [group for group in document.groups if group.guilty]
     named = guilty[0].label if len(guilty) == 1 else ""
@@ -254,19 +227,20 @@ def _status(document: HunksDocument) -> JobStatus:
     share = f", {percent(known, False)} of the step" if named and known is not None else ""
     return JobStatus(
         outcome=document.verdict,
+        exit_code=EXIT_REGRESSION if document.verdict == "found" else EXIT_INCONCLUSIVE,
         verdict=named + share,
         metric=document.metric,
         next=document.next,
     )
 
 
-HUNKS: Final[JobKind[HunksPlan, HunksDocument]] = JobKind(
+HUNKS: Final = Experiment(
     plan=HunksPlan,
-    run=find_hunks,
-    document=hunks_document,
-    exit_code=exit_code,
+    result=hunks_document,
     status=_status,
     report=hunks_report,
     client_change=lambda plan: plan.culprit,
+    policy=lambda job, plan, tools: hunk_policy(job, plan, tools.revert_hunks),
+    conclude=_write_patch,
     amend=amend,
 )

@@ -13,9 +13,11 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from perfbisect.changes.git import Repository
-from perfbisect.compare.plan import SIDES, SidePlan
+from perfbisect.engine.experiment import Experiment, JobStatus
 from perfbisect.environments.packages import PACKAGES
 from perfbisect.errors import EXIT_OK, PerfbisectError
+from perfbisect.experiments.compare import SIDES
+from perfbisect.experiments.measure import SidePlan
 from perfbisect.explain.attribution import ProfileExplanation, SettingDifference, explain_profiles
 from perfbisect.explain.diff import StackDiff, read_diff
 from perfbisect.explain.excerpt import excerpt_diff
@@ -33,19 +35,17 @@ from perfbisect.explain.stacks import read_folded
 from perfbisect.explain.trace import TraceProfile, read_trace
 from perfbisect.jobs.documents import change_document, measured_fields, metric_document
 from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.journal import Journal, JournalEvent
-from perfbisect.jobs.loop import Done, JobState, LaunchPolicy, fits_budget, run_launches
+from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.loop import Done, JobState, LaunchPolicy, fits_budget
 from perfbisect.jobs.plans import BudgetedPlan, plan_cell, require_plan
 from perfbisect.jobs.replay import LaunchRecord, launches
-from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.runner import LaunchRequest
 from perfbisect.jobs.sequence import sequential
-from perfbisect.jobs.workers import WorkerPool
 from perfbisect.measure.profiling import FACT, FOLDER, ProfileFiles
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 from perfbisect.report.flames import FlameDocument
-from perfbisect.report.kind import JobKind, JobStatus
 from perfbisect.serving.log_facts import combine_launches, fact_differences
 
 MOST_LAUNCHES: Final = 2
@@ -94,7 +94,7 @@ def profile_policy(plan: ProfilePlan) -> LaunchPolicy:
     def next_launch(state: JobState) -> LaunchRequest | Done:
         count = sum(launch.end == "finished" for launch in state.launches)
         if count >= 2 * plan.launches or (count >= 2 and not fits_budget(state.launches, plan.budget)):
-            return Done()
+            return Done({"verdict": "recorded"})
         side = _ORDER[count % len(_ORDER)]
         change, name = plan.sides[side].change, f"side {SIDES[side]} ({plan.sides[side].typed})"
         why = f"profile of {SIDES[side].upper()}, {count + 1} of {2 * plan.launches}"
@@ -103,21 +103,10 @@ def profile_policy(plan: ProfilePlan) -> LaunchPolicy:
     return sequential(next_launch, plan.ref, budget=plan.budget, advice="name another job")
 
 
-def profile(job: Job, tools: JobContext) -> ProfileDocument:
-    """Continue a profile, new or resumed, and compare its sides.
-
-    Raises what :func:`perfbisect.jobs.loop.run_launches` raises.
-    """
-    with Journal(job.journal, clock=tools.clock) as journal:
-        plan = require_plan(job, journal.events, ProfilePlan)
-        if not finished(journal.events):
-            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
-            with WorkerPool(job, journal, tools, plan.cells[0]) as pool:
-                run_launches(job, journal, tools, pool, profile_policy(plan))
-            # The sides are compared once: recordings may be removed later.
-            result = compare_sides(plan, job, launches(journal.events))
-            journal.append("verdict", {"verdict": result.kind, "result": result.model_dump(mode="json")})
-        return profile_document(job, journal.events)
+def _conclude(job: Job, plan: ProfilePlan, _verdict: Mapping[str, object]) -> Mapping[str, object]:
+    """The sides are compared once: recordings may be removed later."""
+    result = compare_sides(plan, job, launches(job.events()))
+    return {"verdict": result.kind, "result": result.model_dump(mode="json")}
 
 
 def compare_sides(plan: ProfilePlan, job: Job, records: Sequence[LaunchRecord]) -> ProfileResultDocument:
@@ -284,17 +273,18 @@ def _status(document: ProfileDocument) -> JobStatus:
     result = document.result
     return JobStatus(
         outcome="unfinished" if result is None else result.kind,
+        exit_code=EXIT_OK,
         verdict=result.place if result is not None else "",
         metric=document.metric,
     )
 
 
-PROFILE: Final[JobKind[ProfilePlan, ProfileDocument]] = JobKind(
+PROFILE: Final = Experiment(
     plan=ProfilePlan,
-    run=profile,
-    document=profile_document,
-    exit_code=lambda _: EXIT_OK,
+    result=profile_document,
     status=_status,
     report=profile_report,
     client_change=lambda plan: plan.b.change,
+    policy=lambda _job, plan, _tools: profile_policy(plan),
+    conclude=_conclude,
 )

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.common.quantities import percent
-from perfbisect.compare.documents import CompareDocument
+from perfbisect.experiments.compare import CompareResult
 from perfbisect.jobs.documents import CellDocument, ChangeDocument, Document, MetricDocument
 from perfbisect.report.document import (
     Command,
@@ -85,26 +85,26 @@ def explain_bisection(document: ReportDocument) -> ExplainDocument:
     )
 
 
-def explain_comparison(document: CompareDocument) -> ExplainDocument:
+def explain_comparison(result: CompareResult) -> ExplainDocument:
     """B against A."""
     return _explain(
-        document,
-        () if document.finished else (_OPEN,),
-        differs=document.verdict in ("regression", "improvement"),
+        result,
+        () if result.finished else (_OPEN,),
+        differs=result.verdict in ("regression", "improvement"),
         verb="compare",
-        verdict=document.verdict,
-        a=document.a.change,
-        b=document.b.change,
-        a_name=document.a.name,
-        b_name=document.b.name,
-        effect=document.effect,
-        low=document.low,
-        high=document.high,
+        verdict=result.verdict,
+        a=result.a.change,
+        b=result.b.change,
+        a_name=result.a.name,
+        b_name=result.b.name,
+        effect=result.headline.effect,
+        low=result.headline.low,
+        high=result.headline.high,
     )
 
 
 def _explain(
-    document: ReportDocument | CompareDocument, notes: tuple[str, ...], *, differs: bool, **sides: Any
+    document: ReportDocument | CompareResult, notes: tuple[str, ...], *, differs: bool, **sides: Any
 ) -> ExplainDocument:
     """The next command is the price of a profile where the sides differ, otherwise the report."""
     job, phases = document.job, document.phases

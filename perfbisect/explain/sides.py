@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.result import read_result as read_bisection
-from perfbisect.compare.plan import ComparePlan, SidePlan
-from perfbisect.compare.result import read_result as read_comparison
 from perfbisect.errors import UsageError
+from perfbisect.experiments.compare import ComparePlan, read_comparison
+from perfbisect.experiments.measure import SidePlan
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.plans import JobPlan, find_plan
+from perfbisect.jobs.plans import JobPlan, find_plan, require_plan
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ def _of_bisection(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
 
 
 def _of_comparison(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
-    result = read_comparison(job, events, ComparePlan)
-    plan, verdict = result.plan, result.verdict
-    effect = verdict.effect if verdict.word in ("regression", "improvement") else None
+    plan, result = require_plan(job, events, ComparePlan), read_comparison(job, events)
+    row = result.headline
+    effect = row.effect if row.verdict in ("regression", "improvement") else None
     return MeasuredSides(
-        plan, plan.a, plan.b, effect, is_slower=verdict.word == "regression", finished=result.finished
+        plan, plan.a, plan.b, effect, is_slower=row.verdict == "regression", finished=result.finished
     )

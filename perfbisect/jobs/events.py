@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from perfbisect.jobs.documents import Document, LaunchDocument
+from perfbisect.jobs.documents import LaunchDocument
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,6 @@ class MachineBackoff(JobEvent):
     seconds: float
     reason: str
     slot: str = ""
-
-
-@dataclass(frozen=True)
-class JobEnded(JobEvent):
-    """The job has finished."""
-
-    document: Document
 
 
 EventListener = Callable[[JobEvent], None]

@@ -282,13 +282,6 @@ def launch_in_steps(
                 raise PerfbisectError("the job waits for a launch, and none is under way")
 
 
-def run_launches(
-    job: Job, journal: Journal, tools: JobContext, pool: WorkerPool, policy: LaunchPolicy
-) -> Mapping[str, object]:
-    """:func:`launch_in_steps` in one go."""
-    return drain(launch_in_steps(job, journal, tools, pool, policy, poll=None))
-
-
 def drain(steps: Generator[float, None, _Result]) -> _Result:
     """Make all steps, one after the other; return their result."""
     while True:

@@ -215,7 +215,7 @@ class EventExaminer:
             minutes=report.minutes.total,
             budget=report.minutes.budget,
             report=str(job.report),
-            exit_code=BISECT.exit_code(report),
+            exit_code=BISECT.status(report).exit_code,
         )
 
 

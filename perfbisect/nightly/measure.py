@@ -16,8 +16,8 @@ from perfbisect.bisect.job import BISECT
 from perfbisect.changes.git import Repository, fetch_remote
 from perfbisect.cli.bisect import BisectRequest
 from perfbisect.commands import wiring
+from perfbisect.commands.experiments import experiment_of
 from perfbisect.commands.explain import plan_profile
-from perfbisect.commands.kinds import kind_of
 from perfbisect.commands.options import BuildOptions, JobOptions
 from perfbisect.commands.output import progress_printer
 from perfbisect.commands.session import (
@@ -32,12 +32,13 @@ from perfbisect.commands.session import (
 from perfbisect.commands.settings import resolve
 from perfbisect.commands.slots import find_slots, fleet_machines
 from perfbisect.commands.workspace import Workspace, open_workspace
-from perfbisect.compare.job import RUN, run, run_in_steps
-from perfbisect.compare.plan import MeasurementSetup, RunPlan, build_run_plan
-from perfbisect.compare.suite import suite
+from perfbisect.engine.experiment import Experiment, ResultT, run_experiment, run_in_steps
 from perfbisect.environments.base import Builder
 from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, RevisionError, UsageError
+from perfbisect.experiments.run import RUN, RunPlan
+from perfbisect.experiments.setup import MeasurementSetup, build_run_plan
+from perfbisect.experiments.suite import suite
 from perfbisect.explain.profile_job import PROFILE
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.fleet.bundle import MachineDocument
@@ -58,7 +59,6 @@ from perfbisect.nightly.night import BisectionWindow, NightlyContext, PreparedJo
 from perfbisect.nightly.plan import CellMachines, CellPlan, NightPlan
 from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.report.console import Console
-from perfbisect.report.kind import DocumentT, JobKind
 from perfbisect.series.suspects.table import load_suspect_table
 from perfbisect.system.clock import now
 from perfbisect.system.http import RetryPolicy
@@ -135,15 +135,15 @@ class CommandMachine:
         plan = _new_plan(night, cell, job, builder, (f"measured on {slot.machine}",))
         with open_session(job, (slot,), self.working, plan=plan, beside_others=True) as session:
             tools = session.tools(self.workspace, setting, builder, night.commit)
-            document = yield from run_in_steps(job, tools, until=launch, poll=_POLL_S)
-            write_report(job, RUN, document)
+            result = yield from run_in_steps(RUN, job, tools, until=launch, poll=_POLL_S)
+            write_report(job, RUN, result)
 
     def end_bundles(self, job: Job) -> Reclaim | None:
         events = job.events()
         still_open = [launch for launch in launches(events) if launch.end is None]
         if not still_open:
             return None
-        plan: JobPlan = require_plan(job, events, kind_of(events).plan)
+        plan: JobPlan = require_plan(job, events, experiment_of(events).plan)
         if not plan.setting.fleet:
             return None
         end_on_fleet(self.workspace, plan, still_open)
@@ -164,11 +164,11 @@ class CommandMachine:
             session = stack.enter_context(open_session(first, slots, self.working, plan=plans[0]))
             tools = session.tools(self.workspace, setting, builder, night.commit)
             if len(night.group_of(cells[0].name)) == 1:
-                write_report(first, RUN, run(first, tools, until=launch))
+                write_report(first, RUN, run_experiment(RUN, first, tools, until=launch))
                 return {}
             outcomes = suite(tuple(jobs.values()), tools, until=launch)
             for outcome in outcomes:
-                write_report(outcome.job, RUN, outcome.document)
+                write_report(outcome.job, RUN, outcome.result)
         errors = [outcome.error for outcome in outcomes]
         return {name: error for name, error in zip(jobs, errors, strict=True) if error is not None}
 
@@ -209,8 +209,8 @@ class CommandMachine:
         )
 
     def _continue(
-        self, job: Job, kind: JobKind[PlanT, DocumentT], planned: PlannedJob[PlanT, Any]
-    ) -> DocumentT:
+        self, job: Job, kind: Experiment[PlanT, ResultT], planned: PlannedJob[PlanT, Any]
+    ) -> ResultT:
         """Run a job, new or interrupted, to its report."""
         events = job.events()
         plan = require_plan(job, events, kind.plan) if events else planned.plan

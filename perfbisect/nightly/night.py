@@ -14,6 +14,7 @@ from typing import Generic, Protocol
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.changes.git import Repository
 from perfbisect.common.quantities import counted
+from perfbisect.engine.experiment import ResultT
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.jobs.documents import Document, change_document, metric_document
@@ -52,7 +53,6 @@ from perfbisect.nightly.plan import (
     find_home,
     setting_key,
 )
-from perfbisect.report.kind import DocumentT
 from perfbisect.series.detection.fdr import FDR
 from perfbisect.series.detection.model import FEWEST
 from perfbisect.series.store import SeriesStore
@@ -88,14 +88,14 @@ class BisectionWindow:
 
 
 @dataclass(frozen=True)
-class PreparedJob(Generic[DocumentT]):
+class PreparedJob(Generic[ResultT]):
     """A planned bisection or profile: it takes at least ``minutes``, ``run`` continues its job to the end.
 
     ``problem``: why it cannot run here, empty if it can.
     """
 
     minutes: float
-    run: Callable[[Job], DocumentT]
+    run: Callable[[Job], ResultT]
     problem: str = ""
 
 

@@ -9,7 +9,7 @@
 an empty head             a table of two columns under it has labels and values
 ``{{ highlight }}``       in a row of a table: it stands out
 a fence ``sh``            text to copy; ``sh next``: a command to run, with its label
-``![caption](name)``      a figure of this name; nothing where there is none
+``![caption](name)``      a figure, or other blocks, by name; nothing where there are none
 ``---``                   the footer follows
 ========================  ==========================================================
 
@@ -22,6 +22,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import unquote
 
@@ -50,6 +51,7 @@ from perfbisect.report.document import (
     strong,
 )
 from perfbisect.report.flames import FlameDocument
+from perfbisect.report.sections import cell_rows
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -60,8 +62,10 @@ _HIGHLIGHT = "\ue002"
 _VALUE = re.compile("\ue000([0-9a-f]*)\ue001")
 """A printed value in hexadecimal digits: one word, which no parser of Markdown reads into."""
 
-_FILTERS: tuple[Callable[..., str], ...] = (
+_FILTERS: tuple[Callable[..., object], ...] = (
+    cell_rows,
     counted,
+    median,
     minutes,
     number,
     percent,
@@ -70,8 +74,8 @@ _FILTERS: tuple[Callable[..., str], ...] = (
     with_unit,
 )
 
-Plotted = Mapping[str, Any] | FlameDocument | DiffFileDocument
-"""A plot in Plotly's JSON, a difference flame graph, or a file of a diff."""
+Plotted = Mapping[str, Any] | FlameDocument | DiffFileDocument | tuple[Block, ...] | None
+"""A plot in Plotly's JSON, a difference flame graph, a file of a diff, blocks that were made elsewhere."""
 
 
 def render_report(
@@ -186,8 +190,7 @@ class _Reader:
             parts = _parts(node)
             if len(parts) == 1 and parts[0].type == "image":
                 name = _address(parts[0], "src")
-                if name in self._figures:
-                    yield _figure(self._figures[name], name, _plain(_inline(parts[0].children)))
+                yield from _figure(self._figures.get(name), name, _plain(_inline(parts[0].children)))
             elif len(parts) == 1 and parts[0].type == "em":
                 yield Paragraph(_inline(parts[0].children), quiet=True)
             else:
@@ -204,12 +207,14 @@ class _Reader:
             raise ValueError(f"{self._template}: a report has no {node.type}")
 
 
-def _figure(plotted: Plotted, name: str, caption: str) -> Block:
+def _figure(plotted: Plotted, name: str, caption: str) -> tuple[Block, ...]:
+    if plotted is None or isinstance(plotted, tuple):
+        return plotted or ()
     if isinstance(plotted, FlameDocument):
-        return FlameGraph(caption, plotted)
+        return (FlameGraph(caption, plotted),)
     if isinstance(plotted, DiffFileDocument):
-        return FileLines(plotted)
-    return Figure(name, caption, plotted)
+        return (FileLines(plotted),)
+    return (Figure(name, caption, plotted),)
 
 
 def _parts(node: SyntaxTreeNode) -> list[SyntaxTreeNode]:
@@ -260,7 +265,7 @@ def _inline(nodes: Sequence[SyntaxTreeNode]) -> Inline:
             if parts and isinstance(parts[-1], str):
                 text = f"{parts.pop()}{text}"
             parts.append(text)
-    return parts[0] if len(parts) == 1 else tuple(parts)
+    return parts[0] if len(parts) == 1 else tuple(parts) or ""
 
 
 def _text(raw: str) -> str:

@@ -22,8 +22,8 @@ from perfbisect.changes.git import Repository
 from perfbisect.changes.priors import load_commit_weights, load_weights
 from perfbisect.clients import CLIENTS
 from perfbisect.commands.settings import load_settings
-from perfbisect.compare.claims import load_claim
 from perfbisect.errors import UsageError
+from perfbisect.experiments.claims import load_claim
 from perfbisect.fleet.hosts import read_hosts
 from perfbisect.jobs.documents import cell_document
 from perfbisect.machine.profile import load_machine

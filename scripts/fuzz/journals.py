@@ -12,8 +12,8 @@ from random import Random
 from typing import Any
 
 from perfbisect.bisect.plan import BisectPlan, make_plan
-from perfbisect.commands.kinds import kind_of
-from perfbisect.compare.job import compare, run
+from perfbisect.commands.experiments import experiment_of
+from perfbisect.engine.experiment import run_experiment
 from perfbisect.errors import Interrupted, ServerError, UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read, replaying, with_checksum
@@ -23,7 +23,7 @@ from perfbisect.model.change import History
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.markdown import report_markdown
 from scripts.fuzz.mutate import bend_bytes, bend_json
-from tests.compare.factory import CHANGES, compare_plan, run_plan
+from tests.experiments.factory import CHANGES, compare_plan, run_plan
 from tests.fixtures.jobs import SETTING
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell, history, verdict
 
@@ -62,7 +62,7 @@ def _made(folder: Path) -> list[_Sample]:
             verdict(job, watch, world())
         else:
             with job.held():
-                (compare if name == "compare" else run)(job, watch.tools(world()))
+                run_experiment(experiment_of(job.events()), job, watch.tools(world()))
         lines = tuple(job.journal.read_bytes().splitlines(keepends=True))
         found += [_Sample(world, lines), _Sample(world, lines[: len(lines) * 2 // 3])]
     return found
@@ -109,17 +109,17 @@ def _refused(step: Callable[[], None]) -> bool:
 
 def _report(job: Job) -> None:
     events = read(job.journal).events
-    kind = kind_of(events)
+    kind = experiment_of(events)
     with replaying(job.journal):
-        document = kind.document(job, events)
-        kind.status(document)
-        report_markdown(kind.report(document))
+        result = kind.result(job, events)
+        kind.status(result)
+        report_markdown(kind.report(result))
 
 
 def _continue(job: Job, world: World) -> None:
     world.hold = _interrupt  # before the world looks for a change that may be bent
     with job.held():
-        kind_of(job.events()).run(job, Watch().tools(world))
+        run_experiment(experiment_of(job.events()), job, Watch().tools(world))
 
 
 def _interrupt(_: AttemptRequest) -> None:

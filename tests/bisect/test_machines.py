@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from perfbisect.bisect.job import exit_code
+from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.search_events import machines_out
 from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.replay import launches
@@ -121,7 +121,7 @@ def test_a_step_that_one_machine_alone_has_is_not_averaged_away(start: Start) ->
     begun = start(world)
     report = begun.run(slots=fleet(*speeds))
     assert report.outcome == "too small"
-    assert exit_code(report) == 4
+    assert BISECT.status(report).exit_code == 4
     (text,) = [text for text in report.summary if "the ends differ on" in text]
     assert "the ends differ on b alone, by +" in text
     assert report.next.startswith("bisect on b alone")

@@ -46,7 +46,7 @@ def test_every_surface_names_the_commits_of_a_narrowed_range(start: Start, tmp_p
     begun = begin(start, 41, 16, 8)
     report = begun.run()
     assert len(report.candidates) > 1
-    assert (report.outcome, report.culprit, BISECT.exit_code(report)) == ("narrowed", None, 4)
+    assert (report.outcome, report.culprit, BISECT.status(report).exit_code) == ("narrowed", None, 4)
     named = [(of.position.changes[0], of.probability) for of in report.candidates]
     assert begun.world.changes[8].id in [change.id for change, _ in named]
     assert report.beliefs is not None
@@ -96,5 +96,5 @@ def of_night(report: ReportDocument) -> NightBisection:
         candidates=report.candidates,
         probability=report.probability,
         summary=report.summary,
-        exit_code=BISECT.exit_code(report),
+        exit_code=BISECT.status(report).exit_code,
     )

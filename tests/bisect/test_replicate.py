@@ -9,7 +9,7 @@ import pytest
 from perfbisect.bisect.decision import confirm
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.figures import plots
-from perfbisect.bisect.job import exit_code
+from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.report import build_report
 from perfbisect.bisect.result import outcome_of
@@ -77,7 +77,7 @@ def test_the_step_holds_on_a_second_machine(start: Start, each: int) -> None:
     assert again.effect.low < 0.3 < again.effect.high
     assert any(text.startswith(f"Holds on 2 of 2 machines: {first}, and {other}") for text in report.summary)
     assert begun.kinds[-1] == "verdict"
-    assert exit_code(report) == 3
+    assert BISECT.status(report).exit_code == 3
     assert {x.name for x in report.machines} == {"a", "b"}
     offsets = {x.name: x.offset for x in report.machines}
     assert sum(x.launches for x in report.machines) == len(report.launches)
@@ -93,7 +93,7 @@ def test_a_step_of_one_machine_alone_is_said(start: Start) -> None:
     begun = start(world)
     report = begun.run(slots=fleet("a", "b"))
     assert named(report) == world.changes[CULPRIT].id
-    assert exit_code(report) == 3, "it is a step all the same"
+    assert BISECT.status(report).exit_code == 3, "it is a step all the same"
     first, other = "a", "b"
     again = report.replication
     assert (again.machine, again.others, again.said) == (first, (other,), "absent")

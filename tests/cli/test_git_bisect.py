@@ -115,7 +115,7 @@ def test_ends_that_do_not_differ_stop_git(
 ) -> None:
     history = make_history(home / "repo", commits=4, slow=None)
     git(history, "bisect", "start", history.bad, history.good)
-    told = SimpleNamespace(headline=word, summary=("they are what they are.",))
+    told = SimpleNamespace(headline=SimpleNamespace(verdict=word), summary=("they are what they are.",))
     monkeypatch.setattr(checks, "measure", lambda *_: told)
     outcome = type_command([*step()[3:], "--repo", str(history.path)])
     assert outcome.code == 128

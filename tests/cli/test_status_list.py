@@ -13,12 +13,13 @@ from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.commands import status
 from perfbisect.commands.session import run_job
-from perfbisect.compare.job import run as measure
+from perfbisect.engine.experiment import run_experiment
+from perfbisect.experiments.run import RUN
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import require_plan
 from perfbisect.jobs.runner import JobContext
 from tests.command_line import type_command, type_json
-from tests.compare.factory import CHANGES, job_of, measured, run_plan
+from tests.experiments.factory import CHANGES, job_of, measured, run_plan
 from tests.fixtures.jobs import BegunJob, Start
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, history
 
@@ -93,7 +94,7 @@ def test_a_run_tells_its_value(tmp_path: Path) -> None:
     world, watch = World(CHANGES, None, sigma=0.001, tau=0.001), Watch()
     job = job_of(tmp_path, run_plan(world, 1), watch, world)
     with job.held():
-        measure(job, watch.tools(world))
+        run_experiment(RUN, job, watch.tools(world))
     (told,), (line,) = listed(tmp_path)
     assert told["exit_code"] == 0
     assert re.search(r" 1  measured: tpot 1[34]\.\d\d ms$", line)

@@ -37,7 +37,7 @@ def test_the_step_of_the_nights_is_measured_here(home: Path) -> None:
     assert document["verdict"] == "regression"
     assert document["a"]["change"]["id"] == history.commits[AT - 1]
     assert document["b"]["change"]["id"] == history.culprit
-    assert document["low"] > 0.5
+    assert document["metrics"][0]["low"] > 0.5
     assert "tpot of text/random@c4-n40 became worse there; does it here?" in told.err
     program, *following = shlex.split(document["next"])
     assert (program, following[0]) == ("perfbisect", "bisect")

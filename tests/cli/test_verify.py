@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.commands.claims import claim_cells, find_claim, verify_document
-from perfbisect.commands.comparisons import ladder_cells, sweep_document
+from perfbisect.commands.claims import claim_cells, find_claim
+from perfbisect.commands.comparisons import ladder_cells
 from perfbisect.commands.workspace import Workspace, open_workspace
-from perfbisect.compare.documents import CompareDocument
-from perfbisect.compare.report import sweep_report, verify_report
 from perfbisect.errors import LocatedError, MachineError, UsageError
+from perfbisect.experiments.compare import CompareResult
+from perfbisect.experiments.several import sweep_report, sweep_result, verify_report, verify_result
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import resolve_metric
 from perfbisect.machine.profile import Machine
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.terminal import closing_lines, report_lines
 from perfbisect.resources import cells_folder
-from tests.compare.factory import CHANGES, measured
+from tests.experiments.factory import CHANGES, measured
 from tests.jobs.world import Clock, World, cell
 
 CELL = """\
@@ -146,32 +146,32 @@ def test_every_shipped_claim_can_be_asked(
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> CompareDocument:
+def told(tmp_path_factory: pytest.TempPathFactory) -> CompareResult:
     job: Job = Jobs(tmp_path_factory.mktemp("told")).new(Clock()(), "abcd")
     return measured(job, World(CHANGES, 1, factor=1.3, tau=0.01), expect=">= 10 %")
 
 
-def as_load(told: CompareDocument, load: str, word: str, claim: str | None = None) -> CompareDocument:
+def as_load(told: CompareResult, load: str, word: str, claim: str | None = None) -> CompareResult:
     name = told.cell.model_copy(update={"name": f"tiny@{load}"})
     own = {"cell": name, "job": f"job-{load}", "next": f"perfbisect report job-{load}"}
     return told.model_copy(update={**own, "verdict": word, "claim": claim})
 
 
-def test_a_sweep_names_the_signature(told: CompareDocument) -> None:
+def test_a_sweep_names_the_signature(told: CompareResult) -> None:
     """vLLM-Omni 5023: flat at one request at a time, worse from eight on."""
     words = (("c1-n8", "same"), ("c8-n64", "regression"), ("c64-n512", "regression"))
-    document = sweep_document([as_load(told, load, word) for load, word in words])
-    assert document.signature == "c1 same, c8 to c64 regression"
-    assert (document.job, document.next) == ("job-c8-n64", "perfbisect report job-c8-n64")
-    assert document.summary == (document.signature, *(f"tiny@{load}: {told.summary[0]}" for load, _ in words))
-    lines = report_lines(sweep_report(document))
+    result = sweep_result([as_load(told, load, word) for load, word in words])
+    assert result.signature == "c1 same, c8 to c64 regression"
+    assert (result.job, result.next) == ("job-c8-n64", "perfbisect report job-c8-n64")
+    assert result.summary == (result.signature, *(f"tiny@{load}: {told.summary[0]}" for load, _ in words))
+    lines = report_lines(sweep_report(result))
     assert lines[:2] == ["Sweep over loads: regression", "  signature  c1 same, c8 to c64 regression"]
     assert ["c8-n64" in line or "c64-n512" in line for line in lines[-3:]] == [True, True, False]
 
 
-def test_the_command_of_the_cell_that_decided_ends_a_sweep(told: CompareDocument) -> None:
+def test_the_command_of_the_cell_that_decided_ends_a_sweep(told: CompareResult) -> None:
     words = (("c1-n8", "inconclusive"), *((f"c{load}-n9", "regression") for load in range(2, 40)))
-    report = sweep_report(sweep_document([as_load(told, load, word) for load, word in words]))
+    report = sweep_report(sweep_result([as_load(told, load, word) for load, word in words]))
     assert closing_lines(report) == [
         "Sweep over loads: regression", "  next: perfbisect report job-c2-n9  # tiny@c2-n9"
     ]  # fmt: skip
@@ -198,14 +198,14 @@ def test_a_sweep_has_the_loads_of_its_file(here: Workspace) -> None:
 )
 @pytest.mark.usefixtures("here")
 def test_a_claim_holds_where_it_holds_in_every_cell(
-    told: CompareDocument, words: tuple[str, str], word: str
+    told: CompareResult, words: tuple[str, str], word: str
 ) -> None:
     claim = claimed()[1]
-    document = verify_document(claim, [as_load(told, f"c{i}", "same", one) for i, one in enumerate(words)])  # type: ignore[arg-type]
-    assert document.verdict == word
-    assert document.job == f"job-c{words.index(word)}"
-    assert word in document.summary[0] and len(document.summary) == 1 + len(words)
-    assert report_lines(verify_report(document))[0].endswith(
+    result = verify_result(claim, [as_load(told, f"c{i}", "same", one) for i, one in enumerate(words)])  # type: ignore[arg-type]
+    assert result.verdict == word
+    assert result.job == f"job-c{words.index(word)}"
+    assert word in result.summary[0] and len(result.summary) == 1 + len(words)
+    assert report_lines(verify_report(result))[0].endswith(
         ": inconclusive" if word == "inconclusive" else f": claim {word}"
     )
 

@@ -68,7 +68,7 @@ def test_a_job_goes_on_without_the_shell_that_began_it(bench: Bench) -> None:
     assert json.loads(Path(status["result"]).read_text())["job"] == left["job"]
     log = Path(left["log"]).read_text()
     assert log.startswith("#1 "), "what precedes the job is printed where it was started"
-    assert '"schema": "perfbisect.run/3"' in log
+    assert '"schema": "perfbisect.run/4"' in log
     assert Path(left["folder"]) == Jobs(bench.state).all()[0].path
 
 

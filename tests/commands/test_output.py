@@ -19,7 +19,7 @@ from perfbisect.commands.comparisons import measure_comparisons
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult, print_lines, print_output
 from perfbisect.commands.workspace import Workspace
-from perfbisect.compare.documents import CompareDocument
+from perfbisect.experiments.compare import CompareResult
 from perfbisect.jobs.documents import LongDocument
 from perfbisect.jobs.folders import Job, Jobs
 
@@ -74,13 +74,13 @@ class Settled:
 
     def __call__(
         self, here: Workspace, job: Job, kind: object, asked: str, working: JobOptions, *, held: bool = False
-    ) -> CompareDocument:
+    ) -> CompareResult:
         del here, kind, working
         self.jobs.append(job)
         self.seen.append((asked, held, self.jobs[0].holder is not None))
         if asked == "broken":
             raise RuntimeError(asked)
-        return cast(CompareDocument, asked)
+        return cast(CompareResult, asked)
 
 
 @pytest.fixture

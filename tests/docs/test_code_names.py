@@ -59,8 +59,8 @@ def test_the_members_of_an_extension_point_exist(title: str) -> None:
 
 
 def test_what_is_wrong_is_found() -> None:
-    assert IN_FILE.findall("| `RunPlan` and `gone` in `compare/plan.py` |") == [
-        ("`RunPlan` and `gone`", "compare/plan.py")
+    assert IN_FILE.findall("| `RunPlan` and `gone` in `experiments/run.py` |") == [
+        ("`RunPlan` and `gone`", "experiments/run.py")
     ]
-    assert "RunPlan" in defined("compare/plan.py")
-    assert "gone" not in defined("compare/plan.py")
+    assert "RunPlan" in defined("experiments/run.py")
+    assert "gone" not in defined("experiments/run.py")

@@ -11,10 +11,11 @@ import pytest
 
 from perfbisect.changes.hunk_groups import group_hunks
 from perfbisect.changes.hunks import HunkId, hunk_patch
+from perfbisect.engine.experiment import Amendment, run_experiment
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_REGRESSION, BuildError, ServerError, UsageError
 from perfbisect.explain.hunk_forecast import hunks_plan_document, hunks_plan_lines
-from perfbisect.explain.hunk_job import HUNKS, PATCH, amend, exit_code, find_hunks, hunks_document
+from perfbisect.explain.hunk_job import HUNKS, PATCH, amend, hunks_document
 from perfbisect.explain.hunk_plan import HunksPlan, make_hunks_plan
 from perfbisect.explain.hunk_report import HunksDocument, hunks_report
 from perfbisect.jobs.estimates import Noise
@@ -25,7 +26,6 @@ from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Costs, Failure
 from perfbisect.model.change import Change
 from perfbisect.report.html import report_html
-from perfbisect.report.kind import Amendment
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from tests.changes.repositories import repository_of
@@ -104,7 +104,7 @@ class Bench:
         return job
 
     def run(self, job: Job) -> HunksDocument:
-        return find_hunks(job, self.watch.tools(self.world, revert_hunks=self.revert))
+        return run_experiment(HUNKS, job, self.watch.tools(self.world, revert_hunks=self.revert))
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_the_planted_hunk_is_named_among_decoys(bench: Bench) -> None:
     assert document.share.share == pytest.approx(1.0, abs=0.15)
     assert document.summary[0].startswith("The step is in m.py: d: -1")
     assert document.excluded == ("documentation and examples: README.md",)
-    assert exit_code(document) == EXIT_REGRESSION
+    assert HUNKS.status(document).exit_code == EXIT_REGRESSION
     purposes = [request.purpose for request in bench.world.requests]
     assert set(purposes) == {"end", "search", "revert"} and purposes.count("revert") == 6
     assert HunksDocument.model_validate_json(document.text()) == document
@@ -182,7 +182,7 @@ def test_a_budget_that_ends_is_said_and_more_goes_on(bench: Bench) -> None:
     job = bench.job(budget=9.0)
     document = bench.run(job)
     assert (document.verdict, document.reason) == ("too small", "budget")
-    assert exit_code(document) == EXIT_INCONCLUSIVE
+    assert HUNKS.status(document).exit_code == EXIT_INCONCLUSIVE
     assert document.next == f"perfbisect resume {job.id} --budget 18m"
     assert document.minutes.total <= 9.0
     tools = bench.watch.tools(bench.world)
@@ -227,7 +227,7 @@ def test_groups_that_cannot_be_taken_back_later_are_passed_over(bench: Bench) ->
             return "it cannot be built: no compiler"
         return bench.revert(commit, reverted)
 
-    document = find_hunks(job, bench.watch.tools(bench.world, revert_hunks=revert))
+    document = run_experiment(HUNKS, job, bench.watch.tools(bench.world, revert_hunks=revert))
     assert document.verdict == "found"
     assert {group.label for group in document.groups if group.guilty} == {GUILTY, "m.py: e"}
     assert "cannot be told apart" in " ".join(document.summary)
@@ -311,7 +311,7 @@ def test_a_dry_run_says_groups_launches_and_minutes(bench: Bench) -> None:
 
 def test_a_repository_that_went_away_is_an_error(bench: Bench) -> None:
     with pytest.raises(UsageError, match="repository is not there any more"):
-        find_hunks(bench.job(), bench.watch.tools(bench.world))
+        run_experiment(HUNKS, bench.job(), bench.watch.tools(bench.world))
 
 
 def test_the_patch_of_a_group_is_gits(bench: Bench) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from perfbisect.compare.plan import SidePlan
+from perfbisect.engine.experiment import run_experiment
 from perfbisect.errors import Interrupted
-from perfbisect.explain.profile_job import PROFILE, ProfilePlan, profile, profile_document
+from perfbisect.experiments.measure import SidePlan
+from perfbisect.explain.profile_job import PROFILE, ProfilePlan, profile_document
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
@@ -130,7 +131,7 @@ def new_job(folder: Path, changes: tuple[Change, Change], **changed: Any) -> Job
 
 def profiled(job: Job, recorder: Recorder) -> ProfileDocument:
     with job.held():
-        return profile(job, Watch().tools(recorder))  # type: ignore[arg-type]
+        return run_experiment(PROFILE, job, Watch().tools(recorder))  # type: ignore[arg-type]
 
 
 def recorder(changes: tuple[Change, Change], **options: Any) -> Recorder:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.commands.kinds import KINDS, kind_of
+from perfbisect.commands.experiments import EXPERIMENTS, experiment_of
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.report.markdown import report_markdown
@@ -36,32 +36,32 @@ def check_golden(path: Path, text: str, update: bool) -> None:
 def test_a_frozen_job_has_its_result_and_report(name: str, tmp_path: Path, update: bool) -> None:
     job = thawed(name, tmp_path)
     events = read(job.journal).events
-    kind = kind_of(events)
-    document = kind.document(job, events)
-    markdown = report_markdown(kind.report(document))
+    kind = experiment_of(events)
+    result = kind.result(job, events)
+    markdown = report_markdown(kind.report(result))
     shown = {
-        "result.json": document.model_dump_json(by_alias=True, indent=1) + "\n",
-        "report.md": f"<!-- exit code {kind.exit_code(document)} -->\n\n{markdown}",
+        "result.json": result.model_dump_json(by_alias=True, indent=1) + "\n",
+        "report.md": f"<!-- exit code {kind.status(result).exit_code} -->\n\n{markdown}",
     }
     for file, text in shown.items():
         check_golden(FROZEN / name / file, text.replace(str(tmp_path), PLACE), update)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_frozen_job_has_a_document_before_its_end(name: str, tmp_path: Path) -> None:
+def test_a_frozen_job_has_a_result_before_its_end(name: str, tmp_path: Path) -> None:
     """What ``status`` shows while it runs, and after kill -9."""
     job = thawed(name, tmp_path)
     events = read(job.journal).events
-    kind = kind_of(events)
+    kind = experiment_of(events)
     for count in range(1, len(events), 7):
-        document = kind.document(job, events[:count])
-        assert kind.status(document).outcome == kind.report(document).verdict.text == "unfinished"
+        result = kind.result(job, events[:count])
+        assert kind.status(result).outcome == kind.report(result).verdict.text == "unfinished"
 
 
 def test_there_is_a_frozen_job_of_each_kind_and_state() -> None:
     assert {path.name for path in FROZEN.iterdir()} == set(WORLDS)
     begun = [read(FROZEN / name / JOURNAL).events for name in NAMES]
-    assert {str(events[0].data["verb"]) for events in begun} == set(KINDS)
+    assert {str(events[0].data["verb"]) for events in begun} == set(EXPERIMENTS)
     seen = {event.kind for events in begun for event in events}
     assert seen >= {"abandoned", "discarded", "failed", "finished", "machine", "revert", "verdict"}
     assert any([event.kind for event in events].count("plan") > 1 for events in begun), "an amended plan"

@@ -12,11 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from perfbisect.bisect.job import amend, bisect
+from perfbisect.bisect.job import BISECT, amend
 from perfbisect.bisect.plan import make_plan
-from perfbisect.compare.job import check, compare, level_of_job, run
-from perfbisect.compare.plan import build_check_plan
+from perfbisect.engine.experiment import Amendment, run_experiment
 from perfbisect.environments.base import Refusal
+from perfbisect.experiments.check import CHECK
+from perfbisect.experiments.compare import COMPARE
+from perfbisect.experiments.levels import level_of_job
+from perfbisect.experiments.run import RUN
+from perfbisect.experiments.setup import build_check_plan
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import with_checksum
 from perfbisect.jobs.plans import JobPlan, resolve_metric, write_plan
@@ -25,13 +29,12 @@ from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Costs, Failure
 from perfbisect.model.change import Change, History
 from perfbisect.model.metric import parse_metric
-from perfbisect.report.kind import Amendment
 from tests.bisect.test_machines import SPEEDS, fleet
 from tests.bisect.test_machines import world_of as fleet_world
 from tests.bisect.test_revert import taken
 from tests.bisect.test_revert import world_of as revert_world
 from tests.changes.repositories import write_commits
-from tests.compare.factory import CHANGES, compare_plan, run_plan, setup_of
+from tests.experiments.factory import CHANGES, compare_plan, run_plan, setup_of
 from tests.explain.test_attribution import AFTER, BEFORE, PATH
 from tests.explain.test_hunk_job import GUILTY, Bench
 from tests.explain.test_profile_job import new_job, profiled, recorder
@@ -76,13 +79,13 @@ def _bisection(
             fault = world.fault
             world.fault = lambda n, request: PowerCut() if n == cut else fault(n, request)
             with suppress(PowerCut), job.held():
-                bisect(job, watch.tools(world, **tools or {}))
+                run_experiment(BISECT, job, watch.tools(world, **tools or {}))
             world.fault = fault
         for change in ({}, amended) if amended is not None else ({},):
             if change:
                 amend(job, watch.tools(world), Amendment(**change))
             with job.held():
-                bisect(job, watch.tools(world, **tools or {}))
+                run_experiment(BISECT, job, watch.tools(world, **tools or {}))
         return job
 
     return make
@@ -94,10 +97,10 @@ def _comparison(world: World, cut: int = 0, **options: Any) -> Callable[[Path], 
         if cut:
             world.fault = lambda n, _: PowerCut() if n == cut else None
             with suppress(PowerCut), job.held():
-                compare(job, Watch().tools(world))
+                run_experiment(COMPARE, job, Watch().tools(world))
             world.fault = lambda *_: None
         with job.held():
-            compare(job, Watch().tools(world))
+            run_experiment(COMPARE, job, Watch().tools(world))
         return job
 
     return make
@@ -110,7 +113,7 @@ def _check(factor: float, **options: Any) -> Callable[[Path], Job]:
         recorded = World(CHANGES, 1, factor=1.1, tau=0.01, seed=50)
         known = _job(folder / "recorded", run_plan(recorded, 8))
         with known.held():
-            run(known, Watch().tools(recorded))
+            run_experiment(RUN, known, Watch().tools(recorded))
         fields = {"recorded": (level_of_job(known),), "change": CHANGES[1], "launches": 12, "budget": 600.0}
         if "values" in options:
             fields["recorded"] = ()
@@ -118,7 +121,7 @@ def _check(factor: float, **options: Any) -> Callable[[Path], Job]:
         setup = setup_of(given)
         job = _job(folder, build_check_plan(setup, **fields | given))
         with job.held():
-            check(job, Watch().tools(World(CHANGES, 1, factor=factor, tau=0.01)))
+            run_experiment(CHECK, job, Watch().tools(World(CHANGES, 1, factor=factor, tau=0.01)))
         return job
 
     return make
@@ -128,7 +131,7 @@ def _run(folder: Path) -> Job:
     world = World(CHANGES, 1)
     job = _job(folder, run_plan(world, 3))
     with job.held():
-        run(job, Watch().tools(world))
+        run_experiment(RUN, job, Watch().tools(world))
     return job
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
-from tests.compare.suite_world import cells, jobs_of
+from tests.experiments.suite_world import cells, jobs_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,10 +45,10 @@ SCRIPT = """
 import contextlib, os, signal, sys
 from pathlib import Path
 from perfbisect.errors import Interrupted
-from perfbisect.compare import suite
+from perfbisect.experiments import suite
 from perfbisect.jobs.events import LaunchStarted
 from perfbisect.system import processes as proc
-from tests.compare.suite_world import cells, go_on, jobs_of
+from tests.experiments.suite_world import cells, go_on, jobs_of
 from tests.jobs.test_kill9 import marked
 from tests.jobs.world import Watch
 

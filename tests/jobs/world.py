@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from perfbisect.bisect.documents import ReportDocument
-from perfbisect.bisect.job import bisect
+from perfbisect.bisect.job import BISECT
+from perfbisect.engine.experiment import run_experiment
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.jobs.events import JobEvent
 from perfbisect.jobs.folders import Job
@@ -217,7 +218,7 @@ class PowerCut(BaseException):
 
 def verdict(job: Job, watch: Watch, world: World, **tools: Any) -> ReportDocument:
     with job.held():
-        return bisect(job, watch.tools(world, **tools))
+        return run_experiment(BISECT, job, watch.tools(world, **tools))
 
 
 def kinds(job: Job) -> list[str]:

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.bisect.documents import ReportDocument
-from perfbisect.bisect.job import bisect
+from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.plan import make_plan
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import commit_history
-from perfbisect.compare.job import run, run_in_steps
-from perfbisect.compare.plan import MeasurementSetup, build_run_plan
+from perfbisect.engine.experiment import run_experiment, run_in_steps
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError
-from perfbisect.explain.profile_job import ProfilePlan, profile
+from perfbisect.experiments.run import RUN
+from perfbisect.experiments.setup import MeasurementSetup, build_run_plan
+from perfbisect.explain.profile_job import PROFILE, ProfilePlan
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.explain.sides import measured_sides
 from perfbisect.jobs.estimates import EarlierAttempts
@@ -202,7 +203,8 @@ class Place:
         yield from ()
         self._write_plan(cell, job, night)
         with job.held():
-            run(job, self.watch.tools(self.world, clock=Clock(self.world.moment)), until=launch)
+            tools = self.watch.tools(self.world, clock=Clock(self.world.moment))
+            run_experiment(RUN, job, tools, until=launch)
 
     def _write_plan(self, cell: CellPlan, job: Job, night: NightPlan) -> None:
         if not job.journal.exists():
@@ -229,7 +231,7 @@ class Place:
             )  # fmt: skip
             write_plan(job, plan, tools.clock)
         with job.held():
-            report = bisect(job, tools)
+            report = run_experiment(BISECT, job, tools)
         job.document.write_text(report.text())
         return report
 
@@ -252,7 +254,7 @@ class Place:
             )  # fmt: skip
             write_plan(job, plan, tools.clock)
         with job.held():
-            return profile(job, tools)
+            return run_experiment(PROFILE, job, tools)
 
     def launches(self) -> list[tuple[str, str, str]]:
         """What every launch that measured was of: cell, change, purpose."""
@@ -293,7 +295,7 @@ class FleetPlace(Place):
         self._write_plan(cell, job, night)
         tools = self.watch.tools(self.world, clock=Clock(self.world.moment), slots=(cell.slot,), backoff=())
         with job.held():
-            yield from run_in_steps(job, tools, until=launch, poll=0.01)
+            yield from run_in_steps(RUN, job, tools, until=launch, poll=0.01)
 
     def end_bundles(self, job: Job) -> Reclaim | None:
         self.ended.append(job.id)

@@ -8,8 +8,9 @@ from statistics import median
 
 import pytest
 
-from perfbisect.compare.job import run
+from perfbisect.engine.experiment import run_experiment
 from perfbisect.errors import MachineError
+from perfbisect.experiments.run import RUN
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
 from perfbisect.model.metric import parse_metric
@@ -17,7 +18,7 @@ from perfbisect.nightly.journal import CellLaunches, Nights
 from perfbisect.series.points import Point
 from perfbisect.series.sources.journals import read_run, recorded_results
 from perfbisect.stats.two_sample import Scale
-from tests.compare.factory import job_of, run_plan
+from tests.experiments.factory import job_of, run_plan
 from tests.jobs.world import Watch, World, history
 
 NOW = datetime(2026, 1, 5, 2, 0, tzinfo=timezone.utc)
@@ -58,7 +59,7 @@ TPOT = parse_metric("tpot")
 def test_every_surface_has_the_same_value(tmp_path: Path, runs: int) -> None:
     world, watch = World(history(2).changes, slow=None, sigma=0.2), Watch()
     job = job_of(tmp_path, run_plan(world, runs=runs), watch, world)
-    document = run(job, watch.tools(world))
+    document = run_experiment(RUN, job, watch.tools(world))
     seen = launches(read(job.journal).events)
     attempts = [launch.attempt for launch in seen if launch.attempt is not None]
     values = tuple(attempt.value(TPOT) for attempt in attempts)

@@ -153,6 +153,7 @@ def test_the_verdict_beside_what_was_planted(text: str, culprit: str | None, tmp
 )
 def test_equal_commits_that_are_undecided_are_no_pass(word: str, result: str, code: int) -> None:
     first, *_ = demo_compare.cases(("a", "b", "c"), 5)
-    judged = demo_compare.judge(first, {"verdict": word, "low": -0.01, "high": 0.01, "metrics": []})
+    row = {"name": "tpot", "verdict": word, "low": -0.01, "high": 0.01}
+    judged = demo_compare.judge(first, {"verdict": word, "metrics": [row]})
     assert judged["result"] == result
     assert demo_compare.exit_code(["as it must be", result]) == code

@@ -5,16 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from perfbisect.compare.documents import CompareDocument
-from perfbisect.compare.job import compare
-from perfbisect.compare.plan import (
-    ComparePlan,
-    MeasurementSetup,
-    RunPlan,
-    SidePlan,
-    build_compare_plan,
-    build_run_plan,
-)
+from perfbisect.engine.experiment import run_experiment
+from perfbisect.experiments.compare import COMPARE, ComparePlan, CompareResult
+from perfbisect.experiments.measure import SidePlan
+from perfbisect.experiments.run import RunPlan
+from perfbisect.experiments.setup import MeasurementSetup, build_compare_plan, build_run_plan
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import MeasurementConfig, resolve_metric, write_plan
 from perfbisect.model.metric import parse_metric
@@ -50,12 +45,12 @@ def compare_plan(**changed: Any) -> ComparePlan:
     return build_compare_plan(setup, **options | changed)
 
 
-def measured(job: Job, world: World, watch: Watch | None = None, **changed: Any) -> CompareDocument:
+def measured(job: Job, world: World, watch: Watch | None = None, **changed: Any) -> CompareResult:
     """The comparison of a world's sides."""
     tools = (watch or Watch()).tools(world)
     write_plan(job, compare_plan(**changed), tools.clock)
     with job.held():
-        return compare(job, tools)
+        return run_experiment(COMPARE, job, tools)
 
 
 def run_plan(

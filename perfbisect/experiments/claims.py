@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -40,6 +41,14 @@ class EffectRange:
 def no_worse(share: float, sign: int) -> EffectRange:
     """The effects of a change that is worse by at most a share; ``sign`` is +1 where larger is worse."""
     return EffectRange(-math.inf, share) if sign > 0 else EffectRange(-share, math.inf)
+
+
+def combine_claims(claims: Iterable[Settled | None], *, is_refuted: bool) -> Settled:
+    """Refuted if one is, or by something else, and holds only if all hold."""
+    words = set(claims)
+    if is_refuted or "refuted" in words:
+        return "refuted"
+    return "holds" if words == {"holds"} else "inconclusive"
 
 
 def parse_change(text: str) -> EffectRange:

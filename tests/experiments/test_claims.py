@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.compare.claims import load_claim, parse_change
-from perfbisect.compare.report import compare_report
 from perfbisect.errors import LocatedError
+from perfbisect.experiments.claims import load_claim, parse_change
+from perfbisect.experiments.compare import compare_report
 from perfbisect.jobs.folders import Job
-from tests.compare.factory import CHANGES, measured
+from tests.experiments.factory import CHANGES, measured
 from tests.jobs.world import World
 
 TEXT = """\
@@ -132,11 +132,11 @@ def test_an_error_names_its_line(tmp_path: Path, old: str, new: str, line: int, 
 def test_what_is_settled_asks_for_nothing_more(
     job: Job, world: dict[str, Any], asked: dict[str, Any], claim: str, heading: str, command: str
 ) -> None:
-    document = measured(job, World(CHANGES, 1, **world), **asked)
-    assert document.claim == claim
+    result = measured(job, World(CHANGES, 1, **world), **asked)
+    assert result.claim == claim
     sides = "010101010101 against 000000000000 on tiny"
     title = f"Check of {sides}" if "max_regression" in asked else f"Comparison of {sides}"
-    assert compare_report(document).heading == f"{title}: {heading}"
-    assert document.next.startswith(f"perfbisect {command} ")
-    open_question = any("inconclusive" in text or "A verdict takes" in text for text in document.summary)
+    assert compare_report(result).heading == f"{title}: {heading}"
+    assert result.next.startswith(f"perfbisect {command} ")
+    open_question = any("inconclusive" in text or "A verdict takes" in text for text in result.summary)
     assert open_question == (claim == "inconclusive")

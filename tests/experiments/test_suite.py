@@ -24,7 +24,7 @@ from perfbisect.series.ingest import ingest
 from perfbisect.series.series import build_series
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
-from tests.compare.suite_world import cells, go_on, jobs_of, starts
+from tests.experiments.suite_world import cells, go_on, jobs_of, starts
 from tests.jobs.test_kill9 import marked
 from tests.jobs.world import Watch
 
@@ -47,9 +47,9 @@ def measured(job: Job) -> list[Attempt]:
 def test_two_starts_give_two_launches_of_each(tmp_path: Path) -> None:
     jobs = jobs_of(tmp_path, cells())
     first = go_on(tmp_path, jobs, until=1)
-    assert [(len(one.document.launches), one.document.finished) for one in first] == [(1, False)] * 3
+    assert [(len(one.result.launches), one.result.finished) for one in first] == [(1, False)] * 3
     done = go_on(tmp_path, list(reversed(jobs)))
-    assert [(one.job, one.document.finished, one.error) for one in done] == [
+    assert [(one.job, one.result.finished, one.error) for one in done] == [
         (job, True, None) for job in reversed(jobs)
     ]
     assert starts(tmp_path) == 2
@@ -86,7 +86,7 @@ def test_a_cell_whose_client_fails_is_given_up_alone(tmp_path: Path) -> None:
     assert starts(tmp_path) == 2
     assert isinstance(done[1].error, ClientError)
     assert "2 times in a row" in done[1].error.message
-    assert [one.document.finished for one in done] == [True, False, True]
+    assert [one.result.finished for one in done] == [True, False, True]
 
 
 def under(job: Job, act: Callable[[LaunchRecord], None], **tools: Any) -> Watch:
@@ -115,7 +115,7 @@ def test_a_cell_that_fells_its_server_is_given_up_alone(tmp_path: Path) -> None:
     assert isinstance(done[1].error, ServerError)
     assert "does not serve: bench: " in done[1].error.message
     assert "shared server failed with cell b" in seen(jobs[2])[0].reason
-    assert [one.document.finished for one in done] == [True, False, True]
+    assert [one.result.finished for one in done] == [True, False, True]
     assert marked(tmp_path / "state") == []
 
 
@@ -142,7 +142,7 @@ def test_a_stop_that_is_asked_for_comes_between_two_cells(tmp_path: Path) -> Non
 def test_kill_9_in_the_middle(tmp_path: Path) -> None:
     """What was measured is kept, the server that was left is ended, and nothing is measured twice."""
     jobs = jobs_of(tmp_path, cells())
-    command = [sys.executable, "-m", "tests.compare.suite_world", str(tmp_path), "1"]
+    command = [sys.executable, "-m", "tests.experiments.suite_world", str(tmp_path), "1"]
     process = subprocess.Popen(command, cwd=ROOT)
     while not (jobs[1].attempt(1) / "client-warm.log").exists():
         assert process.poll() is None

@@ -6,38 +6,42 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.bisect.job import amend, bisect
-from perfbisect.compare.documents import RunDocument, run_document
-from perfbisect.compare.job import run
-from perfbisect.compare.report import run_report
+from perfbisect.bisect.job import BISECT, amend
+from perfbisect.engine.experiment import Amendment, run_experiment
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, ServerError, UsageError
+from perfbisect.experiments.run import RUN, ChangeResult, read_run, run_report
+from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
+from perfbisect.jobs.runner import JobContext
 from perfbisect.model.attempt import Failure
-from perfbisect.report.kind import Amendment
 from perfbisect.report.markdown import report_markdown
-from tests.compare.factory import job_of, run_plan
+from tests.experiments.factory import job_of, run_plan
 from tests.jobs.world import FakeBuilder, PowerCut, Watch, World, history
+
+
+def run(job: Job, tools: JobContext) -> ChangeResult:
+    return run_experiment(RUN, job, tools)
 
 
 def test_every_launch_is_measured_and_summed_up(tmp_path: Path) -> None:
     world, watch = World(history(2).changes, slow=None), Watch()
     job = job_of(tmp_path, run_plan(world), watch, world)
-    document = run(job, watch.tools(world))
-    assert document.finished
-    assert [x.outcome for x in document.launches] == ["measured"] * 3
+    result = run(job, watch.tools(world))
+    assert result.finished
+    assert [x.outcome for x in result.launches] == ["measured"] * 3
     assert {request.runs for request in world.requests} == {2}
-    headline = document.metrics[0]
+    headline = result.metrics[0]
     assert headline.name == "tpot:median"
     assert len(headline.launches) == 3
     assert headline.low <= headline.median <= headline.high
     assert headline.median == sorted(headline.launches)[1]
     assert headline.within == 0.05
-    assert {m.name for m in document.metrics} >= {"tpot:p99", "output_throughput", "failed"}
-    assert document.minutes.by_phase["launch"] == pytest.approx(3 * 30 / 60)
-    assert RunDocument.model_validate_json(document.text()) == document
-    assert "## Every launch" in report_markdown(run_report(document))
-    assert run(job, watch.tools(world)) == document, "done is done"
+    assert {m.name for m in result.metrics} >= {"tpot:p99", "output_throughput", "failed"}
+    assert result.minutes.by_phase["launch"] == pytest.approx(3 * 30 / 60)
+    assert ChangeResult.model_validate_json(result.text()) == result
+    assert "## Every launch" in report_markdown(run_report(result))
+    assert run(job, watch.tools(world)) == result, "done is done"
 
 
 def test_a_cut_run_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -46,9 +50,9 @@ def test_a_cut_run_goes_on_where_it_was(tmp_path: Path) -> None:
     job = job_of(tmp_path, run_plan(world), watch, world)
     with pytest.raises(PowerCut):
         run(job, watch.tools(world))
-    assert not run_document(job, read(job.journal).events).finished
-    document = run(job, watch.tools(world))
-    assert [x.outcome for x in document.launches] == ["measured", "abandoned", "measured", "measured"]
+    assert not read_run(job, read(job.journal).events).finished
+    result = run(job, watch.tools(world))
+    assert [x.outcome for x in result.launches] == ["measured", "abandoned", "measured", "measured"]
 
 
 def test_a_change_that_does_not_serve_is_tried_twice(tmp_path: Path) -> None:
@@ -83,6 +87,6 @@ def test_a_run_is_no_bisection(tmp_path: Path) -> None:
     world, watch = World(history(2).changes, slow=None), Watch()
     job = job_of(tmp_path, run_plan(world), watch, world)
     with pytest.raises(UsageError, match="is not a bisection"):
-        bisect(job, watch.tools(world))
+        run_experiment(BISECT, job, watch.tools(world))
     with pytest.raises(UsageError, match="is not a bisection"):
         amend(job, watch.tools(world), Amendment(budget=10.0))

@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
-from perfbisect.compare.documents import RunDocument, run_document
-from perfbisect.compare.job import launch_policy
-from perfbisect.compare.plan import RunPlan, measured_launches
+from perfbisect.engine.experiment import stop_after
 from perfbisect.errors import PerfbisectError, UsageError
+from perfbisect.experiments.run import RULE, ChangeResult, RunPlan, read_run
 from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.loop import Launches
+from perfbisect.jobs.loop import Done, Launches
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.jobs.replay import Timeline, launches
 from perfbisect.jobs.runner import (
@@ -44,7 +43,7 @@ class CellOutcome:
     """The state of a cell of a suite. ``error``: why it was given up; its job can be resumed alone."""
 
     job: Job
-    document: RunDocument
+    result: ChangeResult
     error: PerfbisectError | None
 
 
@@ -92,7 +91,7 @@ class _Member:
         self.cell = plan_cell(self.plan)
         self.server = server_digest(self.cell)
         self.slot = tools.slots[0]
-        policy = launch_policy(self.plan, (self.cell,), until)
+        policy = stop_after(RULE.policy(self.plan), until)
         self.launches = Launches(job, journal, tools, policy)
         self.error: PerfbisectError | None = None
         self._timeline = Timeline(launches(journal.events), tools.seconds, tools.clock())
@@ -140,10 +139,11 @@ class _Member:
 
     def conclude(self) -> CellOutcome:
         """End the job if it has all launches."""
-        measured = measured_launches(self.launches.state.launches)
-        if not finished(self.journal.events) and len(measured) >= self.plan.launches:
-            self.journal.append("verdict", {"verdict": "measured"})
-        return CellOutcome(self.job, run_document(self.job, self.journal.events), self.error)
+        if not finished(self.journal.events):
+            decision = self.launches.next(self.slot)
+            if isinstance(decision, Done) and decision.verdict:
+                self.journal.append("verdict", decision.verdict)
+        return CellOutcome(self.job, read_run(self.job, self.journal.events), self.error)
 
 
 class _Start:

@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 
-from perfbisect.compare.baseline import RecordedLevel, read_baseline, write_baseline
-from perfbisect.compare.documents import CheckDocument, check_of_comparison
-from perfbisect.compare.job import check, level_of_job, levels_of_comparison, run
-from perfbisect.compare.plan import CheckPlan, SideRefusedError, build_check_plan
-from perfbisect.compare.report import check_report, compare_report
+from perfbisect.engine.experiment import run_experiment
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import LocatedError, MachineError, UsageError
+from perfbisect.experiments.baseline import RecordedLevel, read_baseline, write_baseline
+from perfbisect.experiments.check import CHECK, CheckPlan, CheckResult, check_report
+from perfbisect.experiments.compare import compare_report
+from perfbisect.experiments.levels import level_of_job, levels_of_comparison
+from perfbisect.experiments.run import RUN
+from perfbisect.experiments.setup import SideRefusedError, build_check_plan
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import write_plan
 from perfbisect.model.cell import apply_variant
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.terminal import report_lines
-from tests.compare.factory import (
+from tests.experiments.factory import (
     CHANGES,
     SETTING,
     VARIANTS,
@@ -46,7 +48,7 @@ def baseline(tmp_path: Path) -> MakeLevel:
         watch = Watch()
         job = job_of(tmp_path / "earlier", run_plan(known, launches, variants=VARIANTS), watch, known)
         with job.held():
-            run(job, watch.tools(known))
+            run_experiment(RUN, job, watch.tools(known))
         return level_of_job(job)
 
     return record
@@ -58,58 +60,58 @@ def plan_of(*recorded: RecordedLevel, **changed: Any) -> CheckPlan:
     return build_check_plan(setup, **options | changed)
 
 
-def checked(job: Job, world: World, *recorded: RecordedLevel, **changed: Any) -> CheckDocument:
+def checked(job: Job, world: World, *recorded: RecordedLevel, **changed: Any) -> CheckResult:
     tools = Watch().tools(world)
     write_plan(job, plan_of(*recorded, **changed), tools.clock)
     with job.held():
-        return check(job, tools)
+        return run_experiment(CHECK, job, tools)
 
 
 def test_worse_than_the_baseline_by_more_fails(new_job: MakeJob, baseline: MakeLevel) -> None:
     world = World(CHANGES, 1, factor=1.1, tau=0.01)
-    document = checked(new_job(), world, baseline(), max_regression=0.03)
-    assert (document.verdict, document.how, document.finished) == ("failed", "baseline", True)
-    assert document.low is not None and document.high is not None
-    assert 0.03 < document.low < 0.1 < document.high
-    recorded = document.recorded[0].value
-    assert document.value is not None and recorded is not None and document.effect is not None
-    assert document.value / recorded - 1 == pytest.approx(document.effect, abs=1e-9)
-    assert "(8 launches of 2026-01-01, job " in document.summary[0]
-    assert document.next.startswith("perfbisect bisect tiny --good 000000000000 --bad 010101010101")
-    assert CheckDocument.model_validate_json(document.text()) == document
-    report = check_report(document)
+    result = checked(new_job(), world, baseline(), max_regression=0.03)
+    assert (result.outcome, result.how, result.finished) == ("failed", "baseline", True)
+    assert result.headline.low is not None and result.headline.high is not None
+    assert 0.03 < result.headline.low < 0.1 < result.headline.high
+    recorded = result.recorded[0].value
+    assert result.headline.right is not None and recorded is not None and result.headline.effect is not None
+    assert result.headline.right / recorded - 1 == pytest.approx(result.headline.effect, abs=1e-9)
+    assert "(8 launches of 2026-01-01, job " in result.summary[0]
+    assert result.next.startswith("perfbisect bisect tiny --good 000000000000 --bad 010101010101")
+    assert CheckResult.model_validate_json(result.text()) == result
+    report = check_report(result)
     assert report.heading == "Check of 010101010101 on tiny: failed"
     lines = [shape["y0"] for shape in only_figure(report).plot["layout"]["shapes"]]
-    assert lines == [document.value, document.line, recorded]
+    assert lines == [result.headline.right, result.headline.line, recorded]
 
 
 def test_not_worse_by_more_passes(new_job: MakeJob, baseline: MakeLevel) -> None:
     world = World(CHANGES, None, tau=0.01)
-    document = checked(new_job(), world, baseline(), max_regression=0.06, launches=20)
-    assert document.verdict == "passed"
-    assert document.high is not None and document.high < 0.06
-    assert document.line == pytest.approx(1.06 * document.recorded[0].value, rel=1e-6)
-    assert {guard.name for guard in document.guards} >= {"failed", "output_tokens"}
+    result = checked(new_job(), world, baseline(), max_regression=0.06, launches=20)
+    assert result.outcome == "passed"
+    assert result.headline.high is not None and result.headline.high < 0.06
+    assert result.headline.line == pytest.approx(1.06 * result.recorded[0].value, rel=1e-6)
+    assert {guard.name for guard in result.guards} >= {"failed", "output_tokens"}
 
 
 def test_shorter_answers_fail_by_their_guard(new_job: MakeJob, baseline: MakeLevel) -> None:
     world = World(CHANGES, 1, factor=0.7, tau=0.01, tokens=lambda position: 32.0 - 12 * position)
-    document = checked(new_job(), world, baseline(), max_regression=0.05)
-    assert document.verdict == "failed"
-    assert document.high is not None and document.high < 0
-    assert any(text.startswith("Guard failed: ") for text in document.summary)
+    result = checked(new_job(), world, baseline(), max_regression=0.05)
+    assert result.outcome == "failed"
+    assert result.headline.high is not None and result.headline.high < 0
+    assert any(text.startswith("Guard failed: ") for text in result.summary)
 
 
 def test_guards_that_never_varied_hold_no_good_news_up(new_job: MakeJob, baseline: MakeLevel) -> None:
     """Nothing failed then or now, and every answer is as long: two launches are enough."""
     world = World(CHANGES, 1, factor=0.5, tau=0.002)
-    document = checked(new_job(), world, baseline(launches=4), max_regression=0.05)
-    assert (document.verdict, len(document.launches)) == ("passed", 2)
-    assert {guard.name: guard.verdict for guard in document.guards} == {
+    result = checked(new_job(), world, baseline(launches=4), max_regression=0.05)
+    assert (result.outcome, len(result.launches)) == ("passed", 2)
+    assert {guard.name: guard.verdict for guard in result.guards} == {
         "failed": "within",
         "output_tokens": "within",
     }
-    assert not any("inconclusive" in text for text in document.summary)
+    assert not any("inconclusive" in text for text in result.summary)
 
 
 @pytest.mark.parametrize(
@@ -128,38 +130,34 @@ def test_noise_and_budget_end_without_a_verdict(
     baseline: MakeLevel,
 ) -> None:
     level = baseline(World(CHANGES, None, tau=tau, seed=7))
-    document = checked(
-        new_job(), World(CHANGES, 1, factor=1.1 if tau < 0.1 else 1.0, tau=tau), level, **limits
-    )
-    assert (document.verdict, len(document.launches)) == ("inconclusive", launches)
-    assert document.next == next_step
+    result = checked(new_job(), World(CHANGES, 1, factor=1.1 if tau < 0.1 else 1.0, tau=tau), level, **limits)
+    assert (result.outcome, len(result.launches)) == ("inconclusive", launches)
+    assert result.next == next_step
 
 
 def test_several_metrics_against_a_baseline(new_job: MakeJob, baseline: MakeLevel) -> None:
     """Throughput falls with a slower token: both fail, and the errors of both together are those of one."""
     world = World(CHANGES, 1, factor=1.2, tau=0.01)
     further = (parse_metric("output_throughput"),)
-    document = checked(new_job(), world, baseline(), max_regression=0.03, further=further)
-    assert document.verdict == "failed"
-    assert [(row.name, row.verdict) for row in document.metrics] == [
-        ("tpot", "failed"),
-        ("output_throughput", "failed"),
+    result = checked(new_job(), world, baseline(), max_regression=0.03, further=further)
+    assert result.outcome == "failed"
+    assert [(row.name, row.claim) for row in result.judged] == [
+        ("tpot", "refuted"),
+        ("output_throughput", "refuted"),
     ]
-    first = document.metrics[0]
-    assert (first.value, first.line, first.effect) == (document.value, document.line, document.effect)
-    assert "hold together" in " ".join(document.summary)
-    assert CheckDocument.model_validate_json(document.text()) == document
+    assert "hold together" in " ".join(result.summary)
+    assert CheckResult.model_validate_json(result.text()) == result
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.02, "passed"), (1.45, "failed")])
 def test_two_values_are_a_threshold(factor: float, verdict: str, new_job: MakeJob) -> None:
     world = World(CHANGES, 1, factor=factor, tau=0.01)
-    document = checked(new_job(), world, values=(14.0, 21.0))
-    assert document.verdict == verdict
-    assert len(document.launches) <= 4
-    assert document.line == pytest.approx((14 * 21) ** 0.5)
-    assert document.value is not None and document.effect is not None
-    assert document.value / document.line - 1 == pytest.approx(document.effect, abs=1e-9)
+    result = checked(new_job(), world, values=(14.0, 21.0))
+    assert result.outcome == verdict
+    assert len(result.launches) <= 4
+    assert result.headline.line == pytest.approx((14 * 21) ** 0.5)
+    assert result.headline.right is not None and result.headline.effect is not None
+    assert result.headline.right / result.headline.line - 1 == pytest.approx(result.headline.effect, abs=1e-9)
 
 
 def test_a_value_that_is_worse_where_it_should_be_better() -> None:
@@ -175,12 +173,16 @@ def test_the_ends_of_a_comparison_are_a_threshold(new_job: MakeJob) -> None:
     assert compared.verdict == "regression"
     assert [level.change.id for level in ends] == [change.id for change in CHANGES]
     assert {len(level.attempts) for level in ends} == {compared.launches_a_side}
-    document = checked(new_job(), World(CHANGES, None, tau=0.01, seed=3), *ends)
-    assert (document.verdict, document.how) == ("passed", "ends")
-    assert document.value is not None and document.line is not None and document.effect is not None
-    assert document.value / document.line - 1 == pytest.approx(document.effect, abs=1e-9)
-    assert "good 000000000000 at" in document.summary[0]
-    assert "bad 010101010101 at" in document.summary[0]
+    result = checked(new_job(), World(CHANGES, None, tau=0.01, seed=3), *ends)
+    assert (result.outcome, result.how) == ("passed", "ends")
+    assert (
+        result.headline.right is not None
+        and result.headline.line is not None
+        and result.headline.effect is not None
+    )
+    assert result.headline.right / result.headline.line - 1 == pytest.approx(result.headline.effect, abs=1e-9)
+    assert "good 000000000000 at" in result.summary[0]
+    assert "bad 010101010101 at" in result.summary[0]
     with pytest.raises(UsageError, match=r"is a compare: it measured several changes"):
         level_of_job(job)
 
@@ -215,9 +217,9 @@ def test_a_file_gives_the_level_back(tmp_path: Path, baseline: MakeLevel) -> Non
     with pytest.raises(MachineError, match="cannot write the baseline") as caught:
         write_baseline(path / "base.json", level)
     assert caught.value.next_step == f"the launches are kept: --against baseline --baseline {level.job}"
-    document = json.loads(path.read_text())
-    del document["attempts"][0]["provenance"]
-    path.write_text(json.dumps(document))
+    result = json.loads(path.read_text())
+    del result["attempts"][0]["provenance"]
+    path.write_text(json.dumps(result))
     with pytest.raises(LocatedError, match=r"attempts\.0: "):
         read_baseline(path)
     with pytest.raises(UsageError, match="has 3 launches of 000000000000: a baseline needs at least 4"):
@@ -228,7 +230,7 @@ def test_a_file_gives_the_level_back(tmp_path: Path, baseline: MakeLevel) -> Non
     ("text", "why"),
     [
         ("{", "Invalid JSON"),
-        ('{"schema": "perfbisect.check/3"}', "schema: Input should be"),
+        ('{"schema": "perfbisect.check/4"}', "schema: Input should be"),
         ('{"schema": "perfbisect.baseline/1"}', "job: Field required"),
     ],
 )
@@ -243,8 +245,8 @@ def test_dependencies_of_another_day_are_told(new_job: MakeJob, baseline: MakeLe
     level = baseline().model_copy(update={"exclude_newer": "2026-01-01"})
     setting = SETTING.model_copy(update={"exclude_newer": "2026-02-01"})
     world = World(CHANGES, 1, tau=0.01)
-    document = checked(new_job(), world, level, max_regression=0.05, setting=setting)
-    assert any("Dependencies were of 2026-01-01 there and are of 2026-02-01" in x for x in document.summary)
+    result = checked(new_job(), world, level, max_regression=0.05, setting=setting)
+    assert any("Dependencies were of 2026-01-01 there and are of 2026-02-01" in x for x in result.summary)
 
 
 def test_a_commit_that_cannot_be_built() -> None:
@@ -275,14 +277,13 @@ def test_against_a_revision(
 ) -> None:
     options = {"max_regression": 0.05} | asked
     compared = measured(new_job(), World(CHANGES, 1, **{"tau": 0.01} | world), **options)
-    document = check_of_comparison(compared)
-    assert (document.verdict, document.limit) == (verdict, options["max_regression"])
-    headline = next(row for row in compared.metrics if row.headline)
-    worse = document.limit if compared.metric.direction == "lower" else -document.limit
-    assert document.line == pytest.approx((1 + worse) * headline.left)
+    assert (compared.outcome, compared.limit) == (verdict, options["max_regression"])
+    headline, limit = compared.headline, options["max_regression"]
+    worse = limit if compared.metric.direction == "lower" else -limit
+    assert headline.left is not None
+    assert headline.line == pytest.approx((1 + worse) * headline.left)
     by_guard = " by a guard" if "tokens" in world else ""
     title = "Check of 010101010101 against 000000000000 on tiny"
-    judged = next(row for row in report_lines(check_report(document)) if row.lstrip().startswith("* "))
+    judged = next(row for row in report_lines(compare_report(compared)) if row.lstrip().startswith("* "))
     assert by_guard or judged.endswith(f" {verdict}"), "one verdict"
-    assert check_report(document) == compare_report(compared)
-    assert check_report(document).heading == f"{title}: {verdict}{by_guard}"
+    assert compare_report(compared).heading == f"{title}: {verdict}{by_guard}"

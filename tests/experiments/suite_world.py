@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from perfbisect.compare.plan import MeasurementSetup, build_run_plan
-from perfbisect.compare.suite import CellOutcome, suite
+from perfbisect.experiments.setup import MeasurementSetup, build_run_plan
+from perfbisect.experiments.suite import CellOutcome, suite
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import Journal
 from perfbisect.jobs.plans import MeasurementConfig, resolve_metric

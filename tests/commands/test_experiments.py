@@ -6,22 +6,22 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
 from pydantic import Field
 
-from perfbisect.commands import kinds
+from perfbisect.commands import experiments
 from perfbisect.commands.slots import slots_here
 from perfbisect.commands.wiring import load_profile
+from perfbisect.engine.experiment import Experiment, JobStatus
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_USAGE, Interrupted
 from perfbisect.jobs.documents import MeasuredDocument, MetricDocument, measured_fields, metric_document
 from perfbisect.jobs.folders import Job, Jobs, finished
-from perfbisect.jobs.journal import Journal, JournalEvent
-from perfbisect.jobs.loop import Done, JobState, LaunchPolicy, run_launches
+from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.loop import Done, JobState, LaunchPolicy
 from perfbisect.jobs.plans import (
     BudgetedPlan,
     MeasurementConfig,
@@ -31,14 +31,12 @@ from perfbisect.jobs.plans import (
     write_plan,
 )
 from perfbisect.jobs.replay import launches
-from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.runner import LaunchRequest
 from perfbisect.jobs.sequence import sequential
-from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import machine_of
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.change import Change
 from perfbisect.report.document import Report, Verdict
-from perfbisect.report.kind import JobKind, JobStatus
 from tests.command_line import isolate, type_command, type_json
 from tests.jobs.world import Clock, World, cell, history
 
@@ -69,7 +67,11 @@ def soak_policy(plan: SoakPlan) -> LaunchPolicy:
 
     def next_launch(state: JobState) -> LaunchRequest | Done:
         done = sum(launch.end == "finished" for launch in state.launches)
-        return LaunchRequest(0, plan.change, "run", 1, "soak") if done < plan.launches else Done()
+        return (
+            LaunchRequest(0, plan.change, "run", 1, "soak")
+            if done < plan.launches
+            else Done({"word": "soaked"})
+        )
 
     return sequential(next_launch, plan.ref, advice="another change")
 
@@ -88,33 +90,20 @@ def soak_document(job: Job, events: Sequence[JournalEvent]) -> SoakDocument:
 def soak_status(document: SoakDocument) -> JobStatus:
     return JobStatus(
         outcome="soaked" if document.finished else "unfinished",
+        exit_code=EXIT_REGRESSION if document.slow else EXIT_OK,
         verdict=f"{document.slow} slow",
         metric=document.metric,
     )
 
 
-def soak_in(world: World) -> JobKind[SoakPlan, SoakDocument]:
-    """The kind, with launches in a simulated world."""
-
-    def soak(job: Job, tools: JobContext) -> SoakDocument:
-        simulated = replace(tools, executor=world)
-        with Journal(job.journal, clock=tools.clock) as journal:
-            plan = require_plan(job, journal.events, SoakPlan)
-            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers)
-            with WorkerPool(job, journal, simulated, plan_cell(plan)) as crew:
-                run_launches(job, journal, simulated, crew, soak_policy(plan))
-            journal.append("verdict", {"word": "soaked"})
-            return soak_document(job, journal.events)
-
-    return JobKind(
-        plan=SoakPlan,
-        run=soak,
-        document=soak_document,
-        exit_code=lambda document: EXIT_REGRESSION if document.slow else EXIT_OK,
-        status=soak_status,
-        report=lambda document: Report("Soak", Verdict(f"{document.slow} slow"), ()),
-        client_change=lambda plan: plan.change,
-    )
+SOAK = Experiment(
+    plan=SoakPlan,
+    policy=lambda _job, plan, _tools: soak_policy(plan),
+    result=soak_document,
+    status=soak_status,
+    report=lambda document: Report("Soak", Verdict(f"{document.slow} slow"), ()),
+    client_change=lambda plan: plan.change,
+)
 
 
 def interrupt_second(number: int, _: AttemptRequest) -> BaseException | None:
@@ -125,7 +114,8 @@ def interrupt_second(number: int, _: AttemptRequest) -> BaseException | None:
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A soak that has its plan; its second launch is interrupted once."""
     world = World(history(2).changes, slow=0, factor=2.0, fault=interrupt_second)
-    monkeypatch.setattr(kinds, "KINDS", {**kinds.KINDS, "soak": soak_in(world)})
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {**experiments.EXPERIMENTS, "soak": SOAK})
+    monkeypatch.setattr("perfbisect.commands.session.LocalExecutor", lambda *_, **__: world)
     isolate(tmp_path, monkeypatch)
     measured = cell(gpus=0)
     slot = slots_here(measured, 1, "cpu")[0]
@@ -188,7 +178,7 @@ def test_what_a_kind_does_not_offer_is_refused(job: Job, typed: tuple[str, ...],
 
 
 def test_a_job_of_an_unknown_kind_is_refused(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "KINDS", {"run": kinds.KINDS["run"]})
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {"run": experiments.EXPERIMENTS["run"]})
     error = type_json("resume", job.id, code=EXIT_USAGE)
     assert "no kind of job is called 'soak'" in error["error"]
     (listed,) = type_json("status")["jobs"]

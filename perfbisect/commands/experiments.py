@@ -1,4 +1,4 @@
-"""Registry of the kinds of jobs, by their names in journals."""
+"""The table of experiments, by their names in journals."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Final
 
 from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
-from perfbisect.compare.documents import CheckDocument, CompareDocument, RunDocument
-from perfbisect.compare.job import CHECK, COMPARE, RUN
+from perfbisect.engine.experiment import AnyExperiment
 from perfbisect.errors import LocatedError, PerfbisectError
+from perfbisect.experiments.check import CHECK, CheckResult
+from perfbisect.experiments.compare import COMPARE, CompareResult
+from perfbisect.experiments.run import RUN, ChangeResult
 from perfbisect.explain.hunk_job import HUNKS
 from perfbisect.explain.hunk_report import HunksDocument
 from perfbisect.explain.profile_job import PROFILE
@@ -17,9 +19,8 @@ from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import plan_cell, plan_event, require_plan
-from perfbisect.report.kind import AnyKind
 
-KINDS: Final[Mapping[str, AnyKind]] = {
+EXPERIMENTS: Final[Mapping[str, AnyExperiment]] = {
     "run": RUN,
     "compare": COMPARE,
     "check": CHECK,
@@ -30,9 +31,9 @@ KINDS: Final[Mapping[str, AnyKind]] = {
 
 JOB_DOCUMENTS: Final = (
     ReportDocument,
-    RunDocument,
-    CompareDocument,
-    CheckDocument,
+    ChangeResult,
+    CompareResult,
+    CheckResult,
     HunksDocument,
     ProfileDocument,
 )
@@ -43,22 +44,22 @@ def is_readable(job: Job) -> bool:
     """Whether this version can read the plan of a job."""
     try:
         events = job.events()
-        plan_cell(require_plan(job, events, kind_of(events).plan))
+        plan_cell(require_plan(job, events, experiment_of(events).plan))
     except PerfbisectError:
         return False
     return True
 
 
-def kind_of(events: Sequence[JournalEvent]) -> AnyKind:
-    """The kind of a job."""
+def experiment_of(events: Sequence[JournalEvent]) -> AnyExperiment:
+    """The experiment of a job."""
     event = plan_event(events)
     verb = event.data.get("verb")
-    kind = KINDS.get(str(verb))
+    kind = EXPERIMENTS.get(str(verb))
     if kind is None:
         raise LocatedError(
             f"the job's plan cannot be read: no kind of job is called {verb!r}",
             file=event.file,
             line=event.seq + 1,
-            next_step=f"use the version of perfbisect that began it; this one has {', '.join(KINDS)}",
+            next_step=f"use the version of perfbisect that began it; this one has {', '.join(EXPERIMENTS)}",
         )
     return kind

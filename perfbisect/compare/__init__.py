@@ -1,1 +1,0 @@
-"""Comparisons, checks and runs: verdict, job and report."""

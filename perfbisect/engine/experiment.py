@@ -1,0 +1,127 @@
+"""A kind of experiment: its plan, what is launched next, its result, and the report of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from perfbisect.jobs.documents import MeasuredDocument, MetricDocument
+from perfbisect.jobs.folders import Job, finished
+from perfbisect.jobs.journal import Journal, JournalEvent
+from perfbisect.jobs.loop import Decision, Done, JobState, LaunchPolicy, SlotView, drain, launch_in_steps
+from perfbisect.jobs.plans import PlanT, plan_cell, require_plan
+from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.workers import WorkerPool
+from perfbisect.model.change import Change
+from perfbisect.model.metric import MetricRef
+from perfbisect.report.document import Report
+
+ResultT = TypeVar("ResultT", bound=MeasuredDocument)
+Verdict = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A possible culprit with its probability."""
+
+    position: int
+    change: str
+    subject: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job's progress. ``outcome``: the verdict in a word, ``unfinished`` before.
+
+    ``exit_code``: of the command, were this the end; ``verdict``: the outcome's subject, such as culprit or
+    effect; ``next``: the next command, by default the report.
+    """
+
+    outcome: str
+    exit_code: int
+    verdict: str
+    metric: MetricDocument
+    next: str = ""
+    candidates: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True)
+class Amendment:
+    """Changes to a plan on resume: budget in minutes, metric, confirmation by revert."""
+
+    budget: float | None = None
+    metric: MetricRef | None = None
+    confirm_revert: bool = False
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[PlanT, ResultT]):
+    """A kind of experiment. A result is its value, its public JSON, and what its report is made from."""
+
+    plan: type[PlanT]
+    policy: Callable[[Job, PlanT, JobContext], LaunchPolicy]
+    """What is launched next, and the verdict."""
+    result: Callable[[Job, Sequence[JournalEvent]], ResultT]
+    """The result of a job, finished or not."""
+    status: Callable[[ResultT], JobStatus]
+    report: Callable[[ResultT], Report]
+    client_change: Callable[[PlanT], Change]
+    """The change whose environment provides the client by default."""
+    conclude: Callable[[Job, PlanT, Verdict], Verdict] = lambda _job, _plan, verdict: verdict
+    """What the journal keeps of the policy's verdict; files are written before."""
+    workers: Callable[[PlanT], int] = lambda _: 1
+    """Concurrent launches."""
+    amend: Callable[[Job, JobContext, Amendment], None] | None = None
+    result_for_metric: Callable[[Job, Sequence[JournalEvent], MetricRef], ResultT] | None = None
+    """The result for another metric of the same launches."""
+
+
+AnyExperiment = Experiment[Any, Any]
+"""An experiment whose types only the table knows."""
+
+
+def run_experiment(
+    kind: Experiment[PlanT, ResultT], job: Job, tools: JobContext, *, until: int = 0
+) -> ResultT:
+    """Continue a job, new or resumed, to its verdict; ``until``: stop, unfinished, after so many launches.
+
+    The caller holds the job. A job that has its verdict is left as it is.
+
+    Raises:
+        BuildError, ServerError: a change cannot be built or served.
+        ClientError, MachineError: they failed too often; the job can be resumed.
+        UsageError: the journal is of another kind, or a launch cannot be compared.
+        Interrupted: Ctrl-C or a stop.
+    """
+    return drain(run_in_steps(kind, job, tools, until=until, poll=None))
+
+
+def run_in_steps(
+    kind: Experiment[PlanT, ResultT], job: Job, tools: JobContext, *, until: int, poll: float | None
+) -> Generator[float, None, ResultT]:
+    """:func:`run_experiment` beside other jobs of this thread, see :func:`launch_in_steps`."""
+    with Journal(job.journal, clock=tools.clock) as journal:
+        plan = require_plan(job, journal.events, kind.plan)
+        if not finished(journal.events):
+            recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
+            policy = kind.policy(job, plan, tools)
+            if until:
+                policy = stop_after(policy, until)
+            with WorkerPool(job, journal, tools, plan_cell(plan)) as pool:
+                verdict = yield from launch_in_steps(job, journal, tools, pool, policy, poll=poll)
+            if verdict:
+                journal.append("verdict", kind.conclude(job, plan, verdict))
+        return kind.result(job, journal.events)
+
+
+def stop_after(policy: LaunchPolicy, until: int) -> LaunchPolicy:
+    """A policy that ends without a verdict where more than so many launches would be measured."""
+
+    def next_or_stop(state: JobState, view: SlotView) -> Decision:
+        decision = policy.next(state, view)
+        count = sum(launch.end == "finished" for launch in state.launches)
+        return Done() if isinstance(decision, LaunchRequest) and count >= until else decision
+
+    return replace(policy, next=next_or_stop)

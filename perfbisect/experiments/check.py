@@ -1,0 +1,254 @@
+"""``perfbisect check``: one change against recorded launches, or the middle of two ends or values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import ClassVar, Final, Literal
+
+from pydantic import Field, FiniteFloat
+
+from perfbisect.engine.experiment import Experiment
+from perfbisect.experiments.baseline import RecordedLevel, require_same_machine
+from perfbisect.experiments.claims import Settled, combine_claims
+from perfbisect.experiments.measure import (
+    CLAIMS,
+    OUTCOMES,
+    ChangePlan,
+    MeasuredLaunch,
+    MeasurementRule,
+    Measurements,
+    MetricResult,
+    VerdictResult,
+    metric_result,
+)
+from perfbisect.jobs.commands import follow_up_command, repeat_command
+from perfbisect.jobs.documents import ChangeDocument, Document, change_document
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.plans import guard_metrics, require_plan
+from perfbisect.jobs.replay import LaunchRecord, require_comparable
+from perfbisect.model.attempt import Attempt
+from perfbisect.model.metric import MetricRef
+from perfbisect.report.document import Report
+from perfbisect.report.plots import LaunchGroup, Limit, launches_plot
+from perfbisect.report.template import render_report, render_sentences
+from perfbisect.stats import ab_test, threshold
+from perfbisect.stats.two_sample import Scale
+
+
+class CheckPlan(ChangePlan):
+    """``perfbisect check`` of one change against recorded launches or values.
+
+    ``how``: against a ``baseline`` (``recorded``) with the share by which the change may be worse, or against
+    the middle of two ``ends`` (``recorded``: good, bad) or of two ``values`` (good, bad).
+    """
+
+    noun: ClassVar[str] = "check"
+    per_look: ClassVar[int] = threshold.STEP
+    verb: Literal["check"] = "check"
+    how: Literal["baseline", "ends", "values"]
+    recorded: tuple[RecordedLevel, ...] = ()
+    values: tuple[float, float] | None = None
+    max_regression: float = 0.0
+    budget: FiniteFloat
+
+    def limit(self, metric: MetricRef) -> float:
+        """The share by which a metric may be worse; of a guard its smallest effect."""
+        return self.max_regression if metric in self.refs else metric.metric.smallest_effect
+
+    def threshold(self, metric: MetricRef) -> threshold.Threshold:
+        """The level that the change must not exceed; of a guard its smallest effect above the baseline.
+
+        Raises:
+            KeyError: the baseline lacks the metric.
+            ValueError: the recorded levels are none, or the bad one is not the worse.
+        """
+        scale = Scale.of(metric.metric)
+        if self.values is not None:
+            good, bad = (scale.level((value,)) for value in self.values)
+            if bad <= good:
+                raise ValueError("the bad value is not the worse one")
+            return threshold.Threshold(0.5 * (good + bad))
+        levels = [[scale.level(v) for v in level.values(metric)] for level in self.recorded]
+        if self.how == "ends":
+            return threshold.threshold_between(levels[0], levels[1])
+        return threshold.threshold_above(levels[0], scale.worse_by(self.limit(metric)))
+
+
+def _admit(plan: CheckPlan, attempt: Attempt, records: Sequence[LaunchRecord]) -> None:
+    for ref in plan.refs:
+        require_comparable(attempt, records, ref, "measure all of a check")
+    here = attempt.provenance
+    for level in plan.recorded:
+        client = (here.client_digest, here.client_era)
+        require_same_machine(level, machine_class=here.machine_class, client=client)
+
+
+def _judge(
+    plan: CheckPlan, measured: Sequence[MeasuredLaunch], metric: MetricRef, tests: int
+) -> MetricResult:
+    scale, limit, is_judged = Scale.of(metric.metric), plan.threshold(metric), metric in plan.refs
+    levels = [scale.level(launch.attempt.values(metric)) for launch in measured]
+    if is_judged:
+        judged = threshold.judge_threshold(limit, levels, plan.launches, error=threshold.ERROR / tests)
+    else:
+        beyond = ab_test.DIFFERENT / tests
+        judged = threshold.judge_threshold(limit, levels, plan.launches, beyond_error=beyond)
+    room = scale.worse_by(plan.limit(metric))
+    effect, *ends = (scale.effect(over + room) for over in (judged.over, judged.low, judged.high))
+    if not math.isnan(judged.over):
+        value = scale.value(limit.at + judged.over)
+        value = max(0.0, value) if scale.absolute else value
+    else:
+        value = scale.value(median(levels)) if levels else math.nan
+    return metric_result(
+        plan,
+        metric,
+        verdict=judged.word,
+        claim=CLAIMS[judged.word] if is_judged else None,
+        right=value,
+        line=scale.value(limit.at),
+        effect=effect,
+        low=min(ends),
+        high=max(ends),
+        launches=len(levels),
+        needed=judged.needed,
+    )
+
+
+def _judge_unvaried(plan: CheckPlan, measured: Sequence[MeasuredLaunch], row: MetricResult) -> MetricResult:
+    """One that was the same in every run, then and now, did not move, however few they are."""
+    values = {value for launch in measured for value in launch.attempt.values(row.ref)}
+    values |= {value for runs in plan.recorded[0].values(row.ref) for value in runs}
+    return row.model_copy(update={"verdict": "within"}) if len(values) == 1 else row
+
+
+RULE: Final[MeasurementRule[CheckPlan]] = MeasurementRule(
+    judge=_judge,
+    judge_unvaried=_judge_unvaried,
+    guards=lambda plan: guard_metrics(plan.cells[0]) if plan.how == "baseline" else (),
+    reason=lambda plan, count: f"launch {count + 1} of {plan.max_launches} at most",
+    admit=_admit,
+)
+
+
+class RecordedDocument(Document):
+    """A level that was measured before: whose, when, in which job, with how many launches.
+
+    ``dependencies``: the constraints or the day of its dependencies.
+    """
+
+    job: str
+    change: ChangeDocument
+    days: str
+    launches: int
+    value: float | None
+    dependencies: str
+
+
+class CheckResult(VerdictResult):
+    """How a check ended, or how far it is: ``passed``, ``failed`` or ``inconclusive``.
+
+    Effects are those of the change against its reference: B / A - 1, of shares B - A; of ``ends`` and
+    ``values`` against the threshold between them. ``limit``: the share by which it may be worse.
+    """
+
+    schema_: Literal["perfbisect.check/4"] = Field(default="perfbisect.check/4", alias="schema")
+    how: Literal["rev", "baseline", "ends", "values"]
+    limit: float
+    change: ChangeDocument
+    recorded: tuple[RecordedDocument, ...] = ()
+
+
+def recorded_document(level: RecordedLevel, metric: MetricRef) -> RecordedDocument:
+    """A recorded level as a result names it; its value is the median of its launches."""
+    scale = Scale.of(metric.metric)
+    return RecordedDocument(
+        job=level.job,
+        change=change_document(level.change),
+        days=level.days,
+        launches=len(level.attempts),
+        value=scale.value(median(scale.level(values) for values in level.values(metric))),
+        dependencies=level.constraints or level.exclude_newer,
+    )
+
+
+def read_check(job: Job, events: Sequence[JournalEvent]) -> CheckResult:
+    """How a check ended, or how far it is; a UsageError says why the journal holds none."""
+    plan = require_plan(job, events, CheckPlan)
+    found = Measurements(job, events, plan)
+    judged, guards = RULE.judge_all(plan, found.measured), RULE.judge_guards(plan, found.measured)
+    failed = any(row is not None and row.verdict == "beyond" for row in guards.values())
+    claim = combine_claims((row.claim for row in judged), is_refuted=failed)
+    result = CheckResult(
+        **found.fields(OUTCOMES[claim]),
+        next=_next_command(plan, job, judged, claim, is_finished=found.finished),
+        metrics=(*judged, *(row for row in guards.values() if row is not None)),
+        unchecked=tuple(str(guard) for guard, row in guards.items() if row is None),
+        how=plan.how,
+        limit=plan.max_regression,
+        change=change_document(plan.change),
+        recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
+    )
+    return result.model_copy(update={"summary": _sentences(plan, result)})
+
+
+def _next_command(
+    plan: CheckPlan, job: Job, judged: Sequence[MetricResult], claim: Settled, *, is_finished: bool
+) -> str:
+    """The command that comes next."""
+    if not is_finished:
+        return f"perfbisect resume {job.id}"
+    if claim == "inconclusive":
+        launches = str(2 * plan.launches)
+        repeated = repeat_command(plan.setting, "--launches", launches)
+        return repeated or f"perfbisect check ... --launches {launches}"
+    if plan.how != "baseline" or claim != "refuted":
+        return f"perfbisect report {job.id}"
+    metric = next((row for row in judged if row.claim == "refuted"), judged[0]).name
+    ends = ("--good", plan.recorded[0].change.short, "--bad", plan.change.short)
+    return follow_up_command(plan.setting, "bisect", plan.cell, metric, *ends)
+
+
+def _sentences(plan: CheckPlan, result: CheckResult) -> tuple[str, ...]:
+    is_good = all(row.claim == "holds" for row in result.judged)
+    rows = {row.name: row for row in result.guards}
+    values = {
+        "r": result,
+        "ends": plan.values,
+        "guards": [(str(guard), rows.get(str(guard))) for guard in RULE.guards(plan)],
+        "open_guards": [row.name for row in result.guards if is_good and row.verdict == "inconclusive"],
+        "needed": [row.needed for row in result.judged if row.verdict == "inconclusive"],
+        "per_look": threshold.STEP,
+        "here": plan.setting.constraints or plan.setting.exclude_newer,
+    }
+    return render_sentences("experiments/templates/check.summary.jinja", values)
+
+
+def check_report(result: CheckResult) -> Report:
+    """The report of a check."""
+    headline = result.headline
+    limits = [] if headline.line is None else [Limit("threshold", headline.line)]
+    limits += [
+        Limit(f"recorded {level.change.short}", level.value)
+        for level in result.recorded
+        if level.value is not None
+    ]
+    group = LaunchGroup(result.change.short, "@search", "square", result.launches, headline.right)
+    return render_report(
+        "experiments/templates/check.md.jinja",
+        {"r": result},
+        {"launches": launches_plot([group], result.metric, limits)},
+    )
+
+
+CHECK: Final = Experiment(
+    plan=CheckPlan,
+    result=read_check,
+    status=lambda result: result.status(result.effects),
+    report=check_report,
+    client_change=lambda plan: plan.change,
+    policy=lambda _job, plan, _tools: RULE.policy(plan),
+)

@@ -1,0 +1,73 @@
+"""Levels that jobs have measured: what a later check is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from perfbisect.errors import UsageError
+from perfbisect.experiments.baseline import RecordedLevel, record_level, require_enough
+from perfbisect.experiments.check import CheckPlan, RecordedDocument
+from perfbisect.experiments.compare import ComparePlan
+from perfbisect.experiments.measure import MeasurementPlan, attempts_of, measured_launches
+from perfbisect.experiments.run import RunPlan
+from perfbisect.jobs.documents import CellDocument, Document, MetricDocument
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.journal import JournalEvent, read, replaying
+from perfbisect.jobs.plans import find_plan, plan_data, require_plan
+from perfbisect.jobs.replay import launches
+from perfbisect.report.document import Report
+from perfbisect.report.template import render_report
+
+
+def level_of_job(job: Job) -> RecordedLevel:
+    """The level that a ``run`` or a ``check`` measured; a UsageError says why there is none."""
+    events = read(job.journal).events
+    plan = find_plan(events, RunPlan) or find_plan(events, CheckPlan)
+    if plan is None:
+        verb = plan_data(events).get("verb")
+        raise UsageError(
+            f"job {job.id} is a {verb}: it measured several changes, and a baseline is of one",
+            next_step="name a job of perfbisect run or check, or a file of --save-baseline",
+        )
+    with replaying(job.journal):
+        (level,) = _record_levels(job, plan, events)
+    return require_enough(level, f"job {job.id}")
+
+
+def levels_of_comparison(job: Job) -> tuple[RecordedLevel, ...]:
+    """Both sides of a comparison, with as many launches each."""
+    events = read(job.journal).events
+    return _record_levels(job, require_plan(job, events, ComparePlan), events)
+
+
+def _record_levels(
+    job: Job, plan: MeasurementPlan, events: Sequence[JournalEvent]
+) -> tuple[RecordedLevel, ...]:
+    measured = measured_launches(launches(events))
+    attempts = [attempts_of(measured, position) for position in range(len(plan.sides))]
+    count = min(map(len, attempts))
+    return tuple(
+        record_level(job.id, plan, side.change, cell, launched[:count])
+        for side, cell, launched in zip(plan.sides, plan.cells, attempts, strict=True)
+    )
+
+
+class BaselineResult(Document):
+    """``perfbisect check --save-baseline``: what was measured and where it was written."""
+
+    schema_: Literal["perfbisect.check-baseline/2"] = Field(
+        default="perfbisect.check-baseline/2", alias="schema"
+    )
+    file: str
+    recorded: RecordedDocument
+    metric: MetricDocument
+    cell: CellDocument
+    folder: str
+
+
+def baseline_report(result: BaselineResult) -> Report:
+    """The report of a recorded baseline."""
+    return render_report("experiments/templates/baseline.md.jinja", {"r": result})

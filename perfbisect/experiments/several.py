@@ -1,0 +1,101 @@
+"""Several comparisons with one result: a claim, and a sweep over loads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Literal
+
+from pydantic import Field
+
+from perfbisect.experiments.claims import Claim, Settled
+from perfbisect.experiments.compare import CompareResult
+from perfbisect.jobs.documents import Document
+from perfbisect.report.document import Report
+from perfbisect.report.template import render_report
+
+
+class ComparisonsResult(Document):
+    """Several comparisons; ``job`` and ``next`` are those of the comparison that decides."""
+
+    schema_: str = Field(alias="schema")
+    job: str
+    summary: tuple[str, ...]
+    next: str
+    cells: tuple[CompareResult, ...]
+
+    def brief(self) -> ComparisonsResult:
+        return self.model_copy(update={"cells": tuple(cell.brief() for cell in self.cells)})
+
+
+class VerifyResult(ComparisonsResult):
+    """``perfbisect verify``: a claim, its source, and the comparison of each of its cells.
+
+    It holds where it holds in every cell, and is refuted where it is in one.
+    """
+
+    schema_: Literal["perfbisect.verify/4"] = Field(default="perfbisect.verify/4", alias="schema")
+    claim: str
+    source: str
+    expected: str
+    metric: str
+    verdict: Settled
+
+
+class SweepResult(ComparisonsResult):
+    """``perfbisect compare --sweep``: one comparison a load, and its signature in words."""
+
+    schema_: Literal["perfbisect.sweep/4"] = Field(default="perfbisect.sweep/4", alias="schema")
+    signature: str
+
+
+def summary_fields(headline: str, cells: Sequence[CompareResult], deciding: CompareResult) -> dict[str, Any]:
+    """The fields of several comparisons; ``deciding``: the one that made the verdict what it is."""
+    rows = (f"{cell.cell.name}: {cell.summary[0]}" for cell in cells if cell.summary)
+    return {
+        "job": deciding.job,
+        "summary": (headline, *rows),
+        "next": deciding.next,
+        "cells": tuple(cells),
+    }
+
+
+def verify_result(claim: Claim, comparisons: Sequence[CompareResult]) -> VerifyResult:
+    """It holds where it holds in every cell; one cell refutes it."""
+    verdicts = {result.claim for result in comparisons}
+    verdict: Settled = "holds" if verdicts == {"holds"} else "inconclusive"
+    verdict = "refuted" if "refuted" in verdicts else verdict
+    deciding = next((result for result in comparisons if result.claim == verdict), comparisons[0])
+    headline = f"{claim.claim} ({claim.expect.metric} {claim.expect.change}): {verdict}"
+    return VerifyResult(
+        claim=claim.claim,
+        source=claim.source,
+        expected=claim.expect.change,
+        metric=claim.expect.metric,
+        verdict=verdict,
+        **summary_fields(headline, comparisons, deciding),
+    )
+
+
+def verify_report(result: VerifyResult) -> Report:
+    """The report of a claim."""
+    return render_report("experiments/templates/verify.md.jinja", {"r": result})
+
+
+def sweep_result(comparisons: Sequence[CompareResult]) -> SweepResult:
+    """The comparisons with their signature: ``c1 same, c8 to c64 regression``."""
+    loads = [(x.cell.name.partition("@")[2].partition("-n")[0], x.verdict) for x in comparisons]
+    parts = []
+    for verdict, group in groupby(loads, key=lambda pair: pair[1]):
+        names = [name for name, _ in group]
+        span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        parts.append(f"{span} {verdict}")
+    signature = ", ".join(parts)
+    order = ("regression", "inconclusive", "improvement", "same")
+    deciding = min(comparisons, key=lambda result: order.index(result.verdict))
+    return SweepResult(signature=signature, **summary_fields(signature, comparisons, deciding))
+
+
+def sweep_report(result: SweepResult) -> Report:
+    """The report of a sweep."""
+    return render_report("experiments/templates/sweep.md.jinja", {"r": result})
