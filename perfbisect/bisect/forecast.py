@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -19,7 +19,6 @@ from perfbisect.bisect.documents import (
 )
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.revert import MAX_BLOCKS
-from perfbisect.common.quantities import counted, minutes, percent
 from perfbisect.environments.base import Builder
 from perfbisect.errors import MachineError
 from perfbisect.fleet.bundle import MachineDocument
@@ -39,8 +38,7 @@ from perfbisect.jobs.documents import (
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.plans import plan_cell
 from perfbisect.model.change import Change
-from perfbisect.report.document import Inline, KeyValues, Section
-from perfbisect.report.sections import change_text, workload_section
+from perfbisect.report.template import render_report, render_sentences
 from perfbisect.report.terminal import section_lines
 from perfbisect.stats.ab_test import BLOCK_SIZE
 
@@ -52,8 +50,6 @@ _POWER = 1.96 + 0.84
 
 _CHANGES = 3
 """Changes of one position that a brief plan names."""
-
-_SHOWN_SKIPS = 6
 
 _AB_LAUNCHES = 4
 """Of an A/B that decides early."""
@@ -155,7 +151,7 @@ def plan_document(
         machines=_machine_forecasts(plan, expected, builder, machines),
         wall_minutes=_wall_minutes(plan, expected) if plan.workers > 1 else None,
         commands=commands_document(cell, plan.setting, good, None),
-        notes=(*plan.notes, *_budget_notes(plan, expected), *_cost_notes(plan), *disk),
+        notes=(*plan.notes, *_cost_notes(plan, expected), *disk),
     )
 
 
@@ -239,76 +235,20 @@ def _size(count: float) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
 
 
-def _budget_notes(plan: BisectPlan, expected: ExpectedDocument) -> Iterator[str]:
-    """That the budget is below what the shortest search is expected to take."""
-    if plan.budget < expected.minutes_low:
-        yield (
-            f"the budget of {minutes(plan.budget)} is below the {minutes(expected.minutes_low)} that the "
-            "shortest search is expected to take: it will probably end without a name"
-        )
-
-
-def _cost_notes(plan: BisectPlan) -> Iterator[str]:
+def _cost_notes(plan: BisectPlan, expected: ExpectedDocument) -> tuple[str, ...]:
     """What is asked beyond the one step, and what that costs."""
-    each = _launch_minutes(plan)
-    if plan.direction == "improvement":
-        yield "the later end is taken to be the better one: the change that made it better is named"
-    if plan.all_steps:
-        yield (
-            "every step is named: each further one takes about as long as the first but for the ends, and "
-            f"the search of what is left some {2 * each:.0f} minutes"
-        )
-    if plan.confirm_revert:
-        most = BLOCK_SIZE * MAX_BLOCKS
-        yield (
-            f"the later end is measured without the culprit: {BLOCK_SIZE} to {most} launches more, "
-            f"{BLOCK_SIZE * each:.0f} to {most * each:.0f} minutes"
-        )
-    if plan.branch is not None:
-        yield (
-            f"{plan.positions[0].change.short} is no ancestor of the later end: it is measured as it is, "
-            f"then {plan.branch.fork.short}, where the lines part (one launch); {len(plan.branch.own)} "
-            "commits are on its own line"
-        )
-    if plan.weights:
-        yield f"weighed by {plan.weights}: where the change is looked for first, at most 10 : 1"
-    if plan.workers > 1:
-        yield f"{plan.workers} launches at once: the minutes expected are those of all slots together"
+    values = {
+        "plan": plan,
+        "expected": expected,
+        "each": _launch_minutes(plan),
+        "least": BLOCK_SIZE,
+        "most": BLOCK_SIZE * MAX_BLOCKS,
+    }
+    return render_sentences("bisect/templates/plan_notes.jinja", values)
 
 
 def plan_lines(plan: PlanDocument) -> list[str]:
     """The plan for a terminal."""
-    rows = KeyValues(tuple(_plan_rows(plan)))
-    sections = (workload_section(plan.cell), Section("Plan", (rows,)))
-    return [text for section in sections for text in section_lines(section)]
-
-
-def _plan_rows(plan: PlanDocument) -> Iterator[tuple[str, Inline]]:
-    expected, skips, positions = plan.expected, plan.skips, len(plan.positions)
-    merged, skipped = plan.changes - positions, len(skips)
-    yield "good", change_text(plan.good)
-    yield "bad", change_text(plan.bad)
-    more = f" ({merged} merged with a neighbour)" if merged else ""
-    yield "range", f"{counted(plan.changes, 'change')}, {counted(positions, 'different environment')}{more}"
-    yield "testable", f"{positions - skipped}" + (f", {skipped} skipped beforehand" if skips else "")
-    for skip in skips[:_SHOWN_SKIPS]:
-        yield "", f"{skip.change.short}: {skip.reason}"
-    if skipped > _SHOWN_SKIPS:
-        yield "", f"and {skipped - _SHOWN_SKIPS} more"
-    yield "env", plan.environment
-    yield "client", plan.client
-    launches = f"{expected.launches_low} to {expected.launches_high} launches"
-    least, most = minutes(expected.minutes_low), minutes(expected.minutes_high)
-    yield "expected", f"{launches}, {least} to {most}" if least != most else f"{launches}, at least {least}"
-    yield "", f"minutes of a launch: {expected.minutes_basis}"
-    if plan.wall_minutes is not None:
-        low, high = plan.wall_minutes
-        yield "wall clock", f"{minutes(low)} to {minutes(high)}"
-    yield from machine_rows(plan.machines)
-    yield "budget", minutes(plan.budget_minutes)
-    steps = (
-        f"{percent(step, False)} with {counted(count, 'launch')} a side" for count, step in expected.resolves
-    )
-    yield "resolves", ", ".join(steps)
-    yield "", expected.noise
-    yield from (("note", note) for note in plan.notes)
+    values = {"plan": plan, "machines": list(machine_rows(plan.machines))}
+    report = render_report("bisect/templates/plan.md.jinja", values)
+    return [text for section in report.sections for text in section_lines(section)]
