@@ -70,7 +70,7 @@ def test_doctor_says_which_settings_it_read(
     assert f"none: there is no {settings}" in told("--repo", "repo")
     settings.write_text(f"machine: {tmp_path / 'm.yaml'}\nenv: wheel:http://127.0.0.1:9/{{sha}}\n")
     found = told("--repo", "repo")
-    assert "127.0.0.1" not in found, "the indices of an environment are queried where it is typed"
+    assert "127.0.0.1:9/" not in found, "the indices of an environment are queried where it is typed"
     assert f"good     settings       {settings}, machine {tmp_path / 'm.yaml'}\n" in found
     assert "machine        here: no devices" in found
 
