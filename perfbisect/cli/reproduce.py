@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from perfbisect.cli.alerts import Alert, Fdr, rank_window
@@ -39,14 +39,16 @@ class ReproduceRequest(MeasureOptions):
     fdr: Fdr = 0.05
 
     def run(self, workspace: Workspace) -> CommandResult:
-        from perfbisect.commands.comparisons import CompareRequest, run_comparison
+        from perfbisect.cli.compare import CompareRequest
+        from perfbisect.commands.settings import resolve_values
         from perfbisect.common.text import line
         from perfbisect.errors import UsageError
         from perfbisect.series.suspects.job import cell_of_ours
 
         found, _ = rank_window(workspace, self.alert, self.fdr)
         ours = found.alert
-        chosen = self.cell or cell_of_ours(found.finding) or workspace.setting("cell", None)
+        configured = resolve_values(CompareRequest, {}, workspace.settings).get("cell")
+        chosen = self.cell or cell_of_ours(found.finding) or configured
         if not chosen:
             raise UsageError(
                 f"no cell of ours is known to be {ours.cell}",
@@ -54,7 +56,7 @@ class ReproduceRequest(MeasureOptions):
             )
         metrics = self.metrics if "metrics" in self.typed else (ours.metric,)
         request = CompareRequest(
-            measuring=replace(self, metrics=metrics),
+            **{**self.options_of(MeasureOptions), "metrics": metrics},
             cell=chosen,
             a=found.good,
             b=found.bad,
@@ -65,4 +67,4 @@ class ReproduceRequest(MeasureOptions):
         )
         direction = "worse" if ours.worse else "better"
         question = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"
-        return run_comparison(workspace, request, line(question, 400))
+        return request.measure(workspace, line(question, 400))

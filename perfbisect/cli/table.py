@@ -38,10 +38,10 @@ GROUPS: Final = (
 
 COMMANDS: Final = (
     ("bisect", MEASURE, "Name the change that made a cell worse.", "cli.bisect:BisectRequest"),
-    ("compare", MEASURE, "Is the second change slower, faster or the same?", "cli.compare:compare"),
-    ("run", MEASURE, "Measure one change.", "cli.compare:run"),
-    ("check", MEASURE, "For CI: is a commit worse by more than a limit?", "cli.compare:check"),
-    ("verify", MEASURE, "Does a claim hold?", "cli.compare:verify"),
+    ("compare", MEASURE, "Is the second change slower, faster or the same?", "cli.compare:CompareRequest"),
+    ("run", MEASURE, "Measure one change.", "cli.compare:RunRequest"),
+    ("check", MEASURE, "For CI: is a commit worse by more than a limit?", "cli.compare:CheckRequest"),
+    ("verify", MEASURE, "Does a claim hold?", "cli.compare:VerifyRequest"),
     ("explain", MEASURE, "Why a change is slower: its phase, functions, hunk.", "cli.explain:ExplainRequest"),
     ("status", JOBS, "The progress of a job.", "cli.jobs:status"),
     ("resume", JOBS, "Continue a job after an interruption.", "cli.jobs:ResumeRequest"),

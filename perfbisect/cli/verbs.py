@@ -37,20 +37,15 @@ class Verb(click.Command):
         found: Callable[..., Any] = pkgutil.resolve_name(self._place)
         return found
 
-    @property
-    def _command(self) -> click.Command | None:
-        """What click's decorators declare."""
-        return self.declared if isinstance(self.declared, click.Command) else None
-
     @cached_property
     def _fields(self) -> Sequence[RequestField]:
         from perfbisect.commands.request import request_fields
 
-        return () if self._command else request_fields(self.declared)
+        return request_fields(self.declared)
 
     @cached_property
     def _parameters(self) -> list[click.Parameter]:
-        return self._command.params if self._command else [field.parameter() for field in self._fields]
+        return [field.parameter() for field in self._fields]
 
     @property
     def option_panels(self) -> dict[str, str]:
@@ -69,7 +64,7 @@ class Verb(click.Command):
     @property
     def help(self) -> str:
         """The text above the options: its docstring."""
-        return inspect.cleandoc((self._command.help if self._command else self.declared.__doc__) or "")
+        return inspect.cleandoc(self.declared.__doc__ or "")
 
     @help.setter
     def help(self, value: str | None) -> None:
@@ -82,9 +77,6 @@ class Verb(click.Command):
         return (*own, _DETACHED) if any(param.name == "detach" for param in self.params) else own
 
     def invoke(self, ctx: click.Context) -> int:
-        if self._command:
-            code: int = self._command.invoke(ctx)
-            return code
         from perfbisect.cli.run_request import run_command
 
         source = click.core.ParameterSource.COMMANDLINE

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.cells.loading import SERVER_METRICS, load_cells
 from perfbisect.clients import CLIENTS
 from perfbisect.commands import wiring
-from perfbisect.commands.comparisons import CompareRequest, run_comparisons
-from perfbisect.commands.output import CommandResult, report_result
-from perfbisect.commands.workspace import Workspace
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.experiments.claims import Claim, load_claim
-from perfbisect.experiments.compare import CompareResult
-from perfbisect.experiments.measure import exit_code
-from perfbisect.experiments.several import verify_report, verify_result
 from perfbisect.machine.profile import machine
 from perfbisect.measure.preparation import hub_repositories, missing_repositories
 from perfbisect.model.cell import Cell
@@ -40,10 +33,10 @@ def find_claim(name: str) -> tuple[Path, Claim]:
     return path, load_claim(path)
 
 
-def claim_cells(workspace: Workspace, path: Path, claim: Claim, *, dry_run: bool = False) -> tuple[str, ...]:
+def claim_cells(path: Path, claim: Claim, profile: str, *, dry_run: bool = False) -> tuple[str, ...]:
     """The cells of a claim by name, every load of a ladder; ``dry_run``: also those that cannot run here."""
     names: list[str] = []
-    devices = len(machine(dict(os.environ), wiring.load_profile(wiring.machine_name(workspace))).gpus)
+    devices = len(machine(dict(os.environ), wiring.load_profile(profile)).gpus)
     for name in claim.cells_beside(path):
         cells = load_cells(name)
         for cell in cells:
@@ -86,23 +79,3 @@ def _check_here(path: Path, claim: Claim, cell: Cell, devices: int) -> None:
             where=path,
             next_step="fetch it into HF_HOME, or unset HF_HUB_OFFLINE",
         )
-
-
-def verify_claim(workspace: Workspace, name: str, request: CompareRequest) -> CommandResult:
-    """Measure the cells of a claim; sides of the request replace those of the claim."""
-    path, claim = find_claim(name)
-    request = replace(
-        request,
-        a=request.a or claim.a,
-        b=request.b or claim.b,
-        measuring=replace(request.measuring, metrics=(claim.expect.metric,)),
-        expect=claim.expect.change,
-        watch=claim.expect.guards,
-    )
-
-    def conclude(comparisons: list[CompareResult]) -> CommandResult:
-        result = verify_result(claim, comparisons)
-        return report_result(result, verify_report(result), exit_code(result.verdict))
-
-    cells = claim_cells(workspace, path, claim, dry_run=request.dry_run)
-    return run_comparisons(workspace, [replace(request, cell=cell) for cell in cells], conclude)

@@ -1,23 +1,21 @@
-"""Runs and comparisons: from what was typed to a plan, and from plans to jobs and their results."""
+"""Comparisons: their sides, the cells of a ladder, and from plans to jobs and their results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from perfbisect.cells.loading import load_cells
 from perfbisect.changes.syntax import parse_change_text
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.options import JobOptions, MeasureOptions
-from perfbisect.commands.output import CommandResult, plan_result, progress_printer, report_result
+from perfbisect.commands.output import CommandResult, plan_result
 from perfbisect.commands.session import (
     PlannedJob,
     build_setup,
-    job_result,
     measure,
     record_exit,
     recording_error,
-    run_planned,
 )
 from perfbisect.commands.workspace import Workspace
 from perfbisect.common.quantities import minutes
@@ -25,19 +23,11 @@ from perfbisect.errors import UsageError
 from perfbisect.experiments.compare import COMPARE, ComparePlan, CompareResult
 from perfbisect.experiments.dry_run import (
     ComparePlanDocument,
-    compare_plan_document,
-    plan_commands,
-    plan_lines,
-    run_plan_document,
 )
-from perfbisect.experiments.measure import SidePlan, exit_code
-from perfbisect.experiments.run import RUN
-from perfbisect.experiments.setup import MeasurementSetup, build_compare_plan, build_run_plan
-from perfbisect.experiments.several import sweep_report, sweep_result
-from perfbisect.jobs.estimates import earlier_attempts
+from perfbisect.experiments.measure import SidePlan
+from perfbisect.experiments.setup import MeasurementSetup
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
-from perfbisect.report.sections import command_lines
 
 
 def build_change_setup(
@@ -45,97 +35,26 @@ def build_change_setup(
 ) -> tuple[MeasurementSetup, Change]:
     """What one change is measured with, and the change."""
     change = changes.resolve_change(workspace, at)
-    resolved = wiring.resolve_cell(workspace, cell, measuring.variant)
+    resolved = wiring.resolve_cell(cell, measuring.variant, workspace.read_at)
     wiring.require_workload(resolved, measuring.expect_workload)
     return build_setup(workspace, resolved, at, (change,), measuring, dry_run=dry_run), change
-
-
-def measure_change(
-    workspace: Workspace,
-    cell: str | None,
-    at: str,
-    launches: int,
-    runs: int,
-    measuring: MeasureOptions,
-    *,
-    dry_run: bool,
-) -> CommandResult:
-    """Measure one change, or show what that takes: ``perfbisect run``."""
-    setup, change = build_change_setup(workspace, cell, at, measuring, dry_run=dry_run)
-    plan = build_run_plan(setup, change=change, launches=launches, runs=runs)
-    shown = run_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
-    lines, commands = plan_lines(shown), command_lines(shown.commands)
-    planned = PlannedJob(plan, setup.builder, setup.slots, shown, lines, commands)
-    return run_planned(workspace, RUN, planned, measuring, dry_run=dry_run)
-
-
-@dataclass(frozen=True)
-class CompareRequest:
-    """A comparison as it was typed; ``min_effect`` and ``max_regression``, of a check, are shares."""
-
-    measuring: MeasureOptions
-    cell: str | None = None
-    a: str | None = None
-    b: str = ""
-    blocks: int = 10
-    budget: float | None = None
-    seed: int = 0
-    min_effect: float | None = None
-    expect: str = ""
-    """The change that a claim speaks of."""
-    watch: tuple[str, ...] = ()
-    """Guards besides the cell's own."""
-    max_regression: float | None = None
-    dry_run: bool = False
 
 
 PlannedComparison = PlannedJob[ComparePlan, ComparePlanDocument]
 
 
-def plan_comparison(workspace: Workspace, request: CompareRequest) -> PlannedComparison:
-    """Plan a comparison."""
-    measuring = request.measuring
-    cell = wiring.resolve_cell(workspace, request.cell, None)
-    wiring.require_workload(cell, measuring.expect_workload)
-    a, b = resolve_sides(workspace, cell, request)
-    setup = build_setup(
-        workspace,
-        cell,
-        b.typed,
-        (a.change, b.change),
-        measuring,
-        served=[apply_variant(cell, side.variant) if side.variant else cell for side in (a, b)],
-        dry_run=request.dry_run,
-        claimed=bool(request.expect),
-    )
-    plan = build_compare_plan(
-        setup,
-        a=a,
-        b=b,
-        deploy=workspace.repository.tree_id if workspace.repository else None,
-        blocks=request.blocks,
-        budget=wiring.budget_minutes(workspace, request.budget),
-        seed=request.seed,
-        min_effect=request.min_effect,
-        expect=request.expect,
-        watch=request.watch,
-        max_regression=request.max_regression,
-    )
-    shown = compare_plan_document(plan, setup, earlier_attempts(workspace.jobs, cell.digest))
-    return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown), plan_commands(shown))
-
-
-def resolve_sides(workspace: Workspace, cell: Cell, request: CompareRequest) -> tuple[SidePlan, SidePlan]:
-    """Both sides; without A that is the merge base of a pull request B."""
-    variant = workspace.setting("variant", request.measuring.variant) or ""
-    b = _resolve_side(workspace, cell, request.b, variant)
-    if request.a is not None:
-        return _resolve_side(workspace, cell, request.a, variant), b
-    number = parse_change_text(request.b).pull
+def resolve_sides(
+    workspace: Workspace, cell: Cell, a: str | None, b: str, variant: str
+) -> tuple[SidePlan, SidePlan]:
+    """Both sides, of a variant where they name none; without A that is the merge base of a pull request B."""
+    later = _resolve_side(workspace, cell, b, variant)
+    if a is not None:
+        return _resolve_side(workspace, cell, a, variant), later
+    number = parse_change_text(b).pull
     if number is None:
-        raise UsageError("--a is missing: the change to compare with", next_step=f"--a REV --b {request.b}")
+        raise UsageError("--a is missing: the change to compare with", next_step=f"--a REV --b {b}")
     base = changes.base_of_pull(workspace.needed_repository(), number)
-    return SidePlan(typed=f"merge base of pr/{number}", change=base, variant=variant), b
+    return SidePlan(typed=f"merge base of pr/{number}", change=base, variant=variant), later
 
 
 def _resolve_side(workspace: Workspace, cell: Cell, typed: str, variant: str) -> SidePlan:
@@ -147,30 +66,20 @@ def _resolve_side(workspace: Workspace, cell: Cell, typed: str, variant: str) ->
     return SidePlan(typed=typed, change=change, variant=variant)
 
 
-def run_comparison(workspace: Workspace, request: CompareRequest, heading: str = "") -> CommandResult:
-    """Plan and measure a comparison, or show its plan under a heading."""
-    planned = plan_comparison(workspace, request)
-    if request.dry_run:
-        return _show_plans([planned], heading)
-    if heading:
-        progress_printer(request.measuring)(heading)
-    result = measure(workspace, wiring.new_job(workspace), COMPARE, planned, request.measuring)
-    return job_result(COMPARE, result)
-
-
 def run_comparisons(
     workspace: Workspace,
-    requests: Sequence[CompareRequest],
+    planned: Sequence[PlannedComparison],
+    working: JobOptions,
     conclude: Callable[[list[CompareResult]], CommandResult],
+    *,
+    dry_run: bool,
 ) -> CommandResult:
-    """Plan and measure comparisons with one result, or show their plans."""
-    planned = [plan_comparison(workspace, request) for request in requests]
-    if requests[0].dry_run:
-        return _show_plans(planned)
-    return measure_comparisons(workspace, planned, requests[0].measuring, conclude)
+    """Measure comparisons with one result, or show their plans."""
+    return show_plans(planned) if dry_run else measure_comparisons(workspace, planned, working, conclude)
 
 
-def _show_plans(planned: Sequence[PlannedComparison], heading: str = "") -> CommandResult:
+def show_plans(planned: Sequence[PlannedComparison], heading: str = "") -> CommandResult:
+    """What a dry run of comparisons prints."""
     plans = [comparison.shown for comparison in planned]
     lines = [heading] if heading else []
     for comparison in planned:
@@ -208,9 +117,8 @@ def measure_comparisons(
     return result
 
 
-def ladder_cells(workspace: Workspace, typed: str | None) -> tuple[str, ...]:
+def ladder_cells(name: str | None) -> tuple[str, ...]:
     """The cells of a ladder by name, in the order of the file."""
-    name = workspace.setting("cell", typed)
     if name is None:
         raise UsageError("no cell was named", next_step="perfbisect cells list")
     cells = load_cells(name)
@@ -221,15 +129,3 @@ def ladder_cells(workspace: Workspace, typed: str | None) -> tuple[str, ...]:
         )
     suffixes = [cell.name.partition("@")[2] for cell in cells]
     return tuple(f"{name}@{suffix}" for suffix in suffixes)
-
-
-def sweep_loads(workspace: Workspace, request: CompareRequest) -> CommandResult:
-    """Compare under every load of a ladder; the exit code is the worst."""
-
-    def conclude(comparisons: list[CompareResult]) -> CommandResult:
-        result = sweep_result(comparisons)
-        code = max(exit_code(comparison.outcome) for comparison in comparisons)
-        return report_result(result, sweep_report(result), code)
-
-    cells = ladder_cells(workspace, request.cell)
-    return run_comparisons(workspace, [replace(request, cell=cell) for cell in cells], conclude)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from types import UnionType
@@ -119,6 +119,10 @@ class Request:
     """What a command is asked for, where it is handed on. ``typed``: what the command line gave."""
 
     typed: frozenset[str] = frozenset()
+
+    def options_of(self, base: type[Request]) -> dict[str, Any]:
+        """The fields of a base class, for another request that inherits it."""
+        return {field.name: getattr(self, field.name) for field in fields(base)}
 
 
 def prints(*documents: str, has_full: bool = False) -> Callable[[DeclaredT], DeclaredT]:

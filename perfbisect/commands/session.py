@@ -231,12 +231,9 @@ def end_on_fleet(workspace: Workspace, plan: JobPlan, unresolved: Sequence[Launc
     return end_bundles(make_fleet(plan.setting.fleet, workspace.state), tokens, PhaseLimits().stop)
 
 
-def resolve_metrics(
-    workspace: Workspace, cell: Cell, measuring: MeasureOptions, *, claimed: bool = False
-) -> tuple[MetricRef, ...]:
-    """The metrics to judge, each once: as typed, of the settings, or the cell's headline."""
-    names = measuring.metrics or (workspace.setting("metric", None),)
-    return tuple(dict.fromkeys(resolve_metric(cell, name, claimed=claimed) for name in names))
+def resolve_metrics(cell: Cell, names: Sequence[str], *, claimed: bool = False) -> tuple[MetricRef, ...]:
+    """The metrics to judge, each once: as named, or the cell's headline."""
+    return tuple(dict.fromkeys(resolve_metric(cell, name, claimed=claimed) for name in names or (None,)))
 
 
 def build_setup(
@@ -258,10 +255,8 @@ def build_setup(
     Raises:
         UsageError: the cell cannot run at the first or the last change.
     """
-    metric, *further = resolve_metrics(workspace, cell, measuring, claimed=claimed)
-    # Until all commands are requests, a setting that was not typed may still be missing.
-    spec, is_typed = workspace.setting("env", measuring.env), "env" in measuring.typed
-    environment = changes.environment_spec(spec, newest, is_typed=is_typed)
+    metric, *further = resolve_metrics(cell, measuring.metrics, claimed=claimed)
+    environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.typed)
     setting = wiring.build_config(workspace, environment, measured, measuring)
     ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
     linted = wiring.lint_sides(workspace, setting, ends[: len(measured)])

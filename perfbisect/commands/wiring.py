@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfbisect.cells.lint import ENGINES, Checkout, lint
-from perfbisect.cells.loading import load_cell
+from perfbisect.cells.loading import ReadAt, load_cell
 from perfbisect.cells.match import differing, parse_report
 from perfbisect.commands.options import BuildOptions
 from perfbisect.commands.output import report_text
 from perfbisect.commands.workspace import Workspace, repository_of
-from perfbisect.common.quantities import parse_minutes
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.dependency_day import (
     NO_DAY,
@@ -37,24 +36,18 @@ from perfbisect.model.change import Change
 from perfbisect.setup.checkout import SETTINGS_FILE
 from perfbisect.system.clock import now
 
-_DEFAULT_BUDGET = 900.0
-
 
 def new_job(workspace: Workspace) -> Job:
     """Create a job folder."""
     return workspace.jobs.new(now(), secrets.token_hex(2))
 
 
-def resolve_cell(workspace: Workspace, typed: str | None, variant: str | None) -> Cell:
-    """Load the named or the configured cell, with its variant."""
-    name = workspace.setting("cell", typed)
+def resolve_cell(name: str | None, variant: str | None, read_at: ReadAt | None) -> Cell:
+    """Load a cell, with its variant."""
     if name is None:
         raise UsageError("no cell was named", next_step="perfbisect cells list")
-    if typed is None and (workspace.root / name).is_file():
-        name = str(workspace.root / name)
-    cell = load_cell(name, read_at=workspace.read_at)
-    chosen = workspace.setting("variant", variant)
-    return apply_variant(cell, chosen) if chosen else cell
+    cell = load_cell(name, read_at=read_at)
+    return apply_variant(cell, variant) if variant else cell
 
 
 def require_workload(cell: Cell, report: str | None) -> None:
@@ -136,9 +129,7 @@ def build_config(
     constraints file pins them: all changes get the same, and the same again later. A pinned client may be
     newer than every change: its dependencies are of its own day.
     """
-    pins = workspace.path("constraints", options.constraints)
-    client = workspace.setting("client", options.client) or ""
-    day = workspace.setting("exclude_newer", options.exclude_newer) or ""
+    pins, client, day = options.constraints, options.client or "", options.exclude_newer or ""
     if day:
         require_day(day)
     elif not pins:
@@ -146,7 +137,6 @@ def build_config(
         day = newest_day((*changes, *bases), workspace.repository) or now().date().isoformat()
     own_day = "" if pins or day == NO_DAY else client_day(environment, client, workspace.repository)
     of_commits = any(change.kind == "commit" for change in changes)
-    folder = None if options.fleet is not None else workspace.root
     return MeasurementConfig(
         repository=str(workspace.needed_repository().path) if of_commits else "",
         cache=str(workspace.cache),
@@ -155,8 +145,8 @@ def build_config(
         exclude_newer=day,
         client_exclude_newer="" if own_day == day else own_day,
         constraints=str(pins.absolute()) if pins else "",
-        machine=machine_name(workspace, options.machine),
-        fleet=absolute_fleet(workspace.setting("fleet", options.fleet) or "", folder),
+        machine=machine_name(options.machine or ""),
+        fleet=absolute_fleet(options.fleet or ""),
         typed=typed_command(),
     )
 
@@ -166,14 +156,9 @@ def typed_command() -> str:
     return shlex.join(["perfbisect", *sys.argv[1:]])
 
 
-def machine_name(workspace: Workspace, machine: str | None = None) -> str:
-    """The machine profile of --machine or ``perfbisect.yaml`` by name or full path; empty: detect it."""
-    named = workspace.setting("machine", machine or workspace.machine) or ""
-    if machine is None and workspace.machine is None and (workspace.root / named).is_file():
-        named = str(workspace.root / named)
-    if named and named not in machine_names():
-        return str(machine_path(named))
-    return named
+def machine_name(named: str) -> str:
+    """A machine profile by name or full path; empty: detect it."""
+    return str(machine_path(named)) if named and named not in machine_names() else named
 
 
 def load_profile(name: str) -> Profile:
@@ -241,19 +226,6 @@ def client_environment(
             )
         return found
     return builder.client() or builder.ensure(newest, log=log, timeout=timeout)
-
-
-def budget_minutes(workspace: Workspace, typed: float | None) -> float:
-    """The budget of the option, of ``perfbisect.yaml``, or fifteen hours."""
-    if typed is not None:
-        return typed
-    text = workspace.settings.text("budget")
-    if text is None:
-        return _DEFAULT_BUDGET
-    try:
-        return parse_minutes(text)
-    except ValueError as error:
-        raise workspace.settings.error("budget", str(error)) from None
 
 
 def repository_notes(workspace: Workspace, setting: MeasurementConfig) -> tuple[str, ...]:

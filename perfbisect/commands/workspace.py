@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfbisect.commands.request import as_path
 from perfbisect.errors import PerfbisectError, RevisionError
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ class Workspace:
     settings: Settings
     repository: Repository | None
     root: Path
-    machine: str | None = None
-    """Value of --machine."""
 
     @property
     def jobs(self) -> Jobs:
@@ -49,19 +46,8 @@ class Workspace:
         repository = self.repository
         return None if repository is None else lambda sha, path: repository.read(sha, path).decode("utf-8")
 
-    def setting(self, name: str, typed: str | None) -> str | None:
-        """An option's value, by default that of ``perfbisect.yaml``."""
-        return typed if typed is not None else self.settings.text(name)
 
-    def path(self, name: str, typed: Path | None) -> Path | None:
-        """An option's path, by default that of ``perfbisect.yaml``, relative to that file."""
-        text = self.settings.text(name)
-        return typed if typed is not None or text is None else as_path(text, self.root)
-
-
-def open_workspace(
-    *, repo: Path | None = None, state: Path | None = None, machine: str | None = None
-) -> Workspace:
+def open_workspace(*, repo: Path | None = None, state: Path | None = None) -> Workspace:
     """Find state and cache by option, environment, ``perfbisect.yaml`` or the user's folders."""
     import platformdirs
 
@@ -82,7 +68,6 @@ def open_workspace(
         settings,
         with_objects(repository, cache) if repository else None,
         root,
-        machine,
     )
 
 

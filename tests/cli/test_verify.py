@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from perfbisect.commands.claims import claim_cells, find_claim
 from perfbisect.commands.comparisons import ladder_cells
-from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.experiments.compare import CompareResult
 from perfbisect.experiments.several import sweep_report, sweep_result, verify_report, verify_result
@@ -48,12 +46,11 @@ expect:
 """
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     (tmp_path / "tiny.yaml").write_text(CELL)
-    return open_workspace(state=tmp_path / "state")
 
 
 def claimed(text: str = CLAIM) -> tuple[Path, object]:
@@ -61,27 +58,27 @@ def claimed(text: str = CLAIM) -> tuple[Path, object]:
     return find_claim("claim.yaml")
 
 
-def cells(here: Workspace, text: str = CLAIM) -> tuple[str, ...]:
+def cells(text: str = CLAIM, profile: str = "") -> tuple[str, ...]:
     path, claim = claimed(text)
-    return claim_cells(here, path, claim)  # type: ignore[arg-type]
+    return claim_cells(path, claim, profile)  # type: ignore[arg-type]
 
 
-def test_a_claim_that_can_be_run(here: Workspace) -> None:
-    assert cells(here) == ("tiny.yaml",)
+def test_a_claim_that_can_be_run() -> None:
+    assert cells() == ("tiny.yaml",)
     Path("tiny.yaml").write_text(LADDER)
-    assert cells(here) == ("tiny.yaml@c1-n8", "tiny.yaml@c8-n64", "tiny.yaml@c64-n512")
+    assert cells() == ("tiny.yaml@c1-n8", "tiny.yaml@c8-n64", "tiny.yaml@c64-n512")
 
 
-def test_too_few_devices_end_it_at_once(here: Workspace) -> None:
+def test_too_few_devices_end_it_at_once() -> None:
     Path("tiny.yaml").write_text(CELL + "gpus: 64\n")
     with pytest.raises(
         MachineError, match=r"tiny needs 64 devices and there are .*it needs an island"
     ) as caught:
-        cells(here, CLAIM + "needs: an island\n")
+        cells(CLAIM + "needs: an island\n")
     assert caught.value.exit_code == 5
 
 
-def test_devices_are_those_of_the_machine_file(here: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_those_of_the_machine_file(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tiny.yaml").write_text(CELL + "gpus: 1\n")
     asked = []
 
@@ -90,21 +87,21 @@ def test_devices_are_those_of_the_machine_file(here: Workspace, monkeypatch: pyt
         return Machine("h", "c", 2, 1, "k", gpus=("one",))  # type: ignore[arg-type]
 
     monkeypatch.setattr("perfbisect.commands.claims.machine", seen)
-    assert cells(replace(here, machine="ascend")) == ("tiny.yaml",)
+    assert cells(profile="ascend") == ("tiny.yaml",)
     assert [profile.variable for profile in asked] == ["ASCEND_RT_VISIBLE_DEVICES"]  # type: ignore[attr-defined]
 
 
 def test_weights_that_may_not_be_fetched_end_it_at_once(
-    here: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     with pytest.raises(MachineError, match=r"tiny needs acme/tiny@0e9e39f2.*HF_HUB_OFFLINE forbids"):
-        cells(here)
+        cells()
     snapshots = tmp_path / "hf" / "hub" / "models--acme--tiny" / "snapshots"
     (snapshots / "0e9e39f249a16976918f6564b8830bc894c89659").mkdir(parents=True)
-    assert cells(here) == ("tiny.yaml",)
+    assert cells() == ("tiny.yaml",)
 
 
 @pytest.mark.parametrize(
@@ -117,31 +114,29 @@ def test_weights_that_may_not_be_fetched_end_it_at_once(
     ],
 )  # fmt: skip
 def test_what_the_client_does_not_report_is_told_with_its_line(
-    here: Workspace, old: str, new: str, line: int, said: str
+    old: str, new: str, line: int, said: str
 ) -> None:
     with pytest.raises(LocatedError) as caught:
-        cells(here, CLAIM.replace(old, new))
+        cells(CLAIM.replace(old, new))
     assert caught.value.message.startswith(said)
     assert (caught.value.line, caught.value.exit_code) == (line, 2)
 
 
-def test_a_guard_that_the_server_tells_is_none_of_the_client(here: Workspace) -> None:
-    assert cells(here, CLAIM.replace("[failed]", "[prefix_cache_hit_rate]"))
+def test_a_guard_that_the_server_tells_is_none_of_the_client() -> None:
+    assert cells(CLAIM.replace("[failed]", "[prefix_cache_hit_rate]"))
 
 
 @pytest.mark.parametrize(
     "path", sorted((cells_folder() / "claims").glob("*.yaml")), ids=lambda path: path.stem
 )
-def test_every_shipped_claim_can_be_asked(
-    here: Workspace, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_shipped_claim_can_be_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that has all that it needs."""
     monkeypatch.setattr(
         "perfbisect.commands.claims.machine",
         lambda *_: Machine("h", "c", 2, 1, "k", gpus=("gpu",) * 8),  # type: ignore[arg-type]
     )
     claim = find_claim(path.stem)[1]
-    assert claim.source and claim_cells(here, path, claim)
+    assert claim.source and claim_cells(path, claim, "")
     assert not parse_metric(claim.expect.metric).metric.neutral
 
 
@@ -177,14 +172,14 @@ def test_the_command_of_the_cell_that_decided_ends_a_sweep(told: CompareResult) 
     ]  # fmt: skip
 
 
-def test_a_sweep_has_the_loads_of_its_file(here: Workspace) -> None:
+def test_a_sweep_has_the_loads_of_its_file() -> None:
     Path("tiny.yaml").write_text(LADDER)
-    assert ladder_cells(here, "./tiny.yaml") == tuple(
+    assert ladder_cells("./tiny.yaml") == tuple(
         f"./tiny.yaml@{load}" for load in ("c1-n8", "c8-n64", "c64-n512")
     )
     Path("one.yaml").write_text(CELL)
     with pytest.raises(UsageError, match="has one load: there is nothing to sweep over"):
-        ladder_cells(here, "./one.yaml")
+        ladder_cells("./one.yaml")
 
 
 @pytest.mark.parametrize(

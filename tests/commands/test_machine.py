@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.app import run
+from perfbisect.commands.options import BuildOptions
+from perfbisect.commands.settings import resolve
 from perfbisect.commands.slots import require_same_machine, slots_here
 from perfbisect.commands.wiring import load_profile, machine_name
 from perfbisect.commands.workspace import open_workspace
@@ -29,15 +31,15 @@ def test_typed_goes_before_the_file(tmp_path: Path) -> None:
     history = write_history(tmp_path / "repo")
     (history.path / "here.yaml").write_text(FILE.format(command="env"))
     (history.path / "perfbisect.yaml").write_text("machine: here.yaml\n")
-    configured = open_workspace(repo=history.path, state=tmp_path)
-    assert machine_name(configured) == str(history.path / "here.yaml")
-    assert load_profile(machine_name(configured)).lease.command == ("env",)
-    assert machine_name(open_workspace(repo=history.path, state=tmp_path, machine="cpu")) == "cpu"
+    settings = open_workspace(repo=history.path, state=tmp_path).settings
+    configured = resolve(BuildOptions, {}, settings).machine
+    assert configured == machine_name(configured) == str(history.path / "here.yaml")
+    assert load_profile(configured).lease.command == ("env",)
+    assert resolve(BuildOptions, {"machine": "cpu"}, settings).machine == machine_name("cpu") == "cpu"
 
 
 def test_nothing_said_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    history = write_history(tmp_path / "repo")
-    assert machine_name(open_workspace(repo=history.path, state=tmp_path)) == ""
+    assert machine_name("") == ""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert load_profile("").name == "cpu"
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 1\n")
@@ -50,7 +52,7 @@ def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="lease command 'no-such-queue' of machine 'here'"):
         slots_here(CELL, 1, str(tmp_path / "m.yaml"))
     with pytest.raises(UsageError, match="no machine 'asend'"):
-        machine_name(open_workspace(state=tmp_path, machine="asend"))
+        machine_name("asend")
 
 
 def test_doctor_says_which_settings_it_read(

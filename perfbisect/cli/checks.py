@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from perfbisect.changes.history import bisect_ends, commit_under_test
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.comparisons import (
-    CompareRequest,
     build_change_setup,
-    plan_comparison,
 )
-from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.output import CommandResult, report_result
 from perfbisect.commands.session import PlannedJob, job_result, measure, resolve_metrics
 from perfbisect.commands.workspace import Workspace
@@ -62,8 +59,9 @@ from perfbisect.stats.ab_test import BLOCK_SIZE
 from perfbisect.stats.threshold import LEAST
 from perfbisect.system.clock import now
 
-MAX_LAUNCHES = 20
-"""Launches of the commit, at most."""
+if TYPE_CHECKING:
+    from perfbisect.cli.compare import CheckRequest
+
 SAVED_LAUNCHES = 8
 """Launches of a baseline."""
 _DAY = timedelta(days=1)
@@ -72,104 +70,67 @@ _DAY = timedelta(days=1)
 How = Literal["rev", "baseline", "values", "ends", "save"]
 
 
-@dataclass(frozen=True)
-class CheckRequest:
-    """A check as it was typed; ``max_regression`` is a share."""
-
-    measuring: MeasureOptions
-    cell: str | None
-    at: str | None
-    against: str | None
-    max_regression: float | None
-    baseline: str | None
-    save_baseline: Path | None
-    good_value: float | None
-    bad_value: float | None
-    git_bisect: bool
-    launches: int | None
-    budget: float | None
-    seed: int
-    dry_run: bool
-
-    @property
-    def how(self) -> How:
-        """What the commit is checked against."""
-        given: list[How] = []
-        given += ["baseline" if self.against == "baseline" else "rev"] if self.against else []
-        given += ["values"] if self.good_value is not None or self.bad_value is not None else []
-        given += ["save"] if self.save_baseline else []
-        if not given and self.git_bisect:
-            given = ["ends"]
-        if len(given) != 1:
-            raise UsageError(
-                "a check takes one of --against REV, --against baseline, --good-value with --bad-value, or "
-                "--save-baseline",
-                next_step="perfbisect check CELL --against REV --max-regression 5%",
-            )
-        how = given[0]
-        if (self.baseline is not None) != (how == "baseline"):
-            raise UsageError(
-                "--against baseline and --baseline FILE|JOB require each other",
-                next_step="perfbisect check CELL --save-baseline FILE writes one; status lists jobs",
-            )
-        if (self.max_regression is not None) != (how in ("rev", "baseline")):
-            raise UsageError(
-                "--against and --max-regression require each other",
-                next_step="--against REV --max-regression 5%",
-            )
-        if how == "values" and (self.good_value is None or self.bad_value is None):
-            raise UsageError("--good-value and --bad-value require each other")
-        if how in ("values", "ends") and len(self.measuring.metrics) > 1:
-            raise UsageError(
-                "two ends or two values are the threshold of one metric",
-                next_step="one --metric; or --against REV --max-regression 5%",
-            )
-        if self.git_bisect and self.at is not None:
-            raise UsageError("--git-bisect cannot be combined with --at: git chooses the commit")
-        return how
-
-    def compare_request(
-        self, a: str, b: str, launches_a_block: int, max_regression: float | None = None
-    ) -> CompareRequest:
-        """The comparison of two commits with the options of this check."""
-        return CompareRequest(
-            self.measuring,
-            self.cell,
-            a,
-            b,
-            blocks=max(1, (self.launches or MAX_LAUNCHES) // launches_a_block),
-            budget=self.budget,
-            seed=self.seed,
-            max_regression=max_regression,
-            dry_run=self.dry_run,
+def checked_against(request: CheckRequest) -> How:
+    """What the commit is checked against. :raises UsageError: options that do not go together."""
+    given: list[How] = []
+    given += ["baseline" if request.against == "baseline" else "rev"] if request.against else []
+    given += ["values"] if request.good_value is not None or request.bad_value is not None else []
+    given += ["save"] if request.save_baseline else []
+    if not given and request.git_bisect:
+        given = ["ends"]
+    if len(given) != 1:
+        raise UsageError(
+            "a check takes one of --against REV, --against baseline, --good-value with --bad-value, or "
+            "--save-baseline",
+            next_step="perfbisect check CELL --against REV --max-regression 5%",
         )
+    how = given[0]
+    if (request.baseline is not None) != (how == "baseline"):
+        raise UsageError(
+            "--against baseline and --baseline FILE|JOB require each other",
+            next_step="perfbisect check CELL --save-baseline FILE writes one; status lists jobs",
+        )
+    if (request.max_regression is not None) != (how in ("rev", "baseline")):
+        raise UsageError(
+            "--against and --max-regression require each other",
+            next_step="--against REV --max-regression 5%",
+        )
+    if how == "values" and (request.good_value is None or request.bad_value is None):
+        raise UsageError("--good-value and --bad-value require each other")
+    if how in ("values", "ends") and len(request.metrics) > 1:
+        raise UsageError(
+            "two ends or two values are the threshold of one metric",
+            next_step="one --metric; or --against REV --max-regression 5%",
+        )
+    if request.git_bisect and request.at is not None:
+        raise UsageError("--git-bisect cannot be combined with --at: git chooses the commit")
+    return how
 
 
 def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
     """Measure a check, or show its plan."""
-    how, measuring = request.how, request.measuring
+    how = checked_against(request)
     at = request.at or (commit_under_test(workspace.needed_repository()).id if request.git_bisect else "HEAD")
-    if measuring.expect_workload is not None:
-        wiring.require_workload(wiring.resolve_cell(workspace, request.cell, None), measuring.expect_workload)
+    if request.expect_workload is not None:
+        cell = wiring.resolve_cell(request.cell, None, workspace.read_at)
+        wiring.require_workload(cell, request.expect_workload)
     if how == "save":
         return _save_baseline(workspace, request, at)
     recorded = _recorded_levels(workspace, request, how)
     job: Job | None = None
     try:
         if how == "rev":
-            compared = request.compare_request(
-                str(request.against), at, BLOCK_SIZE // 2, request.max_regression
-            )
-            comparison = plan_comparison(workspace, compared)
+            compared = request.comparison(str(request.against), at, BLOCK_SIZE // 2, request.max_regression)
+            comparison = compared.plan(workspace)
             if request.dry_run:
                 return replace(comparison, commands=()).show()
             job = wiring.new_job(workspace)
-            return job_result(COMPARE, measure(workspace, job, COMPARE, comparison, measuring))
+            return job_result(COMPARE, measure(workspace, job, COMPARE, comparison, request))
         planned = _plan_check(workspace, request, at, recorded)
         if request.dry_run:
             return planned.show()
         job = wiring.new_job(workspace)
-        return job_result(CHECK, measure(workspace, job, CHECK, planned, measuring))
+        return job_result(CHECK, measure(workspace, job, CHECK, planned, request))
     except NothingDiffersError as error:
         return job_result(CHECK, _nothing_differs(workspace, request, at, error))
     except (BuildError, ServerError) as error:
@@ -179,10 +140,10 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
 def _plan_check(
     workspace: Workspace, request: CheckRequest, at: str, recorded: tuple[RecordedLevel, ...]
 ) -> PlannedJob[CheckPlan, CheckPlanDocument]:
-    measuring, good, bad = request.measuring, request.good_value, request.bad_value
-    if len(recorded) > 1 and measuring.exclude_newer is None:  # git's ends, which may be of yesterday
-        measuring = replace(measuring, exclude_newer=recorded[0].exclude_newer)
-    setup, change = build_change_setup(workspace, request.cell, at, measuring, dry_run=request.dry_run)
+    good, bad = request.good_value, request.bad_value
+    if len(recorded) > 1 and "exclude_newer" not in request.typed:  # git's ends, which may be of yesterday
+        request = replace(request, exclude_newer=recorded[0].exclude_newer)
+    setup, change = build_change_setup(workspace, request.cell, at, request, dry_run=request.dry_run)
     setup = _on_recorded_machine(setup, recorded)
     plan = build_check_plan(
         setup,
@@ -190,8 +151,8 @@ def _plan_check(
         recorded=recorded,
         values=(good, bad) if good is not None and bad is not None else None,
         max_regression=request.max_regression or 0.0,
-        launches=request.launches or MAX_LAUNCHES,
-        budget=wiring.budget_minutes(workspace, request.budget),
+        launches=request.most_launches,
+        budget=request.budget,
         machine_class=setup.machine_class or None,
     )
     shown = check_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
@@ -220,18 +181,18 @@ def _on_recorded_machine(setup: MeasurementSetup, recorded: Sequence[RecordedLev
 
 def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> CommandResult:
     """Measure a commit and write its launches as a baseline."""
-    file, count, measuring = request.save_baseline, request.launches or SAVED_LAUNCHES, request.measuring
+    file, count = request.save_baseline, request.launches or SAVED_LAUNCHES
     assert file is not None
     if count < LEAST:
         raise UsageError(f"--launches {count} is too few: a baseline needs at least {LEAST}")
-    setup, change = build_change_setup(workspace, request.cell, at, measuring, dry_run=request.dry_run)
+    setup, change = build_change_setup(workspace, request.cell, at, request, dry_run=request.dry_run)
     plan = build_run_plan(setup, change=change, launches=count, runs=min(RUNS, runs_per_launch(setup.cell)))
     shown = baseline_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
     planned = PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
     if request.dry_run:
         return planned.show()
     job = wiring.new_job(workspace)
-    measure(workspace, job, RUN, planned, measuring)
+    measure(workspace, job, RUN, planned, request)
     level = level_of_job(job)
     write_baseline(file, level)
     result = BaselineResult(
@@ -259,14 +220,14 @@ def _recorded_levels(workspace: Workspace, request: CheckRequest, how: How) -> t
 def measure_ends(workspace: Workspace, request: CheckRequest) -> tuple[RecordedLevel, ...]:
     """The levels of git's good and bad end: known, or measured now."""
     good, bad = bisect_ends(workspace.needed_repository())
-    planned = plan_comparison(workspace, request.compare_request(good.id, bad.id, BLOCK_SIZE))
+    planned = request.comparison(good.id, bad.id, BLOCK_SIZE).plan(workspace)
     job = _known_comparison(workspace, planned.plan)
     if job is not None:
         with replaying(job.journal):
             result = read_comparison(job, read(job.journal).events)
     else:
         job = wiring.new_job(workspace)
-        result = measure(workspace, job, COMPARE, planned, request.measuring)
+        result = measure(workspace, job, COMPARE, planned, request)
     if result.headline.verdict == "inconclusive":
         raise MachineError(
             f"the comparison of git's good and bad end is inconclusive: {result.summary[0]}",
@@ -306,8 +267,8 @@ def _question(plan: ComparePlan) -> dict[str, object]:
 
 def _nothing_differs(workspace: Workspace, request: CheckRequest, at: str, error: UsageError) -> CheckResult:
     """The check of a commit that changes nothing that runs: there is nothing to measure."""
-    cell = wiring.resolve_cell(workspace, request.cell, request.measuring.variant)
-    metrics = resolve_metrics(workspace, cell, request.measuring)
+    cell = wiring.resolve_cell(request.cell, request.variant, workspace.read_at)
+    metrics = resolve_metrics(cell, request.metrics)
     change = changes.resolve_change(workspace, at)
     headline = MetricResult(
         **metric_fields(metrics[0]),
