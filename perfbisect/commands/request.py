@@ -243,7 +243,13 @@ def _hints(command: Callable[..., Any]) -> dict[str, Any]:
         names = [name for owner in command.__mro__ for name in inspect.get_annotations(owner)]
     else:
         names = sorted(inspect.signature(command).parameters, key=WORKSPACE.__eq__)
-    return {name: hints[name] for name in dict.fromkeys(names)}
+    return {name: _annotated(hints[name]) for name in dict.fromkeys(names)}
+
+
+def _annotated(hint: Any) -> Any:
+    """An annotation as it was written: Python 3.10 makes it optional where the default is None."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+    return next((part for part in parts if get_origin(part) is Annotated), hint)
 
 
 def declare_field(name: str, hint: Any, default: Any = None) -> RequestField:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 
 import click
 import pytest
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from perfbisect.cli.verbs import Verb
 from perfbisect.commands.options import Budget, InState, JobOptions
-from perfbisect.commands.request import DAY, Argument, Option, prints
+from perfbisect.commands.request import DAY, Argument, Option, prints, request_fields
 from perfbisect.commands.workspace import Workspace
 
 SEEN: list[Asked] = []
@@ -89,6 +89,13 @@ def test_a_wrong_value_names_its_option(typed: str, said: str) -> None:
     with pytest.raises(click.BadParameter) as caught:
         ask(*typed.split())
     assert caught.value.format_message().startswith(said)
+
+
+def test_python_3_10_makes_a_default_of_none_optional() -> None:
+    def look(*, at: Optional[Annotated[str | None, Option("A change.")]] = None) -> None:  # noqa: UP045
+        del at
+
+    assert [field.name for field in request_fields(look)] == ["at", "as_json"]
 
 
 def test_the_help_has_panels_and_says_where_a_default_comes_from() -> None:
