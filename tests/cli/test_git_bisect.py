@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from perfbisect.cli import checks
 from perfbisect.cli.app import git_exit_code
-from perfbisect.commands import checks
 from tests.command_line import type_command
 from tests.fakes.history import CALM, ENVIRONMENT, MEASURED_WITH, PretendHistory, make_history
 from tests.jobs.test_kill9 import CELL
