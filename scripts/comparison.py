@@ -20,7 +20,7 @@ from itertools import product
 
 import numpy as np
 
-from perfbisect.bisect.documents import GUARD_ERROR
+from perfbisect.bisect.result import GUARD_ERROR
 from perfbisect.stats.ab_test import (
     BLOCK_SIZE,
     AbLaunch,

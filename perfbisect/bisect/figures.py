@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.result import BisectResult
 from perfbisect.common.quantities import counted, minutes, percent, probability, with_unit
 from perfbisect.jobs.documents import LaunchDocument
 from perfbisect.report.plots import (
@@ -41,12 +41,12 @@ _BOTTOM: Final = "@bottom"
 _MAX_TICKS = 20
 
 
-def plots(report: ReportDocument) -> dict[str, Plot]:
+def plots(result: BisectResult) -> dict[str, Plot]:
     """Plots by the name of their element in the page; those without data are left out."""
     drawn = {
-        "by-commit": _commit_plot(report),
-        "by-time": _time_plot(report),
-        "pairs": _ab_plot(report),
+        "by-commit": _commit_plot(result),
+        "by-time": _time_plot(result),
+        "pairs": _ab_plot(result),
     }
     return {name: plot for name, plot in drawn.items() if plot is not None}
 
@@ -60,36 +60,36 @@ class LevelSpan:
     value: float
 
 
-def step_spans(report: ReportDocument) -> tuple[tuple[int, int], ...]:
+def step_spans(result: BisectResult) -> tuple[tuple[int, int], ...]:
     """The first and last position of each set of culprits, in the history's order."""
-    named = [step.culprits for step in report.steps]
-    if not named and report.outcome in ("found", "narrowed"):
-        named = [tuple(position.index for position in report.culprits)]
+    named = [step.culprits for step in result.steps]
+    if not named and result.outcome in ("found", "narrowed"):
+        named = [tuple(position.index for position in result.culprits)]
     return tuple(sorted((culprits[0], culprits[-1]) for culprits in named if culprits))
 
 
-def level_spans(report: ReportDocument) -> tuple[LevelSpan, ...]:
+def level_spans(result: BisectResult) -> tuple[LevelSpan, ...]:
     """A level between each two steps; without a step those of the two ends alone."""
-    last = report.positions - 1
-    steps = step_spans(report)
+    last = result.positions - 1
+    steps = step_spans(result)
     starts = [0, *(stop for _, stop in steps)] if steps else [0, last]
     stops = [*(start - 1 for start, _ in steps), last] if steps else [0, last]
     spans = []
     for start, stop in zip(starts, stops, strict=True):
-        values = [x.value for x in report.launches if start <= x.position <= stop and x.value is not None]
+        values = [x.value for x in result.launches if start <= x.position <= stop and x.value is not None]
         if values:
             spans.append(LevelSpan(start, stop, median(values)))
     return tuple(spans)
 
 
-def ab_pairs(report: ReportDocument) -> tuple[tuple[LaunchDocument, LaunchDocument], ...]:
+def ab_pairs(result: BisectResult) -> tuple[tuple[LaunchDocument, LaunchDocument], ...]:
     """The confirming A/B's launches, parent's and culprit's, as they followed each other on one slot."""
-    if report.confirmed is None:
+    if result.confirmed is None:
         return ()
-    sides = (report.confirmed.parent, report.confirmed.culprit)
+    sides = (result.confirmed.parent, result.confirmed.culprit)
     waiting: dict[str, LaunchDocument] = {}
     pairs = []
-    for launch in report.launches:
+    for launch in result.launches:
         if launch.purpose != "confirm" or launch.value is None or launch.position not in sides:
             continue
         before = waiting.get(launch.slot)
@@ -101,17 +101,17 @@ def ab_pairs(report: ReportDocument) -> tuple[tuple[LaunchDocument, LaunchDocume
     return tuple(pairs)
 
 
-def _commit_plot(report: ReportDocument) -> Plot | None:
+def _commit_plot(result: BisectResult) -> Plot | None:
     """The posterior over the positions and, on the same axis, every launch with its runs and the levels."""
-    if not report.launches:
+    if not result.launches:
         return None
-    beliefs = report.beliefs.p if report.beliefs else ()
-    culprits = {i for first, last in step_spans(report) for i in range(first, last + 1)}
-    if report.outcome == "narrowed":
-        culprits = {position.index for position in report.culprits}
+    beliefs = result.beliefs.p if result.beliefs else ()
+    culprits = {i for first, last in step_spans(result) for i in range(first, last + 1)}
+    if result.outcome == "narrowed":
+        culprits = {position.index for position in result.culprits}
     labels = [
         f"{position.index}: " + "<br>and ".join(map(change_label, position.changes[:3]))
-        for position in report.history
+        for position in result.history
     ]
     data: list[Plot] = []
     if beliefs:
@@ -120,22 +120,22 @@ def _commit_plot(report: ReportDocument) -> Plot | None:
         text = hover(rows, "%{customdata[0]}<br>P(culprit) %{customdata[1]}")
         bars = {"type": "bar", "x": list(range(len(beliefs))), "y": list(beliefs), "yaxis": "y2"}
         data.append(bars | {"marker": {"color": colors}, "showlegend": False} | text)
-    data += _launch_traces(report, [float(launch.position) for launch in report.launches])
-    reasons = {skip.change.id: skip.reason for skip in report.skips}
-    skipped = [p.index for p in report.history if p.changes[0].id in reasons]
+    data += _launch_traces(result, [float(launch.position) for launch in result.launches])
+    reasons = {skip.change.id: skip.reason for skip in result.skips}
+    skipped = [p.index for p in result.history if p.changes[0].id in reasons]
     if skipped:
-        rows = [[labels[i], harmless(reasons[report.history[i].changes[0].id])] for i in skipped]
+        rows = [[labels[i], harmless(reasons[result.history[i].changes[0].id])] for i in skipped]
         marker = {"symbol": "line-ns-open", "size": 11, "color": "@quiet", "line": {"width": 2}}
         text = hover(rows, "%{customdata[0]}<br>skipped: %{customdata[1]}")
         data.append(scatter(skipped, [_BOTTOM] * len(skipped), name="skipped", marker=marker, **text))
-    last = report.positions - 1
+    last = result.positions - 1
     # The reverted end stands beyond the range.
-    end = last + any(launch.position > last for launch in report.launches)
+    end = last + any(launch.position > last for launch in result.launches)
     room = max(0.7, last * 0.015)
     # The culprit's label is among those that are shown.
     step = max(1, math.ceil((last + 1) / _MAX_TICKS))
     ticks = list(range(min(culprits, default=0) % step, last + 1, step))
-    names = [harmless(report.history[i].changes[0].short[:12]) for i in ticks]
+    names = [harmless(result.history[i].changes[0].short[:12]) for i in ticks]
     x = axis(
         range=[-room, end + room],
         tickvals=ticks + [end] * (end > last),
@@ -145,43 +145,43 @@ def _commit_plot(report: ReportDocument) -> Plot | None:
         anchor="y",
     )
     posterior = axis("P(culprit)", domain=[0.7, 1], range=[0, 1.02], tickvals=[0, 0.5, 1])
-    spans = level_spans(report)
+    spans = level_spans(result)
     drawn = layout(
         560 if beliefs else 400,
         bargap=0.15,
         shapes=[horizontal_line(s.first - 0.4, s.last + 0.4, s.value, "@ink") for s in spans],
         xaxis=x,
-        yaxis=value_axis(report.metric, domain=[0, 0.62 if beliefs else 1]),
+        yaxis=value_axis(result.metric, domain=[0, 0.62 if beliefs else 1]),
         **({"yaxis2": posterior} if beliefs else {}),
     )
-    return _with_room(data, drawn, _values(report))
+    return _with_room(data, drawn, _values(result))
 
 
-def _time_plot(report: ReportDocument) -> Plot | None:
+def _time_plot(result: BisectResult) -> Plot | None:
     """Every launch in the order of the clock, so that a drift of the machine would show."""
-    if not report.launches:
+    if not result.launches:
         return None
-    at = launch_times(report.launches)
-    end = max(t + x.minutes for t, x in zip(at, report.launches, strict=True))
+    at = launch_times(result.launches)
+    end = max(t + x.minutes for t, x in zip(at, result.launches, strict=True))
     room = max(end * 0.02, 0.01)
-    apart = _residuals(report, at)
+    apart = _residuals(result, at)
     residuals = axis("from its level", domain=[0, 0.32], ticksuffix=" %", zeroline=True)
     anchor = "y2" if apart else "y"
     drawn = layout(
         520 if apart else 380,
-        shapes=[horizontal_line(-room, end + room, x.value, "@ink") for x in level_spans(report)],
+        shapes=[horizontal_line(-room, end + room, x.value, "@ink") for x in level_spans(result)],
         xaxis=axis("minutes from the first launch", range=[-room, end + room], anchor=anchor),
-        yaxis=value_axis(report.metric, domain=[0.42 if apart else 0, 1]),
+        yaxis=value_axis(result.metric, domain=[0.42 if apart else 0, 1]),
         **({"yaxis2": residuals} if apart else {}),
     )
-    return _with_room([*_launch_traces(report, at), *apart], drawn, _values(report))
+    return _with_room([*_launch_traces(result, at), *apart], drawn, _values(result))
 
 
-def _residuals(report: ReportDocument, at: Sequence[float]) -> list[Plot]:
+def _residuals(result: BisectResult, at: Sequence[float]) -> list[Plot]:
     """How far each launch is from its level, a line for each slot."""
-    levels = level_spans(report) if step_spans(report) else ()
+    levels = level_spans(result) if step_spans(result) else ()
     slots: dict[str, list[tuple[float, float]]] = {}
-    for moment, launch in zip(at, report.launches, strict=True):
+    for moment, launch in zip(at, result.launches, strict=True):
         for level in levels:
             if launch.value is not None and level.first <= launch.position <= level.last:
                 share = (launch.value / level.value - 1) * 100
@@ -206,14 +206,14 @@ def _residuals(report: ReportDocument, at: Sequence[float]) -> list[Plot]:
     return traces
 
 
-def _ab_plot(report: ReportDocument) -> Plot | None:
+def _ab_plot(result: BisectResult) -> Plot | None:
     """The A/B: each pair of launches joined, and the level of each side."""
-    pairs = ab_pairs(report)
-    if not pairs or report.confirmed is None:
+    pairs = ab_pairs(result)
+    if not pairs or result.confirmed is None:
         return None
     data = []
     for number, pair in enumerate(pairs, 1):
-        rows = [[f"pair {number}, launch #{x.number}", with_unit(x.value, report.metric.unit)] for x in pair]
+        rows = [[f"pair {number}, launch #{x.number}", with_unit(x.value, result.metric.unit)] for x in pair]
         marker = {"symbol": ["square-open", "square"], "size": 10, "color": "@confirm"}
         line = {"color": "@confirm", "width": 1.5}
         values = [launch.value for launch in pair]
@@ -223,15 +223,15 @@ def _ab_plot(report: ReportDocument) -> Plot | None:
                 **hover(rows),
             )
         )  # fmt: skip
-    left, right = (report.change(x) for x in (report.confirmed.parent, report.confirmed.culprit))
-    suspect = "culprit" if report.outcome == "found" else "suspect"
+    left, right = (result.change(x) for x in (result.confirmed.parent, result.confirmed.culprit))
+    suspect = "culprit" if result.outcome == "found" else "suspect"
     names = [f"parent<br>{harmless(left.short)}", f"{suspect}<br>{harmless(right.short)}"]
-    levels = ab_levels(pairs, report.confirmed.effect)
+    levels = ab_levels(pairs, result.confirmed.effect)
     drawn = layout(
         340,
         shapes=[horizontal_line(side - 0.2, side + 0.2, level, "@ink") for side, level in enumerate(levels)],
         xaxis=axis(range=[-0.5, 1.5], tickvals=[0, 1], ticktext=names),
-        yaxis=value_axis(report.metric),
+        yaxis=value_axis(result.metric),
     )
     return _with_room(data, drawn, [x.value for pair in pairs for x in pair if x.value is not None])
 
@@ -247,11 +247,11 @@ _WITHOUT_VALUE = {"failed": ("failed", "x", "@culprit"), "abandoned": ("stopped"
 """Outcome of a launch -> its name in the legend, its symbol and colour. A stopped launch is no failure."""
 
 
-def _launch_traces(report: ReportDocument, places: Sequence[float]) -> list[Plot]:
+def _launch_traces(result: BisectResult, places: Sequence[float]) -> list[Plot]:
     """A marker a launch (hollow before the step), its runs as dashes, failures at the bottom."""
-    placed = list(zip(places, report.launches, strict=True))
-    traces = run_dashes(report.launches, places, "single runs", "@quiet", legend=True)
-    steps = step_spans(report)
+    placed = list(zip(places, result.launches, strict=True))
+    traces = run_dashes(result.launches, places, "single runs", "@quiet", legend=True)
+    steps = step_spans(result)
     for purpose, (name, symbol) in _PURPOSES.items():
         own = [(place, x) for place, x in placed if x.purpose == purpose and x.value is not None]
         if own:
@@ -259,13 +259,13 @@ def _launch_traces(report: ReportDocument, places: Sequence[float]) -> list[Plot
             symbols = [symbol + _hollow(x, steps) for _, x in own]
             marker = {"symbol": symbols, "size": 10, "color": color, "line": {"width": 1.8, "color": color}}
             values = [x.value for _, x in own]
-            text = hover([_hover_lines(report, x) for _, x in own])
+            text = hover([_hover_lines(result, x) for _, x in own])
             traces.append(scatter([place for place, _ in own], values, name=name, marker=marker, **text))
     for outcome, (name, symbol, color) in _WITHOUT_VALUE.items():
         own = [(place, x) for place, x in placed if x.outcome == outcome]
         if own:
             marker = {"symbol": symbol, "size": 9, "color": color}
-            text = hover([_hover_lines(report, x) for _, x in own])
+            text = hover([_hover_lines(result, x) for _, x in own])
             x = [place for place, _ in own]
             traces.append(scatter(x, [_BOTTOM] * len(own), name=name, marker=marker, **text))
     return traces
@@ -277,13 +277,13 @@ def _hollow(launch: LaunchDocument, steps: Sequence[tuple[int, int]]) -> str:
     return "" if passed % 2 or not steps else "-open"
 
 
-def _hover_lines(report: ReportDocument, launch: LaunchDocument) -> list[str]:
+def _hover_lines(result: BisectResult, launch: LaunchDocument) -> list[str]:
     """A launch under the pointer: its number and change, its value, what else there is to know."""
-    levels = level_spans(report)
+    levels = level_spans(result)
     if launch.value is None:
         value = f"{launch.outcome}: {harmless(launch.reason)}"
     else:
-        value = with_unit(launch.value, report.metric.unit)
+        value = with_unit(launch.value, result.metric.unit)
         if levels:
             value += f", {percent(launch.value / levels[0].value - 1)} against the first level"
     count = len(launch.values)
@@ -295,8 +295,8 @@ def _hover_lines(report: ReportDocument, launch: LaunchDocument) -> list[str]:
     return [f"#{launch.number} {change_label(launch.change)}", value, ", ".join(more)]
 
 
-def _values(report: ReportDocument) -> list[float]:
-    return [value for x in report.launches for value in (*x.values, x.value) if value is not None]
+def _values(result: BisectResult) -> list[float]:
+    return [value for x in result.launches for value in (*x.values, x.value) if value is not None]
 
 
 def _with_room(data: list[Plot], drawn: Plot, values: Sequence[float]) -> Plot:

@@ -11,13 +11,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from perfbisect.bisect.decision.state import WORKERS
-from perfbisect.bisect.documents import (
+from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.result import (
     PositionDocument,
     SkipDocument,
     position_documents,
     skip_documents,
 )
-from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.revert import MAX_BLOCKS
 from perfbisect.environments.base import Builder
 from perfbisect.errors import MachineError

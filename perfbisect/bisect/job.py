@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from perfbisect.bisect.documents import (
-    ReportDocument,
-    bisect_document,
-    document_for_metric,
-)
+from perfbisect.bisect.bisection import outcome_of, require_reported
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.policy import bisect_policy
 from perfbisect.bisect.report import build_report
-from perfbisect.bisect.result import outcome_of, require_reported
+from perfbisect.bisect.result import (
+    BisectResult,
+    read_result,
+    result_for_metric,
+)
 from perfbisect.common.quantities import percent, probability
 from perfbisect.engine.experiment import Amendment, Candidate, Experiment, JobStatus
 from perfbisect.errors import (
@@ -64,41 +64,41 @@ def amend(job: Job, tools: JobContext, amendment: Amendment) -> None:
             journal.append("plan", plan.model_copy(update=changed).model_dump(mode="json"))
 
 
-def _status(document: ReportDocument) -> JobStatus:
+def _status(result: BisectResult) -> JobStatus:
     return JobStatus(
-        outcome=document.outcome,
-        exit_code=_EXIT_CODES.get(document.outcome, EXIT_INCONCLUSIVE),
-        verdict=_verdict(document),
-        metric=document.metric,
-        next=document.next,
-        candidates=_candidates(document),
+        outcome=result.outcome,
+        exit_code=_EXIT_CODES.get(result.outcome, EXIT_INCONCLUSIVE),
+        verdict=_verdict(result),
+        metric=result.metric,
+        next=result.next,
+        candidates=_candidates(result),
     )
 
 
-def _verdict(document: ReportDocument) -> str:
+def _verdict(result: BisectResult) -> str:
     """The culprits, and the effect of their step; of a narrowed range each with its probability."""
-    step = document.confirmed or document.whole
-    size = f"{document.metric.name} {percent(step.effect)}" if step else ""
-    if document.candidates:
-        names = [f"{x.position.changes[0].short} {probability(x.probability)}" for x in document.candidates]
+    step = result.confirmed or result.whole
+    size = f"{result.metric.name} {percent(step.effect)}" if step else ""
+    if result.candidates:
+        names = [f"{x.position.changes[0].short} {probability(x.probability)}" for x in result.candidates]
         more = len(names) - _NAMED
         named = [*names[:_NAMED], *([f"{more} more"] if more > 0 else [])]
         who = f"one of {len(names)}: {', '.join(named)}" if len(names) > 1 else f"likely {named[0]}"
         return ", ".join(part for part in (who, size) if part)
-    culprits = [position.changes[0] for position in document.culprits[:_NAMED]]
+    culprits = [position.changes[0] for position in result.culprits[:_NAMED]]
     names = [change.short for change in culprits]
     if len(culprits) == 1:
         names = [f"{culprits[0].short} {culprits[0].subject}"]
-    more = len(document.culprits) - len(culprits)
+    more = len(result.culprits) - len(culprits)
     who = " or ".join([*names, *([f"{more} more"] if more else [])])
     return ", ".join(part for part in (who, size) if part)
 
 
-def _candidates(document: ReportDocument) -> tuple[Candidate, ...]:
+def _candidates(result: BisectResult) -> tuple[Candidate, ...]:
     """The likeliest positions, likeliest first."""
-    p = document.beliefs.p if document.beliefs else ()
+    p = result.beliefs.p if result.beliefs else ()
     best = sorted(range(len(p)), key=lambda index: -p[index])[:_CANDIDATES]
-    changes = {position.index: position.changes[0] for position in document.history}
+    changes = {position.index: position.changes[0] for position in result.history}
     return tuple(
         Candidate(index, changes[index].short, changes[index].subject, p[index])
         for index in best
@@ -109,11 +109,11 @@ def _candidates(document: ReportDocument) -> tuple[Candidate, ...]:
 BISECT: Final = Experiment(
     plan=BisectPlan,
     policy=lambda job, plan, tools: bisect_policy(job, plan, tools.revert),
-    result=bisect_document,
+    result=read_result,
     status=_status,
     report=build_report,
     client_change=lambda plan: plan.positions[-1].change,
     workers=lambda plan: plan.workers,
     amend=amend,
-    result_for_metric=document_for_metric,
+    result_for_metric=result_for_metric,
 )

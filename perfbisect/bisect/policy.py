@@ -15,8 +15,8 @@ from perfbisect.bisect.decision.ahead import likely_next
 from perfbisect.bisect.decision.machines import LEAST_MACHINES, machine_offsets, outlying_machines
 from perfbisect.bisect.decision.model import SearchOutcome, Wait
 from perfbisect.bisect.decision.state import MAX_END_SKIPS
-from perfbisect.bisect.documents import shown_probability
 from perfbisect.bisect.plan import BisectPlan, next_beside_pin
+from perfbisect.bisect.result import shown_probability
 from perfbisect.bisect.search_events import (
     SEARCHING,
     beliefs_after,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.figures import plots
+from perfbisect.bisect.result import BisectResult
 from perfbisect.report.document import Report
 from perfbisect.report.phases import phase_blocks, phase_sentences
 from perfbisect.report.template import render_report
 
 
-def build_report(document: ReportDocument) -> Report:
+def build_report(result: BisectResult) -> Report:
     """The report of a bisection, finished or not."""
-    phases = document.phases if document.outcome == "found" else None
+    phases = result.phases if result.outcome == "found" else None
     has_moved = phases is not None and any(phase.verdict == "moved" for phase in phases.phases)
     return render_report(
         "bisect/templates/report.md.jinja",
-        {"r": document, "moved_phases": phase_sentences(phases) if phases and has_moved else ()},
-        {**plots(document), "phases": tuple(phase_blocks(phases)) if phases else None},
+        {"r": result, "moved_phases": phase_sentences(phases) if phases and has_moved else ()},
+        {**plots(result), "phases": tuple(phase_blocks(phases)) if phases else None},
     )

@@ -1,173 +1,439 @@
-"""The result of a bisection from its journal: of a finished one, or of one under way."""
+"""The result of a bisection: its value, its public JSON, and what its report is made from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, Field
 
-from perfbisect.bisect.decision import decide
-from perfbisect.bisect.decision.model import Beliefs, SearchOutcome
+from perfbisect.bisect.bisection import Bisection, read_bisection, recast_bisection
+from perfbisect.bisect.decision.machines import machine_offsets
+from perfbisect.bisect.decision.model import Beliefs, Comparison, NamedStep, Skipped
+from perfbisect.bisect.decision.outcome import MAX_PROBABILITY
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.replicate import Replication, replication
-from perfbisect.bisect.revert import RevertCheck, revert_check
-from perfbisect.bisect.search_events import SEARCHING, beliefs_after, search_launches, to_search_events
-from perfbisect.common.text import hint
-from perfbisect.errors import UsageError
+from perfbisect.bisect.replicate import Replication
+from perfbisect.bisect.revert import RevertCheck
+from perfbisect.bisect.search_events import SEARCHING, machines_out, to_search_events, why_out
+from perfbisect.bisect.summary import next_command, summarize
+from perfbisect.jobs.commands import commands_document
+from perfbisect.jobs.documents import (
+    ChangeDocument,
+    CommandsDocument,
+    Document,
+    MeasuredDocument,
+    MetricDocument,
+    change_document,
+    log_differences,
+    measured_fields,
+    metric_document,
+    reported_value,
+)
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.plans import read_verdict, require_plan
-from perfbisect.jobs.replay import LaunchRecord, launches
-from perfbisect.model.attempt import Attempt, key
+from perfbisect.jobs.plans import guard_metrics, plan_cell
+from perfbisect.jobs.replay import LaunchRecord, minutes_saved
+from perfbisect.model.attempt import Attempt
+from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
+from perfbisect.report.phases import PhasesDocument, phases_document
+from perfbisect.stats.two_sample import Scale, differ
 
-_OUTCOME = TypeAdapter(SearchOutcome)
+BisectOutcome = Literal[
+    "found",
+    "narrowed",
+    "not reproduced",
+    "too small",
+    "gradual",
+    "out of budget",
+    "inconclusive",
+    "unfinished",
+]
 
-_BITS_PER_LAUNCH = 0.7
-"""Information that a launch of a search usually gives."""
 
-_AB_LAUNCHES = _END_LAUNCHES = 4
+GUARD_ERROR = 0.01
+"""Probability that any guard of a bisection is said to have moved where none did."""
 
 
-@dataclass(frozen=True)
-class BisectResult:
-    """A bisection as its journal has it; ``outcome``: None while there is none.
+def shown_probability(p: float) -> float:
+    return min(MAX_PROBABILITY, round(p, 4))
 
-    ``is_recast``: it is judged by another metric than it was measured for.
+
+ShownProbability = Annotated[float, AfterValidator(shown_probability)]
+"""Rounded to a ten-thousandth, and never above what the model is good for."""
+
+
+def _shown_beliefs(beliefs: Beliefs) -> Beliefs:
+    return replace(
+        beliefs,
+        p=tuple(map(shown_probability, beliefs.p)),
+        none=shown_probability(beliefs.none),
+        leading_p=shown_probability(beliefs.leading_p),
+    )
+
+
+def _shown_step(step: NamedStep) -> NamedStep:
+    return replace(step, probability=shown_probability(step.probability))
+
+
+class PositionDocument(Document):
+    """A step of the range: changes whose environments are byte-identical, oldest first."""
+
+    index: int
+    changes: tuple[ChangeDocument, ...]
+
+
+class CandidateDocument(Document):
+    """A position of a narrowed range, with its probability."""
+
+    position: PositionDocument
+    probability: ShownProbability
+
+
+class GuardDocument(Document):
+    """A metric that must not move, in the confirming A/B: medians over launches.
+
+    ``moved``: the sides differ; one of all guards does so falsely with at most :data:`GUARD_ERROR`.
     """
 
-    job: Job
-    plan: BisectPlan
-    events: Sequence[JournalEvent]
-    records: Sequence[LaunchRecord]
-    outcome: SearchOutcome | None
-    is_recast: bool = False
+    name: str
+    display: str
+    unit: str
+    left: float | None
+    right: float | None
+    moved: bool
+    note: str = ""
 
-    @cached_property
-    def revert(self) -> RevertCheck:
-        """Without a verdict before the first whole block."""
-        check = revert_check(self.events, self.plan, self.records)
-        if check.verdict is None or not math.isnan(check.verdict.effect):
-            return check
-        return replace(check, verdict=None)
 
-    @cached_property
-    def replication(self) -> Replication:
-        return replication(self.events, self.plan, self.records, self.outcome)
+class SkipDocument(Document):
+    """A change that cannot be measured. ``known``: before anything was built, or only when it was tried."""
 
-    @property
-    def machines(self) -> tuple[str, ...]:
-        """The machines of a fleet that made launches."""
-        return tuple(dict.fromkeys(launch.machine for launch in self.records if launch.machine))
+    change: ChangeDocument
+    reason: str
+    known: Literal["before", "measured"]
+    log: str = ""
 
-    @cached_property
-    def beliefs(self) -> Beliefs | None:
-        return self.outcome.beliefs if self.outcome else beliefs_after(self.plan, self.records)
 
-    @property
-    def found(self) -> bool:
-        return self.outcome is not None and self.outcome.verdict == "found"
+class FleetMachineDocument(Document):
+    """A machine of a fleet.
 
-    @property
-    def is_on_branch(self) -> bool:
-        """Whether the step is in the own commits of a good end that is no ancestor of bad."""
-        return self.found and self.outcome is not None and self.plan.merge_base in self.outcome.culprits
+    ``offset``: by how much the metric is larger there than on the middle machine, for any change, with its
+    95 % interval; None where that is not known. ``out_of_use``: why, empty where it is in use.
+    """
 
-    @property
-    def likeliest(self) -> list[int]:
-        """The culprits, the likeliest first."""
-        p = self.beliefs.p if self.beliefs else ()
-        return sorted(self.outcome.culprits, key=lambda index: -p[index]) if self.outcome else []
+    name: str
+    launches: int
+    offset: float | None
+    low: float | None
+    high: float | None
+    out_of_use: str = ""
 
-    @property
-    def measured(self) -> list[LaunchRecord]:
-        return [launch for launch in self.records if launch.end == "finished"]
 
-    @property
-    def minutes_per_launch(self) -> float:
-        measured = self.measured
-        return sum(launch.minutes for launch in measured) / len(measured) if measured else 0.0
+class BisectResult(MeasuredDocument):
+    """How a bisection ended, or how far it is: ``bisect``, ``resume``, ``report``."""
 
-    @property
-    def compared(self) -> tuple[int, int]:
-        """The positions of parent and culprit, or without an A/B of the two ends."""
-        confirmed = self.outcome.confirmed if self.outcome else None
-        return (confirmed.parent, confirmed.culprit) if confirmed else (0, self.plan.last)
+    shown: ClassVar[Mapping[str, int]] = {
+        "launches": -4,
+        "skips": 10,
+        "merged": 0,
+        "not_tested": 5,
+        "cherry_picks": 10,
+    }
+    schema_: Literal["perfbisect.report/4"] = Field(default="perfbisect.report/4", alias="schema")
+    environment: str
+    client: str
+    reproduce: CommandsDocument
+    folder: str
+    outcome: BisectOutcome
+    summary: tuple[str, ...]
+    next: str
+    probability: ShownProbability
+    culprit: ChangeDocument | None
+    culprits: tuple[PositionDocument, ...]
+    candidates: tuple[CandidateDocument, ...] = ()
+    """Of a narrowed range: the same positions, the likeliest first."""
+    parent: ChangeDocument | None
+    confirmed: Comparison | None
+    whole: Comparison | None
+    share: float | None
+    guards: tuple[GuardDocument, ...]
+    beliefs: Annotated[Beliefs, AfterValidator(_shown_beliefs)] | None
+    metric: MetricDocument
+    repository: str
+    good: ChangeDocument
+    bad: ChangeDocument
+    changes: int
+    positions: int
+    history: tuple[PositionDocument, ...] = ()
+    """Every position of the range, the good end first: what positions everywhere count through."""
+    skips: tuple[SkipDocument, ...]
+    merged: tuple[PositionDocument, ...]
+    not_tested: tuple[ChangeDocument, ...]
+    steps: tuple[Annotated[NamedStep, AfterValidator(_shown_step)], ...] = ()
+    """Where every step was asked for: those that were named, in the history's order."""
+    log_differences: tuple[tuple[str, str, str], ...] = ()
+    """What the engines' own logs say differently at parent and culprit: fact, parent's, culprit's."""
+    phases: PhasesDocument | None = None
+    """Of parent and culprit, or without an A/B of the two ends; None for launches without counters."""
+    machines: tuple[FleetMachineDocument, ...] = ()
+    """Those of a fleet that made launches."""
+    replication: Replication = Replication()
+    """The step on other machines of a fleet."""
+    revert: RevertCheck = RevertCheck()
+    """The bad end against the bad end with the culprit reverted, where that was asked for."""
+    cherry_picks: tuple[ChangeDocument, ...] = ()
+    """Changes that only the good end's own branch has, where the step is between it and the merge base."""
 
-    @property
-    def sides(self) -> tuple[list[tuple[LaunchRecord, Attempt]], list[tuple[LaunchRecord, Attempt]]]:
-        """The launches at both."""
-        left, right = self.compared
-        return search_launches(self.records, left), search_launches(self.records, right)
+    def change(self, position: int) -> ChangeDocument:
+        """The change that is measured at a position."""
+        return self.history[position].changes[0]
 
-    @property
-    def launches_left(self) -> int:
-        """At least so many launches: what the posterior leaves open, then an A/B."""
-        beliefs, last = self.beliefs, self.plan.last
-        p = [v for v in (beliefs.p if beliefs else [1 / last] * last) if v > 0]
-        bits = -sum(v / sum(p) * math.log2(v / sum(p)) for v in p)
-        ends = 0 if beliefs is not None and beliefs.none < 0.1 else _END_LAUNCHES
-        return math.ceil(bits / _BITS_PER_LAUNCH) + _AB_LAUNCHES + ends
+    def brief(self) -> BisectResult:
+        """With the positions that are named alone, and without the probability of every one."""
+        brief = super().brief()
+        steps = [step for step in (self.confirmed, *(named.confirmed for named in self.steps)) if step]
+        named = {position.index for position in self.culprits}
+        named |= {index for step in steps for index in range(step.parent, step.culprit + 1)}
+        history = tuple(position for position in self.history if position.index in named)
+        left, beliefs = dict(brief.left_out), self.beliefs
+        if len(history) < len(self.history):
+            left["history"] = len(self.history) - len(history)
+        if beliefs is not None and beliefs.p:
+            left["beliefs.p"] = len(beliefs.p)
+            beliefs = replace(beliefs, p=())
+        return brief.model_copy(update={"history": history, "beliefs": beliefs, "left_out": left})
 
 
 def read_result(job: Job, events: Sequence[JournalEvent]) -> BisectResult:
-    """The result; UsageError if the journal holds no readable bisection."""
-    plan = require_plan(job, events, BisectPlan, next_step=f"perfbisect status {job.id}")
-    return BisectResult(job, plan, events, launches(events), outcome_of(events))
+    """How a bisection ended, or how far it is; UsageError if the journal holds no readable one."""
+    return build_result(read_bisection(job, events))
 
 
-def outcome_of(events: Sequence[JournalEvent]) -> SearchOutcome | None:
-    """The verdict in a journal; None while there is none.
+def result_for_metric(job: Job, events: Sequence[JournalEvent], metric: MetricRef) -> BisectResult:
+    """The result as if another metric had been asked for.
 
-    Raises:
-        UsageError: it cannot be read.
-    """
-    return read_verdict(events, _OUTCOME)
-
-
-def recast_result(job: Job, events: Sequence[JournalEvent], metric: MetricRef) -> BisectResult:
-    """The result as if another metric had been asked for; nothing is launched.
+    If the launches do not settle that, the outcome is ``inconclusive`` with the price of the rest.
 
     Raises:
         UsageError: the job is no bisection, or its client did not report the metric.
     """
-    plan, records = require_plan(job, events, BisectPlan), launches(events)
-    require_reported(records, metric)
-    plan = plan.model_copy(update={"metric": str(metric), "min_effect": None})
-    return BisectResult(job, plan, events, records, _supported_outcome(plan, records), is_recast=True)
+    return build_result(recast_bisection(job, events, metric))
 
 
-def require_reported(records: Sequence[LaunchRecord], metric: MetricRef) -> None:
-    """Require that all launches of the search report a metric."""
-    attempts = [x.attempt for x in records if x.end == "finished" and x.attempt and x.purpose in SEARCHING]
-    if not attempts:
-        raise UsageError(
-            "nothing has been measured yet: there is nothing to ask another metric of",
-            next_step="perfbisect resume measures",
+def build_result(bisection: Bisection) -> BisectResult:
+    """The result of launches and their outcome; without one, how far the job is."""
+    plan, records, outcome, check = bisection.plan, bisection.records, bisection.outcome, bisection.revert
+    cell, positions = plan_cell(plan), position_documents(plan)
+    culprits = outcome.culprits if outcome else ()
+    confirmed = outcome.confirmed if outcome else None
+    parent = plan.positions[confirmed.parent if confirmed else 0].change
+    shown = plan.positions[culprits[0] if bisection.found else -1].change
+    good, bad = map(change_document, plan.ends)
+    changes = {change.id: change for position in plan.positions for change in position.changes}
+    measured = {x.position for x in bisection.measured if x.purpose in SEARCHING}
+    skips = (*skip_documents(plan), *_measured_skips(bisection, measured))
+    skipped = {skip.change.id for skip in skips}
+    example = next((x.attempt for x in reversed(bisection.measured) if x.change_id == shown.id), None)
+    return BisectResult(
+        **measured_fields(
+            bisection.job,
+            plan,
+            cell,
+            records,
+            lambda launch: _launched_change(launch, plan, check),
+            minutes_saved(bisection.events, records),
+        ),
+        outcome=outcome.verdict if outcome else "inconclusive" if bisection.is_recast else "unfinished",
+        summary=summarize(bisection),
+        next=next_command(bisection),
+        probability=outcome.probability if outcome else 0.0,
+        culprit=(
+            change_document(shown)
+            if bisection.found and len(culprits) == 1 and not bisection.is_on_branch
+            else None
+        ),
+        culprits=tuple(positions[index] for index in culprits),
+        candidates=_narrowed_range(bisection, positions),
+        parent=change_document(parent) if bisection.found else None,
+        confirmed=confirmed,
+        whole=outcome.whole if outcome else None,
+        share=outcome.share if outcome else None,
+        guards=_guards(bisection),
+        beliefs=bisection.beliefs,
+        metric=metric_document(plan.ref, plan.smallest_effect),
+        repository=plan.setting.repository,
+        environment=plan.setting.environment,
+        client=plan.setting.instrument,
+        good=good,
+        bad=bad,
+        changes=len(changes),
+        positions=len(positions),
+        history=positions,
+        skips=skips,
+        merged=tuple(position for position in positions if len(position.changes) > 1),
+        not_tested=tuple(
+            position.changes[0]
+            for position in positions
+            if position.index not in measured and position.changes[0].id not in skipped
+        ),
+        reproduce=commands_document(cell, plan.setting, shown, example),
+        steps=outcome.steps if outcome else (),
+        log_differences=(
+            log_differences(*([attempt for _, attempt in side] for side in bisection.sides))
+            if bisection.found
+            else ()
+        ),
+        phases=_phases(bisection),
+        machines=tuple(_machines(bisection)),
+        replication=bisection.replication,
+        revert=bisection.revert,
+        cherry_picks=(
+            tuple(map(change_document, plan.branch.own)) if bisection.is_on_branch and plan.branch else ()
+        ),
+        folder=str(bisection.job.path),
+    )
+
+
+def _launched_change(launch: LaunchRecord, plan: BisectPlan, check: RevertCheck) -> Change:
+    """The change of a launch; LookupError if it is not at its position."""
+    if check.change is not None and launch.change_id == check.change.id:
+        return check.change
+    known = {change.id: change for change in plan.positions[launch.position].changes}
+    return known[launch.change_id]
+
+
+def _narrowed_range(
+    bisection: Bisection, positions: Sequence[PositionDocument]
+) -> tuple[CandidateDocument, ...]:
+    outcome = bisection.outcome
+    if outcome is None or outcome.verdict != "narrowed" or outcome.beliefs is None:
+        return ()
+    p = outcome.beliefs.p
+    return tuple(CandidateDocument(position=positions[i], probability=p[i]) for i in bisection.likeliest)
+
+
+def _machines(bisection: Bisection) -> Iterator[FleetMachineDocument]:
+    """The machines of a fleet, in the order of their first launches; none of a job without a fleet."""
+    plan, sign, out = bisection.plan, bisection.plan.search.sign, machines_out(bisection.events)
+    events = to_search_events(bisection.records, plan)
+    known = {x.machine: x for x in machine_offsets(events, plan.last, sign)} | out
+    for name in bisection.machines:
+        offset = known.get(name)
+        is_known = offset is not None and math.isfinite(offset.error)
+        effect, low, high = offset.relative(sign) if offset and is_known else (None, None, None)
+        yield FleetMachineDocument(
+            name=name,
+            launches=sum(launch.machine == name for launch in bisection.records),
+            offset=effect,
+            low=low,
+            high=high,
+            out_of_use=why_out(out[name], plan) if name in out else "",
         )
-    common = set.intersection(*({name for run in a.runs for name in run.values} for a in attempts))
-    if key(metric) not in common:
-        near = hint(metric.name, {name.partition(":")[0] for name in common})
-        raise UsageError(
-            f"the launches do not report {key(metric)}{near}; all report: {', '.join(sorted(common))}",
-            where=attempts[0].folder,
-            next_step="--metric with one of these",
+
+
+def position_documents(plan: BisectPlan) -> tuple[PositionDocument, ...]:
+    return tuple(
+        PositionDocument(index=index, changes=tuple(map(change_document, position.changes)))
+        for index, position in enumerate(plan.positions)
+    )
+
+
+def skip_documents(plan: BisectPlan) -> tuple[SkipDocument, ...]:
+    """The positions that are known not to be testable."""
+    return tuple(
+        SkipDocument(change=change_document(position.change), reason=position.skip, known="before")
+        for position in plan.positions
+        if position.skip
+    )
+
+
+def _measured_skips(bisection: Bisection, measured: set[int]) -> Sequence[SkipDocument]:
+    skips = []
+    events = to_search_events(bisection.records, bisection.plan)
+    for index in dict.fromkeys(event.index for event in events if isinstance(event, Skipped)):
+        last = [x for x in bisection.records if x.position == index and x.refused][-1]
+        failure = last.failure
+        reason = f"{failure.phase}: {failure.reason}" if failure else last.reason
+        skips.append(
+            SkipDocument(
+                change=change_document(bisection.plan.positions[index].change),
+                reason=reason + (" (it was served at other times)" if index in measured else ""),
+                known="measured",
+                log=failure.log if failure else "",
+            )
         )
+    return skips
 
 
-def _supported_outcome(plan: BisectPlan, records: Sequence[LaunchRecord]) -> SearchOutcome | None:
-    """The outcome that the launches support; None if the search would measure more."""
-    events = to_search_events(records, plan)
-    slots = tuple(dict.fromkeys(x.slot for x in records if x.end == "finished")) or ("",)
-    search = replace(plan.search, budget=math.inf)
-    for slot in slots:
-        try:
-            action = decide.next_action(search, events, (), slot, slots)
-        except ValueError as error:
-            raise UsageError(f"this range cannot be judged: {error}") from error
-        if isinstance(action, SearchOutcome):
-            return action
-    return None
+def _guards(bisection: Bisection) -> tuple[GuardDocument, ...]:
+    """Judged once, when the job has ended: in the A/B, or without one over all launches of the sides."""
+    sides, others = _compared_attempts(bisection)
+    guards = guard_metrics(plan_cell(bisection.plan))
+    error, has_ended = GUARD_ERROR / max(1, len(guards)), bisection.outcome is not None
+    return tuple(_judge_guard(guard, [*sides, *others], error, has_ended) for guard in guards)
+
+
+def _compared_attempts(
+    bisection: Bisection,
+) -> tuple[tuple[list[Attempt], list[Attempt]], list[list[Attempt]]]:
+    """The launches of both sides, and those of other changes by change."""
+    attempts: dict[tuple[int, bool], list[Attempt]] = {}
+    for launch in bisection.measured:
+        if launch.purpose in SEARCHING and launch.attempt is not None:
+            attempts.setdefault((launch.position, launch.purpose == "confirm"), []).append(launch.attempt)
+    left, right = bisection.compared
+    a, b = (attempts.pop((x, True), []) or attempts.pop((x, False), []) for x in (left, right))
+    return (a, b), list(attempts.values())
+
+
+def _phases(bisection: Bisection) -> PhasesDocument | None:
+    """Of all launches of both changes, also of those before the A/B."""
+    a, b = ([attempt for _, attempt in side] for side in bisection.sides)
+    others: dict[int, list[Attempt]] = {}
+    for launch in bisection.measured:
+        is_compared = launch.position in bisection.compared
+        if launch.purpose in SEARCHING and launch.attempt is not None and not is_compared:
+            others.setdefault(launch.position, []).append(launch.attempt)
+    left, right = (bisection.plan.positions[x].change.short for x in bisection.compared)
+    return phases_document((left, right), (a, b), others.values(), is_blocked=_is_blocked(bisection))
+
+
+def _is_blocked(bisection: Bisection) -> bool:
+    """Whether the launches of both changes are those of the A/B and no others."""
+    return all(launch.purpose == "confirm" for side in bisection.sides for launch, _ in side)
+
+
+def _judge_guard(
+    metric: MetricRef, groups: Sequence[Sequence[Attempt]], error: float, has_ended: bool
+) -> GuardDocument:
+    """``groups``: the sides, then other launches of one change each, which show the noise."""
+    row, scale = metric.metric, Scale.of(metric.metric)
+    reported = [
+        [value for attempt in group if (value := reported_value(attempt, metric)) is not None]
+        for group in groups
+    ]
+    a, b, *others = reported
+    moved, note = False, ""
+    if not a or not b:
+        note = "not reported"
+    elif min(len(a), len(b)) < 2:
+        note = "one launch a side only"
+    elif not has_ended:
+        note = "judged when the bisection has ended"
+    elif not row.absolute and min(value for group in reported for value in group) <= 0:
+        note = "not judged: a value is zero"
+    else:
+        levels = [[scale.level((value,)) for value in group] for group in (a, b, *filter(None, others))]
+        moved = differ(levels, scale.room(row.smallest_effect), error)
+    return GuardDocument(
+        name=str(metric),
+        display=row.display,
+        unit=row.unit,
+        left=median(a) if a and b else None,
+        right=median(b) if a and b else None,
+        moved=moved,
+        note=note,
+    )

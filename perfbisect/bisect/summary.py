@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from perfbisect.bisect.bisection import Bisection
 from perfbisect.bisect.decision.model import Reason, SearchOutcome
 from perfbisect.bisect.plan import BisectPlan, Crossing, crossings, differing
-from perfbisect.bisect.result import BisectResult
 from perfbisect.jobs.commands import follow_up_command, git_command
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.report.template import render_sentences
@@ -23,25 +23,26 @@ def reason_sentence(reason: Reason, plan: BisectPlan) -> str:
     return sentence
 
 
-def summarize(result: BisectResult) -> tuple[str, ...]:
-    """The result, most important first."""
-    measured = [launch.minutes for launch in result.measured]
+def summarize(bisection: Bisection) -> tuple[str, ...]:
+    """What came of a bisection, most important first."""
+    measured = [launch.minutes for launch in bisection.measured]
     values = {
-        "r": result,
-        "plan": result.plan,
-        "outcome": result.outcome,
+        "r": bisection,
+        "plan": bisection.plan,
+        "outcome": bisection.outcome,
         "median_minutes": median(measured) if measured else 0.0,
-        "rebase": _rebase(result),
+        "rebase": _rebase(bisection),
     }
     return render_sentences("bisect/templates/summary.jinja", values)
 
 
-def next_command(result: BisectResult) -> str:
+def next_command(bisection: Bisection) -> str:
     """What to do next."""
-    outcome, plan = result.outcome, result.plan
+    outcome, plan = bisection.outcome, bisection.plan
     if outcome is None:
-        return f"perfbisect resume {result.job.id}" + (f" --metric {plan.ref}" if result.is_recast else "")
-    if result.is_on_branch:
+        metric = f" --metric {plan.ref}" if bisection.is_recast else ""
+        return f"perfbisect resume {bisection.job.id}{metric}"
+    if bisection.is_on_branch:
         first, last = (plan.positions[index].change.short for index in (0, plan.last))
         words = ("log", "--cherry-mark", "--left-only", f"{first}...{last}")
         return git_command(plan.setting.repository, *words)
@@ -53,7 +54,7 @@ def next_command(result: BisectResult) -> str:
     if outcome.confirmed is not None:
         return _telling_apart(outcome, plan)
     if outcome.verdict == "out of budget":
-        return f"perfbisect resume {result.job.id} --budget {max(1, round(plan.budget * 2))}m"
+        return f"perfbisect resume {bisection.job.id} --budget {max(1, round(plan.budget * 2))}m"
     if outcome.verdict == "gradual":
         return "bisect with --good and --bad further apart, or compare releases: perfbisect bisect --releases"
     alone = [note.machines[0] for note in outcome.notes if note.kind == "ends differ on one machine"]
@@ -94,14 +95,14 @@ class Rebase:
     command: str
 
 
-def _rebase(result: BisectResult) -> Rebase | None:
+def _rebase(bisection: Bisection) -> Rebase | None:
     """The rebase that a named step is."""
-    outcome, plan = result.outcome, result.plan
-    culprits = outcome.culprits if outcome is not None and result.found else ()
+    outcome, plan = bisection.outcome, bisection.plan
+    culprits = outcome.culprits if outcome is not None and bisection.found else ()
     crossing = next((x for x in crossings(plan.positions) if culprits == (x.index,)), None)
     if crossing is None:
         return None
-    before, after = (_packages(result.records, index) for index in (crossing.parent, crossing.index))
+    before, after = (_packages(bisection.records, index) for index in (crossing.parent, crossing.index))
     moved = tuple(differing(before, after))
     swaps = tuple(f"+pip:{name}=={new}" for name, _, new in moved if new and not name.startswith(_LIBRARIES))
     parent = plan.positions[crossing.parent].change.short

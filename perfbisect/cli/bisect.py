@@ -23,7 +23,7 @@ _SLOW_BUILD_MIN = 0.5
 """Minutes of a build from which on it matters whether it is waited for."""
 
 
-@prints("perfbisect.bisect.documents:ReportDocument", "perfbisect.bisect.forecast:PlanDocument")
+@prints("perfbisect.bisect.result:BisectResult", "perfbisect.bisect.forecast:PlanDocument")
 @dataclass(frozen=True, kw_only=True)
 class BisectRequest(MeasureOptions):
     """Name the change between GOOD and BAD that made CELL worse.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
+from perfbisect.bisect.result import BisectResult
 from perfbisect.engine.experiment import AnyExperiment
 from perfbisect.errors import LocatedError, PerfbisectError
 from perfbisect.experiments.check import CHECK, CheckResult
@@ -30,7 +30,7 @@ EXPERIMENTS: Final[Mapping[str, AnyExperiment]] = {
 }
 
 JOB_DOCUMENTS: Final = (
-    ReportDocument,
+    BisectResult,
     ChangeResult,
     CompareResult,
     CheckResult,

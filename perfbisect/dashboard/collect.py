@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.result import BisectResult
 from perfbisect.changes.git import Repository
 from perfbisect.common.quantities import stamp
 from perfbisect.dashboard.outcomes import CAUSED_BY_COMMITS, SiteBisection, bisections_of_alerts
@@ -160,7 +160,7 @@ def collect_site(
     title: str,
     made: str,
     repository: Repository | None = None,
-    reports: Iterable[ReportDocument] = (),
+    reports: Iterable[BisectResult] = (),
     commit_url: str = "",
 ) -> Site:
     """Collect the content of a site. ``repository``: without it there are no suspects.

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.result import BisectResult
 from perfbisect.changes.git import Repository
 from perfbisect.errors import RevisionError
 from perfbisect.jobs.documents import ChangeDocument
@@ -26,16 +26,16 @@ CAUSED_BY_COMMITS = ("product", "unknown")
 class SiteBisection:
     """A bisection and the alerts it was made for."""
 
-    report: ReportDocument
+    report: BisectResult
     alerts: tuple[str, ...] = ()
 
 
-def load_bisections(jobs: Iterable[Job]) -> tuple[ReportDocument, ...]:
+def load_bisections(jobs: Iterable[Job]) -> tuple[BisectResult, ...]:
     """Read the reports of bisections; jobs without one are left out."""
     reports = []
     for job in jobs:
         try:
-            reports.append(ReportDocument.model_validate_json(job.document.read_text(encoding="utf-8")))
+            reports.append(BisectResult.model_validate_json(job.document.read_text(encoding="utf-8")))
         except (OSError, ValueError):
             continue
     return tuple(reports)
@@ -44,7 +44,7 @@ def load_bisections(jobs: Iterable[Job]) -> tuple[ReportDocument, ...]:
 def bisections_of_alerts(
     store: SeriesStore,
     analysis: SeriesAnalysis,
-    reports: Sequence[ReportDocument],
+    reports: Sequence[BisectResult],
     repository: Repository | None,
 ) -> tuple[SiteBisection, ...]:
     """Each bisection with all alerts of the events whose change it searched.
@@ -87,7 +87,7 @@ def measured_outcomes(
     return outcomes_by_alert(bisections_of_alerts(store, analysis, reports, repository))
 
 
-def _outcome(report: ReportDocument) -> MeasuredOutcome | None:
+def _outcome(report: BisectResult) -> MeasuredOutcome | None:
     """None where it named no commit and did not narrow its range."""
     if report.culprit is not None:
         named = [(report.culprit, report.probability)]
@@ -99,7 +99,7 @@ def _outcome(report: ReportDocument) -> MeasuredOutcome | None:
     return MeasuredOutcome(job=report.job, probability=report.probability, commits=tuple(commits))
 
 
-def _searched(report: ReportDocument, finding: SeriesChange, ends: tuple[str, str]) -> bool:
+def _searched(report: BisectResult, finding: SeriesChange, ends: tuple[str, str]) -> bool:
     good, bad = ends
     if _is(report.good, good) and _is(report.bad, bad):
         return True
@@ -115,7 +115,7 @@ def _searched(report: ReportDocument, finding: SeriesChange, ends: tuple[str, st
     return all(place is not None and low < place <= high for place in places)
 
 
-def _place(report: ReportDocument, sha: str) -> int | None:
+def _place(report: BisectResult, sha: str) -> int | None:
     """The position of a commit in the range that was searched."""
     return next((at.index for at in report.history for of in at.changes if _is(of, sha)), None)
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal, get_args
 
-from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.result import BisectResult
 from perfbisect.common.quantities import moment
 from perfbisect.common.text import line
 from perfbisect.dashboard.collect import Site, SiteCell, SiteMetric, SitePoint, SiteSeries
@@ -285,7 +285,7 @@ def curve(series: SiteSeries, times: Sequence[int], span: tuple[int, int]) -> st
     )
 
 
-def page_of(report: ReportDocument) -> str:
+def page_of(report: BisectResult) -> str:
     """Path of a bisection's page in the site's folder."""
     kept = "".join(c if (c.isalnum() and c.isascii()) or c in "-_." else "_" for c in report.job)
     return f"bisections/{kept.lstrip('.') or '_'}.html"

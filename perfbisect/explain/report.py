@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.result import BisectResult
 from perfbisect.common.quantities import percent
 from perfbisect.experiments.compare import CompareResult
 from perfbisect.jobs.documents import CellDocument, ChangeDocument, Document, MetricDocument
@@ -61,7 +61,7 @@ class ExplainDocument(Document):
     next: str
 
 
-def explain_bisection(document: ReportDocument) -> ExplainDocument:
+def explain_bisection(document: BisectResult) -> ExplainDocument:
     """Culprit against parent, or bad against good where no culprit is named."""
     found = document.outcome == "found"
     effect = document.confirmed or document.whole
@@ -104,7 +104,7 @@ def explain_comparison(result: CompareResult) -> ExplainDocument:
 
 
 def _explain(
-    document: ReportDocument | CompareResult, notes: tuple[str, ...], *, differs: bool, **sides: Any
+    document: BisectResult | CompareResult, notes: tuple[str, ...], *, differs: bool, **sides: Any
 ) -> ExplainDocument:
     """The next command is the price of a profile where the sides differ, otherwise the report."""
     job, phases = document.job, document.phases

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from perfbisect.bisect.bisection import read_bisection
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.result import read_result as read_bisection
 from perfbisect.errors import UsageError
 from perfbisect.experiments.compare import ComparePlan, read_comparison
 from perfbisect.experiments.measure import SidePlan

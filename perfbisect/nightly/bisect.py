@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
+from perfbisect.bisect.result import BisectResult
 from perfbisect.common.quantities import counted
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OUTSIDE, Interrupted, PerfbisectError, UsageError
 from perfbisect.explain.report import explain_bisection
@@ -219,7 +219,7 @@ class EventExaminer:
         )
 
 
-def phases_of(report: ReportDocument) -> tuple[str, ...]:
+def phases_of(report: BisectResult) -> tuple[str, ...]:
     """Which phase of a request took longer at the culprit, or why that is not known; no launch is needed."""
     explained = explain_bisection(report)
     return (*explained.summary, *explained.notes)

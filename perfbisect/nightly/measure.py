@@ -11,8 +11,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
+from perfbisect.bisect.result import BisectResult
 from perfbisect.changes.git import Repository, fetch_remote
 from perfbisect.cli.bisect import BisectRequest
 from perfbisect.commands import wiring
@@ -174,7 +174,7 @@ class CommandMachine:
 
     def prepare_bisection(
         self, night: NightPlan, window: BisectionWindow, minutes: float
-    ) -> PreparedJob[ReportDocument]:
+    ) -> PreparedJob[BisectResult]:
         setting = night.setting
         request = BisectRequest(
             cell=window.cell.source,

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.bisect.documents import BisectOutcome, CandidateDocument
+from perfbisect.bisect.result import BisectOutcome, CandidateDocument
 from perfbisect.errors import (
     EXIT_INCONCLUSIVE,
     EXIT_INTERRUPTED,

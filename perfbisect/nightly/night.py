@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Generic, Protocol
 
-from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.result import BisectResult
 from perfbisect.changes.git import Repository
 from perfbisect.common.quantities import counted
 from perfbisect.engine.experiment import ResultT
@@ -139,7 +139,7 @@ class NightMachine(Protocol):
 
     def prepare_bisection(
         self, night: NightPlan, window: BisectionWindow, minutes: float
-    ) -> PreparedJob[ReportDocument]:
+    ) -> PreparedJob[BisectResult]:
         """Plan a bisection of at most ``minutes``; raises what its plan raises."""
         ...
 

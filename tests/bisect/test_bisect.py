@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.result import BisectResult
 from perfbisect.errors import BuildError, ClientError, Interrupted, MachineError, ServerError, UsageError
 from perfbisect.jobs.events import LaunchEnded, LaunchStarted, MachineBackoff
 from perfbisect.measure.executor import AttemptRequest
@@ -261,7 +261,7 @@ def test_the_report_needs_the_journal_alone(play: Play) -> None:
     world = World(history(10).changes, slow=6)
     builder = FakeBuilder(merged=frozenset({world.changes[2].id, world.changes[7].id}))
     report = play(world, builder=builder)
-    assert ReportDocument.model_validate_json(report.text()) == report
+    assert BisectResult.model_validate_json(report.text()) == report
     assert json.loads(report.text())["schema"] == "perfbisect.report/4"
     assert (report.changes, report.positions) == (10, 8)
     ids = [change.id for change in world.changes]

@@ -10,8 +10,8 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.figures import LevelSpan, ab_levels, ab_pairs, level_spans, plots, step_spans
+from perfbisect.bisect.result import BisectResult
 from perfbisect.jobs.documents import LaunchDocument
 from perfbisect.report import html
 from tests.bisect.test_report import ACTS
@@ -19,17 +19,17 @@ from tests.jobs.world import Watch
 
 
 @pytest.fixture
-def report(told: tuple[ReportDocument, Watch]) -> ReportDocument:
+def report(told: tuple[BisectResult, Watch]) -> BisectResult:
     return told[0]
 
 
-def with_launches(report: ReportDocument, *rows: dict[str, object]) -> ReportDocument:
+def with_launches(report: BisectResult, *rows: dict[str, object]) -> BisectResult:
     first = report.launches[0].model_dump() | {"purpose": "search", "at": None}
     made = [LaunchDocument.model_validate(first | {"number": i} | row) for i, row in enumerate(rows, 1)]
     return report.model_copy(update={"launches": tuple(made)})
 
 
-def test_a_level_is_the_median_of_what_lies_between_two_steps(report: ReportDocument) -> None:
+def test_a_level_is_the_median_of_what_lies_between_two_steps(report: BisectResult) -> None:
     culprit, last = report.culprits[0].index, report.culprits[-1].index
     values = ((0, 10.0), (culprit - 1, 12.0), (culprit - 1, 99.0), (culprit, 70.0), (last, 20.0))
     rows = [{"position": position, "value": value} for position, value in values]
@@ -43,7 +43,7 @@ def test_a_level_is_the_median_of_what_lies_between_two_steps(report: ReportDocu
     assert level_spans(unnamed) == (LevelSpan(0, 0, 10.0),), "the ends alone"
 
 
-def test_pairs_are_of_one_slot_and_of_unlike_sides(report: ReportDocument) -> None:
+def test_pairs_are_of_one_slot_and_of_unlike_sides(report: BisectResult) -> None:
     assert report.confirmed is not None
     left, right = report.confirmed.parent, report.confirmed.culprit
     ab = {"purpose": "confirm", "value": 1.0}
@@ -63,7 +63,7 @@ def test_pairs_are_of_one_slot_and_of_unlike_sides(report: ReportDocument) -> No
     assert ab_pairs(made.model_copy(update={"confirmed": None})) == ()
 
 
-def test_the_levels_of_an_ab_are_as_far_apart_as_its_effect(report: ReportDocument) -> None:
+def test_the_levels_of_an_ab_are_as_far_apart_as_its_effect(report: BisectResult) -> None:
     assert report.confirmed is not None
     pairs, effect = ab_pairs(report), report.confirmed.effect
     a, b = ab_levels(pairs, effect)
@@ -81,7 +81,7 @@ def plain(value: Any) -> Any:
     return "#123456" if isinstance(value, str) and value.startswith("@") else value
 
 
-def test_plotly_knows_every_property_of_the_figures(rich: ReportDocument) -> None:
+def test_plotly_knows_every_property_of_the_figures(rich: BisectResult) -> None:
     drawn = plots(rich)
     assert set(drawn) == {"by-commit", "by-time", "pairs"}
     for figure in drawn.values():
@@ -96,7 +96,7 @@ def strings(value: Any) -> Iterator[str]:
             yield from strings(item)
 
 
-def test_no_foreign_text_is_markup_in_a_figure(rich: ReportDocument) -> None:
+def test_no_foreign_text_is_markup_in_a_figure(rich: BisectResult) -> None:
     texts = list(strings(plots(rich)))
     assert any("alert" in text for text in texts), "the subjects are shown"
     for text in texts:
@@ -104,7 +104,7 @@ def test_no_foreign_text_is_markup_in_a_figure(rich: ReportDocument) -> None:
         assert not ACTS.search(text)
 
 
-def test_every_colour_is_one_of_both_themes(rich: ReportDocument) -> None:
+def test_every_colour_is_one_of_both_themes(rich: BisectResult) -> None:
     style = (Path(html.__file__).parent / "templates" / "report.css").read_text()
     light, dark = style.split("@media (prefers-color-scheme: dark)")
     named = {text[1:] for text in strings(plots(rich)) if re.fullmatch(r"@[a-z]+\d?", text)}
@@ -114,7 +114,7 @@ def test_every_colour_is_one_of_both_themes(rich: ReportDocument) -> None:
 
 
 @pytest.mark.parametrize("name", ["by-commit", "by-time"])
-def test_a_stopped_launch_is_no_failure(rich: ReportDocument, name: str) -> None:
+def test_a_stopped_launch_is_no_failure(rich: BisectResult, name: str) -> None:
     stopped = next(x for x in rich.launches if x.outcome == "measured")
     changed = stopped.model_copy(update={"outcome": "abandoned", "value": None, "values": ()})
     rows = tuple(changed if x is stopped else x for x in rich.launches)
@@ -128,7 +128,7 @@ def test_a_stopped_launch_is_no_failure(rich: ReportDocument, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["by-commit", "by-time"])
-def test_every_launch_is_a_mark(rich: ReportDocument, name: str) -> None:
+def test_every_launch_is_a_mark(rich: BisectResult, name: str) -> None:
     figure = plots(rich)[name]
     traces = {trace.get("name"): trace for trace in figure["data"]}
     for purpose, label in (("end", "an end of the range"), ("confirm", "A/B")):
@@ -142,7 +142,7 @@ def test_every_launch_is_a_mark(rich: ReportDocument, name: str) -> None:
     assert low < min(traces["failed"]["y"]) < min(values) < max(values) < high
 
 
-def test_the_reverted_end_stands_beyond_the_range(rich: ReportDocument) -> None:
+def test_the_reverted_end_stands_beyond_the_range(rich: BisectResult) -> None:
     last = rich.positions - 1
     more = [
         rich.launches[0].model_copy(update={"number": 90 + i, "purpose": "revert", "position": last + i})
@@ -157,7 +157,7 @@ def test_the_reverted_end_stands_beyond_the_range(rich: ReportDocument) -> None:
     assert "reverted" not in plots(rich)["by-commit"]["layout"]["xaxis"]["ticktext"]
 
 
-def test_distances_from_the_level_are_a_line_a_slot(rich: ReportDocument) -> None:
+def test_distances_from_the_level_are_a_line_a_slot(rich: BisectResult) -> None:
     lines = [trace for trace in plots(rich)["by-time"]["data"] if trace.get("yaxis") == "y2"]
     assert [trace["name"] for trace in lines] == ["slot gpu0", "slot gpu1"]
     first, level = rich.launches[0], level_spans(rich)[0].value

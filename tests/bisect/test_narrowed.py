@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.report import build_report
+from perfbisect.bisect.result import BisectResult
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.pages import page_of
 from perfbisect.measure.executor import AttemptRequest
@@ -89,7 +89,7 @@ def test_every_surface_names_the_commits_of_a_narrowed_range(start: Start, tmp_p
     assert MEANING in (tmp_path / "site" / page_of(report)).read_text()
 
 
-def of_night(report: ReportDocument) -> NightBisection:
+def of_night(report: BisectResult) -> NightBisection:
     return search(
         outcome=report.outcome,
         culprit=report.culprit,

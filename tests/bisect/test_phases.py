@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfbisect.bisect import documents
+from perfbisect.bisect import result
 from perfbisect.model.attempt import Attempt, Provenance, RunResult
 from perfbisect.model.counters import COUNTERS_FACT, CPU_FACT
 from tests.stats.test_phases import launch
@@ -22,7 +22,7 @@ def measured(seed: int, decode_ms: float) -> Attempt:
     return Attempt(str(seed), "c", "search", Provenance("d", "m", "x"), (run,))
 
 
-def result(purposes: tuple[str, ...]) -> Any:
+def bisection(purposes: tuple[str, ...]) -> Any:
     """A bisection of two positions, each launched once for each purpose."""
     records = [
         SimpleNamespace(
@@ -39,7 +39,7 @@ def result(purposes: tuple[str, ...]) -> Any:
 
 @pytest.mark.parametrize("purposes", [("search", "search", "confirm", "confirm"), ("confirm",) * 4])
 def test_launches_before_the_a_b_count_too(purposes: tuple[str, ...]) -> None:
-    phases = documents._phases(result(purposes))
+    phases = result._phases(bisection(purposes))
     assert phases is not None
     assert (phases.launches_a, phases.launches_b) == (4, 4)
     decode = next(phase for phase in phases.phases if phase.name == "decode")

@@ -7,11 +7,11 @@ from typing import Literal, get_args
 
 import pytest
 
+from perfbisect.bisect.bisection import Bisection
 from perfbisect.bisect.decision.model import Note, NoteKind, Reason, ReasonKind, SearchOutcome
-from perfbisect.bisect.documents import ReportDocument, document_for_metric
 from perfbisect.bisect.forecast import plan_document
 from perfbisect.bisect.plan import BisectPlan
-from perfbisect.bisect.result import BisectResult
+from perfbisect.bisect.result import BisectResult, result_for_metric
 from perfbisect.bisect.summary import reason_sentence, summarize
 from perfbisect.changes.history import Branch
 from perfbisect.environments.base import Refusal
@@ -64,7 +64,7 @@ def test_every_reason_and_note_has_a_sentence(
     for kind in set(get_args(NoteKind)) - {"one machine"}:  # the sentence on the other machines says it
         note = Note(kind, (0, 2), 0.1, 0.2, 0.5, ((0, 2),), (1, 3), ("m1", "m2"))
         outcome = SearchOutcome("not reproduced", (), 1.0, None, notes=(note,))
-        said = summarize(BisectResult(job, plan, (), (), outcome))[-1]
+        said = summarize(Bisection(job, plan, (), (), outcome))[-1]
         assert said.startswith("Note: ") and len(said) > 30, kind
 
 
@@ -99,7 +99,7 @@ def test_every_step_is_named(play: Play) -> None:
 
 
 class TestAnotherMetric:
-    def measured(self, start: Start) -> tuple[BegunJob, ReportDocument]:
+    def measured(self, start: Start) -> tuple[BegunJob, BisectResult]:
         begun = start(World(history(16).changes, slow=11, factor=1.3))
         return begun, begun.run()
 
@@ -107,7 +107,7 @@ class TestAnotherMetric:
         """p99 moves with the median in this world, so the same launches name the same change."""
         begun, first = self.measured(start)
         launched = len(begun.world.requests)
-        report = document_for_metric(begun.job, begun.events, parse_metric("tpot:p99"))
+        report = result_for_metric(begun.job, begun.events, parse_metric("tpot:p99"))
         assert report.outcome == "found"
         assert report.culprit == first.culprit
         assert report.metric.name == "tpot:p99"
@@ -121,17 +121,17 @@ class TestAnotherMetric:
         world.fault = lambda n, _: PowerCut() if n == 5 else None
         begun = start(world)
         begun.cut()
-        report = document_for_metric(begun.job, begun.events, parse_metric("tpot:p99"))
+        report = result_for_metric(begun.job, begun.events, parse_metric("tpot:p99"))
         assert report.outcome == "inconclusive"
         assert "launches" in report.summary[0]
         assert "minutes" in report.summary[0]
         assert report.next == f"perfbisect resume {begun.job.id} --metric tpot:p99"
-        assert ReportDocument.model_validate_json(report.text()) == report
+        assert BisectResult.model_validate_json(report.text()) == report
 
     def test_a_metric_that_nobody_reported(self, start: Start) -> None:
         begun, _ = self.measured(start)
         with pytest.raises(UsageError, match=r"do not report ttft:median; .*all report: failed, output_thr"):
-            document_for_metric(begun.job, begun.events, parse_metric("ttft"))
+            result_for_metric(begun.job, begun.events, parse_metric("ttft"))
 
     def test_measuring_goes_on_with_it(self, start: Start) -> None:
         begun, first = self.measured(start)

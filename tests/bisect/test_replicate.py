@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from perfbisect.bisect.bisection import outcome_of
 from perfbisect.bisect.decision import confirm
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.figures import plots
 from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.report import build_report
-from perfbisect.bisect.result import outcome_of
+from perfbisect.bisect.result import BisectResult
 from perfbisect.jobs.journal import Journal
 from perfbisect.jobs.plans import require_plan
 from perfbisect.jobs.replay import launches
@@ -29,7 +29,7 @@ TWO = {"a": 1.0, "b": 1.06}
 CULPRIT = 15
 
 
-def pairs(report: ReportDocument) -> dict[str, list[int]]:
+def pairs(report: BisectResult) -> dict[str, list[int]]:
     """The positions that the A/B and its replication measured, in turn, by machine."""
     made: dict[str, list[int]] = {}
     for launch in report.launches:
@@ -38,7 +38,7 @@ def pairs(report: ReportDocument) -> dict[str, list[int]]:
     return made
 
 
-def added(report: ReportDocument) -> list[str]:
+def added(report: BisectResult) -> list[str]:
     """The slots of the launches that the replication added."""
     return [x.slot for x in report.launches if x.purpose == "replicate" and x.outcome == "measured"]
 
@@ -84,7 +84,7 @@ def test_the_step_holds_on_a_second_machine(start: Start, each: int) -> None:
     assert offsets["b"] is not None
     assert offsets["a"] is not None
     assert (1 + offsets["b"]) / (1 + offsets["a"]) == pytest.approx(1.06, abs=0.05)
-    assert ReportDocument.model_validate_json(report.text()) == report
+    assert BisectResult.model_validate_json(report.text()) == report
 
 
 @pytest.mark.processes

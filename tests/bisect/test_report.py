@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from plotly.offline import get_plotlyjs
 
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.forecast import plan_document, plan_lines
 from perfbisect.bisect.report import build_report
+from perfbisect.bisect.result import BisectResult
 from perfbisect.environments.base import Refusal
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.events import JobNote, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
@@ -60,7 +60,7 @@ SAID = (
 class Page(HTMLParser):
     """Elements, attributes and text of a page; scripts and styles by their content."""
 
-    def __init__(self, document: ReportDocument) -> None:
+    def __init__(self, document: BisectResult) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[str] = []
@@ -89,11 +89,11 @@ class Page(HTMLParser):
             self.shown.append(data)
 
 
-def markdown(document: ReportDocument) -> str:
+def markdown(document: BisectResult) -> str:
     return report_markdown(build_report(document))
 
 
-def test_the_page_says_all_and_foreign_text_is_neither_markup_nor_script(rich: ReportDocument) -> None:
+def test_the_page_says_all_and_foreign_text_is_neither_markup_nor_script(rich: BisectResult) -> None:
     page = Page(rich)
     assert {tag for tag, _ in page.elements} <= set(ELEMENTS.split())
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
@@ -108,7 +108,7 @@ def test_the_page_says_all_and_foreign_text_is_neither_markup_nor_script(rich: R
     assert {"by-commit", "by-time", "pairs"} <= ids
 
 
-def test_only_our_scripts_may_run_and_nothing_may_be_loaded(rich: ReportDocument) -> None:
+def test_only_our_scripts_may_run_and_nothing_may_be_loaded(rich: BisectResult) -> None:
     page = Page(rich)
     assert len(page.scripts) == 4, "the figures as data, and three that run"
     (policy,) = (a["content"] for tag, a in page.elements if a.get("http-equiv"))
@@ -134,7 +134,7 @@ def test_what_is_ours_in_the_page_names_no_address() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["not reproduced", "too small", "out of budget", "unfinished"])
-def test_every_outcome_has_a_page(told: tuple[ReportDocument, Watch], outcome: str) -> None:
+def test_every_outcome_has_a_page(told: tuple[BisectResult, Watch], outcome: str) -> None:
     missing = dict.fromkeys(("culprit", "parent", "confirmed", "whole", "share", "beliefs"))
     bare = told[0].model_copy(update={**missing, "outcome": outcome, "launches": (), "guards": ()})
     shown = Page(bare).text
@@ -143,7 +143,7 @@ def test_every_outcome_has_a_page(told: tuple[ReportDocument, Watch], outcome: s
     assert "slot" not in shown
 
 
-def test_several_culprits_are_all_named(told: tuple[ReportDocument, Watch]) -> None:
+def test_several_culprits_are_all_named(told: tuple[BisectResult, Watch]) -> None:
     report = told[0].model_copy(update={"culprit": None, "culprits": told[0].history[5:7]})
     shown = Page(report).text
     assert "One of 2 changes that cannot be distinguished" in shown
@@ -152,7 +152,7 @@ def test_several_culprits_are_all_named(told: tuple[ReportDocument, Watch]) -> N
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser here")
-def test_a_browser_draws_the_figures_and_offers_no_sharing(rich: ReportDocument, tmp_path: Path) -> None:
+def test_a_browser_draws_the_figures_and_offers_no_sharing(rich: BisectResult, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text(report_html(build_report(rich)), encoding="utf-8")
     done = subprocess.run(
         [
@@ -170,7 +170,7 @@ def test_a_browser_draws_the_figures_and_offers_no_sharing(rich: ReportDocument,
 
 
 def test_the_markdown_says_all_and_acts_on_nothing(
-    told: tuple[ReportDocument, Watch], rich: ReportDocument
+    told: tuple[BisectResult, Watch], rich: BisectResult
 ) -> None:
     for document in (told[0], rich):
         text = markdown(document)
@@ -191,7 +191,7 @@ def test_the_markdown_says_all_and_acts_on_nothing(
     assert "saved" not in plain
 
 
-def test_nothing_on_the_console_acts(told: tuple[ReportDocument, Watch], rich: ReportDocument) -> None:
+def test_nothing_on_the_console_acts(told: tuple[BisectResult, Watch], rich: BisectResult) -> None:
     shown: list[str] = []
     console = Console(shown.append, verbose=True)
     harmful = (
@@ -210,7 +210,7 @@ def test_nothing_on_the_console_acts(told: tuple[ReportDocument, Watch], rich: R
     assert any(", 3.2 min saved by overlap; " in text for text in shown)
 
 
-def test_the_lines_of_a_launch(told: tuple[ReportDocument, Watch]) -> None:
+def test_the_lines_of_a_launch(told: tuple[BisectResult, Watch]) -> None:
     began = LaunchStarted(7, "abc", 3, 9, "search", 2, "so", slot="gpu1", subject="x")
     assert notice_lines(began) == ["#7 abc position 3/9 on gpu1, 2 runs: so"]
     launch = told[0].launches[0].model_copy(update={"slot": "gpu1", "number": 7})

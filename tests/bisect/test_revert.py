@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.report import build_report
+from perfbisect.bisect.result import BisectResult
 from perfbisect.bisect.revert import RevertCheck
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
@@ -48,7 +48,7 @@ def taken(head: Change, culprit: Change) -> Change | str:
     return LESS
 
 
-def revert_launches(report: ReportDocument) -> list[str]:
+def revert_launches(report: BisectResult) -> list[str]:
     return [x.change.id for x in report.launches if x.purpose == "revert"]
 
 
@@ -69,7 +69,7 @@ def test_the_step_is_gone_with_its_culprit(start: Start) -> None:
     without = start(alone).run()
     assert report.confirmed == without.confirmed, "nothing of it enters the search"
     assert report.beliefs == without.beliefs
-    assert ReportDocument.model_validate_json(report.text()) == report
+    assert BisectResult.model_validate_json(report.text()) == report
     assert LESS.short in report_markdown(build_report(report))
     assert LESS.short in report_html(build_report(report))
 

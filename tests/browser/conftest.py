@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.result import BisectResult
 from perfbisect.dashboard.build import write_site
 from tests import loopback
 from tests.dashboard.site_world import site
@@ -93,7 +93,7 @@ def folders() -> dict[str, Path]:
 
 
 @pytest.fixture
-def folder(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, rich: ReportDocument) -> Path:
+def folder(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, rich: BisectResult) -> Path:
     """A site with everything that a site can have. Nobody writes to it."""
     if "site" not in folders:
         folders["site"] = tmp_path_factory.mktemp("site")

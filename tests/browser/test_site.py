@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.result import BisectResult
 from perfbisect.common.text import line
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.pages import page_of
@@ -143,7 +143,7 @@ def test_the_machine_is_a_filter_of_the_address_too(reader: Reader) -> None:
     }
 
 
-def test_a_cell_shows_its_series_alerts_suspects_and_bisections(reader: Reader, rich: ReportDocument) -> None:
+def test_a_cell_shows_its_series_alerts_suspects_and_bisections(reader: Reader, rich: BisectResult) -> None:
     page = reader.open()
     before = set(reader.asked)
     page = reader.follow(f"table.cells a.go:text-is('{SLOW}')")
@@ -260,7 +260,7 @@ def test_rows_that_are_ticked_are_compared(reader: Reader) -> None:
     assert shown(page, "#view tbody a.go") == [SLOW, FAST]
 
 
-def test_a_bisection_has_its_own_page(reader: Reader, rich: ReportDocument, folder: Path) -> None:
+def test_a_bisection_has_its_own_page(reader: Reader, rich: BisectResult, folder: Path) -> None:
     page = reader.open("#/bisections")
     page.click(f"a:text-is('{rich.job}')")
     page.wait_for_selector("#by-commit .main-svg")
@@ -299,7 +299,7 @@ def test_an_address_of_nothing_is_told(reader: Reader, address: str) -> None:
     assert page.inner_text("h1") == "What is wrong now"
 
 
-def test_a_file_that_is_missing_is_told(reader: Reader, rich: ReportDocument, tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_told(reader: Reader, rich: BisectResult, tmp_path: Path) -> None:
     write_site(site(rich), tmp_path)
     for path in (tmp_path / "data").glob("cell-*.js"):
         path.unlink()
@@ -308,7 +308,7 @@ def test_a_file_that_is_missing_is_told(reader: Reader, rich: ReportDocument, tm
     assert re.search(r"data/cell-\w+\.js cannot be read", page.inner_text("#view"))
 
 
-def test_it_works_on_a_web_host(hosted: Reader, rich: ReportDocument) -> None:
+def test_it_works_on_a_web_host(hosted: Reader, rich: BisectResult) -> None:
     page = hosted.open()
     page = hosted.follow(f"table.cells a.go:text-is('{SLOW}')")
     assert figure(page)["points"] == 87

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.bisect.documents import PositionDocument, ReportDocument
+from perfbisect.bisect.result import BisectResult, PositionDocument
 from perfbisect.cli.app import run
 from perfbisect.cli.schema import documents
 from perfbisect.series.suspects import table
@@ -161,7 +161,7 @@ def test_the_report_and_the_site(made: Nightlies, home: Path) -> None:
     assert "omni_chunk/random" in data and "<script>alert" not in data
 
 
-def keep_bisection(made: Nightlies, report: ReportDocument) -> ReportDocument:
+def keep_bisection(made: Nightlies, report: BisectResult) -> BisectResult:
     """In the state folder, as a bisection of the slow night's commits."""
     first = made.commits.index(made.good)
     history = tuple(
@@ -180,7 +180,7 @@ def keep_bisection(made: Nightlies, report: ReportDocument) -> ReportDocument:
 
 @pytest.mark.processes
 def test_a_measured_commit_comes_before_the_ranking(
-    made: Nightlies, rich: ReportDocument, monkeypatch: pytest.MonkeyPatch, home: Path
+    made: Nightlies, rich: BisectResult, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     monkeypatch.setenv("PERFBISECT_STATE", str(home / "kept"))
     ingest(made.all)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import numpy as np
 
-from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.result import BisectResult
 from perfbisect.dashboard.collect import (
     Site,
     SiteCell,
@@ -161,7 +161,7 @@ def suspects(
     )
 
 
-def site(report: ReportDocument | None = None, nights: int = 90) -> Site:
+def site(report: BisectResult | None = None, nights: int = 90) -> Site:
     """Nine cells: a slower deploy (two cells, one event), a faster one, a drift, a night, an instrument, one
     over, one acknowledged, one short, one whose every text means harm."""
     step = nights * 2 // 3

@@ -14,7 +14,7 @@ from typing import Any
 import plotly
 import pytest
 
-from perfbisect.bisect.documents import ReportDocument
+from perfbisect.bisect.result import BisectResult
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.outcomes import SiteBisection
 from perfbisect.dashboard.pages import (
@@ -58,7 +58,7 @@ def unpacked(value: Any) -> Any:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, rich: ReportDocument) -> Path:
+def folder(tmp_path: Path, rich: BisectResult) -> Path:
     write_site(site(rich), tmp_path / "out")
     return tmp_path / "out"
 
@@ -159,9 +159,7 @@ def test_every_series_is_on_the_first_page_or_in_the_file_of_its_metric(folder: 
     assert {(i, names[at]) for i, at in here} == leads | headlines
 
 
-def test_building_again_changes_nothing_and_leaves_what_is_not_ours(
-    folder: Path, rich: ReportDocument
-) -> None:
+def test_building_again_changes_nothing_and_leaves_what_is_not_ours(folder: Path, rich: BisectResult) -> None:
     before = {name: (folder / name).read_bytes() for name in names(folder)}
     (folder / "CNAME").write_text("mine")
     (folder / "data" / "mine.js").write_text("mine")
@@ -206,7 +204,7 @@ def test_a_disk_that_fails_leaves_the_old_site(folder: Path, monkeypatch: pytest
     assert after == before
 
 
-def test_a_bisection_has_a_page_that_shares_the_plotting_script(folder: Path, rich: ReportDocument) -> None:
+def test_a_bisection_has_a_page_that_shares_the_plotting_script(folder: Path, rich: BisectResult) -> None:
     path = folder / page_of(rich)
     page = path.read_text()
     assert path.stat().st_size < 300_000
@@ -222,7 +220,7 @@ def test_a_bisection_has_a_page_that_shares_the_plotting_script(folder: Path, ri
 
 
 def test_a_measured_commit_stands_on_the_front_page_and_on_its_alert(
-    tmp_path: Path, rich: ReportDocument
+    tmp_path: Path, rich: BisectResult
 ) -> None:
     assert rich.culprit is not None
     document = site(rich)
@@ -242,7 +240,7 @@ def test_a_measured_commit_stands_on_the_front_page_and_on_its_alert(
     assert proposed[bisected] == "" and proposed[other], "it is not to be bisected again"
 
 
-def test_a_narrowed_range_stands_on_the_front_page(tmp_path: Path, rich: ReportDocument) -> None:
+def test_a_narrowed_range_stands_on_the_front_page(tmp_path: Path, rich: BisectResult) -> None:
     narrowed = narrow(rich)
     write_site(site(narrowed), tmp_path / "out")
     shown = payload(tmp_path / "out" / "data" / "site.js")[1]["events"]
@@ -253,7 +251,7 @@ def test_a_narrowed_range_stands_on_the_front_page(tmp_path: Path, rich: ReportD
     ]
 
 
-def test_each_of_several_bisections_has_a_page_of_its_own(tmp_path: Path, rich: ReportDocument) -> None:
+def test_each_of_several_bisections_has_a_page_of_its_own(tmp_path: Path, rich: BisectResult) -> None:
     other = rich.model_copy(update={"job": "20260102-030405-zzzz"})
     document = site(rich)
     alert = document.bisections[0].alerts
@@ -269,7 +267,7 @@ def test_each_of_several_bisections_has_a_page_of_its_own(tmp_path: Path, rich: 
 
 
 @pytest.mark.parametrize("job", ["../../x", "a/b", "", ".hidden", "<b>", "20260101-abc"])
-def test_the_page_of_a_bisection_stays_in_its_folder(rich: ReportDocument, job: str) -> None:
+def test_the_page_of_a_bisection_stays_in_its_folder(rich: BisectResult, job: str) -> None:
     found = page_of(rich.model_copy(update={"job": job}))
     assert re.fullmatch(r"bisections/[A-Za-z0-9_-][A-Za-z0-9._-]*\.html", found)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.bisect.documents import CandidateDocument, PositionDocument, ReportDocument
 from perfbisect.bisect.plan import BisectPlan
+from perfbisect.bisect.result import BisectResult, CandidateDocument, PositionDocument
 from perfbisect.changes.git import Repository
 from perfbisect.dashboard.collect import Site, collect_site
 from perfbisect.dashboard.outcomes import bisections_of_alerts, load_bisections, outcomes_by_alert
@@ -148,7 +148,7 @@ def test_an_outcome_belongs_to_the_change_between_whose_builds_it_lies(
     if digest:
         named = named.model_copy(update={"cell": named.cell.model_copy(update={"digest": digest})})
 
-    def outcomes(report: ReportDocument) -> dict[str, MeasuredOutcome]:
+    def outcomes(report: BisectResult) -> dict[str, MeasuredOutcome]:
         return outcomes_by_alert(bisections_of_alerts(store, seen, (report,), None))
 
     found = outcomes(named)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
+from perfbisect.bisect.result import BisectResult
 from perfbisect.engine.experiment import run_experiment
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.jobs.events import JobEvent
@@ -216,7 +216,7 @@ class PowerCut(BaseException):
     """The process ends here, as with kill -9: nothing of ours runs after it."""
 
 
-def verdict(job: Job, watch: Watch, world: World, **tools: Any) -> ReportDocument:
+def verdict(job: Job, watch: Watch, world: World, **tools: Any) -> BisectResult:
     with job.held():
         return run_experiment(BISECT, job, watch.tools(world, **tools))
 
@@ -225,7 +225,7 @@ def kinds(job: Job) -> list[str]:
     return [event.kind for event in read(job.journal).events]
 
 
-def named(report: ReportDocument) -> str | None:
+def named(report: BisectResult) -> str | None:
     """The id of the one change that a bisection names."""
     return report.culprit.id if report.culprit else None
 

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from perfbisect.bisect.documents import ReportDocument
 from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.plan import make_plan
+from perfbisect.bisect.result import BisectResult
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import commit_history
 from perfbisect.engine.experiment import run_experiment, run_in_steps
@@ -215,13 +215,13 @@ class Place:
 
     def prepare_bisection(
         self, night: NightPlan, window: BisectionWindow, minutes: float
-    ) -> PreparedJob[ReportDocument]:
+    ) -> PreparedJob[BisectResult]:
         self.searched.append(window)
         if self.refusal is not None:
             raise self.refusal
         return PreparedJob(self.least, lambda job: self._bisect(job, night, window, minutes))
 
-    def _bisect(self, job: Job, night: NightPlan, window: BisectionWindow, minutes: float) -> ReportDocument:
+    def _bisect(self, job: Job, night: NightPlan, window: BisectionWindow, minutes: float) -> BisectResult:
         served, tools = window.cell.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
         if not job.journal.exists():
             line, _ = commit_history(self.repository, window.good, window.bad)

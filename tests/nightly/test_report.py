@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.bisect.documents import CandidateDocument, PositionDocument
+from perfbisect.bisect.result import CandidateDocument, PositionDocument
 from perfbisect.nightly.delivery import message
 from perfbisect.nightly.model import Night, NightStep
 from perfbisect.nightly.report import night_report
