@@ -87,6 +87,11 @@ def percent(share: float, signed: bool = True) -> str:
     return f"{share * 100:+.1f} %" if signed else f"{share * 100:.1f} %"
 
 
+def whole_percent(share: float) -> str:
+    """0.973 -> ``97 %``."""
+    return f"{100 * share:.0f} %"
+
+
 def probability(value: float) -> str:
     """Two digits, at most 0.99; ``<0.01`` for small positive values."""
     return f"{min(0.99, value):.2f}" if value == 0 or value >= 0.01 else "<0.01"

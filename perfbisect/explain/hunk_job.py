@@ -25,7 +25,6 @@ from perfbisect.explain import hunk_search
 from perfbisect.explain.hunk_plan import HunksPlan
 from perfbisect.explain.hunk_report import (
     HunksDocument,
-    HunksResult,
     group_names,
     hunks_report,
     make_hunks_document,
@@ -189,15 +188,13 @@ def hunks_document(job: Job, events: Sequence[JournalEvent]) -> HunksDocument:
     plan, records = require_plan(job, events, HunksPlan), launches(events)
     patch = job.path / PATCH
     return make_hunks_document(
-        HunksResult(
-            job=job,
-            plan=plan,
-            records=records,
-            outcome=outcome_of(events),
-            seen=search_events(plan, events, records),
-            changes=made_changes(plan, events),
-            patch=str(patch) if patch.exists() else "",
-        )
+        job,
+        plan,
+        records,
+        outcome_of(events),
+        seen=search_events(plan, events, records),
+        made=made_changes(plan, events),
+        patch=str(patch) if patch.exists() else "",
     )
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from math import isfinite
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from perfbisect.common.quantities import counted, minutes, percent, spent_text
 from perfbisect.explain import hunk_search
 from perfbisect.explain.hunk_plan import HunkLines, HunksPlan
 from perfbisect.explain.hunk_search import HunkEvent, HunkOutcome, Node, NodeResult, NodeUnusable
@@ -26,22 +24,12 @@ from perfbisect.jobs.documents import (
 )
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import plan_cell
-from perfbisect.jobs.replay import LaunchRecord, lost_minutes
+from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.model.change import Change
 from perfbisect.report.document import (
-    Block,
-    Code,
-    Command,
-    Inline,
-    Items,
-    Paragraph,
     Report,
-    Section,
-    Verdict,
-    code,
-    make_table,
 )
-from perfbisect.report.sections import cell_section, launch_section, minutes_section, version_section
+from perfbisect.report.template import render_report, render_sentences
 
 
 class HunkGroupDocument(Document):
@@ -99,49 +87,39 @@ class HunksDocument(MeasuredDocument):
     """The file that takes the named group back: ``CULPRIT+patch:FILE``."""
 
 
-@dataclass(frozen=True)
-class HunksResult:
-    """A search as its journal has it. ``changes``: of the nodes that were made."""
+def make_hunks_document(
+    job: Job,
+    plan: HunksPlan,
+    records: Sequence[LaunchRecord],
+    outcome: HunkOutcome | None,
+    *,
+    seen: Sequence[HunkEvent],
+    made: Mapping[Node, Change],
+    patch: str,
+) -> HunksDocument:
+    """The document of a search, finished or not.
 
-    job: Job
-    plan: HunksPlan
-    records: Sequence[LaunchRecord]
-    outcome: HunkOutcome | None
-    seen: Sequence[HunkEvent]
-    changes: Mapping[Node, Change]
-    patch: str = ""
-
-    @property
-    def named(self) -> Node:
-        return self.outcome.node if self.outcome else ()
-
-    @cached_property
-    def results(self) -> dict[Node, NodeResult]:
-        try:
-            return hunk_search.node_results(self.plan.search, self.seen)
-        except ValueError:  # a value of zero, at which the search ended
-            return {}
-
-
-def make_hunks_document(result: HunksResult) -> HunksDocument:
-    """The document of a search, finished or not."""
-    plan, outcome = result.plan, result.outcome
-    nodes = list(result.changes)
-
-    def change_of(launch: LaunchRecord) -> Change:
-        return result.changes[nodes[launch.position]]
-
-    seen = dict.fromkeys((*nodes, *(event.node for event in result.seen)))
-    asked = tuple(_effect_document(result, node) for node in seen if node)
+    ``made``: changes of the nodes; ``patch``: the file that takes the named group back.
+    """
+    try:
+        results = hunk_search.node_results(plan.search, seen)
+    except ValueError:  # a value of zero, at which the search ended
+        results = {}
+    nodes = list(made)
+    named = outcome.node if outcome else ()
+    asked = tuple(
+        _effect_document(node, results.get(node), seen)
+        for node in dict.fromkeys((*nodes, *(event.node for event in seen)))
+        if node
+    )
     by_node = {document.groups: document for document in asked}
-    everything = _numbers(plan.search.everything)
-    return HunksDocument(
-        **measured_fields(result.job, plan, plan_cell(plan), result.records, change_of),
+    document = HunksDocument(
+        **measured_fields(job, plan, plan_cell(plan), records, lambda launch: made[nodes[launch.position]]),
         finished=outcome is not None,
         verdict=outcome.verdict if outcome else "unfinished",
         reason=outcome.reason if outcome else "",
-        summary=tuple(_summary(result)),
-        next=_next_command(result),
+        summary=(),
+        next=_next_command(job, plan, outcome, patch),
         source=plan.source,
         culprit=change_document(plan.culprit),
         parent=plan.parent,
@@ -152,25 +130,34 @@ def make_hunks_document(result: HunksResult) -> HunksDocument:
                 number=index + 1,
                 label=group.label,
                 hunks=tuple(HunkLines(**hunk.model_dump(exclude={"index"})) for hunk in group.hunks),
-                guilty=index in result.named and outcome is not None and outcome.verdict == "found",
+                guilty=index in named and outcome is not None and outcome.verdict == "found",
             )
             for index, group in enumerate(plan.groups)
         ),
-        share=by_node.get(_numbers(result.named)) if result.named else None,
-        whole=by_node.get(everything),
+        share=by_node.get(_numbers(named)) if named else None,
+        whole=by_node.get(_numbers(plan.search.everything)),
         asked=asked,
         excluded=plan.left_out,
-        patch=result.patch,
+        patch=patch,
     )
+    whole = results.get(plan.search.everything)
+    values = {
+        "r": document,
+        "named": _numbers(named),
+        "group_names": partial(_names_of_numbers, of=len(plan.groups)),
+        "step": plan.step,
+        "removes_less": whole is not None and _removes_less(plan, whole),
+    }
+    summary = render_sentences("explain/templates/hunks.summary.jinja", values)
+    return document.model_copy(update={"summary": summary})
 
 
 def _numbers(node: Node) -> tuple[int, ...]:
     return tuple(index + 1 for index in node)
 
 
-def _effect_document(result: HunksResult, node: Node) -> NodeEffectDocument:
-    known = result.results.get(node)
-    unusable = next((x.reason for x in result.seen if isinstance(x, NodeUnusable) and x.node == node), "")
+def _effect_document(node: Node, known: NodeResult | None, seen: Sequence[HunkEvent]) -> NodeEffectDocument:
+    unusable = next((x.reason for x in seen if isinstance(x, NodeUnusable) and x.node == node), "")
     share = known.share if known and isfinite(known.share.low) else None
     return NodeEffectDocument(
         groups=_numbers(node),
@@ -185,64 +172,6 @@ def _effect_document(result: HunksResult, node: Node) -> NodeEffectDocument:
     )
 
 
-def _summary(result: HunksResult) -> Iterator[str]:
-    """What was found, in sentences."""
-    plan, outcome, results = result.plan, result.outcome, result.results
-    whole = results.get(plan.search.everything)
-    if outcome is None:
-        yield f"{counted(len(plan.groups), 'group')} of hunks; the search goes on."
-    elif outcome.verdict == "found":
-        yield from _found_sentences(result, outcome)
-    else:
-        yield _REASONS[outcome.reason].format(
-            all=_all(plan), node=group_names(outcome.node, len(plan.groups)) if outcome.node else _all(plan)
-        )
-        if outcome.node:
-            name = group_names(outcome.node, len(plan.groups)).capitalize()
-            yield f"{name}: {_labels(plan, outcome.node)}{_effect(results.get(outcome.node))}."
-    if whole is not None and len(plan.groups) > 1:
-        yield f"{_all(plan).capitalize()} taken back{_effect(whole, False)}."
-        if plan.step is not None and _removes_less(plan, whole):
-            yield (
-                f"Job {plan.source} saw {percent(plan.step)} between parent and culprit: a part of the step "
-                "is in what was left out, or the machine is not as it was."
-            )
-    total, lost = sum(launch.minutes for launch in result.records), lost_minutes(result.records)
-    measured = sum(launch.end == "finished" for launch in result.records)
-    yield f"{counted(measured, 'launch')}, {spent_text(total, plan.budget, lost)}."
-
-
-_REASONS: Final[Mapping[str, str]] = {
-    "shared": "No single group carries the step: several have a part of it.",
-    "interaction": "No single group carries the step: {node} brings it, and so do others.",
-    "inseparable": "No single group can be named: {all} do not run without each other.",
-    "effect": "{all} taken back together change the metric by less than the smallest relevant effect.",
-    "noise": "The launches differ by too much to say which group carries the step.",
-    "budget": "The budget ended before a group could be named.",
-}
-
-
-def _found_sentences(result: HunksResult, outcome: HunkOutcome) -> Iterator[str]:
-    plan, node = result.plan, outcome.node
-    known = result.results.get(node)
-    yield f"The step is in {_labels(plan, node)}{_effect(known)}."
-    if len(node) > 1:
-        yield f"{group_names(node, len(plan.groups)).capitalize()} cannot be told apart."
-
-
-def _labels(plan: HunksPlan, node: Node) -> str:
-    labels = [plan.groups[index].label for index in node]
-    more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
-    return "; ".join(labels[:_NAMED]) + more
-
-
-_NAMED = 4
-
-
-def _all(plan: HunksPlan) -> str:
-    return "the one group" if len(plan.groups) == 1 else f"all {len(plan.groups)} groups"
-
-
 def _removes_less(plan: HunksPlan, whole: NodeResult) -> bool:
     """Whether all groups together remove less of the step than the other job saw."""
     if plan.step is None or plan.ref.metric.absolute:
@@ -251,30 +180,19 @@ def _removes_less(plan: HunksPlan, whole: NodeResult) -> bool:
     return whole.effect.low > 0.5 * removed if removed < 0 else whole.effect.high < 0.5 * removed
 
 
-def _effect(known: NodeResult | None, with_share: bool = True) -> str:
-    """``: without it -8.9 % (95 % CI -10.2 % to -7.5 %), 97 % of the step (88 to 106 %)``."""
-    if known is None:
-        return ""
-    effect = known.effect
-    text = f": {percent(effect.effect)} (95 % CI {percent(effect.low)} to {percent(effect.high)})"
-    if with_share and isfinite(known.share.low):
-        share = known.share
-        text += f" without it, {share.value:.0%} of the step ({share.low:.0%} to {share.high:.0%})".replace(
-            "%", " %"
-        )
-    return text
-
-
-def _next_command(result: HunksResult) -> str:
-    plan, outcome = result.plan, result.outcome
+def _next_command(job: Job, plan: HunksPlan, outcome: HunkOutcome | None, patch: str) -> str:
     if outcome is None:
-        return f"perfbisect resume {result.job.id}"
+        return f"perfbisect resume {job.id}"
     if outcome.reason == "budget":
-        return f"perfbisect resume {result.job.id} --budget {2 * plan.budget:.0f}m"
-    if result.patch:
-        sides = ("--a", plan.culprit.short, "--b", f"{plan.culprit.short}+patch:{result.patch}")
+        return f"perfbisect resume {job.id} --budget {2 * plan.budget:.0f}m"
+    if patch:
+        sides = ("--a", plan.culprit.short, "--b", f"{plan.culprit.short}+patch:{patch}")
         return follow_up_command(plan.setting, "compare", plan.cell, plan.metric, *sides)
-    return f"perfbisect report {result.job.id}"
+    return f"perfbisect report {job.id}"
+
+
+def _names_of_numbers(numbers: Sequence[int], of: int) -> str:
+    return group_names([number - 1 for number in numbers], of)
 
 
 def group_names(node: Sequence[int], of: int) -> str:
@@ -292,68 +210,13 @@ def group_names(node: Sequence[int], of: int) -> str:
 def hunks_report(document: HunksDocument) -> Report:
     """The report of a search."""
     guilty = [group for group in document.groups if group.guilty]
-    verdict = document.verdict
-    if verdict == "found" and len(guilty) == 1:
-        verdict_text = f"found, {guilty[0].label}"
-    else:
-        verdict_text = f"{verdict}, {document.reason}" if document.reason else verdict
-    subject = document.culprit.subject
-    blocks: list[Block] = [Paragraph((code(document.culprit.short), " ", code(subject)))] if subject else []
-    blocks += [Paragraph(text) for text in document.summary]
-    if guilty:
-        blocks.append(Code("\n".join(line for group in guilty for line in _diff_lines(group)), "diff"))
-    blocks.append(Command(document.next))
-    return Report(
-        title=f"Hunks of {document.culprit.short}",
-        verdict=Verdict(verdict_text, "bad" if guilty else "neutral" if verdict == "unfinished" else "open"),
-        blocks=tuple(blocks),
-        sections=tuple(_sections(document)),
-        highlights=_highlights(document),
-    )
-
-
-def _highlights(document: HunksDocument) -> tuple[tuple[str, str], ...]:
-    share = document.share
-    found = []
-    if document.verdict == "found" and share is not None and share.effect is not None:
-        found.append((percent(share.effect), f"{document.metric.display} without the named lines"))
-        if share.share is not None and len(document.groups) > 1:
-            found.append((percent(share.share, False), "of the step"))
-    return (*found, (minutes(document.minutes.total), counted(len(document.launches), "launch")))
-
-
-def _sections(document: HunksDocument) -> Iterator[Section]:
-    rows: list[tuple[Inline, ...]] = []
-    for asked in document.asked:
-        groups = group_names([number - 1 for number in asked.groups], len(document.groups))
-        if asked.effect is None or asked.low is None or asked.high is None:
-            rows.append((groups, asked.unusable or "-", "", "", str(asked.launches)))
-            continue
-        interval = f"{percent(asked.low)} to {percent(asked.high)}"
-        share = "-"
-        if asked.share is not None and asked.share_low is not None and asked.share_high is not None:
-            share = (
-                f"{100 * asked.share:.0f} % ({100 * asked.share_low:.0f} to {100 * asked.share_high:.0f} %)"
-            )
-        rows.append((groups, percent(asked.effect), interval, share, str(asked.launches)))
-    named = document.share.groups if document.share and document.verdict == "found" else ()
-    marked = [index for index, asked in enumerate(document.asked) if asked.groups == named]
-    titles = ("taken back", "effect*", "95 % CI", "share of the step", "launches*")
-    if rows:
-        yield Section("What was asked", (make_table(titles, rows, marked),))
-    listed = [
-        (str(group.number), code(group.label), "this one" if group.guilty else "")
-        for group in document.groups
-    ]
-    guilty = [index for index, group in enumerate(document.groups) if group.guilty]
-    yield Section("Groups of hunks", (make_table(("#*", "where", "carries the step"), listed, guilty),))
-    if document.excluded:
-        yield Section("Left out", (Items(tuple(code(text) for text in document.excluded)),))
-    yield Section("The commit's diff", (Code("\n".join(_marked_lines(document)), "text"),), detail=True)
-    yield launch_section(document.launches, document.metric.unit)
-    yield minutes_section(document.minutes)
-    yield cell_section(document.cell, document.notes, (("environment", code(document.environment)),))
-    yield version_section(document.versions)
+    values = {
+        "r": document,
+        "group_names": partial(_names_of_numbers, of=len(document.groups)),
+        "guilty_diff": "\n".join(line for group in guilty for line in _diff_lines(group)),
+        "diff": "\n".join(_marked_lines(document)),
+    }
+    return render_report("explain/templates/hunks.md.jinja", values)
 
 
 def _diff_lines(group: HunkGroupDocument) -> Iterator[str]:

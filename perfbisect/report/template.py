@@ -26,7 +26,16 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import unquote
 
-from perfbisect.common.quantities import counted, minutes, number, percent, probability, spent_text, with_unit
+from perfbisect.common.quantities import (
+    counted,
+    minutes,
+    number,
+    percent,
+    probability,
+    spent_text,
+    whole_percent,
+    with_unit,
+)
 from perfbisect.report.diffs import DiffFileDocument
 from perfbisect.report.document import (
     Block,
@@ -63,6 +72,7 @@ _VALUE = re.compile("\ue000([0-9a-f]*)\ue001")
 """A printed value in hexadecimal digits: one word, which no parser of Markdown reads into."""
 
 _FILTERS: tuple[Callable[..., object], ...] = (
+    whole_percent,
     cell_rows,
     counted,
     median,
