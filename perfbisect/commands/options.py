@@ -26,6 +26,13 @@ from perfbisect.commands.request import (
 from perfbisect.commands.workspace import Workspace
 
 
+def as_spec(text: str, folder: Path) -> str:
+    """A specification of environments whose paths are relative to the folder."""
+    from perfbisect.environments.spec import absolute_spec
+
+    return absolute_spec(text, folder)
+
+
 def as_fleet(text: str, folder: Path) -> str:
     """A fleet whose files are relative to the folder."""
     from perfbisect.fleet.specs import absolute_fleet
@@ -57,7 +64,7 @@ Env = Annotated[
     Option(
         "How to build a change's environment, e.g. overlay:NAME==V,base=REV.",
         metavar="SPEC",
-        setting=as_text,
+        setting=as_spec,
         panel=ENVIRONMENT,
     ),
 ]
@@ -66,7 +73,7 @@ Client = Annotated[
     Option(
         "Environment of the load generator on all sides, or 'change' for each change's own.",
         metavar="SPEC",
-        setting=as_text,
+        setting=as_spec,
         panel=ENVIRONMENT,
     ),
 ]

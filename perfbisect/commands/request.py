@@ -78,7 +78,7 @@ def as_path(text: str, folder: Path) -> Path:
 
 def as_file_or_name(text: str, folder: Path) -> str:
     """A setting that is a file relative to the folder, or else a name."""
-    file = folder / text
+    file = folder / Path(text).expanduser()
     return str(file) if file.is_file() else text
 
 

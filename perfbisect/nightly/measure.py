@@ -20,6 +20,7 @@ from perfbisect.commands.experiments import experiment_of
 from perfbisect.commands.explain import plan_profile
 from perfbisect.commands.options import BuildOptions, JobOptions
 from perfbisect.commands.output import progress_printer
+from perfbisect.commands.request import request_fields
 from perfbisect.commands.session import (
     PlannedJob,
     end_on_fleet,
@@ -34,7 +35,6 @@ from perfbisect.commands.slots import find_slots, fleet_machines
 from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.engine.experiment import Experiment, ResultT, run_experiment, run_in_steps
 from perfbisect.environments.base import Builder
-from perfbisect.environments.spec import absolute_spec
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError, RevisionError, UsageError
 from perfbisect.experiments.run import RUN, RunPlan
 from perfbisect.experiments.setup import MeasurementSetup, build_run_plan
@@ -42,7 +42,7 @@ from perfbisect.experiments.suite import suite
 from perfbisect.explain.profile_job import PROFILE
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.fleet.bundle import MachineDocument
-from perfbisect.fleet.specs import absolute_fleet, choose_slots, slot_here
+from perfbisect.fleet.specs import choose_slots, slot_here
 from perfbisect.jobs.estimates import attempts_before, recent_attempts
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import JobPlan, PlanT, require_plan, resolve_metric, write_plan
@@ -348,14 +348,9 @@ def _interrupted(file: NightlyFile, message: str, where: Path | None = None) -> 
 
 def _build_options(file: NightlyFile, workspace: Workspace) -> BuildOptions:
     """How commits are built and where they are measured: by the file, else as for every command."""
-    rules, machine = file.nightly, file.path(file.nightly.machine)
-    chosen = {
-        "env": rules.environment and absolute_spec(rules.environment, file.folder),
-        "client": rules.client and absolute_spec(rules.client, file.folder),
-        "constraints": file.path(rules.constraints),
-        "exclude_newer": rules.exclude_newer,
-        # A file beside the nightly's, or a name.
-        "machine": str(machine) if machine is not None and machine.is_file() else rules.machine,
-        "fleet": absolute_fleet(rules.fleet, file.folder) if rules.fleet else None,
-    }
-    return resolve(BuildOptions, chosen, workspace.settings)
+    given = {}
+    for option in request_fields(BuildOptions):
+        text = getattr(file.nightly, "environment" if option.key == "env" else option.key, None)
+        if option.setting and text is not None:
+            given[option.name] = option.setting(text, file.folder)
+    return resolve(BuildOptions, given, workspace.settings)

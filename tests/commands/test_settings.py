@@ -52,10 +52,12 @@ def test_paths_of_the_file_are_relative_to_it(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("")
     (tmp_path / "perfbisect.yaml").write_text(
         "state: s\nconstraints: /srv/c.txt\ncell: c.yaml\nmachine: cpu\nfleet: ssh:hosts.yaml\n"
+        "env: existing:./bin/python\n"
     )
     given = resolve(Asked, {"at": "HEAD"}, load_settings(tmp_path))
     assert (given.state, given.constraints) == (tmp_path / "s", Path("/srv/c.txt"))
     assert (given.cell, given.machine) == (str(tmp_path / "c.yaml"), "cpu")
+    assert given.env == f"existing:{tmp_path / 'bin/python'}"
     assert given.fleet == f"ssh:{tmp_path / 'hosts.yaml'}"
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from perfbisect.commands.options import JobOptions
+from perfbisect.commands.options import BuildOptions, JobOptions
+from perfbisect.commands.request import request_fields
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import LocatedError, MachineError
 from perfbisect.jobs.folders import Jobs
@@ -18,6 +19,7 @@ from perfbisect.jobs.journal import Journal, read
 from perfbisect.jobs.replay import launches
 from perfbisect.nightly import measure
 from perfbisect.nightly.command import NightlyRequest
+from perfbisect.nightly.config import Nightly
 from perfbisect.nightly.measure import CommandMachine, build_context
 from perfbisect.system.clock import now
 from tests.cli.test_nightly import Scene
@@ -80,6 +82,29 @@ def test_without_the_net_it_is_of_what_is_there(there: Cloned) -> None:
     assert context.fetch is not None
     with pytest.raises(MachineError, match="fetch origin failed"):
         context.fetch()
+
+
+def test_keys_of_the_file_are_options_before_those_of_the_repository(
+    there: Cloned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(there)
+    lines = [line for line in config.read_text().splitlines() if not line.startswith(("client:", "exclude"))]
+    more = ("client: existing:./c", "constraints: pins.txt", "machine: cpu")
+    config.write_text("\n".join((*lines, *more)))
+    (there.clone / "perfbisect.yaml").write_text("machine: cuda\nexclude_newer: 2026-01-02\n")
+    setting = build_context(config, NightlyRequest()).setting
+    assert (setting.machine, setting.exclude_newer) == ("cpu", "2026-01-02")
+    assert setting.constraints == str(config.parent / "pins.txt")
+    assert setting.client == f"existing:{config.parent / 'c'}"
+    monkeypatch.setenv("PERFBISECT_EXCLUDE_NEWER", "2026-01-03")
+    monkeypatch.setenv("PERFBISECT_MACHINE", "rocm")
+    setting = build_context(config, NightlyRequest()).setting
+    assert (setting.machine, setting.exclude_newer) == ("cpu", "2026-01-03")
+
+
+def test_the_keys_that_are_options_have_their_names() -> None:
+    keys = {field.key for field in request_fields(BuildOptions) if field.setting}
+    assert keys - Nightly.model_fields.keys() == {"env"}, "which is environment there"
 
 
 @pytest.mark.parametrize("branch", ["HEAD", "main"])
