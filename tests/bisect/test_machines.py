@@ -87,6 +87,7 @@ def test_a_machine_that_is_left_out_stays_out_after_a_power_cut(start: Start) ->
     assert begun.kinds.count("machine") == 1
 
 
+@pytest.mark.processes
 def test_the_last_machine_is_used_whatever_it_is(start: Start) -> None:
     world = world_of(SPEEDS)
     begun = start(world)

@@ -13,6 +13,7 @@ from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Failure
 from tests.fixtures.jobs import Play, Start
 from tests.jobs.world import PowerCut, World, history, named
+from tests.long import mostly_long
 
 TWO = (Slot("one"), Slot("two"))
 FAILED = Failure("launch", "machine", "no memory", "/log")
@@ -47,7 +48,7 @@ def test_two_slots_name_the_planted_change(start: Start) -> None:
     assert {x.slot for x in report.launches} == {"one", "two"}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", mostly_long(range(4), short=[0]))
 def test_a_slot_of_half_the_speed_is_no_step(play: Play, seed: int) -> None:
     world = World(history(20).changes, slow=9, factor=1.2, hold=beside, seed=seed)
     world.pace = lambda request: 2.0 if name_of(request) == "two" else 1.0

@@ -67,7 +67,7 @@ def spoilt(document: Any, place: tuple[Any, ...], value: Any) -> Any:
     "document",
     [
         pytest.param(SERVERS, id="servers", marks=pytest.mark.processes),
-        pytest.param(TESTS, id="tests"),
+        pytest.param(TESTS, id="tests", marks=pytest.mark.processes),
         pytest.param(yaml.safe_load(RECIPE), id="recipe"),
     ],
 )

@@ -173,6 +173,7 @@ def test_an_agent_that_is_stopped_ends_its_processes(machine: Machine, name: str
     assert process.returncode == 130
 
 
+@pytest.mark.processes
 def test_a_bundle_ends_at_its_limit(machine: Machine, name: str) -> None:
     code, _ = machine.run(machine.bundle(machine.history.good, runs=6, limit=0.01), name)
     assert code == 130

@@ -84,6 +84,7 @@ def _engine_of(place: Place, change: Change) -> bytes:
     return Repository.open(place.history.path).read(change.id, "vllm/__init__.py")
 
 
+@pytest.mark.processes
 def test_what_does_not_build_there_is_a_fault_of_the_change(place: Place) -> None:
     broken = place.changes[2]
     with pytest.raises(BuildError, match=r"vllm.helpers.* \(on builder\)") as raised:

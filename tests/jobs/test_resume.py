@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
@@ -15,15 +17,16 @@ from tests.jobs.world import PowerCut, Watch, World, history, verdict
 CHANGE_FAILS = Failure("launch", "change", "it ended with exit code 1", "/log")
 
 
-def test_a_cut_at_any_event_resumes_to_the_same_verdict(start: Start, tmp_path: Path) -> None:
-    """kill -9 after every single event: the journal ends there, the folders hold what they held."""
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.processes)])
+def test_a_cut_at_any_event_resumes_to_the_same_verdict(start: Start, tmp_path: Path, stride: int) -> None:
+    """kill -9 after every event, or every fifth: the journal ends there, the folders hold what they held."""
     world = World(history(10).changes, slow=6, factor=1.25, tau=0.03)
     world.fault = lambda n, _: Failure("launch", "machine", "no port") if n == 3 else None
     begun = start(world)
     whole = begun.run()
     lines = begun.job.journal.read_bytes().splitlines(keepends=True)
     events = begun.events
-    for cut in range(1, len(lines)):
+    for cut in range(1, len(lines), stride):
         copy = Job(tmp_path / "cut" / f"{cut}" / "jobs" / begun.job.id)
         shutil.copytree(begun.job.path, copy.path)
         copy.journal.write_bytes(b"".join(lines[:cut]))

@@ -19,6 +19,7 @@ from perfbisect.measure.attempt import read_attempt
 from perfbisect.measure.executor import PhaseLimits
 from perfbisect.system import ports, processes
 from perfbisect.system.processes import OwnedProcess
+from tests.long import mostly_long
 from tests.measure.pretend import LIMITS, Watch, attempt, cell, environment, failure
 from tests.system.stand_ins import listen, until
 
@@ -232,7 +233,7 @@ def test_stop_that_is_asked_for(tmp_path: Path, phase: str) -> None:
     assert not (tmp_path / "attempt" / "attempt.json").exists()
 
 
-@pytest.mark.parametrize("phase", ["launch", "ready", "warm"])
+@pytest.mark.parametrize("phase", mostly_long(["launch", "ready", "warm"], short=["ready"]))
 def test_ctrl_c(tmp_path: Path, phase: str) -> None:
     """A process that runs an attempt is interrupted as by a terminal: its servers are gone when it is."""
     script = textwrap.dedent(

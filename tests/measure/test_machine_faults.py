@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from perfbisect.machine.interference import UNJUDGED, parse_limits
 from perfbisect.machine.interference import InterferenceLimits as MachineLimits
 from perfbisect.machine.slots import Slot
 from perfbisect.system import held_files, processes
+from tests.long import mostly_long
 from tests.measure.pretend import Watch, attempt, environment, failure
 from tests.system.stand_ins import start, until
 
@@ -38,8 +40,13 @@ def send(number: signal.Signals, name: str = "") -> Callable[[Watch], None]:
 CORE = "VLLM::EngineCor"
 
 
-@pytest.mark.parametrize("phase", ["launch", "ready", "warm", "bench"])
-@pytest.mark.parametrize("name", ["", CORE])
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    mostly_long(
+        product(("", CORE), ("launch", "ready", "warm", "bench")),
+        short=[("", "launch"), ("", "bench"), (CORE, "ready"), (CORE, "warm")],
+    ),
+)
 def test_server_that_is_killed_from_outside_is_never_the_changes(
     tmp_path: Path, phase: str, name: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from perfbisect.report.terminal import report_lines
 from perfbisect.stats.phases import PhaseDifference
 from tests.fixtures.jobs import Play, new_job, plan_for, play
 from tests.jobs.world import PowerCut, World, history
+from tests.long import mostly_long
 from tests.nightly.night_factory import HOSTILE, make_night, search
 from tests.nightly.nights import CONFIG, EACH, SLOW, FleetPlace, Place, is_slow_commit, only_bisection
 
@@ -141,8 +143,10 @@ def test_a_night_that_is_killed_in_a_profile_goes_on_with_it(place: Place, cut: 
     assert len(_profile_jobs(place)) == 1
 
 
-@pytest.mark.parametrize("written", [False, True])
-@pytest.mark.parametrize("line", ["job", "step"])
+@pytest.mark.parametrize(
+    ("line", "written"),
+    mostly_long(product(("job", "step"), (False, True)), short=[("job", False), ("step", True)]),
+)
 def test_a_night_that_is_killed_beside_a_profile_makes_one(
     place: Place, monkeypatch: pytest.MonkeyPatch, line: str, written: bool
 ) -> None:

@@ -247,6 +247,7 @@ def test_what_the_rules_leave_out_is_listed(eve: Place) -> None:
     assert {one.state for one in night.bisections} == {"not worth it"}
 
 
+@pytest.mark.processes
 def test_nights_too_few_to_judge_do_not_say_that_there_is_nothing(place: Place) -> None:
     slow(place, factor=2.0)
     first = place.night(0)

@@ -14,7 +14,7 @@ from tests.nightlies import make_nightlies
 from tests.transcripts.runner import FOLDER, matches, parse, play, says_what_comes_next
 
 TRANSCRIPTS = sorted(FOLDER.glob("*.txt"))
-LONG = ("bisection", "check", "compare", "nightly", "swaps")
+LONG = ("bisection", "check", "compare", "nightly", "swaps", "track")
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ def test_launches_under_way_count_for_the_rounds_of_a_part():
     assert isinstance(other, NextLaunch)
 
 
+@pytest.mark.processes
 def test_an_end_of_a_part_that_can_no_longer_be_served_closes_it():
     world, events, asked = named_once()
     end = asked.index
@@ -177,6 +178,7 @@ def test_a_part_whose_noise_hides_everything_is_given_up():
     assert "positions 0 and 5" in waiting.why
 
 
+@pytest.mark.processes
 def test_a_part_whose_a_b_fails_twice_is_given_up():
     """The search sees a step at 3; the launches of its A/B see none."""
     world = bench({6: 1.0, 3: 0.3}, n=6)

@@ -19,6 +19,7 @@ from perfbisect.bisect.decision.beliefs import (
 from perfbisect.bisect.decision.model import Measured
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.posterior import compute_posterior
+from tests.long import mostly_long
 
 MIN_EFFECT = 0.02
 
@@ -80,7 +81,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", mostly_long(CASES, short=["doubtful"]))
 def test_agrees_with_brute_force(name):
     events = tuple(Measured(i, "search", tuple(float(v) for v in values)) for i, values in CASES[name])
     weights = prior_weights(3, (0, 1, 2, 1))

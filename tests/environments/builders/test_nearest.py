@@ -131,6 +131,7 @@ def test_compiled_sources_of_this_platform_are_never_overlaid(site: Site) -> Non
     assert bases == [shas[0], shas[1], shas[2], shas[2]]
 
 
+@pytest.mark.processes
 def test_optional_files_of_other_sources_are_left_out(site: Site) -> None:
     """What needs them fails: it must not measure those of another commit."""
     repository, shas = site.world.of(
