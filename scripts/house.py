@@ -47,16 +47,16 @@ class Limit:
 
 
 LIMITS: Mapping[str, Limit] = {
-    "mirror pairs": Limit(148, 40),
-    "used once": Limit(987, 550),
+    "mirror pairs": Limit(133, 40),
+    "used once": Limit(979, 550),
     "classes": Limit(702, 450),
-    "own imports": Limit(7.0, 5.5),
-    "chain": Limit(8, None),
-    "comments": Limit(0.15, 1.5, rises=True),
+    "own imports": Limit(6.9, 5.5),
+    "chain": Limit(7, None),
+    "comments": Limit(0.19, 1.5, rises=True),
 }
 """Moved only towards the goal, to what ``python -m scripts.house`` prints."""
 
-SLACK = 0.02
+SLACK = 0.03
 """The part of a limit by which a number may be worse: changes that are merged add up."""
 
 MOST_COMMENTS = 4.0

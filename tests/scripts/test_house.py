@@ -123,7 +123,7 @@ LIMITS = {"classes": Limit(100, 50), "comments": Limit(1.0, 1.5, rises=True)}
     [
         (100, 1.0, []),
         (100 * (1 + SLACK), 1 - SLACK, []),
-        (103, 1.0, ["classes: 103 is above 100"]),
+        (104, 1.0, ["classes: 104 is above 100"]),
         (1, 0.9, ["comments: 0.9 is below 1"]),
         (1, 4.2, ["comments: 4.2 % is above 4 %"]),
     ],
