@@ -12,6 +12,7 @@ import pytest
 
 from perfbisect.commands.options import BuildOptions, JobOptions
 from perfbisect.commands.request import request_fields
+from perfbisect.commands.settings import NO_SETTINGS, resolve
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import LocatedError, MachineError
 from perfbisect.jobs.folders import Jobs
@@ -89,13 +90,17 @@ def test_keys_of_the_file_are_options_before_those_of_the_repository(
 ) -> None:
     config = configured(there)
     lines = [line for line in config.read_text().splitlines() if not line.startswith(("client:", "exclude"))]
-    more = ("client: existing:./c", "constraints: pins.txt", "machine: cpu")
+    more = ("client: existing:./c", "constraints: pins.txt", "machine: cpu", "state: own")
     config.write_text("\n".join((*lines, *more)))
     (there.clone / "perfbisect.yaml").write_text("machine: cuda\nexclude_newer: 2026-01-02\n")
     setting = build_context(config, NightlyRequest()).setting
     assert (setting.machine, setting.exclude_newer) == ("cpu", "2026-01-02")
     assert setting.constraints == str(config.parent / "pins.txt")
     assert setting.client == f"existing:{config.parent / 'c'}"
+    asked = resolve(NightlyRequest, {}, NO_SETTINGS)
+    assert build_context(config, asked).state == config.parent / "own", "not that of the environment"
+    asked = resolve(NightlyRequest, {"state": config.parent / "typed"}, NO_SETTINGS)
+    assert build_context(config, asked).state == config.parent / "typed"
     monkeypatch.setenv("PERFBISECT_EXCLUDE_NEWER", "2026-01-03")
     monkeypatch.setenv("PERFBISECT_MACHINE", "rocm")
     setting = build_context(config, NightlyRequest()).setting
