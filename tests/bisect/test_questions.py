@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
 
 import pytest
 
-from perfbisect.bisect.bisection import Bisection
-from perfbisect.bisect.decision.model import Note, NoteKind, Reason, ReasonKind, SearchOutcome
 from perfbisect.bisect.forecast import plan_document
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.result import BisectResult, result_for_metric
-from perfbisect.bisect.summary import reason_sentence, summarize
 from perfbisect.changes.history import Branch
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.jobs.estimates import Noise
 from perfbisect.model.change import Change
 from perfbisect.model.metric import parse_metric
-from tests.fixtures.jobs import BegunJob, MakePlan, NewJob, Play, Start
-from tests.jobs.world import FakeBuilder, PowerCut, Watch, World, history, named
+from tests.fixtures.jobs import BegunJob, MakePlan, Play, Start
+from tests.jobs.world import FakeBuilder, PowerCut, World, history, named
 
 
 class TestFix:
@@ -51,21 +47,6 @@ class TestFix:
                 direction="improvement",
             )
         assert "--bad" in str(caught.value.next_step)
-
-
-@pytest.mark.parametrize("direction", ["regression", "improvement"])
-def test_every_reason_and_note_has_a_sentence(
-    plan_for: MakePlan, new_job: NewJob, direction: Literal["regression", "improvement"]
-) -> None:
-    world = World(history(5).changes, slow=2)
-    plan = plan_for(world, direction=direction)
-    job = new_job(plan, Watch(), world)
-    assert all(reason_sentence(Reason(kind), plan) for kind in get_args(ReasonKind))
-    for kind in set(get_args(NoteKind)) - {"one machine"}:  # the sentence on the other machines says it
-        note = Note(kind, (0, 2), 0.1, 0.2, 0.5, ((0, 2),), (1, 3), ("m1", "m2"))
-        outcome = SearchOutcome("not reproduced", (), 1.0, None, notes=(note,))
-        said = summarize(Bisection(job, plan, (), (), outcome))[-1]
-        assert said.startswith("Note: ") and len(said) > 30, kind
 
 
 class Stairs(World):
