@@ -5,16 +5,15 @@ from __future__ import annotations
 from perfbisect.bisect.figures import plots
 from perfbisect.bisect.result import BisectResult
 from perfbisect.report.document import Report
-from perfbisect.report.phases import phase_blocks, phase_sentences
+from perfbisect.report.phases import moved_sentences, phase_blocks
 from perfbisect.report.template import render_report
 
 
 def build_report(result: BisectResult) -> Report:
     """The report of a bisection, finished or not."""
     phases = result.phases if result.outcome == "found" else None
-    has_moved = phases is not None and any(phase.verdict == "moved" for phase in phases.phases)
     return render_report(
         "bisect/templates/report.md.jinja",
-        {"r": result, "moved_phases": phase_sentences(phases) if phases and has_moved else ()},
+        {"r": result, "moved_phases": moved_sentences(phases)},
         {**plots(result), "phases": tuple(phase_blocks(phases)) if phases else None},
     )

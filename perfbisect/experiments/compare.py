@@ -38,7 +38,7 @@ from perfbisect.jobs.replay import LaunchRecord, require_comparable
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.metric import METRICS, PER_UNIT, MetricRef, parse_metric
 from perfbisect.report.document import Report
-from perfbisect.report.phases import PhasesDocument, phase_blocks, phase_sentences, phases_document
+from perfbisect.report.phases import PhasesDocument, moved_sentences, phase_blocks, phases_document
 from perfbisect.report.plots import LaunchGroup, launches_plot
 from perfbisect.report.template import render_report, render_sentences
 from perfbisect.stats import ab_test
@@ -424,10 +424,9 @@ def compare_report(result: CompareResult) -> Report:
         for index, (side, level) in enumerate(sides)
     ]
     phases = result.phases
-    has_moved = phases is not None and any(phase.verdict == "moved" for phase in phases.phases)
     return render_report(
         "experiments/templates/compare.md.jinja",
-        {"r": result, "moved_phases": phase_sentences(phases) if phases and has_moved else ()},
+        {"r": result, "moved_phases": moved_sentences(phases)},
         {
             "launches": launches_plot(groups, result.metric),
             "phases": tuple(phase_blocks(phases)) if phases else None,

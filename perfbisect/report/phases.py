@@ -74,11 +74,11 @@ def phases_section(document: PhasesDocument | None, *, detail: bool = True) -> S
     return Section(TITLE, tuple(phase_blocks(document)) if document else (), detail)
 
 
-def phases_paragraph(document: PhasesDocument | None) -> tuple[Paragraph, ...]:
+def moved_sentences(document: PhasesDocument | None) -> tuple[str, ...]:
     """The sentence for a summary, where a phase moved."""
     if document is None or all(phase.verdict != "moved" for phase in document.phases):
         return ()
-    return tuple(map(Paragraph, phase_sentences(document)))
+    return phase_sentences(document)
 
 
 def phase_blocks(document: PhasesDocument) -> Iterator[Block]:

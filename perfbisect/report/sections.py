@@ -18,11 +18,9 @@ from perfbisect.jobs.documents import (
 from perfbisect.model.cell import pinned
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import (
-    Code,
     Inline,
     Items,
     KeyValues,
-    Paragraph,
     Section,
     code,
     make_table,
@@ -166,16 +164,6 @@ def command_lines(commands: CommandsDocument, of: str = "") -> list[str]:
         f"  bench  {line(commands.bench, 4000)}",
         f"  ({line(commands.note)})",
     ]
-
-
-def reproduce_section(commands: Iterable[CommandsDocument]) -> Section:
-    """The commands of one attempt of each side."""
-    blocks: list[Code | Paragraph] = []
-    for command in commands:
-        text = f"# serve {command.change}\n{command.serve}\n# bench\n{command.bench}"
-        text += f"\n# all of it\n{command.perfbisect}" if command.perfbisect else ""
-        blocks += [Code(text), Paragraph(f"{command.note}.", quiet=True)]
-    return Section("Reproduce", tuple(blocks), detail=True)
 
 
 def version_section(versions: Mapping[str, object]) -> Section:

@@ -11,8 +11,8 @@ from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.phases import (
     PhasesDocument,
+    moved_sentences,
     phase_sentences,
-    phases_paragraph,
     phases_section,
 )
 from perfbisect.report.terminal import report_lines
@@ -71,11 +71,11 @@ def test_sentences(rows: tuple[PhaseDifference, ...], text: str) -> None:
 
 
 def test_a_summary_has_a_sentence_where_a_phase_moved_and_nothing_without_counters() -> None:
-    assert phases_section(None).blocks == phases_paragraph(None) == ()
+    assert phases_section(None).blocks == moved_sentences(None) == ()
     assert phases_section(phases(SERVER)).detail and not phases_section(phases(SERVER), detail=False).detail
-    assert phases_paragraph(phases(SERVER)) == ()
-    (paragraph,) = phases_paragraph(phases(DECODE, SERVER))
-    assert str(paragraph.text).startswith("Decode +9.80 ms a step")
+    assert moved_sentences(phases(SERVER)) == ()
+    (sentence,) = moved_sentences(phases(DECODE, SERVER))
+    assert sentence.startswith("Decode +9.80 ms a step")
 
 
 def test_every_format_has_the_sentence_and_the_table() -> None:

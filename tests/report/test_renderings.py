@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from perfbisect.bisect.report import build_report
+from perfbisect.bisect.result import BisectResult
 from perfbisect.common.text import code as code_span
 from perfbisect.jobs.documents import CommandsDocument
 from perfbisect.report.document import (
@@ -31,7 +33,6 @@ from perfbisect.report.document import (
 )
 from perfbisect.report.html import embedded_json, report_html
 from perfbisect.report.markdown import report_markdown
-from perfbisect.report.sections import reproduce_section
 from perfbisect.report.terminal import fitted, plain, report_lines, table_lines
 from tests.report.test_flames import balanced
 
@@ -90,7 +91,7 @@ def test_a_page_without_figures_runs_no_script() -> None:
     assert "script" not in balanced(page).seen
 
 
-def test_what_a_page_says_to_type_runs_as_it_stands(tmp_path: Path) -> None:
+def test_what_a_page_says_to_type_runs_as_it_stands(rich: BisectResult, tmp_path: Path) -> None:
     """Each program of the section Reproduce is a stand-in that writes down its arguments."""
     commands = CommandsDocument(
         change="c0ffee <b>&",
@@ -99,8 +100,8 @@ def test_what_a_page_says_to_type_runs_as_it_stands(tmp_path: Path) -> None:
         perfbisect="perfbisect bisect cell.yaml --good 'v1 x' --bad main",
         note="as they ran",
     )
-    page = report_html(Report("t", Verdict("v"), (), (reproduce_section([commands]),)))
-    (typed,) = re.findall(r'<pre class="typed">(.*?)</pre>', page, re.DOTALL)
+    page = report_html(build_report(rich.model_copy(update={"reproduce": commands, "launches": ()})))
+    (typed,) = re.findall(r'<pre class="typed">(# serve.*?)</pre>', page, re.DOTALL)
     told = 'printf "%s\\n" "${0##*/}" "$VLLM_X" "$@" . >> "$RECORD"'
     for name in ("python", "perfbisect"):
         (tmp_path / name).write_text(f"#!/bin/sh\n{told}\n")
