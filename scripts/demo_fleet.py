@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verdict = {
         "planted": history.commits[planted],
         "culprits": [alone.culprit, fleet.culprit],
-        "replicated_on": fleet.document.get("replicated_on"),
+        "replication": fleet.document.get("replication"),
         "launches": [alone.machines, fleet.machines],
         "seconds": [round(alone.seconds), round(fleet.seconds)],
         "seconds_in_all": [round(alone.in_all), round(fleet.in_all)],
