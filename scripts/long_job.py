@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from perfbisect.experiments.run import RunPlan
+from perfbisect.experiments.run import RULE, RunPlan
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import EventKind, JournalEvent
 from perfbisect.jobs.plans import MeasurementConfig, cell_data
@@ -72,7 +72,7 @@ def write_long_job(state: Path, launches: int, seed: int) -> str:
                     "change": CHANGE.id,
                     "purpose": "run",
                     "runs": 1,
-                    "why": plan.reason(number - 1),
+                    "why": RULE.reason(plan, number - 1),
                     "folder": f"attempts/{number:03d}",
                     "token": token,
                     "slot": "",
