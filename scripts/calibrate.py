@@ -203,8 +203,8 @@ def _name(slot: int, world: World) -> str:
     return f"slot {slot}" if len(world.slots) > 1 else ""
 
 
-def play(world: World, seed: int) -> Session:
-    """One bisection, its launches on the world's slots as they become free."""
+def prepare(world: World, seed: int) -> tuple[Bench, Plan]:
+    """A world with its drawings made, and the plan of its bisection."""
     rng = np.random.default_rng([seed, 104_729])
     culprit = int(rng.integers(1, world.n + 1))
     drawn = rng.normal(0, world.environment, world.n + 1)
@@ -213,7 +213,13 @@ def play(world: World, seed: int) -> Session:
     drawn += math.log1p(world.slope) * np.linspace(0, 1, world.n + 1)
     bench = Bench(world, rng, culprit, drawn, Costs())
     binaries = tuple(map(str, range(world.n + 1))) if world.is_compiled else ()
-    plan = Plan(n=world.n, costs=bench.costs, binaries=binaries)
+    return bench, Plan(n=world.n, costs=bench.costs, binaries=binaries)
+
+
+def play(world: World, seed: int) -> Session:
+    """One bisection, its launches on the world's slots as they become free."""
+    bench, plan = prepare(world, seed)
+    culprit = bench.culprit
     session = Session("", False)
     events: list[Event] = []
     names = [_name(slot, world) for slot in range(len(world.slots))]
