@@ -227,7 +227,12 @@ def marked_shim(pid: int, token: str) -> bool:
     return False
 
 
-def test_a_killed_shim_leaves_nothing_that_was_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_killed_shim_leaves_nothing_that_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_marked: bool
+) -> None:
+    if not is_marked:  # where the kernel lets no process be marked
+        monkeypatch.setattr(processes, "has_mark", lambda *_: False)
     owned = start(tmp_path, DAEMON, tmp_path.name, "0")
     daemon = daemon_of(tmp_path.name)
     owned.observe()
