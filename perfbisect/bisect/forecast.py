@@ -21,8 +21,6 @@ from perfbisect.bisect.result import (
 from perfbisect.bisect.revert import MAX_BLOCKS
 from perfbisect.environments.base import Builder
 from perfbisect.errors import MachineError
-from perfbisect.fleet.bundle import MachineDocument
-from perfbisect.fleet.forecast import MachineForecastDocument, forecast_machine, machine_rows
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
     CellDocument,
@@ -36,6 +34,7 @@ from perfbisect.jobs.documents import (
     metric_document,
 )
 from perfbisect.jobs.estimates import Noise
+from perfbisect.jobs.machines import MachineDocument, MachineForecastDocument, forecast_machine, machine_rows
 from perfbisect.jobs.plans import plan_cell
 from perfbisect.model.change import Change
 from perfbisect.report.template import render_report, render_sentences

@@ -121,11 +121,10 @@ def _note(step: Comparison, note: str) -> Fact:
 
 def _confirming_launch(records: Sequence[LaunchRecord], step: Comparison) -> LaunchRecord:
     """The last launch of the culprit in the A/B that confirmed its step."""
-    return next(
-        launch
-        for launch in reversed(ended_launches(records))
-        if launch.purpose == "confirm" and launch.end == "finished" and launch.position == step.culprit
-    )
+    for launch in reversed(ended_launches(records)):
+        if launch.purpose == "confirm" and launch.end == "finished" and launch.position == step.culprit:
+            return launch
+    raise LookupError(f"no launch of position {step.culprit} is in an A/B")
 
 
 def _step(outcome: SearchOutcome | None) -> Comparison | None:

@@ -29,7 +29,7 @@ def rank_window(
 
     ``phase``: was seen to move.
     """
-    from perfbisect.dashboard.outcomes import measured_outcomes
+    from perfbisect.commands.outcomes import measured_outcomes
     from perfbisect.series.detect import analyze_series
     from perfbisect.series.store import SeriesStore
     from perfbisect.series.suspects.job import find_alert, rank_alert

@@ -10,13 +10,14 @@ import click
 from perfbisect.commands.options import InRepositoryAndState, JobOptions, Minutes
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.request import Argument, Option, prints
+from perfbisect.commands.wings import documents
 from perfbisect.commands.workspace import Workspace
 
 JobId = Annotated[str | None, Argument("[ID]")]
 Timeout = Annotated[Minutes | None, Option("Stop waiting after this time.", default="never")]
 
 
-@prints("perfbisect.commands.experiments:JOB_DOCUMENTS")
+@prints("perfbisect.commands.experiments:JOB_DOCUMENTS", *documents())
 @dataclass(frozen=True, kw_only=True)
 class ResumeRequest(JobOptions):
     """Continue a job after an interruption. Without ID: the only unfinished job.
@@ -142,7 +143,7 @@ def stop(
     return CommandResult(*stop_job(workspace, job, wait=wait, timeout_min=timeout))
 
 
-@prints("perfbisect.commands.experiments:JOB_DOCUMENTS", has_full=True)
+@prints("perfbisect.commands.experiments:JOB_DOCUMENTS", *documents(), has_full=True)
 def report(
     workspace: InRepositoryAndState,
     *,

@@ -88,11 +88,10 @@ def doctor(
 
     from perfbisect.commands import wiring
     from perfbisect.commands.changes import resolve_change
+    from perfbisect.commands.fleets import fleets
     from perfbisect.commands.settings import resolve
     from perfbisect.common.text import line
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
-    from perfbisect.fleet.folders import FolderFleet
-    from perfbisect.fleet.specs import build_hosts, make_fleet
     from perfbisect.setup.doctor import (
         Check,
         DoctorDocument,
@@ -116,9 +115,8 @@ def doctor(
     folders = {"state": workspace.state, "cache": workspace.cache}
     checks: list[Check] = [("settings", partial(check_settings, root, workspace.settings.text("machine")))]
     if fleet:
-        machines = make_fleet(fleet, workspace.state).machines(checks=True)
-        builders = FolderFleet(fleet, partial(build_hosts, fleet)).machines(checks=True)
-        checks += fleet_checks(machines, fleet, builders)
+        machines = fleets().find_machines(fleet, workspace.state, checks=True)
+        checks += fleet_checks(machines, fleet, fleets().check_builders(fleet))
     else:
         checks += machine_checks(**folders, shell=dict(os.environ), profile=profile)
     if online or env:

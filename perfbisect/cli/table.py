@@ -8,16 +8,12 @@ from typing import Final
 import click
 
 from perfbisect.cli.verbs import Verb, Verbs
+from perfbisect.commands.wings import JOBS, MEASURE, PANELS, SERIES, SET_UP, GroupRow, Row, wings
 
-MEASURE, JOBS, SERIES, SET_UP = "Measure", "Jobs", "Nightly series", "Set up"
-
-GROUPS: Final = (
+GROUPS: Final[tuple[GroupRow, ...]] = (
     ("track", SERIES, "What the nightly series say.",
      "What the nightly series say: results made elsewhere, brought in and read.",
      "track ingest vllm-omni-kanban"),
-    ("dashboard", SERIES, "A static site of series, alerts, suspects and bisections.",
-     "A static site: what is wrong now, every cell's series, alerts with their suspects, bisections.",
-     "dashboard build -o site --repo vllm-omni"),
     ("cells", SET_UP, "List, show, check and compare cells.",
      "List, show, check and compare cells: the workloads that can be measured.",
      "cells list"),
@@ -30,25 +26,19 @@ GROUPS: Final = (
     ("skill", SET_UP, "The skill for coding agents.",
      "The skill for coding agents: how to ask perfbisect, and how to read what it says.",
      "skill install"),
-    ("agent", SET_UP, "Launches for a job on another machine.",
-     "Make launches for a job that runs on another machine.",
-     "agent look --gpus 1 --json"),
 )  # fmt: skip
 """Name, panel, short help, help and example of commands that have commands."""
 
-COMMANDS: Final = (
+COMMANDS: Final[tuple[Row, ...]] = (
     ("bisect", MEASURE, "Name the change that made a cell worse.", "cli.bisect:BisectRequest"),
     ("compare", MEASURE, "Is the second change slower, faster or the same?", "cli.compare:CompareRequest"),
     ("run", MEASURE, "Measure one change.", "cli.compare:RunRequest"),
     ("check", MEASURE, "For CI: is a commit worse by more than a limit?", "cli.compare:CheckRequest"),
     ("verify", MEASURE, "Does a claim hold?", "cli.compare:VerifyRequest"),
-    ("explain", MEASURE, "Why a change is slower: its phase, functions, hunk.", "cli.explain:ExplainRequest"),
     ("status", JOBS, "The progress of a job.", "cli.jobs:status"),
     ("resume", JOBS, "Continue a job after an interruption.", "cli.jobs:ResumeRequest"),
     ("stop", JOBS, "Ask a job to stop.", "cli.jobs:stop"),
     ("report", JOBS, "The report of a job.", "cli.jobs:report"),
-    ("nightly", SERIES, "Measure every night, report changes, find the commit.",
-     "nightly.command:NightlyRequest"),
     ("track ingest", "", "Bring results in: folders, dashboards' files, Buildkite, our journals.",
      "cli.track:ingest"),
     ("track show", "", "The nights of a cell: date, build, value, change.", "cli.track:show"),
@@ -63,8 +53,6 @@ COMMANDS: Final = (
     ("track rebaseline", "", "New baselines: old, 7-day mean, new, n, status.", "cli.track:rebaseline"),
     ("track export", "", "The series as CSV, or for github-action-benchmark.", "cli.track:export"),
     ("track publish", "", "Our own launches in the kanban's file format.", "cli.track:publish"),
-    ("dashboard build", "", "Write the site into a folder.", "cli.dashboard:build"),
-    ("dashboard open", "", "Open a site in the browser.", "cli.dashboard:open_site"),
     ("init", SET_UP, "Write perfbisect.yaml for a checkout.", "cli.setup:init"),
     ("doctor", SET_UP, "Check this machine.", "cli.setup:doctor"),
     ("cells list", "", "Every cell that can be named.", "cli.cells:list_cells"),
@@ -79,11 +67,6 @@ COMMANDS: Final = (
     ("env build", "", "Build the environment of one change.", "cli.env:build"),
     ("env gc", "", "Remove environments that are not needed.", "cli.env:gc"),
     ("skill install", "", "Copy the skill into a folder of skills.", "cli.skill:install"),
-    ("agent run", "", "Make the launches of a bundle.", "cli.agent:run"),
-    ("agent build", "", "Build the environment of a change.", "cli.agent:build"),
-    ("agent look", "", "What this machine can measure.", "cli.agent:look"),
-    ("agent install", "", "Install perfbisect on machines that ssh or Ray reaches.",
-     "cli.agent:install"),
     ("schema", SET_UP, "JSON Schemas of documents and cells.", "cli.schema:schema"),
 )  # fmt: skip
 """Command, panel, short help, and where in perfbisect the function or the request is."""
@@ -91,21 +74,28 @@ COMMANDS: Final = (
 
 def build_commands() -> list[click.Command]:
     """The commands of click, each once, in the order of the help."""
+    group_rows = (*GROUPS, *(row for wing in wings() for row in wing.groups))
+    rows = (*COMMANDS, *(row for wing in wings() for row in wing.commands))
     groups = {
         name: Verbs(name, short_help=short, help=f"{text}\n\n\b\nExample:\n  perfbisect {example}")
-        for name, _, short, text, example in GROUPS
+        for name, _, short, text, example in group_rows
     }
     top: list[click.Command] = []
-    for path, panel, short, place in COMMANDS:
+    for path, panel, short, place in rows:
         group, _, name = path.rpartition(" ")
         verb = Verb(name, short, f"perfbisect.{place}", panel or "Commands")
         if group:
             groups[group].add_command(verb)
         else:
             top.append(verb)
-    for name, panel, *_ in GROUPS:
+    for name, panel, *_ in group_rows:
         groups[name].panel = panel
-    return [*top, *groups.values()]
+    return sorted((*top, *groups.values()), key=_panel)
+
+
+def _panel(command: click.Command) -> int:
+    """The place of a command's panel in the help."""
+    return PANELS.index(getattr(command, "panel", SET_UP))
 
 
 def verbs(commands: list[click.Command], prefix: str = "") -> Iterator[tuple[str, Verb]]:

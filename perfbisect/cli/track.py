@@ -72,8 +72,8 @@ def report(
       perfbisect track report --format html > nightly.html
       perfbisect track report --metric tput_per_gpu --metric ttft:p99
     """
+    from perfbisect.commands.outcomes import measured_outcomes
     from perfbisect.commands.output import page_result
-    from perfbisect.dashboard.outcomes import measured_outcomes
     from perfbisect.series.detect import analyze_series
     from perfbisect.series.nightly_report import build_nightly_report
     from perfbisect.series.report import nightly_report

@@ -7,15 +7,12 @@ from typing import Final
 
 from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.result import BisectResult
+from perfbisect.commands.wings import load, wings
 from perfbisect.engine.experiment import AnyExperiment
 from perfbisect.errors import LocatedError, PerfbisectError
 from perfbisect.experiments.check import CHECK, CheckResult
 from perfbisect.experiments.compare import COMPARE, CompareResult
 from perfbisect.experiments.run import RUN, ChangeResult
-from perfbisect.explain.hunk_job import HUNKS
-from perfbisect.explain.hunk_report import HunksDocument
-from perfbisect.explain.profile_job import PROFILE
-from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.plans import plan_cell, plan_event, require_plan
@@ -25,19 +22,16 @@ EXPERIMENTS: Final[Mapping[str, AnyExperiment]] = {
     "compare": COMPARE,
     "check": CHECK,
     "bisect": BISECT,
-    "hunks": HUNKS,
-    "profile": PROFILE,
 }
+"""Those of the core."""
 
 JOB_DOCUMENTS: Final = (
     BisectResult,
     ChangeResult,
     CompareResult,
     CheckResult,
-    HunksDocument,
-    ProfileDocument,
 )
-"""What the kinds of jobs report."""
+"""What these report."""
 
 
 def is_readable(job: Job) -> bool:
@@ -55,11 +49,16 @@ def experiment_of(events: Sequence[JournalEvent]) -> AnyExperiment:
     event = plan_event(events)
     verb = event.data.get("verb")
     kind = EXPERIMENTS.get(str(verb))
+    places = {name: place for wing in wings() for name, place in wing.experiments.items()}
+    if kind is None and verb in places:
+        found: AnyExperiment = load(places[verb])
+        return found
     if kind is None:
+        known = ", ".join((*EXPERIMENTS, *places))
         raise LocatedError(
             f"the job's plan cannot be read: no kind of job is called {verb!r}",
             file=event.file,
             line=event.seq + 1,
-            next_step=f"use the version of perfbisect that began it; this one has {', '.join(EXPERIMENTS)}",
+            next_step=f"use the version of perfbisect that began it; this one has {known}",
         )
     return kind

@@ -35,7 +35,7 @@ def as_spec(text: str, folder: Path) -> str:
 
 def as_fleet(text: str, folder: Path) -> str:
     """A fleet whose files are relative to the folder."""
-    from perfbisect.fleet.specs import absolute_fleet
+    from perfbisect.commands.fleets import absolute_fleet
 
     return absolute_fleet(text, folder)
 

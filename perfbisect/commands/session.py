@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.detach import report_job_begun
+from perfbisect.commands.fleets import RemoteExecutor, fleets
 from perfbisect.commands.options import JobOptions, MeasureOptions
 from perfbisect.commands.output import (
     CommandResult,
@@ -39,9 +40,6 @@ from perfbisect.errors import (
     UsageError,
 )
 from perfbisect.experiments.setup import MeasurementSetup
-from perfbisect.fleet.base import Ticket
-from perfbisect.fleet.executor import FleetExecutor, end_bundles
-from perfbisect.fleet.specs import build_hosts, make_fleet
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote, PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job
@@ -162,6 +160,7 @@ class JobSession:
             client = wiring.client_environment(workspace, setting, builder, newest, log, limit)
         remote = self._fleet_executor(workspace, setting, builder, client) if setting.fleet else None
         repository = repository_of(setting)
+        builders = fleets().count_builders(setting.fleet) if setting.fleet else 0
         return JobContext(
             executor=remote
             or LocalExecutor(
@@ -181,15 +180,15 @@ class JobSession:
             reclaim=partial(_reclaim, remote, self.sink) if remote is not None else None,
             revert=changes.reverter(builder, repository) if repository else None,
             revert_hunks=changes.hunk_reverter(builder, repository) if repository else None,
-            ahead=_ahead(builder, self.lease.slots, self.job, len(build_hosts(setting.fleet))),
+            ahead=_ahead(builder, self.lease.slots, self.job, builders),
         )
 
     def _fleet_executor(
         self, workspace: Workspace, setting: MeasurementConfig, builder: Builder, client: Environment | None
-    ) -> FleetExecutor:
+    ) -> RemoteExecutor:
         given_up = [x for x in launches(self.job.events()) if x.is_unresolved and x.end is not None]
-        return FleetExecutor(
-            make_fleet(setting.fleet, workspace.state),
+        return fleets().make_executor(
+            workspace.state,
             builder,
             setting,
             client,
@@ -197,12 +196,12 @@ class JobSession:
             interference=os.environ.get(interference.VARIABLE, ""),
             stop_requested=lambda: self.job.stop_requested,
             pause=_waiter(self.job),
-            lost={Ticket(launch.token, launch.machine) for launch in given_up},
+            lost=given_up,
         )
 
 
 def _reclaim(
-    executor: FleetExecutor, sink: EventListener, launch: LaunchRecord, folder: Path
+    executor: RemoteExecutor, sink: EventListener, launch: LaunchRecord, folder: Path
 ) -> Attempt | None:
     def report(phase: str, detail: Mapping[str, object]) -> None:
         sink(PhaseStarted(phase, detail, launch.slot))
@@ -213,9 +212,8 @@ def _reclaim(
 def reclaim_from_fleet(workspace: Workspace, plan: JobPlan) -> Reclaim:
     """Takes back what the machines of a job's fleet have of its open launches; nothing is launched."""
     setting = plan.setting
-    executor = FleetExecutor(
-        make_fleet(setting.fleet, workspace.state), wiring.build_builder(workspace, setting), setting
-    )
+    builder = wiring.build_builder(workspace, setting)
+    executor = fleets().reclaimer(workspace.state, builder, setting)
     return partial(_reclaim, executor, lambda _: None)
 
 
@@ -228,7 +226,7 @@ def end_on_fleet(workspace: Workspace, plan: JobPlan, unresolved: Sequence[Launc
     if not plan.setting.fleet:
         return 0
     tokens = [launch.token for launch in unresolved]
-    return end_bundles(make_fleet(plan.setting.fleet, workspace.state), tokens, PhaseLimits().stop)
+    return fleets().end_launches(plan.setting.fleet, workspace.state, tokens, PhaseLimits().stop)
 
 
 def resolve_metrics(cell: Cell, names: Sequence[str], *, claimed: bool = False) -> tuple[MetricRef, ...]:

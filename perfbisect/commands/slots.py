@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfbisect.commands import wiring
+from perfbisect.commands.fleets import fleets
 from perfbisect.commands.workspace import Workspace
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.fleet.bundle import MachineDocument
-from perfbisect.fleet.specs import choose_slots, make_fleet
+from perfbisect.jobs.machines import MachineDocument, choose_slots
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.jobs.runner import LEAST_CORES
@@ -64,8 +64,8 @@ def _find_slots(workspace: Workspace, cell: Cell, setting: MeasurementConfig, wo
 
 def fleet_machines(workspace: Workspace, cell: Cell, spec: str) -> Sequence[MachineDocument]:
     """A fleet's machines, with their slots for a cell. :raises MachineError: the engine does not answer."""
-    fleet = make_fleet(spec, workspace.state)
-    return fleet.machines(devices=cell.gpus, workers=None if cell.gpus else 1)
+    workers = None if cell.gpus else 1
+    return fleets().find_machines(spec, workspace.state, devices=cell.gpus, workers=workers)
 
 
 def slots_here(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:

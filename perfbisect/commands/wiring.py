@@ -12,6 +12,7 @@ from pathlib import Path
 from perfbisect.cells.lint import ENGINES, Checkout, lint
 from perfbisect.cells.loading import ReadAt, load_cell
 from perfbisect.cells.match import differing, parse_report
+from perfbisect.commands.fleets import absolute_fleet, fleets
 from perfbisect.commands.options import BuildOptions
 from perfbisect.commands.output import report_text
 from perfbisect.commands.workspace import Workspace, repository_of
@@ -26,8 +27,6 @@ from perfbisect.environments.dependency_day import (
 from perfbisect.environments.factory import make_builder
 from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec, pinned_client
 from perfbisect.errors import MachineError, RevisionError, UsageError
-from perfbisect.fleet.building import BuildMachines
-from perfbisect.fleet.specs import absolute_fleet, build_hosts
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.machine.profile import Profile, load_machine, machine_names, machine_path
@@ -186,7 +185,7 @@ def build_builder(
     """
     cache = Path(setting.cache) if setting.cache else workspace.cache
     repository = repository_of(setting, cache) or workspace.repository
-    hosts, kind = build_hosts(setting.fleet), machine_kind(setting.machine)
+    kind = machine_kind(setting.machine)
     there = setting.model_copy(update={"machine": kind})
     return make_builder(
         spec or setting.environment,
@@ -194,7 +193,7 @@ def build_builder(
         cache=cache,
         exclude_newer=setting.exclude_newer,
         constraints=Path(setting.constraints) if setting.constraints else None,
-        site=BuildMachines(hosts, there, repository, cache) if hosts else None,
+        site=fleets().make_site(setting.fleet, there, repository, cache) if setting.fleet else None,
         machine=kind,
         is_plan=is_plan,
     )

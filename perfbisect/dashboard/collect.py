@@ -14,8 +14,8 @@ from itertools import groupby
 
 from perfbisect.bisect.result import BisectResult
 from perfbisect.changes.git import Repository
+from perfbisect.commands.outcomes import CAUSED_BY_COMMITS, SiteBisection, bisections_of_alerts
 from perfbisect.common.quantities import stamp
-from perfbisect.dashboard.outcomes import CAUSED_BY_COMMITS, SiteBisection, bisections_of_alerts
 from perfbisect.errors import RevisionError
 from perfbisect.jobs.documents import MetricDocument, metric_document
 from perfbisect.model.metric import parse_metric

@@ -13,10 +13,10 @@ from statistics import median
 from typing import Any, Literal, get_args
 
 from perfbisect.bisect.result import BisectResult
+from perfbisect.commands.outcomes import SiteBisection, outcomes_by_alert
 from perfbisect.common.quantities import moment
 from perfbisect.common.text import line
 from perfbisect.dashboard.collect import Site, SiteCell, SiteMetric, SitePoint, SiteSeries
-from perfbisect.dashboard.outcomes import SiteBisection, outcomes_by_alert
 from perfbisect.series.alerts import Alert
 from perfbisect.series.outcomes import MeasuredOutcome
 from perfbisect.series.report import evidence_sentences

@@ -13,7 +13,6 @@ from perfbisect.experiments.compare import ComparePlan
 from perfbisect.experiments.measure import ChangePlan, MeasurementPlan, SideDocument
 from perfbisect.experiments.run import RunPlan
 from perfbisect.experiments.setup import MeasurementSetup
-from perfbisect.fleet.forecast import MachineForecastDocument, forecast_machine, machine_rows
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
     CellDocument,
@@ -26,6 +25,7 @@ from perfbisect.jobs.documents import (
     metric_document,
 )
 from perfbisect.jobs.estimates import EarlierAttempts, learnt_noise
+from perfbisect.jobs.machines import MachineForecastDocument, forecast_machine, machine_rows
 from perfbisect.model.attempt import Attempt
 from perfbisect.report.sections import command_lines
 from perfbisect.report.template import render_report

@@ -13,7 +13,7 @@ from perfbisect.experiments.check import CheckPlan
 from perfbisect.experiments.compare import SIDES, ComparePlan
 from perfbisect.experiments.measure import RUNS, SidePlan
 from perfbisect.experiments.run import RunPlan
-from perfbisect.fleet.bundle import MachineDocument
+from perfbisect.jobs.machines import MachineDocument
 from perfbisect.jobs.plans import MeasurementConfig, cell_data, runs_per_launch
 from perfbisect.machine.slots import Slot
 from perfbisect.model.cell import SERVER_SIDE, Cell

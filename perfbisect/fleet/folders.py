@@ -30,8 +30,9 @@ from perfbisect.environments.cache import STAMP, read_stamp
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.fleet.agent import MANIFEST
 from perfbisect.fleet.base import BundleState, Ticket, UnreachableError
-from perfbisect.fleet.bundle import Bundle, BundleDocument, MachineDocument
+from perfbisect.fleet.bundle import Bundle, BundleDocument
 from perfbisect.fleet.hosts import FleetHost
+from perfbisect.jobs.machines import MachineDocument
 from perfbisect.jobs.phases import PhaseRecord, read_phase
 from perfbisect.system.logs import excerpt_lines
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from perfbisect.common.text import hint
-from perfbisect.errors import MachineError, UsageError
-from perfbisect.fleet.bundle import MachineDocument
+from perfbisect.errors import UsageError
 from perfbisect.fleet.folders import FolderFleet, Hosts
 from perfbisect.fleet.hosts import FleetHost, read_hosts
 from perfbisect.fleet.ray_cluster import RayCluster, RayOptions
 from perfbisect.fleet.slurm import SlurmOptions, slurm_hosts
 from perfbisect.machine.slots import Slot
-from perfbisect.model.attempt import is_same_class
 
 _Options = TypeVar("_Options", SlurmOptions, RayOptions)
 
@@ -117,55 +115,6 @@ def split_fleet(spec: str) -> list[tuple[str, str]]:
         else:
             parts.append(part)
     return [(name, argument) for name, _, argument in (part.partition(":") for part in parts)]
-
-
-@dataclass(frozen=True)
-class FleetSlots:
-    """The slots of machines of one class. ``left_out``: why, by the names of the others."""
-
-    machine_class: str
-    machines: tuple[MachineDocument, ...]
-    slots: tuple[Slot, ...]
-    left_out: Mapping[str, str]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        first = f"measured on {', '.join(machine.name for machine in self.machines)}: {self.machine_class}"
-        return (first, *(f"machine {name} is not used: {why}" for name, why in self.left_out.items()))
-
-
-def choose_slots(machines: Sequence[MachineDocument], most: int | None = None) -> FleetSlots:
-    """The slots of the class that has most of them, at most so many; classes are never mixed.
-
-    Raises:
-        MachineError: no machine can be used.
-    """
-    usable = [machine for machine in machines if machine.slots]
-    if not usable:
-        problems = "; ".join(f"{machine.name}: {machine.problem or 'no slot'}" for machine in machines)
-        raise MachineError(
-            f"no machine of the fleet can be used: {problems or 'it has none'}",
-            next_step="perfbisect doctor --fleet says what each machine lacks",
-        )
-    kinds = [
-        [other for other in usable if is_same_class(machine.machine_class, other.machine_class)]
-        for machine in usable
-    ]
-    chosen = max(kinds, key=lambda kind: sum(len(machine.slots) for machine in kind))
-    left_out = {
-        machine.name: machine.problem or f"another class, {machine.machine_class}"
-        for machine in machines
-        if machine not in chosen
-    }
-    slots = tuple(slot_here(machine.name, slot) for machine in chosen for slot in machine.slots)[:most]
-    used = {slot.machine for slot in slots}
-    chosen = [machine for machine in chosen if machine.name in used]
-    return FleetSlots(chosen[0].machine_class, tuple(chosen), slots, left_out)
-
-
-def slot_here(machine: str, slot: Slot) -> Slot:
-    """A slot of a machine as its fleet names it."""
-    return replace(slot, name="/".join(filter(None, (machine, slot.name))), machine=machine)
 
 
 def slot_there(slot: Slot) -> Slot:

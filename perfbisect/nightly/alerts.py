@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from perfbisect.commands.outcomes import measured_outcomes
 from perfbisect.common.quantities import counted
-from perfbisect.dashboard.outcomes import measured_outcomes
 from perfbisect.jobs.folders import Job
 from perfbisect.nightly.config import AlertRules
 from perfbisect.nightly.model import NightFindings

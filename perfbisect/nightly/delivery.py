@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 import requests
 
+from perfbisect.commands.outcomes import load_bisections, measured_outcomes
 from perfbisect.common.quantities import counted, stamp
 from perfbisect.common.text import line
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.collect import collect_site
-from perfbisect.dashboard.outcomes import load_bisections, measured_outcomes
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.jobs.folders import Jobs

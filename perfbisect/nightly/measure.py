@@ -17,7 +17,6 @@ from perfbisect.changes.git import Repository, fetch_remote
 from perfbisect.cli.bisect import BisectRequest
 from perfbisect.commands import wiring
 from perfbisect.commands.experiments import experiment_of
-from perfbisect.commands.explain import plan_profile
 from perfbisect.commands.options import BuildOptions, JobOptions
 from perfbisect.commands.output import progress_printer
 from perfbisect.commands.request import request_fields
@@ -39,12 +38,12 @@ from perfbisect.errors import Interrupted, MachineError, PerfbisectError, Revisi
 from perfbisect.experiments.run import RUN, RunPlan
 from perfbisect.experiments.setup import MeasurementSetup, build_run_plan
 from perfbisect.experiments.suite import suite
+from perfbisect.explain.plans import plan_profile
 from perfbisect.explain.profile_job import PROFILE
 from perfbisect.explain.profile_report import ProfileDocument
-from perfbisect.fleet.bundle import MachineDocument
-from perfbisect.fleet.specs import choose_slots, slot_here
 from perfbisect.jobs.estimates import attempts_before, recent_attempts
 from perfbisect.jobs.folders import Job
+from perfbisect.jobs.machines import MachineDocument, choose_slots, slot_here
 from perfbisect.jobs.plans import JobPlan, PlanT, require_plan, resolve_metric, write_plan
 from perfbisect.jobs.replay import launches
 from perfbisect.jobs.runner import Reclaim

@@ -66,33 +66,16 @@ class AlertPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectedChange:
-    """A change of a series, reported or not.
-
-    ``night``: on which it most probably began. ``effect``: relative to the level before (or a difference of
-    shares), ``interval``: 95 %. ``p``: how often a series of that length without a change shows one so clear.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = _JSON
-
-    cell: str
-    metric: str
-    night: Night
-    shape: Shape
-    effect: Real
-    interval: tuple[Real, Real]
-    p: Probability | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alert(DetectedChange):
+class Alert:
     """A change of a series that is reported: the stored record and the public JSON.
 
-    ``first``: the point at which it most probably began; ``last``: the newest that shows it (of a drift: at
-    which it had ended). ``begun``: the nights after which and by which it began. ``worse``: whether the
-    metric moved to its bad side. ``places``: the 95 % set of where it began; ``builds``: the last one before
-    that set, and the set's. ``grouping``: tokens are grouped into chunks otherwise, and take as long as
-    before. ``nights``: how many show it. ``now``: its status on the last night.
+    ``first``: the point at which it most probably began, ``night``: that one's; ``last``: the newest that
+    shows it (of a drift: at which it had ended). ``begun``: the nights after which and by which it began.
+    ``effect``: relative to the level before (or a difference of shares), ``interval``: 95 %; ``worse``:
+    whether the metric moved to its bad side. ``places``: the 95 % set of where it began; ``builds``: the
+    last one before that set, and the set's. ``p``: how often a series of that length without a change shows
+    one so clear. ``grouping``: tokens are grouped into chunks otherwise, and take as long as before.
+    ``nights``: how many show it. ``now``: its status on the last night.
 
     Of earlier runs: ``new``: none reported it; ``seen``: when one found it last, of one that is not found
     any more; ``was``: the cause reported before, where it is another one now; ``came_back``: it has recovered
@@ -106,13 +89,20 @@ class Alert(DetectedChange):
 
     id: str = ""
     event: str
+    cell: str
+    metric: str
+    night: Night
     first: Moment
     last: Moment
     begun: tuple[Night, Night]
+    shape: Shape
     cause: CauseWord
+    effect: Real
+    interval: tuple[Real, Real]
     worse: bool
     places: tuple[AlertPlace, ...]
     builds: tuple[str, ...]
+    p: Probability | None = None
     evidence: tuple[Evidence, ...] = ()
     grouping: bool = False
     nights: int

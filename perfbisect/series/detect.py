@@ -13,7 +13,6 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, LongDocument
 from perfbisect.series.alerts import (
     Alert,
-    DetectedChange,
     Event,
     State,
     found_alerts,
@@ -24,6 +23,7 @@ from perfbisect.series.alerts import (
 )
 from perfbisect.series.causes import infer_causes
 from perfbisect.series.detection.fdr import FDR, JointChange, SeriesCoverage
+from perfbisect.series.detection.model import Shape
 from perfbisect.series.findings import (
     JudgedFamily,
     SeriesChange,
@@ -49,13 +49,19 @@ from perfbisect.series.suspects.table import SuspectTable
 FamilyName = Literal["medians and single numbers", "means and percentiles"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuppressedChange(DetectedChange):
+class SuppressedChange(Document):
     """A change that is not reported, and the ``kind`` of reason.
 
     ``smallest``: the smallest effect worth telling; ``reported_by``: the median that reports the change.
     """
 
+    cell: str
+    metric: str
+    first: str
+    shape: Shape
+    effect: float
+    interval: tuple[float, float]
+    p: float
     kind: SuppressionReason
     smallest: float
     reported_by: str = ""
@@ -270,7 +276,7 @@ def _document(
     events = tuple(map(Event.of, group_by_event(alerts)))
     shown = {
         "alerts": alerts,
-        "listed": tuple(change for change in changes.listed if night_of(change.night) >= since),
+        "listed": tuple(change for change in changes.listed if change.first >= since),
         "discontinuities": tuple(mark for mark in changes.discontinuities if mark.night >= since),
     }
     return TrackDetectDocument(
@@ -325,7 +331,7 @@ def suppressed_change(change: SeriesChange) -> SuppressedChange:
     return SuppressedChange(
         cell=change.series.cell,
         metric=change.series.metric,
-        night=change.first,
+        first=night_of(change.first),
         shape=point.shape,
         effect=point.effect,
         interval=(point.low, point.high),

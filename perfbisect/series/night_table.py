@@ -7,33 +7,22 @@ from typing import Literal
 
 from pydantic import Field
 
+from perfbisect.common.quantities import counted
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, MetricDocument, metric_document
 from perfbisect.model.metric import parse_metric
 from perfbisect.series.alerts import Alert
 from perfbisect.series.points import Point, RejectedResult
+from perfbisect.series.report import size_text
 from perfbisect.series.series import (
     HEADLINES,
     CellSeries,
-    DiscontinuityKind,
     MachineSeriesStart,
     build_series,
     cell_of_series,
     machine_series_starts,
 )
 from perfbisect.series.store import SeriesStore
-
-
-class NightMark(Document):
-    """What is special about a night: an ``alert`` that began, or ``what`` changed or is missing.
-
-    ``missing``: so many ``nights`` before it have no result. ``rejected``: its result is no point.
-    """
-
-    kind: DiscontinuityKind | Literal["alert", "machine", "missing", "branch", "not reported", "rejected"]
-    what: str = ""
-    nights: int = 0
-    alert: Alert | None = None
 
 
 class NightRow(Document):
@@ -48,7 +37,7 @@ class NightRow(Document):
     main: bool | None
     value: float | None
     change: float | None
-    marks: tuple[NightMark, ...]
+    marks: tuple[str, ...]
 
 
 class NightTable(Document):
@@ -75,13 +64,13 @@ class CellSummary(Document):
     last: str
     value: float
     change: float | None
-    marks: tuple[NightMark, ...]
+    marks: tuple[str, ...]
 
 
 class TrackShowDocument(Document):
     """JSON of ``track show``: the requested tables, or the list of all cells."""
 
-    schema_: Literal["perfbisect.track-show/2"] = Field(default="perfbisect.track-show/2", alias="schema")
+    schema_: Literal["perfbisect.track-show/1"] = Field(default="perfbisect.track-show/1", alias="schema")
     tables: tuple[NightTable, ...]
     cells: tuple[CellSummary, ...]
     unknown_branch: int
@@ -129,26 +118,31 @@ def _choose_series(of_cell: Sequence[CellSeries], metric: str) -> Sequence[CellS
 
 def _collect_marks(
     series: CellSeries, alerts: Sequence[Alert], start: MachineSeriesStart | None
-) -> list[tuple[NightMark, ...]]:
+) -> list[list[str]]:
     """The marks of each point: the alerts that began there, and what changed."""
     own = [alert for alert in alerts if (alert.cell, alert.metric) == series.key]
-    marks = []
+    marks: list[list[str]] = []
     for index, point in enumerate(series.points):
-        found = [NightMark(kind="alert", alert=alert) for alert in own if alert.first == point.began]
+        texts = [_alert_text(alert) for alert in own if alert.first == point.began]
         if start is not None and point == start.first:
-            found.append(NightMark(kind="machine", what=start.what))
+            texts.append(f"machine changed: {start.what}, the series begins")
         changes = (*series.boundaries, *series.hints)
-        found += [NightMark(kind=item.kind, what=item.what) for item in changes if item.index == index]
+        texts += [f"{change.kind} changed: {change.what}" for change in changes if change.index == index]
         missing = series.nights[index] - series.nights[index - 1] - 1 if index else 0
         if missing > 0:
-            found.append(NightMark(kind="missing", nights=missing))
+            texts.append(f"{counted(missing, 'night')} missing before")
         if point.build.of_main is False:
-            found.append(NightMark(kind="branch", what=point.build.branch))
-        marks.append(tuple(found))
+            texts.append(f"not of main: {point.build.branch}")
+        marks.append(texts)
     return marks
 
 
-def _summary(series: CellSeries, marks: tuple[NightMark, ...]) -> CellSummary:
+def _alert_text(alert: Alert) -> str:
+    state = "" if alert.state == "open" else f", {alert.state}"
+    return f"{size_text(alert.effect)} {alert.shape}, {alert.cause}{state} ({alert.id})"
+
+
+def _summary(series: CellSeries, marks: Sequence[str]) -> CellSummary:
     return CellSummary(
         cell=series.cell,
         metric=series.metric,
@@ -158,7 +152,7 @@ def _summary(series: CellSeries, marks: tuple[NightMark, ...]) -> CellSummary:
         last=series.points[-1].night,
         value=series.values[-1],
         change=_change_before(series, len(series.values) - 1),
-        marks=marks,
+        marks=tuple(marks),
     )
 
 
@@ -166,18 +160,18 @@ def _table(
     series: CellSeries,
     points: Sequence[Point],
     rejected: Sequence[RejectedResult],
-    marks: Sequence[tuple[NightMark, ...]],
+    marks: Sequence[Sequence[str]],
 ) -> NightTable:
     index_of = {id(point): index for index, point in enumerate(series.points)}
     rows = []
     for point in points:
-        row = _row(point, NightMark(kind="not reported", what=series.metric))
+        row = _row(point, [f"does not report {series.metric}"])
         if (index := index_of.get(id(point))) is not None:
             values = {"value": series.values[index], "change": _change_before(series, index)}
-            row = row.model_copy(update={**values, "marks": marks[index]})
+            row = row.model_copy(update={**values, "marks": tuple(marks[index])})
         rows.append(row)
     rows += [
-        _row(result, NightMark(kind="rejected", what=result.reason))
+        _row(result, [f"no point: {result.reason}"])
         for result in rejected
         if result.cell == series.cell and result.kind != "twin"
     ]
@@ -190,7 +184,7 @@ def _table(
     )
 
 
-def _row(result: Point | RejectedResult, why: NightMark) -> NightRow:
+def _row(result: Point | RejectedResult, marks: Sequence[str]) -> NightRow:
     """The row of a result that has no value of the metric."""
     build = result.build
     return NightRow(
@@ -202,7 +196,7 @@ def _row(result: Point | RejectedResult, why: NightMark) -> NightRow:
         main=build.of_main,
         value=None,
         change=None,
-        marks=(why,),
+        marks=tuple(marks),
     )
 
 

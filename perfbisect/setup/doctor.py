@@ -29,8 +29,8 @@ from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.environments.builders.wheel import WheelBuilder
 from perfbisect.environments.factory import ChainBuilder
 from perfbisect.errors import BuildError, PerfbisectError
-from perfbisect.fleet.bundle import DoctorCheckDocument, MachineDocument
 from perfbisect.jobs.documents import Document
+from perfbisect.jobs.machines import DoctorCheckDocument, MachineDocument
 from perfbisect.machine import devices, leases, sampler
 from perfbisect.machine.devices import DeviceProcess, DeviceReading, Gpu, Smi
 from perfbisect.machine.interference import SLOWED, InterferenceLimits

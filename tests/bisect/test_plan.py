@@ -16,9 +16,9 @@ from perfbisect.bisect.forecast import forecast, plan_document, plan_lines
 from perfbisect.bisect.plan import BisectPlan, find_positions, make_plan, require_first_launch
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.fleet.bundle import MachineDocument
 from perfbisect.jobs.estimates import EarlierAttempts, Noise, attempts_before, learnt_noise
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.machines import MachineDocument
 from perfbisect.jobs.plans import cell_data, find_plan, plan_cell, resolve_metric, runs_per_launch
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Attempt, Costs, Provenance, RunResult

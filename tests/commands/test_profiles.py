@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.explain import ExplainRequest
-from perfbisect.commands import explain
-from perfbisect.commands.explain import plan_profile
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import UsageError
+from perfbisect.explain import plans
+from perfbisect.explain.command import ExplainRequest
+from perfbisect.explain.plans import plan_profile
 from perfbisect.explain.profile_report import ProfileDocument
 from perfbisect.explain.sides import measured_sides
 from perfbisect.jobs.folders import Jobs
@@ -67,7 +67,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PretendHistory:
     made = make_history(tmp_path / "repo", commits=3, slow=2, factor=2.0, pace=CALM)
     isolate(tmp_path, monkeypatch)
     spy = py_spy(tmp_path)
-    for module in (profiling, explain):
+    for module in (profiling, plans):
         monkeypatch.setattr(module, "find_py_spy", lambda: spy)
     quick = ProfileLimits(windows=1, window=1.0, load=20.0, trace=5.0, answer=5.0, least_steps=1)
     monkeypatch.setattr(profiling, "ProfileLimits", lambda: quick)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 
 from perfbisect.bisect.result import BisectResult
+from perfbisect.commands.outcomes import SiteBisection
 from perfbisect.dashboard.collect import (
     Site,
     SiteCell,
@@ -17,7 +18,6 @@ from perfbisect.dashboard.collect import (
     SiteSeries,
     SmallChange,
 )
-from perfbisect.dashboard.outcomes import SiteBisection
 from perfbisect.model.commit_details import Factor, Suspect
 from perfbisect.series.alerts import Alert, AlertPlace
 from perfbisect.series.causes import Evidence

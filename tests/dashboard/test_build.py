@@ -15,8 +15,8 @@ import plotly
 import pytest
 
 from perfbisect.bisect.result import BisectResult
+from perfbisect.commands.outcomes import SiteBisection
 from perfbisect.dashboard.build import write_site
-from perfbisect.dashboard.outcomes import SiteBisection
 from perfbisect.dashboard.pages import (
     EventKind,
     cell_payload,

@@ -11,8 +11,8 @@ import pytest
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.result import BisectResult, CandidateDocument, PositionDocument
 from perfbisect.changes.git import Repository
+from perfbisect.commands.outcomes import bisections_of_alerts, load_bisections, outcomes_by_alert
 from perfbisect.dashboard.collect import Site, collect_site
-from perfbisect.dashboard.outcomes import bisections_of_alerts, load_bisections, outcomes_by_alert
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.series.detect import SeriesAnalysis, analyze_series
 from perfbisect.series.ingest import ingest

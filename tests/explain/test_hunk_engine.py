@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.app import run as cli
-from perfbisect.commands.explain import plan_hunks
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import EXIT_REGRESSION
+from perfbisect.explain.plans import plan_hunks
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from tests.fakes.gitwriter import HistoryWriter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.commands.explain import measured_step
 from perfbisect.errors import UsageError
+from perfbisect.explain.plans import measured_step
 from tests.fixtures.jobs import Start
 from tests.jobs.world import PowerCut, World, history
 

@@ -25,8 +25,9 @@ from perfbisect.fleet.agent import (
     read_manifest,
     write_manifest,
 )
-from perfbisect.fleet.bundle import Bundle, MachineDocument
+from perfbisect.fleet.bundle import Bundle
 from perfbisect.jobs.folders import Job
+from perfbisect.jobs.machines import MachineDocument
 from perfbisect.jobs.plans import write_plan
 from perfbisect.jobs.runner import JobContext
 from perfbisect.machine.slots import Slot
@@ -98,7 +99,7 @@ def look() -> str:
 
 
 def run(request: Path, folder: Path) -> str:
-    """As :func:`perfbisect.commands.agent.run_agent` does."""
+    """As :func:`perfbisect.fleet.agent_commands.run_agent` does."""
     bundle = Bundle.model_validate_json(request.read_bytes())
     job, host = Job(folder.absolute()), platform.node()
     ended = read_manifest(job.path)

@@ -18,7 +18,7 @@ from perfbisect.errors import MachineError
 from perfbisect.fleet.agent import HEARTBEAT, MANIFEST, read_manifest
 from perfbisect.fleet.base import BundleState, Fleet, Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, BundledLaunch
-from perfbisect.fleet.specs import choose_slots
+from perfbisect.jobs.machines import choose_slots
 from perfbisect.jobs.plans import MeasurementConfig, cell_data
 from perfbisect.measure.attempt import read_attempt
 from perfbisect.model.change import Change

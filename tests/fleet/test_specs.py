@@ -11,11 +11,11 @@ import pytest
 import perfbisect
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.fleet.base import Ticket, UnreachableError
-from perfbisect.fleet.bundle import DoctorCheckDocument, MachineDocument
 from perfbisect.fleet.connection import LocalConnection
 from perfbisect.fleet.folders import FolderFleet, Hosts
 from perfbisect.fleet.hosts import FleetHost, read_hosts
-from perfbisect.fleet.specs import absolute_fleet, build_hosts, choose_slots, make_fleet, slot_there
+from perfbisect.fleet.specs import absolute_fleet, build_hosts, make_fleet, slot_there
+from perfbisect.jobs.machines import DoctorCheckDocument, MachineDocument, choose_slots
 from perfbisect.machine.slots import Slot
 from perfbisect.setup.doctor import fleet_checks, run_checks
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.commands.experiments import EXPERIMENTS, experiment_of
+from perfbisect.commands.wings import wings
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.report.markdown import report_markdown
@@ -61,7 +62,10 @@ def test_a_frozen_job_has_a_result_before_its_end(name: str, tmp_path: Path) -> 
 def test_there_is_a_frozen_job_of_each_kind_and_state() -> None:
     assert {path.name for path in FROZEN.iterdir()} == set(WORLDS)
     begun = [read(FROZEN / name / JOURNAL).events for name in NAMES]
-    assert {str(events[0].data["verb"]) for events in begun} == set(EXPERIMENTS)
+    assert {str(events[0].data["verb"]) for events in begun} == {
+        *EXPERIMENTS,
+        *(verb for wing in wings() for verb in wing.experiments),
+    }
     seen = {event.kind for events in begun for event in events}
     assert seen >= {"abandoned", "discarded", "failed", "finished", "machine", "revert", "verdict"}
     assert any([event.kind for event in events].count("plan") > 1 for events in begun), "an amended plan"

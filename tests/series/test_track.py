@@ -16,7 +16,7 @@ from perfbisect.errors import LocatedError, UsageError
 from perfbisect.report.terminal import report_lines
 from perfbisect.series.detect import analyze_series, detect
 from perfbisect.series.ingest import TrackIngestDocument, ingest
-from perfbisect.series.night_table import NightRow, show_nights
+from perfbisect.series.night_table import show_nights
 from perfbisect.series.points import Point
 from perfbisect.series.rebaseline import rebaseline
 from perfbisect.series.report import detect_report, series_report
@@ -148,10 +148,6 @@ def test_the_nightlys_new_warm_ups_break_its_series(store: SeriesStore, kanban: 
     assert [h.kind for h in series.hints] == ["warmups"]
 
 
-def marks_text(row: NightRow) -> list[tuple[str, str, int]]:
-    return [(mark.kind, mark.what, mark.nights) for mark in row.marks]
-
-
 def test_the_table_of_nights(store: SeriesStore, kanban: Path) -> None:
     with pytest.raises(UsageError, match="the store has no points"):
         show_nights(store, [])
@@ -160,12 +156,12 @@ def test_the_table_of_nights(store: SeriesStore, kanban: Path) -> None:
     bring(store, kanban)
     (table,) = show_nights(store, [CELL]).tables
     assert (table.cell, table.metric.name) == (CELL, "audio_ttfp")
-    rows = [(r.night, r.build, r.value, marks_text(r)) for r in table.rows]
+    rows = [(r.night, r.build, r.value, r.marks) for r in table.rows]
     assert rows == [
-        ("2026-04-01", "100", 600.0, []),
-        ("2026-04-02", "101", 660.0, []),
-        ("2026-04-03", "102", None, [("rejected", "none of 40 requests completed (40 failed)", 0)]),
-        ("2026-04-04", "103", 594.0, [("missing", "", 1)]),
+        ("2026-04-01", "100", 600.0, ()),
+        ("2026-04-02", "101", 660.0, ()),
+        ("2026-04-03", "102", None, ("no point: none of 40 requests completed (40 failed)",)),
+        ("2026-04-04", "103", 594.0, ("1 night missing before",)),
     ]
     assert [r.change for r in table.rows] == pytest.approx([None, 0.1, None, -0.1])
     assert show_nights(store, [CELL], since="2026-04-02").tables[0].rows[0].build == "101"
@@ -206,7 +202,7 @@ def test_a_metric_that_half_the_points_lack(store: SeriesStore, kanban: Path) ->
     (table,) = show_nights(store, [CELL], metric="audio_rtf").tables
     assert [r.value for r in table.rows] == [0.25, 0.25, None, None]
     assert table.lacking == 2
-    assert marks_text(table.rows[2]) == [("not reported", "audio_rtf", 0)]
+    assert table.rows[2].marks == ("does not report audio_rtf",)
     with pytest.raises(UsageError, match=r"no point of omni.* reports tpot; reported: audio_duration"):
         show_nights(store, [CELL], metric="tpot")
     with pytest.raises(UsageError, match="unknown metric 'ttftt'; nearest: ttft"):
@@ -316,13 +312,13 @@ def test_an_update_of_the_driver_is_told_where_its_series_begin(store: SeriesSto
         (f"{CELL} on {new}",),
         len(list(series_of(store, [f"{CELL} on {new}"]))),
     )
-    told = ("machine", "driver 550 -> driver 560", 0)
+    told = "machine changed: driver 550 -> driver 560, the series begins"
     for since in ("", points(n=20)[5].night):
         marked = {
             (t.cell, row.night)
             for t in show_nights(store, [CELL], since=since).tables
             for row in t.rows
-            if told in marks_text(row)
+            if told in row.marks
         }
         assert marked == {(f"{CELL} on {new}", first)}
     later = points(n=20)[15].night

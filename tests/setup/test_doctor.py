@@ -12,7 +12,7 @@ import pytest
 
 from perfbisect.environments import uv
 from perfbisect.errors import BuildError
-from perfbisect.fleet.bundle import DoctorCheckDocument
+from perfbisect.jobs.machines import DoctorCheckDocument
 from perfbisect.machine import sampler
 from perfbisect.machine.devices import Smi
 from perfbisect.machine.leases import LeaseHolder, lease

@@ -38,10 +38,10 @@ def build(
       perfbisect dashboard build -o site --commit-url https://github.com/vllm-project/vllm-omni/commit/{sha}
     """
     from perfbisect.commands.documents import DashboardDocument
+    from perfbisect.commands.outcomes import load_bisections
     from perfbisect.common.quantities import counted, stamp
     from perfbisect.dashboard.build import write_site
     from perfbisect.dashboard.collect import collect_site
-    from perfbisect.dashboard.outcomes import load_bisections
     from perfbisect.errors import UsageError
     from perfbisect.series.detect import analyze_series
     from perfbisect.series.store import SeriesStore

@@ -33,7 +33,7 @@ def run(
     Exit code: 0 the launches have ended, or are under way; 2 the request is wrong; 5 the slot is leased or an
     environment is missing; 130 ended by a signal or by the bundle's limit.
     """
-    from perfbisect.commands.agent import run_agent
+    from perfbisect.fleet.agent_commands import run_agent
 
     return run_agent(request, folder)
 
@@ -54,12 +54,12 @@ def build(
 
     Exit code: 0; 2 the request is wrong; 5 it cannot be built; 130 ended by a signal.
     """
-    from perfbisect.commands.agent import build
+    from perfbisect.fleet.agent_commands import build
 
     return build(request)
 
 
-@prints("perfbisect.fleet.bundle:MachineDocument")
+@prints("perfbisect.jobs.machines:MachineDocument")
 def look(
     workspace: Workspace,
     *,
@@ -79,7 +79,7 @@ def look(
 
     Exit code: 0; 2 no such machine profile.
     """
-    from perfbisect.commands.agent import look
+    from perfbisect.fleet.agent_commands import look
 
     return look(workspace, machine, gpus, workers, checks=checks)
 
@@ -105,6 +105,6 @@ def install(
 
     Exit code: 0; 2 no such host; 5 a machine does not answer, or the installation failed there.
     """
-    from perfbisect.commands.agent import install_on
+    from perfbisect.fleet.agent_commands import install_on
 
     return install_on(workspace, hosts, fleet, wheels)

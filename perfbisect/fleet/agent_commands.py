@@ -29,11 +29,12 @@ from perfbisect.fleet.agent import (
     write_manifest,
 )
 from perfbisect.fleet.building import LOG, BuildDocument, BuildFailureDocument, BuildRequest
-from perfbisect.fleet.bundle import CLIENT, Bundle, BundleDocument, MachineDocument
+from perfbisect.fleet.bundle import CLIENT, Bundle, BundleDocument
 from perfbisect.fleet.folders import with_bases
 from perfbisect.fleet.install import InstalledDocument, install_agent, own_wheel
 from perfbisect.fleet.specs import build_hosts, make_fleet, split_fleet
 from perfbisect.jobs.folders import Job
+from perfbisect.jobs.machines import MachineDocument
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.machine.leases import describe_holders, holders, lock_folder
 from perfbisect.machine.profile import machine

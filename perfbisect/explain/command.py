@@ -16,7 +16,7 @@ from perfbisect.commands.workspace import Workspace
 @prints(
     "perfbisect.explain.report:ExplainDocument",
     "perfbisect.explain.profile_report:ProfileDocument",
-    "perfbisect.commands.explain:ProfilePlanDocument",
+    "perfbisect.explain.plans:ProfilePlanDocument",
     "perfbisect.explain.hunk_report:HunksDocument",
     "perfbisect.explain.hunk_forecast:HunksPlanDocument",
 )
@@ -58,10 +58,10 @@ class ExplainRequest(JobOptions):
     ] = "text"
 
     def run(self, workspace: Workspace) -> CommandResult:
-        from perfbisect.commands.explain import explain_launches, plan_hunks, plan_profile
         from perfbisect.commands.output import report_result
         from perfbisect.commands.session import run_planned
         from perfbisect.explain.hunk_job import HUNKS
+        from perfbisect.explain.plans import explain_launches, plan_hunks, plan_profile
         from perfbisect.explain.profile_job import MOST_LAUNCHES, PROFILE
         from perfbisect.explain.report import explain_report
         from perfbisect.report.html import report_html
