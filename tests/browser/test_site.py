@@ -170,7 +170,7 @@ def test_a_cell_shows_its_series_alerts_suspects_and_bisections(reader: Reader, 
     for expected in (
         "+22.0 % worse",
         "95 % interval +20.0 % to +24.0 %",
-        "12 of 12 cells of this deploy moved",
+        "it stayed for 12 nights, each on a fresh machine",
         "[Log] Wire stat loggers (#2551)",
         "async_chunk: true",
         f"By bisection {rich.job}.",
