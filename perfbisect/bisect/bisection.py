@@ -24,7 +24,8 @@ from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.metric import MetricRef
 
-_OUTCOME = TypeAdapter(SearchOutcome)
+OUTCOME = TypeAdapter(SearchOutcome)
+"""Reads and writes how a search ended."""
 
 _BITS_PER_LAUNCH = 0.7
 """Information that a launch of a search usually gives."""
@@ -125,7 +126,7 @@ def outcome_of(events: Sequence[JournalEvent]) -> SearchOutcome | None:
     Raises:
         UsageError: it cannot be read.
     """
-    return read_verdict(events, _OUTCOME)
+    return read_verdict(events, OUTCOME)
 
 
 def recast_bisection(job: Job, events: Sequence[JournalEvent], metric: MetricRef) -> Bisection:

@@ -8,24 +8,14 @@ from perfbisect.bisect.bisection import outcome_of, require_reported
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.policy import bisect_policy
 from perfbisect.bisect.report import build_report
-from perfbisect.bisect.result import (
-    BisectResult,
-    read_result,
-    result_for_metric,
-)
+from perfbisect.bisect.result import BisectResult, read_result, result_for_metric
 from perfbisect.common.quantities import percent, probability
 from perfbisect.engine.experiment import Amendment, Candidate, Experiment, JobStatus
-from perfbisect.errors import (
-    EXIT_INCONCLUSIVE,
-    EXIT_OK,
-    EXIT_REGRESSION,
-)
+from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
 from perfbisect.jobs.plans import require_more_budget, require_plan
-from perfbisect.jobs.replay import (
-    launches,
-)
+from perfbisect.jobs.replay import launches
 from perfbisect.jobs.runner import JobContext
 
 _EXIT_CODES = {"found": EXIT_REGRESSION, "not reproduced": EXIT_OK}

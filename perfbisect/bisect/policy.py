@@ -7,9 +7,8 @@ from dataclasses import asdict, astuple, replace
 from functools import partial
 from typing import Final
 
-from pydantic import TypeAdapter
-
 from perfbisect.bisect import replicate, revert
+from perfbisect.bisect.bisection import OUTCOME
 from perfbisect.bisect.decision import decide
 from perfbisect.bisect.decision.ahead import likely_next
 from perfbisect.bisect.decision.machines import LEAST_MACHINES, machine_offsets, outlying_machines
@@ -40,7 +39,7 @@ from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.loop import Decision, Done, Fact, GiveUp, Idle, JobState, LaunchPolicy, SlotView
 from perfbisect.jobs.plans import read_event
 from perfbisect.jobs.replay import LaunchRecord, require_reported, require_same_provenance, retry_due
-from perfbisect.jobs.runner import LaunchRequest
+from perfbisect.jobs.runner import LaunchRequest, Revert
 from perfbisect.jobs.sequence import broken_twice
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Purpose
@@ -50,11 +49,10 @@ from perfbisect.report.console import CandidatesUpdated
 _LEADING = 3
 """Candidates that the line of a launch names."""
 
-_OUTCOME = TypeAdapter(SearchOutcome)
 _NAMED: Final = "named"
 
 
-def bisect_policy(job: Job, plan: BisectPlan, reverted: revert.Revert | None) -> LaunchPolicy:
+def bisect_policy(job: Job, plan: BisectPlan, reverted: Revert | None) -> LaunchPolicy:
     """The launches of a bisection.
 
     The result of the search is a fact in the journal once it names a step: what is measured afterwards is
@@ -73,9 +71,7 @@ def bisect_policy(job: Job, plan: BisectPlan, reverted: revert.Revert | None) ->
     )
 
 
-def _next(
-    job: Job, plan: BisectPlan, reverted: revert.Revert | None, state: JobState, view: SlotView
-) -> Decision:
+def _next(job: Job, plan: BisectPlan, reverted: Revert | None, state: JobState, view: SlotView) -> Decision:
     for launch in state.launches:
         if launch.end == "finished" and launch.attempt is not None:
             require_reported(launch.attempt, plan.ref)
@@ -95,7 +91,7 @@ def named_step(events: Sequence[JournalEvent]) -> SearchOutcome | None:
     """How the search of the newest plan ended, if it named a step."""
     for event in reversed(events):
         if event.kind == _NAMED:
-            return read_event(event, _OUTCOME, "the named step")
+            return read_event(event, OUTCOME, "the named step")
         if event.kind == "plan":
             return None
     return None
@@ -113,7 +109,7 @@ def _search(job: Job, plan: BisectPlan, state: JobState, view: SlotView) -> Deci
     if isinstance(step, SearchOutcome):
         if step.verdict != "found":
             return Done(asdict(step))
-        return Fact(_NAMED, _OUTCOME.dump_python(step, mode="json"), ends_others=True)
+        return Fact(_NAMED, OUTCOME.dump_python(step, mode="json"), ends_others=True)
     return Idle() if isinstance(step, Wait) else step
 
 

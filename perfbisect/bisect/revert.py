@@ -6,7 +6,7 @@ a tree that cannot be built or served, is noted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,7 +19,7 @@ from perfbisect.errors import BuildError, PerfbisectError, ServerError
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.loop import Decision, Fact, JobState, SlotView, fits_budget
 from perfbisect.jobs.replay import LaunchRecord, ended_launches
-from perfbisect.jobs.runner import LaunchRequest
+from perfbisect.jobs.runner import LaunchRequest, Revert
 from perfbisect.jobs.sequence import turn
 from perfbisect.machine.slots import Slot
 from perfbisect.model.change import Change
@@ -29,9 +29,6 @@ PURPOSE: Final = "revert"
 
 MAX_BLOCKS = 4
 """Blocks of launches of the later end with and without the culprit."""
-
-Revert = Callable[[Change, Change], Change | str]
-"""Maps a commit and an ancestor to the commit with the ancestor reverted, or to why there is none."""
 
 _CHANGE = TypeAdapter(Change)
 

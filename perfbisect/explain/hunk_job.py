@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, replace
 from functools import partial
 from typing import Any, Final
@@ -10,7 +10,6 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from perfbisect.bisect.search_events import measured_event
-from perfbisect.changes.hunks import HunkId
 from perfbisect.common.quantities import percent
 from perfbisect.engine.experiment import Amendment, Experiment, JobStatus
 from perfbisect.errors import (
@@ -35,7 +34,7 @@ from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.loop import Done, Fact, JobState, LaunchPolicy, fits_budget
 from perfbisect.jobs.plans import read_verdict, require_more_budget, require_plan
 from perfbisect.jobs.replay import LaunchRecord, ended_launches, launches, require_comparable
-from perfbisect.jobs.runner import JobContext, LaunchRequest
+from perfbisect.jobs.runner import JobContext, LaunchRequest, RevertHunks
 from perfbisect.jobs.sequence import sequential
 from perfbisect.model.attempt import Purpose
 from perfbisect.model.change import Change
@@ -83,10 +82,6 @@ def search_events(
     ]
     unusable = (event.data for event in events if event.kind == "unusable")
     return [*found, *(NodeUnusable(_node(data), str(data["reason"])) for data in unusable)]
-
-
-RevertHunks = Callable[[Change, Sequence[HunkId]], Change | str]
-"""Maps a commit and hunks of it to the commit without them, or to why there is none."""
 
 
 def hunk_policy(job: Job, plan: HunksPlan, revert: RevertHunks | None) -> LaunchPolicy:

@@ -81,6 +81,13 @@ Reclaim = Callable[[LaunchRecord, Path], Attempt | None]
 """Takes the attempt of an open launch from the machine that made it; the folder is that of the attempt."""
 
 
+Revert = Callable[[Change, Change], Change | str]
+"""Maps a commit and an ancestor to the commit with the ancestor reverted, or to why there is none."""
+
+RevertHunks = Callable[[Change, Sequence[tuple[str, int]]], Change | str]
+"""Maps a commit and hunks of it (path, index) to the commit without them, or to why there is none."""
+
+
 @dataclass(frozen=True)
 class JobContext:
     """A job's dependencies: everything that performs I/O is passed in."""
@@ -105,10 +112,8 @@ class JobContext:
     """None: nothing is built ahead."""
     reclaim: Reclaim | None = None
     """Returns an open launch's attempt from the machine where it goes on, once it has ended; None: here."""
-    revert: Callable[[Change, Change], Change | str] | None = None
-    """Maps a commit and an ancestor to the commit with the ancestor reverted, or to why there is none."""
-    revert_hunks: Callable[[Change, Sequence[tuple[str, int]]], Change | str] | None = None
-    """Maps a commit and hunks of it (path, index) to the commit without them, or to why there is none."""
+    revert: Revert | None = None
+    revert_hunks: RevertHunks | None = None
 
 
 @dataclass(frozen=True)
