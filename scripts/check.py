@@ -30,7 +30,7 @@ Launch = Callable[[float], float]
 WORLDS = {
     f"{reference} {commit}{', heavy tails' if tails else ''}": (reference, tails, share)
     for reference, tails, (commit, share) in product(
-        ("revision", "baseline", "ends"),
+        ("revision", "baseline"),
         (False, True),
         (("unchanged", 0.0), ("on the limit", LIMIT), ("twice the limit", 2 * LIMIT)),
     )
@@ -45,14 +45,9 @@ def launches(seed: int, tails: bool) -> Launch:
     return lambda at: at + NOISE * float(rng.standard_t(TAIL) / spread if tails else rng.normal())
 
 
-def against_level(launch: Launch, at: float, ends: bool) -> tuple[str, int]:
-    """The word and the launches of one check, of a commit ``at`` above the good level."""
-    if ends:
-        step = 2 * math.log1p(LIMIT)
-        good, bad = ([launch(x) for _ in range(RECORDED // 2)] for x in (0.0, step))
-        line = threshold.threshold_between(good, bad)
-    else:
-        line = threshold.threshold_above([launch(0.0) for _ in range(RECORDED)], math.log1p(LIMIT))
+def against_level(launch: Launch, at: float) -> tuple[str, int]:
+    """The word and the launches of one check, of a commit ``at`` above the baseline."""
+    line = threshold.threshold_above([launch(0.0) for _ in range(RECORDED)], math.log1p(LIMIT))
     made: list[float] = []
     while True:
         made += [launch(at) for _ in range(threshold.STEP)]
@@ -81,7 +76,7 @@ def check(reference: str, tails: bool, share: float, seed: int) -> tuple[str, in
     launch, at = launches(seed, tails), math.log1p(share)
     if reference == "revision":
         return against_revision(launch, at, seed)
-    return against_level(launch, at, reference == "ends")
+    return against_level(launch, at)
 
 
 def main(argv: list[str] | None = None) -> int:

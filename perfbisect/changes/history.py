@@ -1,4 +1,4 @@
-"""The changes between two ends: commits with files and pins, releases, and the ends of ``git bisect``."""
+"""The changes between two ends: commits with files and pins, releases, and the commit that git tests."""
 
 from __future__ import annotations
 
@@ -179,47 +179,12 @@ def _moved_pins(
     return before.text, after.text
 
 
-_END = re.compile(r"^# (?P<term>\S+): \[(?P<sha>[0-9a-f]{40,64})\]", re.MULTILINE)
-
-
 def commit_under_test(repository: Repository) -> Change:
     """The commit that git asks about: ``BISECT_HEAD`` of a bisection without checkout, else ``HEAD``."""
     try:
         return repository.resolve("BISECT_HEAD")
     except RevisionError:
         return repository.head()
-
-
-def bisect_ends(repository: Repository) -> tuple[Change, Change]:
-    """The first good and the first bad commit of the bisection under way, from git's log of it.
-
-    Raises:
-        RevisionError: no bisection is under way, or it has only one end.
-    """
-    log = _git_file(repository, "BISECT_LOG")
-    if log is None:
-        raise RevisionError(
-            f"no git bisect is under way in {repository.path}",
-            next_step="git bisect start BAD GOOD; or name what to hold against: --against REV",
-        )
-    first: dict[str, str] = {}
-    for found in _END.finditer(log):
-        first.setdefault(found["term"], found["sha"])
-    bad, good = (_git_file(repository, "BISECT_TERMS") or "bad\ngood\n").split()[:2]
-    for term in (bad, good):
-        if term not in first:
-            message = f"the git bisect in {repository.path} has no {term} end yet"
-            raise RevisionError(message, next_step=f"git bisect {term} REV")
-    return repository.resolve(first[good]), repository.resolve(first[bad])
-
-
-def _git_file(repository: Repository, name: str) -> str | None:
-    """A file of git's own about a bisection; None if there is none."""
-    path = repository.path / repository.text("rev-parse", "--git-path", name).rstrip("\n")
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
 
 
 _TIMEOUT_S = 60.0

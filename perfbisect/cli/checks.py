@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from perfbisect.changes.history import bisect_ends, commit_under_test
+from perfbisect.changes.history import commit_under_test
 from perfbisect.commands import changes, wiring
 from perfbisect.commands.comparisons import (
     build_change_setup,
@@ -18,7 +17,6 @@ from perfbisect.commands.session import PlannedJob, job_result, measure, resolve
 from perfbisect.commands.workspace import Workspace
 from perfbisect.errors import (
     BuildError,
-    MachineError,
     PerfbisectError,
     ServerError,
     UntestableError,
@@ -26,7 +24,7 @@ from perfbisect.errors import (
 )
 from perfbisect.experiments.baseline import RecordedLevel, read_baseline, write_baseline
 from perfbisect.experiments.check import CHECK, CheckPlan, CheckResult, recorded_document
-from perfbisect.experiments.compare import COMPARE, ComparePlan, read_comparison
+from perfbisect.experiments.compare import COMPARE
 from perfbisect.experiments.dry_run import (
     CheckPlanDocument,
     baseline_plan_document,
@@ -37,7 +35,6 @@ from perfbisect.experiments.levels import (
     BaselineResult,
     baseline_report,
     level_of_job,
-    levels_of_comparison,
 )
 from perfbisect.experiments.measure import RUNS, MetricResult, metric_fields
 from perfbisect.experiments.run import RUN
@@ -51,23 +48,18 @@ from perfbisect.experiments.setup import (
 from perfbisect.jobs.commands import git_command
 from perfbisect.jobs.documents import MinutesDocument, cell_document, change_document, metric_document
 from perfbisect.jobs.estimates import earlier_attempts
-from perfbisect.jobs.folders import Job, finished
-from perfbisect.jobs.journal import read, replaying
-from perfbisect.jobs.plans import find_plan, runs_per_launch
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.plans import runs_per_launch
 from perfbisect.jobs.replay import launches
-from perfbisect.stats.ab_test import BLOCK_SIZE
 from perfbisect.stats.threshold import LEAST
-from perfbisect.system.clock import now
 
 if TYPE_CHECKING:
     from perfbisect.cli.compare import CheckRequest
 
 SAVED_LAUNCHES = 8
 """Launches of a baseline."""
-_DAY = timedelta(days=1)
-"""Ends that were measured longer ago are measured again: a machine drifts."""
 
-How = Literal["rev", "baseline", "values", "ends", "save"]
+How = Literal["rev", "baseline", "values", "save"]
 
 
 def checked_against(request: CheckRequest) -> How:
@@ -76,8 +68,6 @@ def checked_against(request: CheckRequest) -> How:
     given += ["baseline" if request.against == "baseline" else "rev"] if request.against else []
     given += ["values"] if request.good_value is not None or request.bad_value is not None else []
     given += ["save"] if request.save_baseline else []
-    if not given and request.git_bisect:
-        given = ["ends"]
     if len(given) != 1:
         raise UsageError(
             "a check takes one of --against REV, --against baseline, --good-value with --bad-value, or "
@@ -97,9 +87,9 @@ def checked_against(request: CheckRequest) -> How:
         )
     if how == "values" and (request.good_value is None or request.bad_value is None):
         raise UsageError("--good-value and --bad-value require each other")
-    if how in ("values", "ends") and len(request.metrics) > 1:
+    if how == "values" and len(request.metrics) > 1:
         raise UsageError(
-            "two ends or two values are the threshold of one metric",
+            "two values are the threshold of one metric",
             next_step="one --metric; or --against REV --max-regression 5%",
         )
     if request.git_bisect and request.at is not None:
@@ -120,8 +110,7 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
     job: Job | None = None
     try:
         if how == "rev":
-            compared = request.comparison(str(request.against), at, BLOCK_SIZE // 2, request.max_regression)
-            comparison = compared.plan(workspace)
+            comparison = request.comparison(str(request.against), at).plan(workspace)
             if request.dry_run:
                 return replace(comparison, commands=()).show()
             job = wiring.new_job(workspace)
@@ -141,8 +130,6 @@ def _plan_check(
     workspace: Workspace, request: CheckRequest, at: str, recorded: tuple[RecordedLevel, ...]
 ) -> PlannedJob[CheckPlan, CheckPlanDocument]:
     good, bad = request.good_value, request.bad_value
-    if len(recorded) > 1 and "exclude_newer" not in request.typed:  # git's ends, which may be of yesterday
-        request = replace(request, exclude_newer=recorded[0].exclude_newer)
     setup, change = build_change_setup(workspace, request.cell, at, request, dry_run=request.dry_run)
     setup = _on_recorded_machine(setup, recorded)
     plan = build_check_plan(
@@ -206,63 +193,13 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
 
 
 def _recorded_levels(workspace: Workspace, request: CheckRequest, how: How) -> tuple[RecordedLevel, ...]:
-    """The recorded levels to check against; those of git's two ends may be measured now."""
-    if how == "ends":
-        return measure_ends(workspace, request)
+    """The recorded levels to check against."""
     if how != "baseline":
         return ()
     name = str(request.baseline)
     path = Path(name).expanduser()
     is_file = path.is_file() or path.suffix == ".json"
     return (read_baseline(path) if is_file else level_of_job(workspace.jobs.find(name)),)
-
-
-def measure_ends(workspace: Workspace, request: CheckRequest) -> tuple[RecordedLevel, ...]:
-    """The levels of git's good and bad end: known, or measured now."""
-    good, bad = bisect_ends(workspace.needed_repository())
-    planned = request.comparison(good.id, bad.id, BLOCK_SIZE).plan(workspace)
-    job = _known_comparison(workspace, planned.plan)
-    if job is not None:
-        with replaying(job.journal):
-            result = read_comparison(job, read(job.journal).events)
-    else:
-        job = wiring.new_job(workspace)
-        result = measure(workspace, job, COMPARE, planned, request)
-    if result.headline.verdict == "inconclusive":
-        raise MachineError(
-            f"the comparison of git's good and bad end is inconclusive: {result.summary[0]}",
-            where=job.path,
-            next_step="a larger --budget; or --good-value and --bad-value",
-        )
-    if result.headline.verdict != "regression":
-        raise UsageError(
-            f"git's bad end is not worse than its good end: {result.summary[0]}",
-            where=job.path,
-            next_step="git bisect reset",
-        )
-    return levels_of_comparison(job)
-
-
-def _known_comparison(workspace: Workspace, plan: ComparePlan) -> Job | None:
-    """The last comparison of these ends with the same options that had a verdict within the last day."""
-    for job in reversed(workspace.jobs.all()):
-        try:
-            events = read(job.journal).events
-            earlier = find_plan(events, ComparePlan)
-            decided = finished(events) and events[-1].data.get("verdict") != "inconclusive"
-        except PerfbisectError:
-            continue
-        if earlier is not None and decided and _question(earlier) == _question(plan):
-            is_old = now() - datetime.fromisoformat(events[0].time) > _DAY
-            return None if is_old else job
-    return None
-
-
-def _question(plan: ComparePlan) -> dict[str, object]:
-    """What two comparisons have in common if one answers for the other, whatever their budget and day."""
-    left_out = ("seed", "budget", "blocks", "notes", "min_effect")
-    typed = {"a": {"typed"}, "b": {"typed"}, "setting": {"exclude_newer", "typed"}}
-    return plan.model_dump(exclude={**dict.fromkeys(left_out, True), **typed})
 
 
 def _nothing_differs(workspace: Workspace, request: CheckRequest, at: str, error: UsageError) -> CheckResult:

@@ -251,15 +251,14 @@ class CheckRequest(MeasureOptions):
 
     Against a revision both are launched in turn until the verdict is clear; drift affects both.
     Against a baseline only the commit is launched, and what drifted since then is part of the difference.
-    With --git-bisect it is a step of `git bisect run`; without anything to hold against, git's two ends are
-    measured first, and a commit is good or bad by the middle between them.
+    With --git-bisect it is a step of `git bisect run`.
 
     \b
     Examples:
       perfbisect check text_latency_c1 --repo vllm --against origin/main --max-regression 5% --env wheel:URL
       perfbisect check text_latency_c1 --repo vllm --save-baseline base.json --env wheel:URL
       perfbisect check text_latency_c1 --repo vllm --against baseline --baseline base.json --max-regression 5%
-      git bisect run perfbisect check text_latency_c1 --git-bisect --env wheel:URL
+      git bisect run perfbisect check text_latency_c1 --git-bisect --against GOOD --max-regression 5%
 
     Exit code: 0 not worse by more, 3 worse by more, 4 inconclusive; with --git-bisect as git has them.
     """
@@ -306,18 +305,18 @@ class CheckRequest(MeasureOptions):
         """Launches of the commit, at most."""
         return self.launches or MAX_LAUNCHES
 
-    def comparison(
-        self, a: str, b: str, launches_a_block: int, max_regression: float | None = None
-    ) -> CompareRequest:
+    def comparison(self, a: str, b: str) -> CompareRequest:
         """The comparison of two commits with the options of this check."""
+        from perfbisect.stats.ab_test import BLOCK_SIZE
+
         return CompareRequest(
             **self.options_of(MeasureOptions),
             cell=self.cell,
             a=a,
             b=b,
-            blocks=max(1, self.most_launches // launches_a_block),
+            blocks=max(1, self.most_launches // (BLOCK_SIZE // 2)),
             budget=self.budget,
             seed=self.seed,
-            max_regression=max_regression,
+            max_regression=self.max_regression,
             dry_run=self.dry_run,
         )

@@ -1,4 +1,4 @@
-"""``perfbisect check``: one change against recorded launches, or the middle of two ends or values."""
+"""``perfbisect check``: one change against recorded launches, or the middle of two values."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class CheckPlan(ChangePlan):
     """``perfbisect check`` of one change against recorded launches or values.
 
     ``how``: against a ``baseline`` (``recorded``) with the share by which the change may be worse, or against
-    the middle of two ``ends`` (``recorded``: good, bad) or of two ``values`` (good, bad).
+    the middle of two ``values`` (good, bad).
     """
 
     noun: ClassVar[str] = "check"
     per_look: ClassVar[int] = threshold.STEP
     verb: Literal["check"] = "check"
-    how: Literal["baseline", "ends", "values"]
+    how: Literal["baseline", "values"]
     recorded: tuple[RecordedLevel, ...] = ()
     values: tuple[float, float] | None = None
     max_regression: float = 0.0
@@ -63,7 +63,7 @@ class CheckPlan(ChangePlan):
 
         Raises:
             KeyError: the baseline lacks the metric.
-            ValueError: the recorded levels are none, or the bad one is not the worse.
+            ValueError: the recorded launches are too few, or the bad value is not the worse one.
         """
         scale = Scale.of(metric.metric)
         if self.values is not None:
@@ -71,10 +71,8 @@ class CheckPlan(ChangePlan):
             if bad <= good:
                 raise ValueError("the bad value is not the worse one")
             return threshold.Threshold(0.5 * (good + bad))
-        levels = [[scale.level(v) for v in level.values(metric)] for level in self.recorded]
-        if self.how == "ends":
-            return threshold.threshold_between(levels[0], levels[1])
-        return threshold.threshold_above(levels[0], scale.worse_by(self.limit(metric)))
+        recorded = [scale.level(values) for values in self.recorded[0].values(metric)]
+        return threshold.threshold_above(recorded, scale.worse_by(self.limit(metric)))
 
 
 def _admit(plan: CheckPlan, attempt: Attempt, records: Sequence[LaunchRecord]) -> None:
@@ -151,12 +149,12 @@ class RecordedDocument(Document):
 class CheckResult(VerdictResult):
     """How a check ended, or how far it is: ``passed``, ``failed`` or ``inconclusive``.
 
-    Effects are those of the change against its reference: B / A - 1, of shares B - A; of ``ends`` and
-    ``values`` against the threshold between them. ``limit``: the share by which it may be worse.
+    Effects are those of the change against its reference: B / A - 1, of shares B - A; of ``values`` against
+    the threshold between them. ``limit``: the share by which it may be worse.
     """
 
-    schema_: Literal["perfbisect.check/4"] = Field(default="perfbisect.check/4", alias="schema")
-    how: Literal["rev", "baseline", "ends", "values"]
+    schema_: Literal["perfbisect.check/5"] = Field(default="perfbisect.check/5", alias="schema")
+    how: Literal["rev", "baseline", "values"]
     limit: float
     change: ChangeDocument
     recorded: tuple[RecordedDocument, ...] = ()

@@ -86,9 +86,9 @@ class ComparePlanDocument(LaunchPlanDocument):
 class CheckPlanDocument(LaunchPlanDocument):
     """What a check against a level will measure: ``perfbisect check --dry-run``."""
 
-    schema_: Literal["perfbisect.check-plan/3"] = Field(default="perfbisect.check-plan/3", alias="schema")
+    schema_: Literal["perfbisect.check-plan/4"] = Field(default="perfbisect.check-plan/4", alias="schema")
     change: ChangeDocument
-    how: Literal["baseline", "ends", "values", "save"]
+    how: Literal["baseline", "values", "save"]
     limit: float = 0.0
     line: float | None = None
     """The level from which on the change is too bad; None where a baseline is measured."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -10,13 +9,12 @@ from pydantic import Field
 from perfbisect.errors import UsageError
 from perfbisect.experiments.baseline import RecordedLevel, record_level, require_enough
 from perfbisect.experiments.check import CheckPlan, RecordedDocument
-from perfbisect.experiments.compare import ComparePlan
-from perfbisect.experiments.measure import MeasurementPlan, attempts_of, measured_launches
+from perfbisect.experiments.measure import attempts_of, measured_launches
 from perfbisect.experiments.run import RunPlan
 from perfbisect.jobs.documents import CellDocument, Document, MetricDocument
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import JournalEvent, read, replaying
-from perfbisect.jobs.plans import find_plan, plan_data, require_plan
+from perfbisect.jobs.journal import read, replaying
+from perfbisect.jobs.plans import find_plan, plan_cell, plan_data
 from perfbisect.jobs.replay import launches
 from perfbisect.report.document import Report
 from perfbisect.report.template import render_report
@@ -33,26 +31,9 @@ def level_of_job(job: Job) -> RecordedLevel:
             next_step="name a job of perfbisect run or check, or a file of --save-baseline",
         )
     with replaying(job.journal):
-        (level,) = _record_levels(job, plan, events)
+        attempts = attempts_of(measured_launches(launches(events)), 0)
+        level = record_level(job.id, plan, plan.change, plan_cell(plan), attempts)
     return require_enough(level, f"job {job.id}")
-
-
-def levels_of_comparison(job: Job) -> tuple[RecordedLevel, ...]:
-    """Both sides of a comparison, with as many launches each."""
-    events = read(job.journal).events
-    return _record_levels(job, require_plan(job, events, ComparePlan), events)
-
-
-def _record_levels(
-    job: Job, plan: MeasurementPlan, events: Sequence[JournalEvent]
-) -> tuple[RecordedLevel, ...]:
-    measured = measured_launches(launches(events))
-    attempts = [attempts_of(measured, position) for position in range(len(plan.sides))]
-    count = min(map(len, attempts))
-    return tuple(
-        record_level(job.id, plan, side.change, cell, launched[:count])
-        for side, cell, launched in zip(plan.sides, plan.cells, attempts, strict=True)
-    )
 
 
 class BaselineResult(Document):

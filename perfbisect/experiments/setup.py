@@ -96,7 +96,7 @@ def build_check_plan(
     budget: float,
     machine_class: str | None = None,
 ) -> CheckPlan:
-    """Plan a check against a recorded level, two recorded ends, or two values."""
+    """Plan a check against a recorded level, or two values."""
     setup.builder.prepare([change])
     setup.require_buildable(change, change.short, next_step="choose another --env or --at")
     for level in recorded:
@@ -107,7 +107,7 @@ def build_check_plan(
     plan = CheckPlan(
         **setup.fields(),
         change=change,
-        how="values" if values else "ends" if len(recorded) > 1 else "baseline",
+        how="values" if values else "baseline",
         recorded=recorded,
         values=values,
         max_regression=max_regression,

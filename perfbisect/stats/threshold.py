@@ -1,6 +1,6 @@
 """Sequential test of one change against a threshold.
 
-The threshold is a recorded level plus a limit, or the middle of two levels or values. Recorded launches are
+The threshold is a recorded level plus a limit, or the middle of two values. Recorded launches are
 shifted onto it, so that the test is whether the new launches lie above. It may be evaluated after every
 second launch: the interval is a repeated confidence interval as in :mod:`perfbisect.stats.ab_test`. The
 looks share the recorded launches and are more correlated than the boundary assumes, which is conservative
@@ -46,22 +46,6 @@ def threshold_above(recorded: Sequence[float], room: float) -> Threshold:
         raise ValueError(f"a level needs {LEAST} launches, not {len(recorded)}")
     known = tuple(level + room for level in recorded)
     return Threshold(float(np.median(known)), known)
-
-
-def threshold_between(good: Sequence[float], bad: Sequence[float]) -> Threshold:
-    """Threshold in the middle of two levels, with the launches of both shifted onto it.
-
-    Raises:
-        ValueError: too few launches, unequal counts, or the bad end is not worse.
-    """
-    if len(good) != len(bad) or len(good) + len(bad) < LEAST:
-        raise ValueError(f"both ends need the same number of launches: {len(good)} and {len(bad)}")
-    low, high = float(np.median(good)), float(np.median(bad))
-    if high <= low:
-        raise ValueError("the bad end is not worse than the good end")
-    half = 0.5 * (high - low)
-    known = (*(level + half for level in good), *(level - half for level in bad))
-    return Threshold(0.5 * (low + high), known)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import pytest
 from perfbisect.changes import history
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import (
-    bisect_ends,
     commit_history,
     commit_under_test,
     list_releases,
@@ -164,26 +163,13 @@ def bisected(tmp_path: Path) -> PretendHistory:
     return make_history(tmp_path / "repo", commits=8, slow=4)
 
 
-def test_the_ends_are_those_it_began_with(bisected: PretendHistory) -> None:
+def test_the_commit_under_test_is_that_of_git(bisected: PretendHistory) -> None:
     git_at(bisected, "bisect", "start", bisected.bad, bisected.good)
     repository = Repository.open(bisected.path)
     asked = commit_under_test(repository).id
     assert asked in bisected.commits[1:-1]
     git_at(bisected, "bisect", "good")
-    good, bad = bisect_ends(repository)
-    assert (good.id, bad.id) == (bisected.good, bisected.bad)
     assert commit_under_test(repository).id != asked
-
-
-def test_words_of_ones_own_for_good_and_bad(bisected: PretendHistory) -> None:
-    git_at(bisected, "bisect", "start", "--term-old", "fast", "--term-new", "slow")
-    git_at(bisected, "bisect", "slow", bisected.bad)
-    repository = Repository.open(bisected.path)
-    with pytest.raises(RevisionError, match="has no fast end yet"):
-        bisect_ends(repository)
-    git_at(bisected, "bisect", "fast", bisected.good)
-    good, bad = bisect_ends(repository)
-    assert (good.id, bad.id) == (bisected.good, bisected.bad)
 
 
 def test_without_a_checkout_it_is_not_the_head(bisected: PretendHistory) -> None:
@@ -192,11 +178,6 @@ def test_without_a_checkout_it_is_not_the_head(bisected: PretendHistory) -> None
     git_at(bisected, "bisect", "start", "--no-checkout", bisected.bad, bisected.good)
     assert repository.head().id == head
     assert commit_under_test(repository).id in bisected.commits[1:-1]
-
-
-def test_no_bisection_under_way(bisected: PretendHistory) -> None:
-    with pytest.raises(RevisionError, match="no git bisect is under way"):
-        bisect_ends(Repository.open(bisected.path))
 
 
 KNOWN = ("0.9.0", "0.10.0", "0.10.1rc1", "0.10.1", "0.11.0", "0.11.0.post1", "0.12.0")

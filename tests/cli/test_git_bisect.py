@@ -6,11 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from perfbisect.cli import checks
 from perfbisect.cli.app import git_exit_code
 from tests.command_line import type_command
 from tests.fakes.history import CALM, ENVIRONMENT, MEASURED_WITH, PretendHistory, make_history
@@ -38,8 +36,8 @@ def test_nothing_but_a_verdict_is_good_or_bad(code: int, told: int) -> None:
         (["-h"], "-h measures nothing"),
         (["--no-such-option"], "No such option"),
         (["--against", "main"], "--against and --max-regression require each other"),
-        (["--at", "HEAD~1"], "cannot be combined with --at"),
-        ([], "no git bisect is under way"),
+        (["--at", "HEAD~1", "--against", "main", "--max-regression", "5%"], "cannot be combined with --at"),
+        ([], "a check takes one of --against REV"),
     ],
 )
 def test_git_stops_where_there_is_no_answer(more: list[str], why: str, home: Path) -> None:
@@ -51,7 +49,6 @@ def test_git_stops_where_there_is_no_answer(more: list[str], why: str, home: Pat
 
 
 def test_who_wants_to_leave_leaves_git_behind() -> None:
-    """The first step measures two jobs, the ends and the commit: none of them is left alone."""
     for option, advice in (("--detach", "nohup git bisect run"), ("--dry-run", "without --dry-run")):
         outcome = type_command([*STEP, option])
         assert outcome.code == 128 and advice in outcome.err
@@ -86,11 +83,11 @@ def step(*more: str) -> tuple[str, ...]:
 
 @pytest.mark.processes
 def test_git_finds_the_commit_and_skips_the_broken_one(tmp_path: Path) -> None:
-    """Its own two ends are measured by the first step, and found again by the others."""
     history = make_history(tmp_path / "repo", commits=6, slow=4, factor=3.0, broken=2, pace=PACE)
     started = git(history, "bisect", "start", history.bad, history.good)
     assert started.returncode == 0, started.stderr
-    done = git(history, "bisect", "run", *step("--launches", "4"), folder=tmp_path)
+    against = ("--against", history.good, "--max-regression", "50%", "--launches", "4")
+    done = git(history, "bisect", "run", *step(*against), folder=tmp_path)
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     assert f"{history.culprit} is the first bad commit" in told
@@ -98,25 +95,3 @@ def test_git_finds_the_commit_and_skips_the_broken_one(tmp_path: Path) -> None:
     assert f"git bisect skip {history.commits[2]}" in log
     assert f"git bisect good {history.commits[3]}" in log
     assert git(history, "status", "--porcelain").stdout == ""
-    jobs = sorted((tmp_path / "state" / "jobs").iterdir())
-    plans = [(job / "journal.jsonl").read_text().partition("\n")[0] for job in jobs]
-    assert ['"verb":"compare"' in plan.replace(" ", "") for plan in plans] == [
-        True,
-        *[False] * (len(jobs) - 1),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("word", "why"),
-    [("same", "not worse than its good end"), ("inconclusive", "good and bad end is inconclusive")],
-)
-def test_ends_that_do_not_differ_stop_git(
-    word: str, why: str, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history = make_history(home / "repo", commits=4, slow=None)
-    git(history, "bisect", "start", history.bad, history.good)
-    told = SimpleNamespace(headline=SimpleNamespace(verdict=word), summary=("they are what they are.",))
-    monkeypatch.setattr(checks, "measure", lambda *_: told)
-    outcome = type_command([*step()[3:], "--repo", str(history.path)])
-    assert outcome.code == 128
-    assert why in outcome.err

@@ -15,7 +15,6 @@ from perfbisect.stats.threshold import (
     ThresholdVerdict,
     judge_threshold,
     threshold_above,
-    threshold_between,
 )
 from perfbisect.stats.two_sample import Scale
 
@@ -34,22 +33,6 @@ def test_scales_of_metrics() -> None:
     assert Scale.of(parse_metric("tpot").metric) == LOWER
     assert Scale.of(parse_metric("output_throughput").metric) == HIGHER
     assert Scale.of(parse_metric("failed").metric) == SHARE
-
-
-def test_the_middle_is_the_same_whatever_the_step() -> None:
-    good, bad = [1.0, 1.02], [1.4, 1.42]
-    line = threshold_between(good, bad)
-    assert line.at == pytest.approx(1.21)
-    assert sorted(line.known) == pytest.approx([1.2, 1.2, 1.22, 1.22])
-
-
-@pytest.mark.parametrize(
-    ("good", "bad", "why"),
-    [([1.0], [2.0], "same number"), ([1.0, 1.0], [2.0], "2 and 1"), ([2.0, 2.0], [1.0, 1.0], "not worse")],
-)
-def test_ends_that_are_none(good: list[float], bad: list[float], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        threshold_between(good, bad)
 
 
 def settle(line: Threshold, level: float, noise: float, seed: int, most: int = 12) -> ThresholdVerdict:
