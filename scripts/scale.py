@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from perfbisect.jobs.folders import Jobs
-from perfbisect.series.nights import day_number, night_of
-from perfbisect.series.points import Build, Point, Workload
+from perfbisect.series.points import Build, Point, Workload, day_number, night_of
 from perfbisect.series.store import SeriesStore
 from scripts.long_job import write_long_job
 from scripts.simulation import parser

@@ -13,8 +13,8 @@ from perfbisect.commands.workspace import Workspace
 from perfbisect.model.commit_details import RequestPhase
 
 if TYPE_CHECKING:
+    from perfbisect.series.alerts import MeasuredOutcome
     from perfbisect.series.alerts import State as AlertState
-    from perfbisect.series.outcomes import MeasuredOutcome
     from perfbisect.series.suspects.job import RankedAlert
 
 

@@ -11,9 +11,9 @@ from perfbisect.changes.git import Repository
 from perfbisect.errors import RevisionError
 from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.jobs.folders import Job
+from perfbisect.series.alerts import MeasuredOutcome, OutcomeCommit
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.findings import SeriesChange
-from perfbisect.series.outcomes import MeasuredOutcome, OutcomeCommit
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import onset_ends
 from perfbisect.series.suspects.window import MainLine

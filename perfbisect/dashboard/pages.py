@@ -17,8 +17,7 @@ from perfbisect.commands.outcomes import SiteBisection, outcomes_by_alert
 from perfbisect.common.quantities import moment
 from perfbisect.common.text import line
 from perfbisect.dashboard.collect import Site, SiteCell, SiteMetric, SitePoint, SiteSeries
-from perfbisect.series.alerts import Alert
-from perfbisect.series.outcomes import MeasuredOutcome
+from perfbisect.series.alerts import Alert, MeasuredOutcome
 from perfbisect.series.report import evidence_sentences
 from perfbisect.series.suspects.job import SuspectsDocument
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -93,6 +94,43 @@ class MeasuredCell:
     control: bool = False
     features: frozenset[str] = frozenset()
     machine: str = ""
+
+
+@dataclass(frozen=True)
+class ServerVote:
+    """A server start and its cells: one vote. It is hit if any of its cells is: load may decide which."""
+
+    hit: bool
+    cells: tuple[MeasuredCell, ...]
+
+    @property
+    def traits(self) -> frozenset[str]:
+        return frozenset().union(*(cell.traits for cell in self.cells))
+
+    @property
+    def runs(self) -> frozenset[str]:
+        """The traits of its cells, and what their models and devices imply."""
+        return self.traits.union(*(cell.features for cell in self.cells))
+
+
+def server_votes(cells: Iterable[MeasuredCell]) -> tuple[ServerVote, ...]:
+    """The votes; of a start that was hit, the cells that were."""
+    starts: dict[str, list[MeasuredCell]] = {}
+    for cell in cells:
+        starts.setdefault(cell.start, []).append(cell)
+    votes = []
+    for group in starts.values():
+        hit = tuple(cell for cell in group if cell.hit)
+        votes.append(ServerVote(bool(hit), hit or tuple(group)))
+    return tuple(votes)
+
+
+def distinguishing_traits(votes: Sequence[ServerVote]) -> frozenset[str]:
+    """What every server that was hit runs and no other does; empty where all or none were hit."""
+    hit, spared = [v.traits for v in votes if v.hit], [v.traits for v in votes if not v.hit]
+    if not hit or not spared:
+        return frozenset()
+    return frozenset.intersection(*hit) - frozenset().union(*spared)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from perfbisect.series.detect import SeriesAnalysis, analyze_series, record_aler
 from perfbisect.series.detection.model import FEWEST
 from perfbisect.series.ingest import ingest
 from perfbisect.series.nightly_report import build_nightly_report
-from perfbisect.series.nights import night_of
+from perfbisect.series.points import night_of
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable

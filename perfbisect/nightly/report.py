@@ -9,8 +9,7 @@ from perfbisect.common.quantities import counted
 from perfbisect.nightly.model import Night, NightBisection, new_regressions
 from perfbisect.report.document import Report, Tone
 from perfbisect.report.template import render_report, render_sentences
-from perfbisect.series.alerts import Alert
-from perfbisect.series.outcomes import MeasuredOutcome, OutcomeCommit
+from perfbisect.series.alerts import Alert, MeasuredOutcome, OutcomeCommit
 from perfbisect.series.report import FUNCTIONS
 
 _CHAT_SIGNS = str.maketrans({"`": "'", "<": "\u2039", ">": "\u203a"})  # Slack reads <!channel> in code, too

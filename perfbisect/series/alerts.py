@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Annotated, ClassVar, Literal
@@ -19,13 +19,13 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from perfbisect.errors import UsageError
+from perfbisect.jobs.documents import ChangeDocument, Document
 from perfbisect.model.commit_details import CauseWord
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.series.causes import Cause, Evidence, series_evidence
 from perfbisect.series.detection.model import SET, WEEK, Shape
 from perfbisect.series.findings import SeriesChange
-from perfbisect.series.nights import Night, night_of
-from perfbisect.series.outcomes import MeasuredOutcome
+from perfbisect.series.points import Night, night_of
 from perfbisect.series.series import StatisticKind, part_of
 
 State = Literal["open", "acknowledged", "closed"]
@@ -52,6 +52,39 @@ _RECOVERED = 0.25  # share of a change, in logs, within which a series is back a
 _RECOVERY_NIGHTS = 3  # ... by the median of so many nights after it
 
 _JSON = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
+
+
+class OutcomeCommit(Document):
+    """A commit with the probability that it made the step."""
+
+    id: str
+    short: str
+    subject: str
+    probability: float
+
+    @classmethod
+    def of(cls, change: ChangeDocument, probability: float) -> OutcomeCommit:
+        return cls(id=change.id, short=change.short, subject=change.subject, probability=probability)
+
+
+class MeasuredOutcome(Document):
+    """How a bisection of an alert ended.
+
+    ``commits``: the one that it named, or those of a narrowed range, the likeliest first. ``probability``:
+    that one of them made the step.
+    """
+
+    job: str
+    probability: float
+    commits: tuple[OutcomeCommit, ...]
+
+    @property
+    def report(self) -> str:
+        """The command that shows it whole."""
+        return f"perfbisect report {self.job}"
+
+
+NO_OUTCOMES: Mapping[str, MeasuredOutcome] = {}
 
 
 @dataclass(frozen=True, kw_only=True)

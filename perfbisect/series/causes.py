@@ -17,13 +17,17 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
-from perfbisect.model.commit_details import CauseWord, MeasuredCell
+from perfbisect.model.commit_details import (
+    CauseWord,
+    MeasuredCell,
+    ServerVote,
+    distinguishing_traits,
+    server_votes,
+)
 from perfbisect.series.detection.likelihood import INNER
 from perfbisect.series.detection.model import GAUSSIAN, WEEK, Shape
-from perfbisect.series.findings import SeriesChange
-from perfbisect.series.index import NOISE_NIGHTS, SeriesIndex, noise_of, shift
+from perfbisect.series.findings import NOISE_NIGHTS, SeriesChange, SeriesIndex, noise_of, shift
 from perfbisect.series.series import ENVIRONMENT, CellSeries
-from perfbisect.series.suspects.ranking import ServerVote, distinguishing_traits, server_votes
 
 Covariates = Mapping[str, Any]
 """What is known beside a night's values: names of covariates of a :class:`perfbisect.series.points.Point`."""

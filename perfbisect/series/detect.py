@@ -12,8 +12,10 @@ from pydantic import Field
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, LongDocument
 from perfbisect.series.alerts import (
+    NO_OUTCOMES,
     Alert,
     Event,
+    MeasuredOutcome,
     State,
     found_alerts,
     group_by_event,
@@ -27,13 +29,12 @@ from perfbisect.series.detection.model import Shape
 from perfbisect.series.findings import (
     JudgedFamily,
     SeriesChange,
+    SeriesIndex,
     SuppressionReason,
     drop_duplicate_tails,
     select_alerts,
 )
-from perfbisect.series.index import SeriesIndex
-from perfbisect.series.nights import night_of
-from perfbisect.series.outcomes import NO_OUTCOMES, MeasuredOutcome
+from perfbisect.series.points import night_of
 from perfbisect.series.series import (
     CellSeries,
     MachineSeriesStart,

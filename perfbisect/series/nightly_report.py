@@ -13,14 +13,13 @@ from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, LongDocument
 from perfbisect.model.commit_details import CauseWord
 from perfbisect.model.metric import parse_metric
-from perfbisect.series.alerts import Alert, AlertStatus, beside_worse
+from perfbisect.series.alerts import NO_OUTCOMES, Alert, AlertStatus, MeasuredOutcome, beside_worse
 from perfbisect.series.detect import (
     SeriesAnalysis,
     TrackDetectDocument,
     detect_document,
 )
-from perfbisect.series.nights import night_of
-from perfbisect.series.outcomes import NO_OUTCOMES, MeasuredOutcome
+from perfbisect.series.points import night_of
 from perfbisect.series.series import CellSeries
 
 ISSUE_SIZE = 0.10

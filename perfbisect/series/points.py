@@ -1,6 +1,7 @@
 """Recorded points: results measured elsewhere, with their workload, build and machine.
 
 Launch and provenance of a point are partly unknown, so it makes series and is never pooled with attempts.
+Nights are numbers, days since 1970-01-01: a missing one is a gap.
 """
 
 from __future__ import annotations
@@ -8,13 +9,36 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from perfbisect.common.quantities import moment
 from perfbisect.errors import UsageError
 from perfbisect.model.metric import MetricRef, parse_metric
+
+_FIRST = date(1970, 1, 1)
+
+
+def day_number(night: str) -> int:
+    """``2026-04-12`` -> days since 1970-01-01."""
+    return (date.fromisoformat(night) - _FIRST).days
+
+
+def night_of(number: int) -> str:
+    """Days since 1970-01-01 -> ``2026-04-12``."""
+    return date.fromordinal(_FIRST.toordinal() + number).isoformat()
+
+
+Night = Annotated[
+    int,
+    BeforeValidator(lambda night: day_number(night) if isinstance(night, str) else night),
+    PlainSerializer(night_of),
+    WithJsonSchema({"type": "string", "pattern": r"^\d{4}-\d\d-\d\d$"}),
+]
+"""A night, in JSON as ``2026-04-12``."""
 
 MAIN = ("main", "master")
 """Names of the branch whose builds are nightlies of the product."""

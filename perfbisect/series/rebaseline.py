@@ -16,8 +16,7 @@ from perfbisect.series.alerts import Alert, State, beside_worse, recovery
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.export import series_for_export
 from perfbisect.series.findings import SeriesChange
-from perfbisect.series.nights import day_number, night_of
-from perfbisect.series.points import Point
+from perfbisect.series.points import Point, day_number, night_of
 from perfbisect.series.series import CellSeries
 from perfbisect.series.sources.results import key_of
 from perfbisect.series.store import SeriesStore

@@ -19,7 +19,7 @@ from perfbisect.series.detect import (
     TrackDetectDocument,
 )
 from perfbisect.series.nightly_report import LevelRow, TrackReportDocument
-from perfbisect.series.nights import night_of
+from perfbisect.series.points import night_of
 
 _TEMPLATES = "series/templates"
 

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from perfbisect.model.attempt import is_same_class
 from perfbisect.model.metric import Metric, MetricRef, parse_metric
-from perfbisect.series.nights import day_number
-from perfbisect.series.points import ALONE, Point
+from perfbisect.series.points import ALONE, Point, day_number
 from perfbisect.series.sources.folders import of_nightly
 from perfbisect.serving.eras import DIFFUSION_ERAS, NIGHTLY_ERAS, OMNI_ERAS, Era
 

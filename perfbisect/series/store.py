@@ -1,4 +1,4 @@
-"""The store of series: raw result files, the points made of them, rejected results, and alerts.
+"""The store of series: raw result files, the points made of them, rejected results, alerts, and detections.
 
 Raw files are kept compressed and without long lists of single requests, so that points can be made again
 when a checkout is gone. Every operation is idempotent.
@@ -11,20 +11,24 @@ import hashlib
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from sys import intern
 from typing import Any, Literal
 
+import numpy as np
+import scipy
 from pydantic import TypeAdapter
 
 from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
+from perfbisect.resources import sources_digest
 from perfbisect.series.alerts import Alert, State, find_alerts
-from perfbisect.series.memory import DetectionMemory, prepare
+from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, Test, judge_series
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
 from perfbisect.series.series import cell_of_series, machine_series
 from perfbisect.series.sources.base import parse_json
@@ -63,6 +67,15 @@ PRAGMA user_version = {VERSION};
 COMMIT;
 """
 
+_MEMORY_TABLES = {
+    "judged": ("key BLOB PRIMARY KEY", "judged BLOB NOT NULL", "evidence BLOB NOT NULL"),
+    "detections": ("key TEXT PRIMARY KEY", "outcome TEXT NOT NULL"),
+}
+"""Columns of each table of what is remembered, the key first."""
+
+_JUDGED = TypeAdapter(tuple[tuple[ChangePoint, ...], dict[Test, float], float])
+"""All of a judged series but its evidence, which is an array."""
+
 _LONG = 64
 _LARGE = 256 * 1024
 """Of a file of more characters, lists of more items than ``_LONG`` are not kept."""
@@ -74,11 +87,13 @@ class _Connection(sqlite3.Connection):
     """Writes text that is no UTF-8 (a file's name, half a character in a result) as its escape."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        return super().execute(sql, tuple(map(_writable, parameters)))
-
-
-def _writable(value: object) -> Any:
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        return super().execute(
+            sql,
+            tuple(
+                value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+                for value in parameters
+            ),
+        )
 
 
 def open_store(path: Path) -> sqlite3.Connection:
@@ -100,12 +115,28 @@ def open_store(path: Path) -> sqlite3.Connection:
         if version == 0:
             with connection:
                 connection.executescript(_TABLES)
-        prepare(connection)
+        _prepare_memory(connection)
     except sqlite3.DatabaseError as error:
         raise _database_error(path, error) from error
     except OSError as error:
         raise MachineError(f"the store cannot be opened: {error.strerror or error}", where=path) from error
     return connection
+
+
+def _prepare_memory(connection: sqlite3.Connection) -> None:
+    """Make the tables of what is remembered; one with the columns of another perfbisect is made anew."""
+    stale = dict(_MEMORY_TABLES)
+    for table, columns in _MEMORY_TABLES.items():
+        found = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+        if found == [column.partition(" ")[0] for column in columns]:
+            del stale[table]
+    # Other processes read the store: only one that has something to change takes its lock.
+    if stale:
+        connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        for table, columns in stale.items():
+            connection.execute(f"DROP TABLE IF EXISTS {table}")
+            connection.execute(f"CREATE TABLE {table} ({', '.join(columns)}) WITHOUT ROWID")
 
 
 def _database_error(path: Path, error: sqlite3.DatabaseError) -> UsageError | MachineError:
@@ -337,6 +368,75 @@ class SeriesStore:
                 )
             matched += found
         return tuple(dict.fromkeys(matched))
+
+
+@cache
+def code_digest() -> str:
+    """Of the code that judges series, with the libraries that it computes with."""
+    return f"{sources_digest()} numpy {np.__version__} scipy {scipy.__version__}"
+
+
+class DetectionMemory:
+    """Series as they were judged, and the last detection of a whole store; only ``keep_...`` write.
+
+    Derived data, which may be lost at any time: an entry is kept under a digest of all that it was computed
+    from: values, labels, settings and code.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+        self._judged: dict[bytes, JudgedSeries | None] = {}
+        """Of every series that was asked for: as judged now, None where it was remembered."""
+
+    def judge(self, series: SeriesValues, fdr: float) -> JudgedSeries:
+        """As :func:`judge_series`; remembered where nothing of it has changed."""
+        key = self._key(series, fdr)
+        row = self._db.execute("SELECT judged, evidence FROM judged WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            judged = self._judged[key] = judge_series(series, fdr)
+            return judged
+        self._judged[key] = None
+        return JudgedSeries(*_JUDGED.validate_json(row[0]), np.frombuffer(row[1]))
+
+    def keep_judged(self) -> None:
+        """Remember the series that were asked for, and no others; in a transaction of the store."""
+        known = {row[0] for row in self._db.execute("SELECT key FROM judged")} if self._judged else set()
+        for key in known - set(self._judged):
+            self._db.execute("DELETE FROM judged WHERE key = ?", (key,))
+        for key, judged in self._judged.items():
+            if judged is not None:
+                text = _JUDGED.dump_json((judged.points, dict(judged.p), judged.smallest))
+                row = (key, text, np.asarray(judged.evidence, float).tobytes())
+                self._db.execute("INSERT OR REPLACE INTO judged VALUES (?, ?, ?)", row)
+        self._judged.clear()
+
+    def key_of_store(self, settings: Mapping[str, object]) -> str:
+        """Digest of every point of the store and of what they are judged with."""
+        digest = hashlib.sha256(repr((code_digest(), sorted(settings.items()))).encode())
+        for query in (
+            "SELECT id, build FROM builds ORDER BY id",
+            "SELECT build, result FROM results WHERE is_point ORDER BY id",
+        ):
+            for number, text in self._db.execute(query):
+                digest.update(f"{number} {text}\n".encode())
+        return digest.hexdigest()
+
+    def outcome(self, key: str) -> str | None:
+        """The outcome of the last detection, if it was of the same points and settings."""
+        row = self._db.execute("SELECT outcome FROM detections WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def keep_outcome(self, key: str, outcome: str) -> None:
+        """Remember the outcome of a detection instead of that of an earlier one; in a transaction."""
+        self._db.execute("DELETE FROM detections")
+        self._db.execute("INSERT INTO detections VALUES (?, ?)", (key, outcome))
+
+    def _key(self, series: SeriesValues, fdr: float) -> bytes:
+        values, nights = np.array(series.values, float), np.array(series.nights, np.int64)
+        labels = (series.key, series.sign, series.min_effect, series.group, series.absolute, series.machines)
+        digest = hashlib.sha256(repr((code_digest(), fdr, len(values), labels)).encode())
+        digest.update(values.tobytes() + nights.tobytes())
+        return digest.digest()
 
 
 _ALERT = TypeAdapter(Alert)

@@ -14,9 +14,9 @@ from perfbisect.changes.git import Repository
 from perfbisect.commands.outcomes import bisections_of_alerts, load_bisections, outcomes_by_alert
 from perfbisect.dashboard.collect import Site, collect_site
 from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.series.alerts import MeasuredOutcome
 from perfbisect.series.detect import SeriesAnalysis, analyze_series
 from perfbisect.series.ingest import ingest
-from perfbisect.series.outcomes import MeasuredOutcome
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table

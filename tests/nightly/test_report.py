@@ -14,8 +14,8 @@ from perfbisect.nightly.model import Night, NightStep
 from perfbisect.nightly.report import night_report
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
+from perfbisect.series.alerts import MeasuredOutcome, OutcomeCommit
 from perfbisect.series.causes import Evidence
-from perfbisect.series.outcomes import MeasuredOutcome, OutcomeCommit
 from tests.nightly.night_factory import HOSTILE, alert, change, make_night, make_quiet_night, row, search
 
 HOUSE = (

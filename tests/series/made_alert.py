@@ -6,7 +6,7 @@ from typing import Any
 
 from perfbisect.model.metric import parse_metric
 from perfbisect.series.alerts import Alert
-from perfbisect.series.nights import day_number
+from perfbisect.series.points import day_number
 
 
 def made_alert(**changed: Any) -> Alert:

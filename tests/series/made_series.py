@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from perfbisect.series.nights import night_of
-from perfbisect.series.points import Build, Point, Workload
+from perfbisect.series.points import Build, Point, Workload, night_of
 from perfbisect.series.series import CellSeries, build_series, nightly
 
 FIRST = 20000

@@ -25,8 +25,7 @@ from perfbisect.series.causes import (
     is_affected,
     moved_counts,
 )
-from perfbisect.series.findings import SeriesChange, select_alerts
-from perfbisect.series.index import SeriesIndex
+from perfbisect.series.findings import SeriesChange, SeriesIndex, select_alerts
 from perfbisect.series.report import evidence_sentences
 from perfbisect.series.series import CellSeries
 from tests.series.made_series import cell, noise, step

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 
 from perfbisect.series.alerts import found_alerts, match_alerts
 from perfbisect.series.causes import infer_causes
-from perfbisect.series.findings import JudgedFamily, SeriesChange, drop_duplicate_tails, select_alerts
-from perfbisect.series.index import SeriesIndex
+from perfbisect.series.findings import (
+    JudgedFamily,
+    SeriesChange,
+    SeriesIndex,
+    drop_duplicate_tails,
+    select_alerts,
+)
 from perfbisect.series.series import CellSeries
 from tests.series.made_series import FIRST, cell, noise, step
 

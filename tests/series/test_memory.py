@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.series import memory
+from perfbisect.series import store as stores
 from perfbisect.series.detect import TrackDetectDocument, analyze_series, detect
 from perfbisect.series.detection.model import SeriesValues, judge_series
 from perfbisect.series.points import Point
@@ -35,7 +35,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(series.key)
         return judge_series(series, alpha)
 
-    monkeypatch.setattr(memory, "judge_series", judge)
+    monkeypatch.setattr(stores, "judge_series", judge)
     return names
 
 
@@ -117,7 +117,7 @@ def test_another_rate_table_or_code_forgets(
     judged.clear()
     detect(filled, other, now="2026-01-02T00:00:00Z")
     assert judged == []
-    monkeypatch.setattr(memory, "code_digest", lambda: "other code")
+    monkeypatch.setattr(stores, "code_digest", lambda: "other code")
     detect(filled, other, now="2026-01-02T00:00:00Z")
     assert len(judged) == 4
 

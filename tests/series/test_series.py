@@ -11,8 +11,7 @@ import pytest
 
 from perfbisect.common.quantities import moment, stamp
 from perfbisect.model.metric import METRICS
-from perfbisect.series.nights import day_number, night_of
-from perfbisect.series.points import Build, Point, Workload
+from perfbisect.series.points import Build, Point, Workload, day_number, night_of
 from perfbisect.series.series import (
     CellSeries,
     build_series,

@@ -23,7 +23,7 @@ from pydantic import ConfigDict
 
 from perfbisect.series.detection.likelihood import INNER, likely_places
 from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, Test, judge_series
-from perfbisect.series.nights import Night
+from perfbisect.series.points import Night
 from perfbisect.stats.robust import Array, log_sum_exp
 
 FDR = 0.05  # share of false ones among the series that are reported to have changed

@@ -18,12 +18,11 @@ from perfbisect.common.quantities import moment
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
 from perfbisect.model.commit_details import OnsetNight, Ranking, RequestPhase, Suspect
-from perfbisect.series.alerts import Alert, Probability, find_alerts, leading_alert, recovery
+from perfbisect.series.alerts import Alert, MeasuredOutcome, Probability, find_alerts, leading_alert, recovery
 from perfbisect.series.causes import is_affected
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.detection.model import SET
 from perfbisect.series.findings import SeriesChange
-from perfbisect.series.outcomes import MeasuredOutcome
 from perfbisect.series.points import Build, Point
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.ranking import rank_suspects

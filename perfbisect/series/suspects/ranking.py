@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,12 +19,14 @@ from perfbisect.common.quantities import counted
 from perfbisect.model.commit_details import (
     Commit,
     Factor,
-    MeasuredCell,
     Phase,
     Ranking,
     RequestPhase,
+    ServerVote,
     Suspect,
     SuspectQuestion,
+    distinguishing_traits,
+    server_votes,
 )
 from perfbisect.series.suspects.table import EnginePart, EvidenceWeights, SuspectTable
 
@@ -171,43 +173,6 @@ def reverted_pairs(commits: Sequence[CommitText], uncertain: Set[str] = frozense
             if answer and answer[0] == "revert":
                 pairs |= {early.commit.sha: late.commit.sha, late.commit.sha: early.commit.sha}
     return pairs
-
-
-@dataclass(frozen=True)
-class ServerVote:
-    """A server start and its cells: one vote. It is hit if any of its cells is: load may decide which."""
-
-    hit: bool
-    cells: tuple[MeasuredCell, ...]
-
-    @property
-    def traits(self) -> frozenset[str]:
-        return frozenset().union(*(cell.traits for cell in self.cells))
-
-    @property
-    def runs(self) -> frozenset[str]:
-        """The traits of its cells, and what their models and devices imply."""
-        return self.traits.union(*(cell.features for cell in self.cells))
-
-
-def server_votes(cells: Iterable[MeasuredCell]) -> tuple[ServerVote, ...]:
-    """The votes; of a start that was hit, the cells that were."""
-    starts: dict[str, list[MeasuredCell]] = {}
-    for cell in cells:
-        starts.setdefault(cell.start, []).append(cell)
-    votes = []
-    for group in starts.values():
-        hit = tuple(cell for cell in group if cell.hit)
-        votes.append(ServerVote(bool(hit), hit or tuple(group)))
-    return tuple(votes)
-
-
-def distinguishing_traits(votes: Sequence[ServerVote]) -> frozenset[str]:
-    """What every server that was hit runs and no other does; empty where all or none were hit."""
-    hit, spared = [v.traits for v in votes if v.hit], [v.traits for v in votes if not v.hit]
-    if not hit or not spared:
-        return frozenset()
-    return frozenset.intersection(*hit) - frozenset().union(*spared)
 
 
 def describe_blast_radius(votes: Sequence[ServerVote]) -> str:

@@ -18,6 +18,8 @@ from perfbisect.model.commit_details import (
     Phase,
     RequestPhase,
     SuspectQuestion,
+    distinguishing_traits,
+    server_votes,
 )
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
@@ -27,11 +29,9 @@ from perfbisect.series.suspects.ranking import (
     CommitText,
     cells_factor,
     describe_blast_radius,
-    distinguishing_traits,
     find_answer,
     later_evidence,
     parse_commit,
-    server_votes,
     title_factor,
 )
 from tests.series.made_alert import made_alert
