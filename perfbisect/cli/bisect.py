@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 
-from perfbisect.commands.options import Budget, Cell, MeasureOptions, MinEffect
+from perfbisect.commands.options import BudgetOptions, MeasureOptions, MinEffect
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.request import Option, prints
 from perfbisect.commands.workspace import Workspace
@@ -25,7 +25,7 @@ _SLOW_BUILD_MIN = 0.5
 
 @prints("perfbisect.bisect.result:BisectResult", "perfbisect.bisect.forecast:PlanDocument")
 @dataclass(frozen=True, kw_only=True)
-class BisectRequest(MeasureOptions):
+class BisectRequest(MeasureOptions, BudgetOptions):
     """Name the change between GOOD and BAD that made CELL worse.
 
     Both ends are measured first, then the changes that are most informative per minute, then an A/B of the
@@ -44,7 +44,6 @@ class BisectRequest(MeasureOptions):
     Exit code: 3 a change is named, 0 not reproduced, 4 narrowed, too small, gradual or out of budget.
     """
 
-    cell: Cell = None
     good: Annotated[str, Option("A change that is fast.", metavar="REV")]
     bad: Annotated[str, Option("A later change that is slow.", metavar="REV")]
     releases: Annotated[
@@ -63,9 +62,6 @@ class BisectRequest(MeasureOptions):
     ] = None
     confirm_revert: Annotated[bool, Option("Then measure BAD against BAD without the culprit.")] = False
     min_effect: MinEffect = None
-    budget: Budget = 900.0
-    seed: Annotated[int, Option("Seed of the search.")] = 0
-    dry_run: Annotated[bool, Option("Show the plan and the exact commands; start nothing.")] = False
     workers: Annotated[
         int, Option("Concurrent launches, each on its own devices and cores.", type=click.IntRange(1))
     ] = 1

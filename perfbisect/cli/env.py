@@ -92,7 +92,7 @@ def build(
     env: Env = None,
     constraints: Constraints = None,
     exclude_newer: ExcludeNewer = None,
-    typed: frozenset[str] = frozenset(),
+    given: frozenset[str] = frozenset(),
 ) -> CommandResult:
     """Build the environment of one change, or find it built, and check that its engine is that change.
 
@@ -106,7 +106,7 @@ def build(
     from perfbisect.errors import BuildError, UsageError
     from perfbisect.measure.executor import PhaseLimits
 
-    environment = changes.environment_spec(env, at, is_typed="env" in typed)
+    environment = changes.environment_spec(env, at, is_typed="env" in given)
     change = changes.resolve_change(workspace, at)
     pins = {"constraints": constraints, "exclude_newer": exclude_newer}
     options = resolve(BuildOptions, pins, workspace.settings)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from perfbisect.cli.alerts import Alert, Fdr, rank_window
-from perfbisect.commands.options import Blocks, Budget, DryRun, MeasureOptions, Seed
+from perfbisect.commands.options import BlockOptions, MeasureOptions
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.request import Option, prints
 from perfbisect.commands.workspace import Workspace
@@ -14,7 +14,7 @@ from perfbisect.commands.workspace import Workspace
 
 @prints("perfbisect.experiments.compare:CompareResult", "perfbisect.experiments.dry_run:ComparePlanDocument")
 @dataclass(frozen=True, kw_only=True)
-class ReproduceRequest(MeasureOptions):
+class ReproduceRequest(MeasureOptions, BlockOptions):
     """Compare the ends of ALERT's window on this machine, before anything is bisected.
 
     A is the last commit that the night before may have run, B the last that the first slow night may have
@@ -32,10 +32,6 @@ class ReproduceRequest(MeasureOptions):
     cell: Annotated[
         str | None, Option("Cell of ours to measure.", metavar="CELL", default="the one that agrees")
     ] = None
-    blocks: Blocks = 10
-    budget: Budget = 900.0
-    seed: Seed = 0
-    dry_run: DryRun = False
     fdr: Fdr = 0.05
 
     def run(self, workspace: Workspace) -> CommandResult:
@@ -54,17 +50,9 @@ class ReproduceRequest(MeasureOptions):
                 f"no cell of ours is known to be {ours.cell}",
                 next_step="--cell CELL; perfbisect cells import makes cells of vLLM-Omni's specifications",
             )
-        metrics = self.metrics if "metrics" in self.typed else (ours.metric,)
-        request = CompareRequest(
-            **{**self.options_of(MeasureOptions), "metrics": metrics},
-            cell=chosen,
-            a=found.good,
-            b=found.bad,
-            blocks=self.blocks,
-            budget=self.budget,
-            seed=self.seed,
-            dry_run=self.dry_run,
-        )
+        metrics = self.metrics if "metrics" in self.given else (ours.metric,)
+        options = self.options_of(MeasureOptions, BlockOptions) | {"cell": chosen, "metrics": metrics}
+        request = CompareRequest(**options, a=found.good, b=found.bad)
         direction = "worse" if ours.worse else "better"
         question = f"alert {ours.id}: {ours.metric} of {ours.cell} became {direction} there; does it here?"
         return request.measure(workspace, line(question, 400))

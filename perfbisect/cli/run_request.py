@@ -16,19 +16,19 @@ from perfbisect.commands.workspace import open_workspace
 def run_command(command: Callable[..., Any], typed: Mapping[str, Any]) -> int:
     """Run what was typed and print the result; with ``--detach`` run it in the background."""
     run: Callable[..., Any] = getattr(command, "run", command)
-    given: dict[str, Any] = {}
+    workspace: dict[str, Any] = {}
     settings = NO_SETTINGS
     if WORKSPACE in inspect.signature(run).parameters:
-        given[WORKSPACE] = open_workspace(repo=typed.get("repo"), state=typed.get("state"))
-        settings = given[WORKSPACE].settings
+        workspace[WORKSPACE] = open_workspace(repo=typed.get("repo"), state=typed.get("state"))
+        settings = workspace[WORKSPACE].settings
     values = resolve_values(command, typed, settings)
     as_json, full = values.get("as_json", False), values.get("full", False)
     if values.get("detach") and not values.get("dry_run"):
         result = run_detached()
     elif isinstance(command, type):
-        result = command(**values, typed=frozenset(typed)).run(**given)
+        result = command(**values, given=frozenset(typed)).run(**workspace)
     else:
-        values |= {"typed": frozenset(typed)}
+        values |= {"given": frozenset(typed)} | workspace
         declared = inspect.signature(command).parameters
-        result = command(**given, **{name: value for name, value in values.items() if name in declared})
+        result = command(**{name: value for name, value in values.items() if name in declared})
     return print_output(result, as_json=as_json, full=full) if isinstance(result, CommandResult) else result

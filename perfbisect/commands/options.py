@@ -20,7 +20,6 @@ from perfbisect.commands.request import (
     as_file_or_name,
     as_path,
     as_text,
-    declare_field,
     request_fields,
 )
 from perfbisect.commands.workspace import Workspace
@@ -57,8 +56,6 @@ MinEffect = Annotated[
     Option("Smallest relevant effect, such as 2%.", metavar="PERCENT", default="the metric's"),
 ]
 DryRun = Annotated[bool, Option("Show what would be measured; start nothing.")]
-Blocks = Annotated[int, Option("Most blocks of four.", type=click.IntRange(1))]
-Seed = Annotated[int, Option("Draws which side begins a block.")]
 Env = Annotated[
     str | None,
     Option(
@@ -180,8 +177,9 @@ class BuildOptions(JobOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureOptions(BuildOptions):
-    """Options of commands that start a measurement."""
+    """Options of commands that start a measurement of a cell."""
 
+    cell: Cell = None
     variant: Annotated[
         str | None, Option("Variant of the cell, on all sides.", metavar="NAME", setting=as_text)
     ] = None
@@ -202,10 +200,26 @@ class MeasureOptions(BuildOptions):
             "Require the workload of a report: its commands or result file name, or @FILE.", metavar="TEXT"
         ),
     ] = None
+    dry_run: DryRun = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetOptions(Request):
+    """Options of commands that measure until a verdict."""
+
+    budget: Budget = 900.0
+    seed: Annotated[int, Option("Draws the order of launches.")] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockOptions(BudgetOptions):
+    """Options of commands that compare two sides in blocks."""
+
+    blocks: Annotated[int, Option("Most blocks of four.", type=click.IntRange(1))] = 10
 
 
 def setting_keys() -> tuple[str, ...]:
     """The keys of ``perfbisect.yaml``."""
-    others = (declare_field("cell", Cell), declare_field("budget", Budget))
-    fields = (*request_fields(FolderSettings), *request_fields(MeasureOptions), *others)
+    requests = (FolderSettings, MeasureOptions, BudgetOptions)
+    fields = (field for request in requests for field in request_fields(request))
     return tuple(dict.fromkeys(field.key for field in fields if field.setting))

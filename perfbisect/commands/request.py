@@ -116,13 +116,13 @@ Full = Annotated[bool, Option("With --json: do not shorten lists.", panel=OUTPUT
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a command is asked for, where it is handed on. ``typed``: what the command line gave."""
+    """What a command is asked for, where it is handed on. ``given``: the fields that were typed."""
 
-    typed: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()
 
-    def options_of(self, base: type[Request]) -> dict[str, Any]:
-        """The fields of a base class, for another request that inherits it."""
-        return {field.name: getattr(self, field.name) for field in fields(base)}
+    def options_of(self, *bases: type[Request]) -> dict[str, Any]:
+        """The fields of base classes, for another request that inherits them."""
+        return {field.name: getattr(self, field.name) for base in bases for field in fields(base)}
 
 
 def prints(*documents: str, has_full: bool = False) -> Callable[[DeclaredT], DeclaredT]:

@@ -254,7 +254,7 @@ def build_setup(
         UsageError: the cell cannot run at the first or the last change.
     """
     metric, *further = resolve_metrics(cell, measuring.metrics, claimed=claimed)
-    environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.typed)
+    environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.given)
     setting = wiring.build_config(workspace, environment, measured, measuring)
     ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
     linted = wiring.lint_sides(workspace, setting, ends[: len(measured)])

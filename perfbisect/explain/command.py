@@ -94,7 +94,7 @@ class ExplainRequest(JobOptions):
             (self.profile and self.hunks, "--profile", "without --hunks: each is a job of its own"),
             (self.launches is not None and not self.profile, "--launches", "with --profile"),
             (self.min_effect is not None and not self.hunks, "--min-effect", "with --hunks"),
-            ("budget" in self.typed and not starts, "--budget", "with --profile or --hunks"),
+            ("budget" in self.given and not starts, "--budget", "with --profile or --hunks"),
             (self.dry_run and not starts, "--dry-run", "with --profile or --hunks; nothing else is started"),
             (self.format != "text" and starts, "--format", "without them; perfbisect report has the formats"),
         )

@@ -285,7 +285,7 @@ def build_context(config: Path, asked: NightlyRequest, *, fetch: bool = False) -
     """Resolve everything a night needs; starts nothing. ``fetch``: obey the file's ``fetch``."""
     file = load_nightly(config)
     rules = file.nightly
-    typed_state = asked.state if "state" in asked.typed else None  # the file goes before the environment
+    typed_state = asked.state if "state" in asked.given else None  # the file goes before the environment
     workspace = open_workspace(
         repo=file.path(rules.repository) or file.folder, state=typed_state or file.path(rules.state)
     )

@@ -64,7 +64,7 @@ def test_options_fill_the_fields_and_are_told_apart_from_defaults(
     assert (asked.names, asked.good, asked.form, asked.count) == (("a", "b"), "x", "html", 2)
     assert (asked.since, asked.among, asked.budget) == ("2026-01-02", (Path("p"), Path("q")), 90)
     assert (asked.quiet, asked.verbose, asked.as_json, asked.state) == (True, False, True, tmp_path)
-    assert {"state", "count", "verbose"} & asked.typed == set()
+    assert {"state", "count", "verbose"} & asked.given == set()
 
 
 def test_a_function_is_a_command_with_the_options_of_its_workspace(tmp_path: Path) -> None:
