@@ -10,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Literal
@@ -23,30 +22,19 @@ from perfbisect.common.text import json_text
 from perfbisect.errors import ClientError, MachineError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
-from perfbisect.model.attempt import Attempt, RunResult
+from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.series.points import Build
 from perfbisect.series.sources.base import read_json
 from perfbisect.series.sources.folders import RAW
-from perfbisect.series.sources.journals import (
-    BLOCK,
-    PublishedRun,
-    RecordedCell,
-    read_attempts,
-    read_published,
-    read_run,
-)
+from perfbisect.series.sources.journals import BLOCK, PublishedRun, read_attempts, read_published, read_run
 from perfbisect.system.files import write_atomic
 
 RESULTS = "tests/dfx/perf/results"
 """Where in a build's folder the kanban's results lie."""
 
-_TIME = "%Y%m%d-%H%M%S"
-_UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 _DIFFUSION = "diffusion_bench"
 _BEFORE_RUNS = ("build", "fetch", "launch", "first_request", "warm")
-_RUN_FACTS = ("completed", "failed", "input_tokens", "output_tokens", "max_concurrent_requests")
-"""Covariates of a run that are published."""
 
 
 class TrackPublishDocument(Document):
@@ -84,26 +72,32 @@ def publish(folder: Path, jobs: Iterable[Job]) -> TrackPublishDocument:
         for attempt, reason in read_attempts(recorded.document):
             if attempt is None or reason:
                 continue
-            missing = [place for place in range(len(attempt.runs)) if (attempt.id, place + 1) not in outdated]
+            there = [outdated.get((attempt.id, place)) for place, _ in enumerate(attempt.runs, 1)]
+            missing = [place for place, path in enumerate(there) if path is None]
             try:
-                documents = [
-                    result_document(cell, attempt, place, recorded.build, _client_result(job, attempt, place))
+                files = [
+                    (run_start(attempt, place), result_document(cell, attempt, place, recorded.build, raw))
                     for place in missing
+                    for raw in [_client_result(job, attempt, place)]
                 ]
             except (ClientError, ValueError) as error:
                 left_out.append(f"{attempt.id}: {error}")
                 continue
-            launches, unchanged = launches + 1, unchanged + len(attempt.runs) - len(missing)
-            for place in range(len(attempt.runs)):
-                outdated.pop((attempt.id, place + 1), None)
-            for place, document in zip(missing, documents, strict=True):
-                path = _free_path(results, cell, run_start(attempt, place))
-                write_atomic(
-                    path, json_text(json.dumps(document, ensure_ascii=False, allow_nan=False)) + "\n"
-                )
+            launches, unchanged = launches + 1, unchanged + len(there) - len(missing)
+            outdated = {run: path for run, path in outdated.items() if path not in there}
+            for start, document in files:
+                # Runs that began in the same second differ in nothing else of the kanban's names.
+                while (path := results / file_name(cell, start)).exists():
+                    start += timedelta(seconds=1)
+                text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+                write_atomic(path, json_text(text) + "\n")
                 written.append(str(path))
         for path in outdated.values():
-            _remove(path)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                problem = f"a file cannot be taken back: {error.strerror or error}"
+                raise MachineError(problem, where=path) from error
             removed.append(str(path))
     return TrackPublishDocument(
         folder=str(folder), launches=launches, written=tuple(written), unchanged=unchanged,
@@ -135,29 +129,16 @@ def _client_result(job: Job, attempt: Attempt, place: int) -> Mapping[str, Any]:
     return result
 
 
-def _free_path(results: Path, cell: Cell, start: datetime) -> Path:
-    """Named by the start; a second later for each run that began in the same second."""
-    while (path := results / file_name(cell, start)).exists():
-        start += timedelta(seconds=1)
-    return path
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise MachineError(f"a file cannot be taken back: {error.strerror or error}", where=path) from error
-
-
 def file_name(cell: Cell, start: datetime) -> str:
     """The name in the rule of the newest era: test, data set, load, prompts, lengths, start in UTC."""
     if cell.client.name == _DIFFUSION:
         return f"diffusion_result_{_test_name(cell)}_{_utc(start)}.json"
-    load = str(float(cell.request_rate)) if cell.max_concurrency is None else str(cell.max_concurrency)
+    load = float(cell.request_rate) if cell.max_concurrency is None else cell.max_concurrency
     lengths = [cell.dataset_args.get(f"random-{side}-len") for side in ("input", "output")]
-    tokens_in, tokens_out = (str(length) if isinstance(length, int) else "na" for length in lengths)
-    parts = (_test_name(cell), _UNSAFE.sub("-", cell.dataset_name), load, cell.num_prompts)
-    return f"result_{'_'.join(map(str, parts))}_in{tokens_in}_out{tokens_out}_{_utc(start)}.json"
+    tokens_in, tokens_out = (length if isinstance(length, int) else "na" for length in lengths)
+    data_set = re.sub(r"[^A-Za-z0-9.-]+", "-", cell.dataset_name)
+    loaded = f"{_test_name(cell)}_{data_set}_{load}_{cell.num_prompts}"
+    return f"result_{loaded}_in{tokens_in}_out{tokens_out}_{_utc(start)}.json"
 
 
 def run_start(attempt: Attempt, place: int) -> datetime:
@@ -175,113 +156,62 @@ def result_document(
     Raises:
         ClientError: the run does not say how many requests were answered.
     """
-    provenance = attempt.provenance
+    provenance, run, start = attempt.provenance, attempt.runs[place], run_start(attempt, place)
+    duration, answered = run.facts.get("duration", run.seconds), run.facts.get("completed")
+    lost = run.facts.get("failed") or 0
+    if not isinstance(answered, int):
+        raise ClientError("the run does not say how many requests were answered")
     gpus = (provenance.facts.get("machine") or {}).get("gpus") or ()
-    additions = {
+    added = {
         "commit": build.commit,
         "engine_version": provenance.engine_version,
         "engine_commit": provenance.engine_commit,
         "hardware": provenance.machine_class,
         "gpu": ", ".join(str(gpu.get("name", "")) for gpu in gpus),
-        BLOCK: _published_run(cell, attempt, place, build).model_dump(mode="json", by_alias=True),
+        BLOCK: PublishedRun.of(cell, attempt, place, build).model_dump(mode="json", by_alias=True),
     }
-    run, start = attempt.runs[place], run_start(attempt, place)
-    if not isinstance(run.facts.get("completed"), int):
-        raise ClientError("the run does not say how many requests were answered")
     if cell.client.name == _DIFFUSION:
-        return [{**_diffusion_record(cell, run, start, client_result), **additions}]
-    return {**_served_result(cell, run, start, client_result), **additions}
+        fields, inner = cell.model_dump(mode="json", by_alias=True), client_result.get("result")
+        load = {name: fields[name] for name in ("name", "task", "num_prompts", "max_concurrency")}
+        own = _kept(inner if isinstance(inner, Mapping) else client_result)
+        totals = {"duration": duration, "completed_requests": answered, "failed_requests": lost}
+        record = {
+            "test_name": _test_name(cell),
+            "endpoint": cell.endpoint,
+            "timestamp": _utc(start),
+            "server_params": {"model": cell.model, "serve_args": hide_literals(fields["serve_args"])},
+            "benchmark_params": {
+                **fields["dataset_args"],
+                **{name.replace("_", "-"): value for name, value in load.items()},
+                "dataset": cell.dataset_name,
+                "request-rate": None if math.isinf(cell.request_rate) else cell.request_rate,
+            },
+            "result": {**own, "model": cell.model, **totals},
+        }
+        return [{**record, **added}]
+    # The client writes the name that one launch's server had, and the time of this machine's clock.
+    named = {"model_id": cell.model, "tokenizer_id": cell.tokenizer or cell.model}
+    ended = {"date": _utc(start + timedelta(seconds=run.seconds)), "duration": duration}
+    counts = {"num_prompts": cell.num_prompts, "completed": answered, "failed": lost}
+    return {**_kept(client_result), **named, **ended, **counts, "num_warmups": cell.num_warmups, **added}
 
 
-def _published_run(cell: Cell, attempt: Attempt, place: int, build: Build) -> PublishedRun:
-    """The run without what concerns only this machine: paths, messages, commands, process environment."""
-    provenance, run = attempt.provenance, attempt.runs[place]
-    machine = provenance.facts.get("machine") or {}
-    named = {"name": machine["name"]} if "name" in machine else {}
-    facts = {
-        "machine": {"host": machine.get("host", ""), **named},
-        "launch": {name: (provenance.facts.get("launch") or {}).get(name) for name in ("id", "suite")},
-    }
-    run_facts = {name: run.facts.get(name) for name in _RUN_FACTS}
-    published = replace(
-        attempt,
-        folder="",
-        provenance=replace(provenance, facts=facts),
-        runs=(replace(run, index=place + 1, raw="", warnings=(), spread={}, facts=run_facts),),
-    )
-    return PublishedRun(
-        build=build,
-        cell=RecordedCell(cell.name, cell.model, cell.num_prompts),
-        runs=len(attempt.runs),
-        attempt=published,
-    )
+def _kept(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A client's result without its lists of single requests, and without NaN, which JSON does not know."""
 
+    def is_kept(value: object) -> bool:
+        if isinstance(value, Mapping):
+            return all(isinstance(item, (int, float)) and is_kept(item) for item in value.values())
+        if isinstance(value, float):
+            return math.isfinite(value)
+        return value is None or isinstance(value, (int, str))
 
-def _served_result(
-    cell: Cell, run: RunResult, start: datetime, client_result: Mapping[str, Any]
-) -> dict[str, Any]:
-    return {
-        **_without_lists(client_result),
-        "date": _utc(start + timedelta(seconds=run.seconds)),
-        "model_id": cell.model,
-        "tokenizer_id": cell.tokenizer or cell.model,
-        "num_prompts": cell.num_prompts,
-        "request_rate": "inf" if math.isinf(cell.request_rate) else cell.request_rate,
-        "burstiness": cell.burstiness,
-        "max_concurrency": cell.max_concurrency,
-        "num_warmups": cell.num_warmups,
-        "duration": run.facts.get("duration", run.seconds),
-        "completed": run.facts["completed"],
-        "failed": run.facts.get("failed") or 0,
-    }
-
-
-def _diffusion_record(
-    cell: Cell, run: RunResult, start: datetime, client_result: Mapping[str, Any]
-) -> dict[str, Any]:
-    fields = cell.model_dump(mode="json", by_alias=True)
-    inner = client_result.get("result")
-    return {
-        "test_name": _test_name(cell),
-        "endpoint": cell.endpoint,
-        "timestamp": _utc(start),
-        "server_params": {"model": cell.model, "serve_args": hide_literals(fields["serve_args"])},
-        "benchmark_params": {
-            **fields["dataset_args"],
-            "name": cell.name,
-            "dataset": cell.dataset_name,
-            "task": cell.task,
-            "num-prompts": cell.num_prompts,
-            "max-concurrency": cell.max_concurrency,
-            "request-rate": None if math.isinf(cell.request_rate) else cell.request_rate,
-        },
-        "result": {
-            **_without_lists(inner if isinstance(inner, Mapping) else client_result),
-            "model": cell.model,
-            "duration": run.facts.get("duration", run.seconds),
-            "completed_requests": run.facts["completed"],
-            "failed_requests": run.facts.get("failed") or 0,
-        },
-    }
-
-
-def _without_lists(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A client's result without its lists of single requests and without numbers that are none."""
-    return {name: value for name, value in result.items() if _is_kept(value)}
-
-
-def _is_kept(value: object) -> bool:
-    """Numbers that are numbers, text, and tables of numbers: no lists of single requests."""
-    if isinstance(value, Mapping):
-        return all(isinstance(item, (int, float)) and _is_kept(item) for item in value.values())
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or isinstance(value, (int, str))
+    return {name: value for name, value in result.items() if is_kept(value)}
 
 
 def _test_name(cell: Cell) -> str:
-    return "test_" + _UNSAFE.sub("_", cell.name.partition("@")[0])
+    return "test_" + re.sub(r"[^A-Za-z0-9.-]+", "_", cell.name.partition("@")[0])
 
 
 def _utc(time: datetime) -> str:
-    return time.astimezone(timezone.utc).strftime(_TIME)
+    return time.astimezone(timezone.utc).strftime("%Y%m%d-%H%M%S")

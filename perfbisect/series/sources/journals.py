@@ -22,6 +22,7 @@ from perfbisect.jobs.folders import JOURNAL
 from perfbisect.jobs.journal import read, replaying
 from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt
+from perfbisect.model.cell import Cell
 from perfbisect.model.metric import is_metric, parse_metric
 from perfbisect.series.points import (
     ALONE,
@@ -41,6 +42,9 @@ PIPELINE = "perfbisect"
 SCHEMA = "perfbisect.attempts/1"
 BLOCK = "perfbisect"
 """Key of a published file under which its :class:`PublishedRun` is."""
+
+_RUN_FACTS = ("completed", "failed", "input_tokens", "output_tokens", "max_concurrent_requests")
+"""Covariates of a run that are published."""
 
 
 class Journals:
@@ -137,6 +141,25 @@ class PublishedRun(BaseModel):
     attempt: Attempt
     raw: str = Field(default="", exclude=True)
     record: int = Field(default=0, exclude=True)
+
+    @classmethod
+    def of(cls, cell: Cell, attempt: Attempt, place: int, build: Build) -> PublishedRun:
+        """The run at ``place`` without what concerns only this machine: paths, messages, commands."""
+        facts, run = attempt.provenance.facts, attempt.runs[place]
+        machine, launch = facts.get("machine") or {}, facts.get("launch") or {}
+        shared = {
+            "machine": {
+                "host": machine.get("host", ""),
+                **{k: machine[k] for k in ("name",) if k in machine},
+            },
+            "launch": {name: launch.get(name) for name in ("id", "suite")},
+        }
+        counts = {name: run.facts.get(name) for name in _RUN_FACTS}
+        only = replace(run, index=place + 1, raw="", warnings=(), spread={}, facts=counts)
+        provenance = replace(attempt.provenance, facts=shared)
+        published = replace(attempt, folder="", provenance=provenance, runs=(only,))
+        known_of = RecordedCell(cell.name, cell.model, cell.num_prompts)
+        return cls(build=build, cell=known_of, runs=len(attempt.runs), attempt=published)
 
     def rejected(self, kind: RejectionKind, reason: str) -> RejectedResult:
         night = stamp(moment(self.attempt.started_at))[:10]
