@@ -28,8 +28,7 @@ from typing import Any
 
 from perfbisect.environments.factory import make_builder
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_OK, EXIT_OURS, EXIT_OUTSIDE
-from perfbisect.explain.profile_job import ProfilePlan, compare_sides
-from perfbisect.explain.profile_report import ProfileResultDocument
+from perfbisect.explain.profile_job import ProfilePlan, ProfileResultDocument, compare_sides
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import require_plan

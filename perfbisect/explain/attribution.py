@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
 from typing import Final, Literal
 
-from perfbisect.explain.diff import DiffPlace, DiffSide, StackDiff, match_symbols
+from perfbisect.explain.diff import DiffLink, DiffPlace, DiffSide, StackDiff, link_of, match_symbols
 from perfbisect.explain.functions import (
     FALSE_DISCOVERY_RATE,
     RELEVANT_SHARE,
@@ -26,7 +26,6 @@ from perfbisect.explain.functions import (
     false_discovery_rates,
     mean_times,
 )
-from perfbisect.explain.links import DiffLink, link_of
 from perfbisect.explain.stacks import FunctionKey, StackFrame, StackSample
 from perfbisect.explain.trace import (
     CountDifference,

@@ -15,10 +15,10 @@ from perfbisect.commands.workspace import Workspace
 
 @prints(
     "perfbisect.explain.report:ExplainDocument",
-    "perfbisect.explain.profile_report:ProfileDocument",
+    "perfbisect.explain.profile_job:ProfileDocument",
     "perfbisect.explain.plans:ProfilePlanDocument",
-    "perfbisect.explain.hunk_report:HunksDocument",
-    "perfbisect.explain.hunk_forecast:HunksPlanDocument",
+    "perfbisect.explain.hunk_job:HunksDocument",
+    "perfbisect.explain.hunk_plan:HunksPlanDocument",
 )
 @dataclass(frozen=True, kw_only=True)
 class ExplainRequest(JobOptions):

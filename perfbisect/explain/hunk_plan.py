@@ -1,24 +1,46 @@
-"""The plan of ``perfbisect explain JOB --hunks``: the culprit's groups of hunks, and what is left out."""
+"""The plan of ``perfbisect explain JOB --hunks``, and what it will probably do and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
-from pydantic import FiniteFloat
+from pydantic import Field, FiniteFloat
 
+from perfbisect.bisect.decision.confirm import PAIRS
+from perfbisect.bisect.decision.endpoints import MAX_ROUNDS
 from perfbisect.changes.hunk_groups import HunkGroup, LeftOutFile, left_out_texts
 from perfbisect.changes.hunks import CommitDiff, DiffHunk, HunkId, line_texts
 from perfbisect.common.quantities import minutes
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.explain.hunk_search import HunkSearchPlan
-from perfbisect.jobs.documents import Document
-from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig, PlanPart, cell_data, runs_per_launch
+from perfbisect.explain.hunk_search import HunkSearchPlan, forecast_launches
+from perfbisect.jobs.documents import (
+    CellDocument,
+    ChangeDocument,
+    Document,
+    LongDocument,
+    MetricDocument,
+    cell_document,
+    change_document,
+    metric_document,
+)
+from perfbisect.jobs.estimates import Noise
+from perfbisect.jobs.plans import (
+    BudgetedPlan,
+    MeasurementConfig,
+    PlanPart,
+    cell_data,
+    plan_cell,
+    runs_per_launch,
+)
 from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
+from perfbisect.report.template import render_report
+from perfbisect.report.terminal import section_lines
 
 MAX_LINES = 400
 """Lines of a side of a hunk that a plan keeps: a new file may have thousands."""
@@ -205,3 +227,89 @@ def _build_notes(parts: Sequence[HunkGroupPart]) -> tuple[str, ...]:
         f"{len(slow)} of {len(parts)} groups need a build of up to {minutes(each)} each time they are taken "
         "back together with others",
     )
+
+
+RUNS = 2
+"""Runs of a launch that a forecast takes."""
+
+
+class PlannedGroupDocument(Document):
+    """A group of hunks. ``build_minutes``: of the culprit without it; None: not known."""
+
+    number: int
+    label: str
+    lines: int
+    build_minutes: float | None
+
+
+class HunksPlanDocument(LongDocument):
+    """What will be done. ``launches``: as likely as not enough; None: the step is too small, or not known."""
+
+    shown: ClassVar[Mapping[str, int]] = {"groups": 20, "excluded": 10}
+    schema_: Literal["perfbisect.hunks-plan/2"] = Field(default="perfbisect.hunks-plan/2", alias="schema")
+    source: str
+    culprit: ChangeDocument
+    parent: str
+    cell: CellDocument
+    metric: MetricDocument
+    environment: str
+    step: float | None
+    groups: tuple[PlannedGroupDocument, ...]
+    excluded: tuple[str, ...]
+    runs_per_launch: int
+    launches: int | None
+    most_launches: int
+    minutes_low: float
+    minutes_high: float
+    budget_minutes: float
+    minutes_basis: str
+    """Where the minutes of a launch come from."""
+    noise: str
+    notes: tuple[str, ...]
+
+
+def hunks_plan_document(plan: HunksPlan, noise: Noise, *, basis: str) -> HunksPlanDocument:
+    """The forecast of a plan; ``noise``: of earlier launches of the cell; ``basis``: of its costs."""
+    runs, groups = min(RUNS, plan.max_runs), len(plan.groups)
+    each = plan.costs.launch + runs * plan.costs.run
+    known = [group.minutes for group in plan.groups if group.minutes is not None]
+    builds = (2 + math.ceil(math.log2(groups))) * max(known, default=plan.costs.build)
+    launches = None
+    if plan.step is not None and not plan.ref.metric.absolute:
+        spread = math.hypot(noise.launches, noise.runs / math.sqrt(runs))
+        launches = forecast_launches(groups, abs(math.log1p(plan.step)), spread)
+    most = 2 * MAX_ROUNDS + 3 * PAIRS + 4 * groups.bit_length()
+    return HunksPlanDocument(
+        source=plan.source,
+        culprit=change_document(plan.culprit),
+        parent=plan.parent,
+        cell=cell_document(plan_cell(plan), plan.ref),
+        metric=metric_document(plan.ref, plan.smallest_effect),
+        environment=plan.setting.environment,
+        step=plan.step,
+        groups=tuple(
+            PlannedGroupDocument(
+                number=number,
+                label=group.label,
+                lines=sum(len(hunk.removed) + len(hunk.added) + hunk.more for hunk in group.hunks),
+                build_minutes=group.minutes,
+            )
+            for number, group in enumerate(plan.groups, 1)
+        ),
+        excluded=plan.left_out,
+        runs_per_launch=plan.max_runs,
+        launches=launches,
+        most_launches=most,
+        minutes_low=min(plan.budget, builds + (launches or most) * each),
+        minutes_high=min(plan.budget, 2 * builds + most * each),
+        budget_minutes=plan.budget,
+        minutes_basis=basis,
+        noise=noise.source,
+        notes=plan.notes,
+    )
+
+
+def hunks_plan_lines(document: HunksPlanDocument) -> list[str]:
+    """The plan for people."""
+    report = render_report("explain/templates/hunks.plan.jinja", {"plan": document})
+    return [text for section in report.sections for text in section_lines(section)]

@@ -1,13 +1,16 @@
-"""From a job to why one of its sides is slower: what its launches say, and the plans of jobs that look."""
+"""From a job with two sides to the plans of the jobs that say why one is slower."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pydantic import Field
 
+from perfbisect.bisect.bisection import read_bisection
+from perfbisect.bisect.plan import BisectPlan
 from perfbisect.changes.hunk_groups import group_hunks
 from perfbisect.changes.hunks import hunk_patch, read_diff
 from perfbisect.changes.revert import ConflictError
@@ -16,22 +19,89 @@ from perfbisect.commands.experiments import experiment_of
 from perfbisect.commands.session import PlannedJob
 from perfbisect.commands.slots import find_slots
 from perfbisect.commands.workspace import Workspace, repository_of
-from perfbisect.common.quantities import minutes
 from perfbisect.errors import UsageError
-from perfbisect.experiments.compare import ComparePlan
-from perfbisect.explain.hunk_forecast import HunksPlanDocument, hunks_plan_document, hunks_plan_lines
-from perfbisect.explain.hunk_plan import HunksPlan, make_hunks_plan
+from perfbisect.experiments.compare import ComparePlan, read_comparison
+from perfbisect.experiments.measure import SidePlan
+from perfbisect.explain.hunk_plan import (
+    HunksPlan,
+    HunksPlanDocument,
+    hunks_plan_document,
+    hunks_plan_lines,
+    make_hunks_plan,
+)
 from perfbisect.explain.profile_job import MOST_LAUNCHES, ProfilePlan
 from perfbisect.explain.report import ExplainDocument, explain_bisection, explain_comparison
-from perfbisect.explain.sides import MeasuredSides, measured_sides
 from perfbisect.jobs.documents import ChangeDocument, Document, cell_document, change_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_noise
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent, read, replaying
-from perfbisect.jobs.plans import plan_cell, plan_data
+from perfbisect.jobs.plans import JobPlan, find_plan, plan_cell, plan_data, require_plan
 from perfbisect.measure.profiling import ProfileLimits, find_py_spy, sampling_problem
 from perfbisect.report.sections import workload_section
+from perfbisect.report.template import render_sentences
 from perfbisect.report.terminal import section_lines
+
+
+@dataclass(frozen=True)
+class MeasuredSides:
+    """A and B of a comparison, or the change before the culprit and the culprit.
+
+    ``effect``: of B against A, None where none was shown; ``is_slower``: whether B was shown to be.
+    """
+
+    plan: JobPlan
+    a: SidePlan
+    b: SidePlan
+    effect: float | None
+    is_slower: bool
+    finished: bool
+
+
+def measured_sides(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
+    """The sides of a comparison, finished or not, or of a bisection that named its culprit.
+
+    Raises:
+        UsageError: the job has none.
+    """
+    if find_plan(events, BisectPlan) is not None:
+        return _of_bisection(job, events)
+    if find_plan(events, ComparePlan) is not None:
+        return _of_comparison(job, events)
+    raise UsageError(
+        f"job {job.id} is neither a bisection nor a comparison: it has no two sides",
+        next_step="perfbisect status lists the jobs",
+    )
+
+
+def _of_bisection(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
+    result = read_bisection(job, events)
+    outcome, plan = result.outcome, result.plan
+    if outcome is None or not result.found or outcome.confirmed is None or len(outcome.culprits) != 1:
+        word, verb = ("names no single culprit", "report") if outcome else ("is not finished", "resume")
+        raise UsageError(
+            f"job {job.id} {word}: there are no two sides", next_step=f"perfbisect {verb} {job.id}"
+        )
+    (culprit,) = outcome.culprits
+    before, after = (plan.positions[index].change for index in (culprit - 1, culprit))
+    effect = outcome.confirmed.effect
+    return MeasuredSides(
+        plan,
+        SidePlan(typed=before.short, change=before),
+        SidePlan(typed=after.short, change=after),
+        effect,
+        effect * plan.ref.metric.sign > 0,
+        finished=True,
+    )
+
+
+def _of_comparison(job: Job, events: tuple[JournalEvent, ...]) -> MeasuredSides:
+    plan, result = require_plan(job, events, ComparePlan), read_comparison(job, events)
+    row = result.headline
+    effect = row.effect if row.verdict in ("regression", "improvement") else None
+    return MeasuredSides(
+        plan, plan.a, plan.b, effect, is_slower=row.verdict == "regression", finished=result.finished
+    )
+
 
 _EXPLAINED: Final[Mapping[str, Callable[[Any], ExplainDocument]]] = {
     "bisect": explain_bisection,
@@ -119,12 +189,10 @@ def plan_profile(
         minutes_basis=earlier.basis,
         notes=plan.notes,
     )
+    values = {"plan": shown, "a": sides.a.name, "b": sides.b.name}
     lines = [
         *section_lines(workload_section(cell_document(cell, plan.ref))),
-        f"A {sides.a.name}, B {sides.b.name} of job {job.id}",
-        f"{shown.launches} profile launches, about {minutes(shown.minutes)}; they are no measurements",
-        f"minutes of a launch: {shown.minutes_basis}",
-        *(f"note: {note}" for note in plan.notes),
+        *render_sentences("explain/templates/profile.plan.jinja", values),
     ]
     return PlannedJob(plan, builder, found.slots, shown, lines)
 

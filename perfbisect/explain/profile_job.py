@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from perfbisect.changes.git import Repository
 from perfbisect.engine.experiment import Experiment, JobStatus
@@ -18,22 +18,27 @@ from perfbisect.environments.packages import PACKAGES
 from perfbisect.errors import EXIT_OK, PerfbisectError
 from perfbisect.experiments.compare import SIDES
 from perfbisect.experiments.measure import SidePlan
-from perfbisect.explain.attribution import ProfileExplanation, SettingDifference, explain_profiles
-from perfbisect.explain.diff import StackDiff, read_diff
-from perfbisect.explain.excerpt import excerpt_diff
-from perfbisect.explain.flames import build_flames
-from perfbisect.explain.functions import ProfileWindow, SampledLaunch
-from perfbisect.explain.profile_report import (
-    ProfileDocument,
-    ProfileResultDocument,
-    RecordingDocument,
-    RecordingFormat,
-    profile_report,
-    result_document,
+from perfbisect.explain.attribution import (
+    ConclusionKind,
+    OperationGrowth,
+    ProfileExplanation,
+    SettingDifference,
+    explain_profiles,
 )
+from perfbisect.explain.diff import StackDiff, read_diff
+from perfbisect.explain.figures import build_flames, excerpt_diff
+from perfbisect.explain.functions import FunctionGrowth, ProfileWindow, SampledLaunch
 from perfbisect.explain.stacks import read_folded
-from perfbisect.explain.trace import TraceProfile, read_trace
-from perfbisect.jobs.documents import change_document, measured_fields, metric_document
+from perfbisect.explain.trace import CountDifference, TraceProfile, read_trace
+from perfbisect.jobs.documents import (
+    ChangeDocument,
+    Document,
+    MeasuredDocument,
+    MetricDocument,
+    change_document,
+    measured_fields,
+    metric_document,
+)
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.loop import Done, JobState, LaunchPolicy, fits_budget
@@ -45,8 +50,158 @@ from perfbisect.measure.profiling import FACT, FOLDER, ProfileFiles
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
+from perfbisect.report.diffs import MARK, DiffDocument, marked_part
+from perfbisect.report.document import (
+    FileLines,
+    Report,
+)
 from perfbisect.report.flames import FlameDocument
+from perfbisect.report.template import render_report, render_sentences
 from perfbisect.serving.log_facts import combine_launches, fact_differences
+
+MOST_ROWS: Final = 40
+_TOP: Final = 12
+_NAMED: Final = 3
+_LITTLE: Final = 0.05
+_HUNK_LINES: Final = 20
+"""Of the marked hunk that stands beside the conclusion."""
+
+
+RecordingFormat = Literal["collapsed stacks", "Chrome trace"]
+
+
+class RecordingDocument(Document):
+    """A file that a launch recorded, by its path in the job's folder."""
+
+    side: str
+    launch: int
+    format: RecordingFormat
+    path: str
+
+
+class ProfileResultDocument(Document):
+    """What the recordings say. ``shares``: of the growth by place; ``place``: ``FILE:LINE FUNCTION``.
+
+    ``launches``: with stacks, of each side; ``settings``: name, value before, value after; ``problems``: why
+    something was not recorded.
+    """
+
+    kind: ConclusionKind | Literal["not compared"]
+    sentence: str
+    growth_ms: float = 0.0
+    shares: dict[str, float] = Field(default_factory=dict)
+    place: str = ""
+    link: str = ""
+    """``FILE:LINE NAME`` of the diff, which the function at ``place`` uses where that is not in it."""
+    total_before: float = 0.0
+    total_after: float = 0.0
+    launches: tuple[int, int] = (0, 0)
+    step: str = ""
+    functions: tuple[FunctionGrowth, ...] = ()
+    operations: tuple[OperationGrowth, ...] = ()
+    counts: tuple[CountDifference, ...] = ()
+    settings: tuple[tuple[str, str, str], ...] = ()
+    problems: tuple[str, ...] = ()
+    flames: FlameDocument | None = None
+    """Stacks of both sides; frames below 0.5 % of the slower side are folded together."""
+    diff: DiffDocument | None = None
+    """The diff between the sides, with the lines marked that ``place`` and ``link`` name."""
+
+
+class ProfileDocument(MeasuredDocument):
+    """``perfbisect explain JOB --profile``; ``source``: that job."""
+
+    shown: ClassVar[Mapping[str, int]] = {}
+    schema_: Literal["perfbisect.profile/2"] = Field(default="perfbisect.profile/2", alias="schema")
+    source: str
+    finished: bool
+    a: ChangeDocument
+    b: ChangeDocument
+    metric: MetricDocument
+    result: ProfileResultDocument | None
+    files: tuple[RecordingDocument, ...]
+    next: str
+
+    def brief(self) -> ProfileDocument:
+        """Without stacks, and with the marked hunk alone of the diff."""
+        brief = super().brief()
+        result = self.result
+        if result is None:
+            return brief
+        part = marked_part(result.diff, _HUNK_LINES) if result.diff is not None else None
+        diff = DiffDocument(files=(part,)) if part is not None else None
+        left = {"result.flames": int(result.flames is not None), "result.diff": int(result.diff is not None)}
+        return brief.model_copy(
+            update={
+                "result": result.model_copy(update={"flames": None, "diff": diff}),
+                "left_out": {**brief.left_out, **{name: count for name, count in left.items() if count}},
+            }
+        )
+
+
+def result_document(
+    explanation: ProfileExplanation | None,
+    problems: tuple[str, ...],
+    flames: FlameDocument | None = None,
+    diff: DiffDocument | None = None,
+) -> ProfileResultDocument:
+    """The comparison as it is kept; None: the sides could not be compared."""
+    if explanation is None:
+        sentence = "Nothing is known of functions: a side has no recording."
+        return ProfileResultDocument(kind="not compared", sentence=sentence, problems=problems)
+    conclusion, functions = explanation.conclusion, explanation.functions
+    place, link = conclusion.location, conclusion.link
+    return ProfileResultDocument(
+        kind=conclusion.kind,
+        sentence=profile_sentence(explanation),
+        growth_ms=conclusion.growth_ms,
+        shares=dict(conclusion.shares),
+        place=f"{place.path}:{place.line} {place.function}" if place is not None else "",
+        link=f"{link.path}:{link.line} {link.name}" if link is not None else "",
+        total_before=functions.total.before,
+        total_after=functions.total.after,
+        launches=functions.launches,
+        step=explanation.step,
+        functions=_notable(functions.functions),
+        operations=explanation.operations[:MOST_ROWS],
+        counts=explanation.counts,
+        settings=conclusion.settings,
+        problems=problems,
+        flames=flames,
+        diff=diff,
+    )
+
+
+def profile_sentence(explanation: ProfileExplanation) -> str:
+    """Where the growth is; says how much of it where it is not all in one place."""
+    values = {
+        "x": explanation.conclusion,
+        "grown": explanation.functions.grown,
+        "launches": explanation.functions.launches,
+        "little": _LITTLE,
+    }
+    return "".join(render_sentences("explain/templates/profile.summary.jinja", values))
+
+
+def _notable(rows: Sequence[FunctionGrowth]) -> tuple[FunctionGrowth, ...]:
+    """Those that differ beyond chance, then the largest differences."""
+    ranked = sorted(rows, key=lambda row: (not row.significant, -abs(row.difference), row.key))
+    return tuple(sorted(ranked[:MOST_ROWS], key=lambda row: (-row.growth, row.key)))
+
+
+def profile_report(document: ProfileDocument) -> Report:
+    """Functions and operators that differ between the sides, and whether they stand in the diff."""
+    diff = document.result.diff if document.result is not None else None
+    return render_report(
+        "explain/templates/profile.md.jinja",
+        {"r": document, "mark": MARK},
+        {
+            "marked": marked_part(diff, _HUNK_LINES) if diff is not None else None,
+            "diff": tuple(map(FileLines, diff.files)) if diff is not None else None,
+            "flames": document.result.flames if document.result is not None else None,
+        },
+    )
+
 
 MOST_LAUNCHES: Final = 2
 """Profile launches of a side, at most."""

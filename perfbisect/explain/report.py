@@ -7,29 +7,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from perfbisect.bisect.result import BisectResult
-from perfbisect.common.quantities import percent
 from perfbisect.experiments.compare import CompareResult
 from perfbisect.jobs.documents import CellDocument, ChangeDocument, Document, MetricDocument
 from perfbisect.report.document import (
-    Command,
-    Inline,
-    KeyValues,
-    Paragraph,
     Report,
-    Section,
-    Verdict,
-    code,
-    make_table,
-    parts_of,
 )
-from perfbisect.report.phases import PhasesDocument, phase_sentences, phases_section
-from perfbisect.report.sections import cell_section, change_text
-
-_ENDS = "No culprit is named: these are the two ends of the range."
-_NO_COUNTERS = (
-    "No phases: the launches were recorded without counters, or the engine serves none that are known."
-)
-_OPEN = "The job has not ended: these are the launches so far."
+from perfbisect.report.phases import PhasesDocument, phase_blocks, phase_sentences
+from perfbisect.report.template import render_report, render_sentences
 
 
 class ExplainDocument(Document):
@@ -68,10 +52,10 @@ def explain_bisection(document: BisectResult) -> ExplainDocument:
     left, right = document.good, document.bad
     if effect is not None:
         left, right = document.change(effect.parent), document.change(effect.culprit)
-    is_open = document.outcome == "unfinished"
     return _explain(
         document,
-        () if document.confirmed else (_OPEN, _ENDS) if is_open else (_ENDS,),
+        is_unfinished=document.outcome == "unfinished" and not document.confirmed,
+        is_of_ends=not document.confirmed,
         differs=found,
         verb="bisect",
         verdict=document.outcome,
@@ -89,7 +73,7 @@ def explain_comparison(result: CompareResult) -> ExplainDocument:
     """B against A."""
     return _explain(
         result,
-        () if result.finished else (_OPEN,),
+        is_unfinished=not result.finished,
         differs=result.verdict in ("regression", "improvement"),
         verb="compare",
         verdict=result.verdict,
@@ -104,16 +88,22 @@ def explain_comparison(result: CompareResult) -> ExplainDocument:
 
 
 def _explain(
-    document: BisectResult | CompareResult, notes: tuple[str, ...], *, differs: bool, **sides: Any
+    document: BisectResult | CompareResult,
+    *,
+    is_unfinished: bool,
+    is_of_ends: bool = False,
+    differs: bool,
+    **sides: Any,
 ) -> ExplainDocument:
     """The next command is the price of a profile where the sides differ, otherwise the report."""
     job, phases = document.job, document.phases
+    lacks = {"is_unfinished": is_unfinished, "is_of_ends": is_of_ends, "has_phases": phases is not None}
     return ExplainDocument(
         job=job,
         cell=document.cell,
         metric=document.metric,
         summary=phase_sentences(phases) if phases else (),
-        notes=notes if phases else (*notes, _NO_COUNTERS),
+        notes=render_sentences("explain/templates/explain.notes.jinja", lacks),
         phases=phases,
         log_differences=document.log_differences,
         folder=document.folder,
@@ -124,36 +114,5 @@ def _explain(
 
 def explain_report(document: ExplainDocument) -> Report:
     """The sides, what differs in a sentence, then a section for each way of looking at it."""
-    sections = (
-        phases_section(document.phases, detail=False),
-        _log_section(document),
-        cell_section(document.cell, document.notes),
-    )
-    return Report(
-        title=f"Why {document.b_name} differs from {document.a_name} on {document.cell.name}",
-        verdict=Verdict(document.verdict),
-        blocks=(
-            KeyValues(tuple(_sides(document))),
-            *(Paragraph(parts_of(text)) for text in (*document.summary, *document.notes)),
-            Command(document.next),
-        ),
-        sections=tuple(section for section in sections if section.blocks),
-        footer=f"Job {document.job}. This page loads nothing from the network.",
-    )
-
-
-def _sides(document: ExplainDocument) -> list[tuple[str, Inline]]:
-    rows: list[tuple[str, Inline]] = [
-        (document.a_name, change_text(document.a)),
-        (document.b_name, change_text(document.b)),
-    ]
-    if document.effect is not None and document.low is not None and document.high is not None:
-        interval = f"{percent(document.low)} to {percent(document.high)}"
-        rows.append((document.metric.name, f"{percent(document.effect)} ({interval})"))
-    return rows
-
-
-def _log_section(document: ExplainDocument) -> Section:
-    rows = (tuple(map(code, row)) for row in document.log_differences)
-    table = make_table(("", document.a_name, document.b_name), rows)
-    return Section("What the engines' logs say differently", (table,) if table.rows else ())
+    phases = tuple(phase_blocks(document.phases)) if document.phases else None
+    return render_report("explain/templates/explain.md.jinja", {"r": document}, {"phases": phases})

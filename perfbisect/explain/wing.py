@@ -12,5 +12,5 @@ WING = Wing(
         ),
     ),
     experiments={"hunks": "explain.hunk_job:HUNKS", "profile": "explain.profile_job:PROFILE"},
-    documents=("explain.hunk_report:HunksDocument", "explain.profile_report:ProfileDocument"),
+    documents=("explain.hunk_job:HunksDocument", "explain.profile_job:ProfileDocument"),
 )

@@ -39,8 +39,7 @@ from perfbisect.experiments.run import RUN, RunPlan
 from perfbisect.experiments.setup import MeasurementSetup, build_run_plan
 from perfbisect.experiments.suite import suite
 from perfbisect.explain.plans import plan_profile
-from perfbisect.explain.profile_job import PROFILE
-from perfbisect.explain.profile_report import ProfileDocument
+from perfbisect.explain.profile_job import PROFILE, ProfileDocument
 from perfbisect.jobs.estimates import attempts_before, recent_attempts
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.machines import MachineDocument, choose_slots, slot_here

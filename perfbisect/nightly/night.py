@@ -16,7 +16,7 @@ from perfbisect.changes.git import Repository
 from perfbisect.common.quantities import counted
 from perfbisect.engine.experiment import ResultT
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError
-from perfbisect.explain.profile_report import ProfileDocument
+from perfbisect.explain.profile_job import ProfileDocument
 from perfbisect.jobs.documents import Document, change_document, metric_document
 from perfbisect.jobs.estimates import EarlierAttempts
 from perfbisect.jobs.events import EventListener, JobNote

@@ -11,9 +11,8 @@ from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import UsageError
 from perfbisect.explain import plans
 from perfbisect.explain.command import ExplainRequest
-from perfbisect.explain.plans import plan_profile
-from perfbisect.explain.profile_report import ProfileDocument
-from perfbisect.explain.sides import measured_sides
+from perfbisect.explain.plans import measured_sides, plan_profile
+from perfbisect.explain.profile_job import ProfileDocument
 from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.measure import profiling

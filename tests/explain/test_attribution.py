@@ -12,7 +12,7 @@ from perfbisect.changes.hunks import FileDiff
 from perfbisect.explain.attribution import ProfileExplanation, compare_operations, explain_profiles
 from perfbisect.explain.diff import StackDiff
 from perfbisect.explain.functions import ProfileWindow, SampledLaunch
-from perfbisect.explain.profile_report import profile_sentence
+from perfbisect.explain.profile_job import profile_sentence
 from perfbisect.explain.stacks import FunctionKey, StackFrame, StackSample
 from perfbisect.explain.trace import TraceProfile, TraceStep
 from tests.explain.diffs import file_diff

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from perfbisect.changes.hunks import FileDiff
 from perfbisect.explain.attribution import GrowthLocation, ProfileConclusion
-from perfbisect.explain.excerpt import LONGEST_LINE, MOST_FILES, MOST_LINES, excerpt_diff
-from perfbisect.explain.links import DiffLink
+from perfbisect.explain.diff import DiffLink
+from perfbisect.explain.figures import LONGEST_LINE, MOST_FILES, MOST_LINES, excerpt_diff
 from perfbisect.report.diffs import DiffDocument, DiffFileDocument, diff_lines, marked_part
 from perfbisect.report.document import FileLines, Report, Verdict
 from perfbisect.report.html import report_html

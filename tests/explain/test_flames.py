@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.explain.attribution import explain_profiles
-from perfbisect.explain.flames import LEAST_SHARE, MOST_LEVELS, build_flames, flame_tree
+from perfbisect.explain.figures import LEAST_SHARE, MOST_LEVELS, build_flames, flame_tree
 from perfbisect.explain.stacks import FunctionKey
 from perfbisect.report.flames import FlameDocument
 from tests.explain.test_attribution import BASE, CALL, CHECK, LOOP, OTHER, PATCH, PATH, SAME, diff_of, launch

@@ -14,10 +14,8 @@ from perfbisect.changes.hunks import HunkId, hunk_patch
 from perfbisect.engine.experiment import Amendment, run_experiment
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_REGRESSION, BuildError, ServerError, UsageError
-from perfbisect.explain.hunk_forecast import hunks_plan_document, hunks_plan_lines
-from perfbisect.explain.hunk_job import HUNKS, PATCH, amend, hunks_document
-from perfbisect.explain.hunk_plan import HunksPlan, make_hunks_plan
-from perfbisect.explain.hunk_report import HunksDocument, hunks_report
+from perfbisect.explain.hunk_job import HUNKS, PATCH, HunksDocument, amend, hunks_document, hunks_report
+from perfbisect.explain.hunk_plan import HunksPlan, hunks_plan_document, hunks_plan_lines, make_hunks_plan
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read

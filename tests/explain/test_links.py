@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfbisect.explain.diff import StackDiff, assigned_names
-from perfbisect.explain.links import DiffLink, find_link
+from perfbisect.explain.diff import DiffLink, StackDiff, assigned_names, find_link
 from tests.explain.diffs import file_diff
 
 SETTINGS = "vllm/v1/settings.py"

@@ -11,8 +11,7 @@ import pytest
 from perfbisect.engine.experiment import run_experiment
 from perfbisect.errors import Interrupted
 from perfbisect.experiments.measure import SidePlan
-from perfbisect.explain.profile_job import PROFILE, ProfilePlan, profile_document
-from perfbisect.explain.profile_report import ProfileDocument
+from perfbisect.explain.profile_job import PROFILE, ProfileDocument, ProfilePlan, profile_document
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.plans import MeasurementConfig, cell_data, write_plan

@@ -18,9 +18,8 @@ from perfbisect.engine.experiment import run_experiment, run_in_steps
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError
 from perfbisect.experiments.run import RUN
 from perfbisect.experiments.setup import MeasurementSetup, build_run_plan
-from perfbisect.explain.profile_job import PROFILE, ProfilePlan
-from perfbisect.explain.profile_report import ProfileDocument
-from perfbisect.explain.sides import measured_sides
+from perfbisect.explain.plans import measured_sides
+from perfbisect.explain.profile_job import PROFILE, ProfileDocument, ProfilePlan
 from perfbisect.jobs.estimates import EarlierAttempts
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
