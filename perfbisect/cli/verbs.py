@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -87,7 +86,7 @@ class Verb(click.Command):
         write_options(self, ctx, formatter)
 
     def get_help(self, ctx: click.Context) -> str:
-        return _rich_help(self, ctx) if is_terminal() else super().get_help(ctx)
+        return _coloured_help(self, ctx) if is_terminal() else super().get_help(ctx)
 
 
 class Verbs(click.Group):
@@ -118,7 +117,7 @@ class Verbs(click.Group):
                 formatter.write_dl(rows)
 
     def get_help(self, ctx: click.Context) -> str:
-        return _rich_help(self, ctx) if is_terminal() else super().get_help(ctx)
+        return _coloured_help(self, ctx) if is_terminal() else super().get_help(ctx)
 
 
 def option_panels(command: click.Command, ctx: click.Context) -> dict[str, list[click.Parameter]]:
@@ -153,29 +152,19 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _rich_help(command: click.Command, ctx: click.Context) -> str:
-    """The help with colours: the panels by rich-click, the text above and below them by click."""
-    from rich.text import Text
-    from rich_click.rich_help_configuration import RichHelpConfiguration
-    from rich_click.rich_help_formatter import RichHelpFormatter
-    from rich_click.rich_panel import RichCommandPanel, RichOptionPanel
+def _coloured_help(command: click.Command, ctx: click.Context) -> str:
+    """The help with colours for titles and names."""
+    formatter = ColouredFormatter(width=ctx.terminal_width, max_width=ctx.max_content_width)
+    command.format_help(ctx, formatter)
+    return formatter.getvalue().rstrip("\n")
 
-    def write_text(write: Callable[[click.Context, click.HelpFormatter], None]) -> None:
-        plain = click.HelpFormatter(width=formatter.width)
-        write(ctx, plain)
-        formatter.write(Text(plain.getvalue()), soft_wrap=True)
 
-    width = min(shutil.get_terminal_size().columns, ctx.max_content_width or 80)
-    formatter = RichHelpFormatter(width=width, config=RichHelpConfiguration(theme="default-slim"))
-    write_text(command.format_usage)
-    write_text(command.format_help_text)
-    panels: list[RichOptionPanel | RichCommandPanel] = [
-        RichOptionPanel(name, [str(parameter.name) for parameter in parameters])
-        for name, parameters in option_panels(command, ctx).items()
-    ]
-    if isinstance(command, click.Group):
-        panels += [RichCommandPanel(name, names) for name, names in command_panels(command).items()]
-    for panel in panels:
-        formatter.write(panel.render(cast(Any, command), cast(Any, ctx), formatter))
-    write_text(command.format_epilog)
-    return formatter.getvalue()
+class ColouredFormatter(click.HelpFormatter):
+    """Help on a terminal: titles in bold, options and commands in colour."""
+
+    def write_heading(self, heading: str) -> None:
+        super().write_heading(click.style(heading, bold=True))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        # The width of a column is that of the text: click counts no escape sequences.
+        super().write_dl([(click.style(name, fg="cyan"), text) for name, text in rows], col_max, col_spacing)
