@@ -132,7 +132,6 @@ def plan_document(
     """
     cell, expected = plan_cell(plan), forecast(plan, noise, builder, basis=basis)
     good, bad = plan.ends
-    disk = _disk_notes(plan, expected, builder) if builder is not None else ()
     return PlanDocument(
         cell=cell_document(cell, plan.ref),
         metric=metric_document(plan.ref, plan.smallest_effect),
@@ -150,7 +149,7 @@ def plan_document(
         machines=_machine_forecasts(plan, expected, builder, machines),
         wall_minutes=_wall_minutes(plan, expected) if plan.workers > 1 else None,
         commands=commands_document(cell, plan.setting, good, None),
-        notes=(*plan.notes, *_cost_notes(plan, expected), *disk),
+        notes=(*plan.notes, *_notes(plan, expected, builder)),
     )
 
 
@@ -215,10 +214,13 @@ def _launch_minutes(plan: BisectPlan) -> float:
     return plan.costs.launch + min(2, plan.max_runs) * plan.costs.run
 
 
-def _disk_notes(plan: BisectPlan, expected: ExpectedDocument, builder: Builder) -> tuple[str, ...]:
+def _require_disk(
+    plan: BisectPlan, expected: ExpectedDocument, builder: Builder
+) -> tuple[str, str, str] | None:
+    """The least and the most that environments take, and what is free; None: they are all there."""
     low, high = (builder.disk(_likely_builds(plan, count)) for count, _ in expected.bounds)
     if not low or not high:
-        return ()
+        return None
     cache = Path(plan.setting.cache or ".")
     free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
     if low > free:
@@ -227,21 +229,22 @@ def _disk_notes(plan: BisectPlan, expected: ExpectedDocument, builder: Builder) 
             where=cache,
             next_step="perfbisect env gc, or set PERFBISECT_CACHE to a larger disk",
         )
-    return (f"disk: about {_size(low)} to {_size(high)} for environments, {_size(free)} free",)
+    return _size(low), _size(high), _size(free)
 
 
 def _size(count: float) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
 
 
-def _cost_notes(plan: BisectPlan, expected: ExpectedDocument) -> tuple[str, ...]:
-    """What is asked beyond the one step, and what that costs."""
+def _notes(plan: BisectPlan, expected: ExpectedDocument, builder: Builder | None) -> tuple[str, ...]:
+    """What is asked beyond the one step, what that costs, and the disk that it takes."""
     values = {
         "plan": plan,
         "expected": expected,
         "each": _launch_minutes(plan),
         "least": BLOCK_SIZE,
         "most": BLOCK_SIZE * MAX_BLOCKS,
+        "disk": _require_disk(plan, expected, builder) if builder is not None else None,
     }
     return render_sentences("bisect/templates/plan_notes.jinja", values)
 

@@ -24,6 +24,7 @@ from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change, History
 from perfbisect.model.metric import MetricRef
+from perfbisect.report.template import render_sentences
 
 Direction = Literal["regression", "improvement"]
 
@@ -147,6 +148,11 @@ def make_plan(
     positions = find_positions(history.changes, builder, deploys)
     unbuilt = [p.change for p in positions if not (p.skip or p.cached)]
     price = builder.price(unbuilt)
+    values = {
+        "suspects": [change for change in history.changes if change.id in deploys],
+        "positions": positions,
+        "crossings": crossings(positions),
+    }
     plan = BisectPlan(
         cell=cell_data(cell),
         digest=cell.digest,
@@ -157,12 +163,7 @@ def make_plan(
         costs=replace(costs or Costs(), build=price.minutes / max(1, len(unbuilt))),
         notes=(
             *notes,
-            *(
-                f"{change.short} changes the deploy YAML that the cell takes from the change: a suspect"
-                for change in history.changes
-                if change.id in deploys
-            ),
-            *pin_notes(positions),
+            *render_sentences("bisect/templates/range_notes.jinja", values),
             *builder.notes(),
             *price.notes(),
         ),
@@ -265,15 +266,6 @@ def crossings(positions: Sequence[Position]) -> tuple[Crossing, ...]:
             found.append(Crossing(index, parent, what, old, before.rpartition(" ")[2]))
         moved, parent = "", index
     return tuple(found)
-
-
-def pin_notes(positions: Sequence[Position]) -> tuple[str, ...]:
-    """The plan's notes on them."""
-    return tuple(
-        f"crosses the {crossing.what} pin at {positions[crossing.index].change.short}: {crossing.before} -> "
-        f"{crossing.after}; it and its parent are measured first after the ends"
-        for crossing in crossings(positions)
-    )
 
 
 def next_beside_pin(

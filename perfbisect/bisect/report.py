@@ -15,5 +15,5 @@ def build_report(result: BisectResult) -> Report:
     return render_report(
         "bisect/templates/report.md.jinja",
         {"r": result, "moved_phases": moved_sentences(phases)},
-        {**plots(result), "phases": tuple(phase_blocks(phases)) if phases else None},
+        {**plots(result), "phases": phase_blocks(phases) if phases else None},
     )

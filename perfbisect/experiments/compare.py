@@ -429,7 +429,7 @@ def compare_report(result: CompareResult) -> Report:
         {"r": result, "moved_phases": moved_sentences(phases)},
         {
             "launches": launches_plot(groups, result.metric),
-            "phases": tuple(phase_blocks(phases)) if phases else None,
+            "phases": phase_blocks(phases) if phases else None,
         },
     )
 

@@ -114,5 +114,5 @@ def _explain(
 
 def explain_report(document: ExplainDocument) -> Report:
     """The sides, what differs in a sentence, then a section for each way of looking at it."""
-    phases = tuple(phase_blocks(document.phases)) if document.phases else None
+    phases = phase_blocks(document.phases) if document.phases else None
     return render_report("explain/templates/explain.md.jinja", {"r": document}, {"phases": phases})

@@ -5,7 +5,7 @@ A domain's report module turns its result into a :class:`Report`; nothing reads 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -58,14 +58,6 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Inline, ...], ...]
     highlighted: frozenset[int] = frozenset()
-
-
-def make_table(
-    titles: Iterable[str], rows: Iterable[tuple[Inline, ...]], highlighted: Iterable[int] = ()
-) -> Table:
-    """A table; ``titles`` that end with ``*`` are those of numbers."""
-    columns = tuple(Column(title.rstrip("*"), title.endswith("*")) for title in titles)
-    return Table(columns, tuple(rows), frozenset(highlighted))
 
 
 @dataclass(frozen=True)

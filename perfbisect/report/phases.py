@@ -1,18 +1,17 @@
-"""Phases of a request on two sides: document, sentences, table."""
+"""Phases of a request on two sides: document, sentences, blocks of a report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from perfbisect.common.quantities import counted, number
+from perfbisect.common.quantities import number
 from perfbisect.jobs.documents import Document
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.counters import RunCounters
-from perfbisect.report.document import Block, Inline, Paragraph, Section, make_table
+from perfbisect.report.document import Block
+from perfbisect.report.template import render_report
 from perfbisect.stats.phases import PhaseDifference, compare_phases
-
-TITLE: Final = "Phases"
 
 _NAMES: Final = {
     "api_server": "API server",
@@ -21,12 +20,6 @@ _NAMES: Final = {
     "other": "other processes",
 }
 _ORDER: Final = ("time", "work", "cpu")
-_NOTE: Final = (
-    "From the engine's own counters before and after each run, and the CPU time of its processes. Medians of "
-    "launches; each interval holds with 95 %. A phase moved if its interval excludes zero, the difference is "
-    "relevant, and it would be called so by chance in 5 % of comparisons of equal sides, over all phases "
-    "together."
-)
 
 
 class PhasesDocument(Document):
@@ -69,11 +62,6 @@ def phases_document(
     )
 
 
-def phases_section(document: PhasesDocument | None, *, detail: bool = True) -> Section:
-    """The section of a report, empty without counters."""
-    return Section(TITLE, tuple(phase_blocks(document)) if document else (), detail)
-
-
 def moved_sentences(document: PhasesDocument | None) -> tuple[str, ...]:
     """The sentence for a summary, where a phase moved."""
     if document is None or all(phase.verdict != "moved" for phase in document.phases):
@@ -81,17 +69,16 @@ def moved_sentences(document: PhasesDocument | None) -> tuple[str, ...]:
     return phase_sentences(document)
 
 
-def phase_blocks(document: PhasesDocument) -> Iterator[Block]:
+def phase_blocks(document: PhasesDocument) -> tuple[Block, ...]:
     """Sentences, the table, and how to read it."""
-    yield from map(Paragraph, phase_sentences(document))
-    titles = ("phase", "unit", f"{document.a}*", f"{document.b}*", "difference*", "95 % interval*", "")
-    moved = [index for index, phase in enumerate(document.phases) if phase.verdict == "moved"]
-    yield make_table(titles, map(_row, document.phases), moved)
-    yield Paragraph(
-        f"{counted(document.launches_a, 'launch')} of {document.a}, "
-        f"{document.launches_b} of {document.b}. {_NOTE}",
-        quiet=True,
-    )
+    values = {
+        "x": document,
+        "sentences": phase_sentences(document),
+        "name": _name,
+        "signed": _signed,
+        "excludes_zero": _excludes_zero,
+    }
+    return render_report("report/templates/phases.md.jinja", values).blocks
 
 
 def phase_sentences(document: PhasesDocument) -> tuple[str, ...]:
@@ -128,25 +115,6 @@ def _difference(phase: PhaseDifference) -> str:
     if phase.low is None or phase.high is None:
         return f"{text} (one launch a side: no interval)"
     return f"{text} ({_signed(phase.low)} to {_signed(phase.high)})"
-
-
-def _row(phase: PhaseDifference) -> tuple[Inline, ...]:
-    known = phase.low is not None and phase.high is not None
-    return (
-        _name(phase),
-        phase.unit,
-        number(phase.a),
-        number(phase.b),
-        _signed(phase.difference),
-        f"{_signed(phase.low or 0.0)} to {_signed(phase.high or 0.0)}" if known else "",
-        _word(phase),
-    )
-
-
-def _word(phase: PhaseDifference) -> str:
-    if phase.verdict == "open":
-        return "likely moved" if _excludes_zero(phase) else "no difference seen"
-    return "one launch a side" if phase.verdict == "unknown" else phase.verdict
 
 
 def _name(phase: PhaseDifference) -> str:

@@ -1,45 +1,24 @@
-"""Sections that the reports of all kinds of jobs share: cell, launches, minutes, commands, versions."""
+"""What reports and plans share: the rows of a cell, the commands of a launch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from perfbisect.common.digests import canonical_json
-from perfbisect.common.quantities import counted, minutes, number, percent, with_unit
+from perfbisect.common.quantities import counted
 from perfbisect.common.text import line
 from perfbisect.jobs.documents import (
     CellDocument,
-    ChangeDocument,
     CommandsDocument,
-    LaunchDocument,
-    MinutesDocument,
 )
 from perfbisect.model.cell import pinned
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import (
-    Inline,
-    Items,
     KeyValues,
     Section,
     code,
-    make_table,
 )
-
-_PHASES: Mapping[str, str] = {
-    "build": "build",
-    "fetch": "fetch",
-    "launch": "start",
-    "first_request": "first request",
-    "warm": "discarded run",
-    "bench": "measured runs",
-    "stop": "stop",
-}
-"""Phases of an attempt in their order, with their names."""
-
-
-def change_text(change: ChangeDocument) -> Inline:
-    return (code(change.short), " ", code(change.subject)) if change.subject else code(change.short)
 
 
 def cell_rows(cell: CellDocument) -> list[tuple[str, str]]:
@@ -110,52 +89,6 @@ def workload_section(cell: CellDocument) -> Section:
     return Section("Cell", (KeyValues(tuple((label, code(value)) for label, value in cell_rows(cell))),))
 
 
-def cell_section(
-    cell: CellDocument, notes: Iterable[str] = (), more: Iterable[tuple[str, Inline]] = ()
-) -> Section:
-    """The workload, ``more`` of what was measured, and the notes of the plan."""
-    rows = KeyValues((*((label, code(value)) for label, value in cell_rows(cell)), *more))
-    items = Items(tuple(notes))
-    return Section("What was measured", (rows, items) if items.items else (rows,), detail=True)
-
-
-def launch_section(launches: Sequence[LaunchDocument], unit: str, culprit: str = "") -> Section:
-    """Every launch with its runs; its slot where there are several. Those of the culprit stand out."""
-    slots = len({launch.slot for launch in launches}) > 1
-    titles = ("#*", "change", "for", *(("slot",) if slots else ()), "value*", "runs", "took*")
-    rows: list[tuple[Inline, ...]] = []
-    for launch in launches:
-        value = launch.outcome if launch.value is None else with_unit(launch.value, unit)
-        runs = " ".join(number(v) for v in launch.values) or code(launch.reason or "-")
-        slot: tuple[Inline, ...] = (code(launch.slot),) if slots else ()
-        head: tuple[Inline, ...] = (str(launch.number), code(launch.change.short), launch.purpose)
-        warned = (runs, *(f"; {text}" for text in launch.warnings))
-        tail = (minutes(launch.minutes), launch.started_at[:19], launch.why)
-        rows.append((*head, *slot, value, warned, *tail))
-    marked = (i for i, launch in enumerate(launches) if launch.change.id == culprit)
-    table = make_table((*titles, "began (UTC)", "why"), rows, marked)
-    return Section("Every launch", (table,) if rows else (), detail=True)
-
-
-def minutes_section(spent: MinutesDocument) -> Section:
-    """Where the time went."""
-
-    def share(taken: float) -> str:
-        return percent(taken / spent.total, False) if spent.total else ""
-
-    rows = [
-        (_PHASES.get(phase, phase), minutes(taken), share(taken)) for phase, taken in spent.by_phase.items()
-    ]
-    if spent.lost:
-        rows.append(("discarded or failed, no evidence", minutes(spent.lost), share(spent.lost)))
-    budget = f", of a budget of {minutes(spent.budget)}" if spent.budget else ""
-    rows.append((f"all{budget}", minutes(spent.total), ""))
-    if spent.saved:
-        rows.append(("saved, since work overlapped", minutes(spent.saved), ""))
-    table = make_table(("phase", "time*", "share*"), rows)
-    return Section("Where the minutes went", (table,), detail=True)
-
-
 def command_lines(commands: CommandsDocument, of: str = "") -> list[str]:
     """The exact commands of a launch, for a dry run; ``of``: the side."""
     return [
@@ -164,15 +97,3 @@ def command_lines(commands: CommandsDocument, of: str = "") -> list[str]:
         f"  bench  {line(commands.bench, 4000)}",
         f"  ({line(commands.note)})",
     ]
-
-
-def version_section(versions: Mapping[str, object]) -> Section:
-    """Versions of everything that was measured with, a table within them row by row."""
-    rows: list[tuple[str, Inline]] = []
-    for name, value in versions.items():
-        if isinstance(value, Mapping):
-            rows += [(f"{name}: {key}", code(str(item))) for key, item in value.items() if item]
-        elif value:
-            text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            rows.append((name, code(text)))
-    return Section("Versions", (KeyValues(tuple(rows)),) if rows else (), detail=True)

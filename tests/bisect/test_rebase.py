@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perfbisect.bisect.plan import BisectPlan, Position, crossings, differing, pin_notes
+from perfbisect.bisect.plan import BisectPlan, Position, crossings, differing
 from perfbisect.environments.base import Refusal
 from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.model.attempt import Attempt
@@ -91,6 +91,10 @@ def test_a_pin_that_has_become_unlikely_is_not_measured(plan_for: MakePlan, star
     groups = {change.id: f"vllm v0.2{(i >= 4) + (i >= 36)}.0" for i, change in enumerate(here.changes)}
     made = plan_for(here, PinnedFake(groups=groups))
     assert [one.index for one in crossings(made.positions)] == [4, 36]
+    moved = (
+        f"crosses the vllm pin at {here.changes[4].short}: v0.20.0 -> v0.21.0; it and its parent are measured"
+    )
+    assert [note.startswith(moved) for note in made.notes] == [True, False]
     report = start(here, plan=made).run()
     assert named(report) == here.changes[4].id
     measured = {x.change.id for x in report.launches}
@@ -114,7 +118,6 @@ def test_where_a_pin_moves() -> None:
     (jump,) = crossings(positions("e a", "e b", "e c", skips=(1,)))
     assert (jump.parent, jump.index, jump.before, jump.after) == (0, 2, "a", "c")
     assert [one.index for one in crossings(positions("e a", "e b", "e c"))] == [1, 2]
-    assert pin_notes(positions("e a", "e a")) == ()
 
 
 def test_packages_that_differ() -> None:
