@@ -9,8 +9,18 @@ from typing import Any, Generic, TypeVar
 from perfbisect.jobs.documents import MeasuredDocument, MetricDocument
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
-from perfbisect.jobs.loop import Decision, Done, JobState, LaunchPolicy, SlotView, drain, launch_in_steps
-from perfbisect.jobs.plans import PlanT, plan_cell, require_plan
+from perfbisect.jobs.loop import (
+    Decision,
+    Done,
+    Idle,
+    JobState,
+    LaunchPolicy,
+    SlotView,
+    drain,
+    fits_budget,
+    launch_in_steps,
+)
+from perfbisect.jobs.plans import BudgetedPlan, PlanT, plan_cell, require_plan
 from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.change import Change
@@ -107,6 +117,8 @@ def run_in_steps(
         if not finished(journal.events):
             recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
             policy = kind.policy(job, plan, tools)
+            if not policy.budget and isinstance(plan, BudgetedPlan) and plan.budget:
+                policy = keep_budget(policy, plan.budget)
             if until:
                 policy = stop_after(policy, until)
             with WorkerPool(job, journal, tools, plan_cell(plan)) as pool:
@@ -114,6 +126,18 @@ def run_in_steps(
             if verdict:
                 journal.append("verdict", kind.conclude(job, plan, verdict))
         return kind.result(job, journal.events)
+
+
+def keep_budget(policy: LaunchPolicy, budget: float) -> LaunchPolicy:
+    """A policy that ends where no further launch fits into so many minutes; it decides nothing about them."""
+
+    def next_or_end(state: JobState, view: SlotView) -> Decision:
+        decision = policy.next(state, view)
+        if not isinstance(decision, LaunchRequest) or fits_budget(state.launches, budget):
+            return decision
+        return Idle() if state.is_running else Done({"verdict": "out of budget"})
+
+    return replace(policy, next=next_or_end, budget=budget)
 
 
 def stop_after(policy: LaunchPolicy, until: int) -> LaunchPolicy:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 from pydantic import Field
@@ -21,7 +23,7 @@ from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_U
 from perfbisect.jobs.documents import MeasuredDocument, MetricDocument, measured_fields, metric_document
 from perfbisect.jobs.folders import Job, Jobs, finished
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.loop import Done, JobState, LaunchPolicy
+from perfbisect.jobs.loop import Decision, Done, Idle, JobState, LaunchPolicy, SlotView
 from perfbisect.jobs.plans import (
     BudgetedPlan,
     MeasurementConfig,
@@ -32,8 +34,7 @@ from perfbisect.jobs.plans import (
 )
 from perfbisect.jobs.replay import launches
 from perfbisect.jobs.runner import LaunchRequest
-from perfbisect.jobs.sequence import sequential
-from perfbisect.machine.slots import machine_of
+from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.change import Change
 from perfbisect.report.document import Report, Verdict
@@ -65,15 +66,13 @@ class SoakDocument(MeasuredDocument):
 def soak_policy(plan: SoakPlan) -> LaunchPolicy:
     """The launches of a soak, for the loop of the engine; everything is admitted."""
 
-    def next_launch(state: JobState) -> LaunchRequest | Done:
-        done = sum(launch.end == "finished" for launch in state.launches)
-        return (
-            LaunchRequest(0, plan.change, "run", 1, "soak")
-            if done < plan.launches
-            else Done({"word": "soaked"})
-        )
+    def next_launch(state: JobState, _: SlotView) -> Decision:
+        made = sum(launch.end in (None, "finished") for launch in state.launches)
+        if made < plan.launches:
+            return LaunchRequest(0, plan.change, "run", 1, "soak")
+        return Idle() if state.is_running else Done({"word": "soaked"})
 
-    return sequential(next_launch, plan.ref, advice="another change")
+    return LaunchPolicy(next_launch, plan.ref)
 
 
 def soak_document(job: Job, events: Sequence[JournalEvent]) -> SoakDocument:
@@ -111,9 +110,14 @@ def interrupt_second(number: int, _: AttemptRequest) -> BaseException | None:
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """A soak that has its plan; its second launch is interrupted once."""
-    world = World(history(2).changes, slow=0, factor=2.0, fault=interrupt_second)
+def world() -> World:
+    """Its second launch is interrupted once."""
+    return World(history(2).changes, slow=0, factor=2.0, fault=interrupt_second)
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: World) -> Callable[..., Job]:
+    """Makes a soak of three launches that has its plan, with other fields of it."""
     monkeypatch.setattr(experiments, "EXPERIMENTS", {**experiments.EXPERIMENTS, "soak": SOAK})
     monkeypatch.setattr("perfbisect.commands.session.LocalExecutor", lambda *_, **__: world)
     isolate(tmp_path, monkeypatch)
@@ -129,9 +133,18 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
         launches=3,
         limit=20.0,
     )
-    job = Jobs(tmp_path / "state").new(Clock()(), "abcd")
-    write_plan(job, plan, Clock())
-    return job
+
+    def make(**fields: Any) -> Job:
+        job = Jobs(tmp_path / "state").new(Clock()(), "abcd")
+        write_plan(job, plan.model_copy(update=fields), Clock())
+        return job
+
+    return make
+
+
+@pytest.fixture
+def job(make_job: Callable[..., Job]) -> Job:
+    return make_job()
 
 
 def test_a_kind_from_outside_is_resumed_to_its_exit_code(job: Job) -> None:
@@ -144,6 +157,54 @@ def test_a_kind_from_outside_is_resumed_to_its_exit_code(job: Job) -> None:
     assert ended["slow"] == 3
     assert json.loads(job.document.read_text()) == json.loads(json.dumps(ended))
     assert "<bdi>Soak</bdi>" in job.page.read_text()
+
+
+def test_a_killed_kind_from_outside_goes_on(job: Job, world: World) -> None:
+    """A second process, as the first one, dies of kill -9 within its second launch."""
+    world.fault = lambda number, _: os.kill(os.getpid(), signal.SIGKILL) if number == 2 else None
+    child = os.fork()
+    if not child:
+        try:
+            type_command(["resume", job.id])
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    world.fault = lambda *_: None
+    status = type_json("status", job.id)
+    assert (status["verb"], status["state"], status["launched"]) == ("soak", "unfinished", 2), status
+    ended = type_json("resume", job.id, code=EXIT_REGRESSION)
+    assert [launch["outcome"] for launch in ended["launches"]] == [
+        "measured",
+        "abandoned",
+        "measured",
+        "measured",
+    ]
+
+
+def test_a_kind_from_outside_keeps_its_budget(make_job: Callable[..., Job], world: World) -> None:
+    world.fault = lambda *_: None
+    job = make_job(launches=9, budget=2.5)
+    ended = type_json("resume", job.id, code=EXIT_REGRESSION)
+    minutes = ended["minutes"]
+    assert minutes["budget"] == 2.5 and minutes["total"] <= 2.5 < minutes["total"] * 3 / 2
+    assert (ended["finished"], len(ended["launches"])) == (True, 2)
+
+
+def test_a_kind_from_outside_uses_two_slots(
+    make_job: Callable[..., Job], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = tuple(Slot(name, server_cores=(core,)) for core, name in enumerate(("left", "right")))
+    monkeypatch.setattr("perfbisect.commands.slots.slots_here", lambda *_: slots)
+    both = threading.Barrier(2, timeout=60)
+    world.fault = lambda *_: None
+
+    def wait_for_other(_: AttemptRequest) -> None:
+        both.wait()
+
+    world.hold = wait_for_other
+    ended = type_json("resume", make_job(launches=4).id, "--workers", "2", code=EXIT_REGRESSION)
+    assert sorted(launch["slot"] for launch in ended["launches"]) == ["left", "left", "right", "right"]
+    assert [launch["outcome"] for launch in ended["launches"]] == ["measured"] * 4
 
 
 def test_a_resumed_job_builds_as_it_was_planned(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
