@@ -94,7 +94,7 @@ def test_a_pin_that_has_become_unlikely_is_not_measured(plan_for: MakePlan, star
     moved = (
         f"crosses the vllm pin at {here.changes[4].short}: v0.20.0 -> v0.21.0; it and its parent are measured"
     )
-    assert [note.startswith(moved) for note in made.notes] == [True, False]
+    assert [note.startswith(moved) for note in made.notes if "pin" in note] == [True, False]
     report = start(here, plan=made).run()
     assert named(report) == here.changes[4].id
     measured = {x.change.id for x in report.launches}
