@@ -18,11 +18,10 @@ from typing import Literal
 
 import numpy as np
 
-from perfbisect.bisect.decision.model import Measured
+from perfbisect.bisect.decision.model import Measured, Plan
 from perfbisect.explain.hunk_search import (
     HunkEvent,
     HunkOutcome,
-    HunkSearchPlan,
     NextNode,
     Node,
     NodeLaunch,
@@ -128,7 +127,7 @@ class HunkSimulation:
         made = Measured(0, action.purpose, tuple(map(float, values)), **minutes, trial=action.trial)
         return NodeLaunch(action.node, made)
 
-    def search(self, plan: HunkSearchPlan) -> tuple[HunkOutcome, list[HunkEvent]]:
+    def search(self, plan: Plan) -> tuple[HunkOutcome, list[HunkEvent]]:
         events: list[HunkEvent] = []
         while True:
             action = next_launch(plan, events)
@@ -143,7 +142,7 @@ class HunkSimulation:
 def play(world: HunkWorld, seed: int) -> HunkSession:
     """One search in a world."""
     made = HunkSimulation(world, np.random.default_rng([seed, 32_452_843]))
-    plan = HunkSearchPlan(world.groups)
+    plan = Plan(world.groups, min_effect=0.03, budget=math.inf, max_runs=2)
     outcome, events = made.search(plan)
     found = outcome.verdict == "found"
     step = math.log1p(world.step)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Final, Literal
+
+from pydantic import Field
 
 from perfbisect.explain.diff import DiffLink, DiffPlace, DiffSide, StackDiff, link_of, match_symbols
 from perfbisect.explain.functions import (
@@ -67,37 +69,46 @@ class GrowthLocation:
     is_added: bool = False
 
 
-class OperationGrowth(Document):
+class OperationGrowth(TimeDifference):
     """An operator, kernel or copy with its own ms in a step on both sides."""
 
     kind: str
     name: str
     family: str
-    before: float
-    after: float
-    difference: float
-    low: float
-    high: float
     significant: bool
 
 
-@dataclass(frozen=True)
-class ProfileConclusion:
-    """Where the growth is. ``growth_ms``: a step, of functions that grew; ``shares``: by place, sum to 1.
+class TraceComparison(Document):
+    """Steps of one name (``step``) on both sides; it is empty where they have none in common."""
 
-    ``basis``: what ``location`` is of; kernels and operators are found by their names.
-    ``configuration``: files of the diff that set values; ``settings``: values that differ between the sides.
+    step: str = ""
+    operations: tuple[OperationGrowth, ...] = ()
+    counts: tuple[CountDifference, ...] = ()
+
+
+class GrowthShares(Document):
+    """How much of the growth is where. ``growth_ms``: a step, of functions that grew; ``shares`` sum to 1.
+
+    ``settings``: values that differ between the sides.
     """
 
-    kind: ConclusionKind
+    kind: ConclusionKind | Literal["not compared"]
     growth_ms: float = 0.0
-    shares: Mapping[DiffPlace, float] = field(default_factory=dict)
+    shares: dict[str, float] = Field(default_factory=dict)
+    settings: tuple[SettingDifference, ...] = ()
+
+
+class ProfileConclusion(GrowthShares):
+    """Where the growth is, in one place. ``configuration``: files of the diff that set values.
+
+    ``basis``: what ``location`` is of; kernels and operators are found by their names.
+    """
+
     location: GrowthLocation | None = None
     basis: Literal["functions", "operations"] = "functions"
     link: DiffLink | None = None
     """What the function of ``location`` uses of the diff, where that does not hold it."""
     configuration: tuple[str, ...] = ()
-    settings: tuple[SettingDifference, ...] = ()
 
     def share(self, *places: DiffPlace) -> float:
         return sum(self.shares.get(place, 0.0) for place in places)
@@ -105,16 +116,11 @@ class ProfileConclusion:
 
 @dataclass(frozen=True)
 class ProfileExplanation:
-    """Two sides of profile launches compared.
-
-    ``step``: the step whose operations are compared, empty without a trace.
-    """
+    """Two sides of profile launches compared."""
 
     functions: FunctionComparison
     conclusion: ProfileConclusion
-    step: str = ""
-    counts: tuple[CountDifference, ...] = ()
-    operations: tuple[OperationGrowth, ...] = ()
+    trace: TraceComparison
 
 
 def explain_profiles(
@@ -135,31 +141,40 @@ def explain_profiles(
         ValueError: a launch has no sample or no step.
     """
     if not a or not b:
-        functions = FunctionComparison((), TimeDifference("total", 0.0, 0.0, 0.0, 0.0, 1.0), (len(a), len(b)))
+        nothing = TimeDifference(before=0.0, after=0.0, difference=0.0, low=0.0, high=0.0)
+        functions = FunctionComparison((), nothing, (len(a), len(b)))
     elif diff is None:
         functions = compare_functions(a, b)
     else:
         functions = compare_functions(a, b, diff.work("before"), diff.work("after"))
-    step = next(iter(common_steps(*traces)), "")
-    counts = count_differences(*traces, step) if step else ()
-    operations = compare_operations(*traces, step) if step else ()
+    trace = _compare_traces(*traces)
     is_slower = functions.total.low > 0 if is_slower is None else is_slower
     grown = functions.grown if is_slower and functions.total.difference > 0 else ()
     files = diff.configuration if diff is not None else ()
     if not grown:
         kind: ConclusionKind = "no growth seen" if a and b else "no stacks"
-        conclusion = ProfileConclusion(kind, configuration=files, settings=tuple(settings))
+        conclusion = ProfileConclusion(kind=kind, configuration=files, settings=tuple(settings))
         if diff is not None and is_slower:
             # Of a device that the engine waits for, only the trace shows that it works longer.
-            conclusion = _with_symbols(conclusion, diff, operations, counts)
+            conclusion = _with_symbols(conclusion, diff, trace)
     elif diff is None:
         growth = sum(row.growth for row in grown)
-        conclusion = ProfileConclusion("no diff", growth, settings=tuple(settings))
+        conclusion = ProfileConclusion(kind="no diff", growth_ms=growth, settings=tuple(settings))
     else:
         conclusion, places = _attribute(a, b, diff, functions, grown, tuple(settings))
-        conclusion = _with_symbols(conclusion, diff, operations, counts)
+        conclusion = _with_symbols(conclusion, diff, trace)
         functions = functions.with_places(places)
-    return ProfileExplanation(functions, conclusion, step, counts, operations)
+    return ProfileExplanation(functions, conclusion, trace)
+
+
+def _compare_traces(a: Sequence[TraceProfile], b: Sequence[TraceProfile]) -> TraceComparison:
+    """The step that both sides make most often: launches differ in how often they make each."""
+    step = next(iter(common_steps(a, b)), "")
+    if not step:
+        return TraceComparison()
+    return TraceComparison(
+        step=step, operations=compare_operations(a, b, step), counts=count_differences(a, b, step)
+    )
 
 
 def compare_operations(
@@ -172,17 +187,17 @@ def compare_operations(
     if not all(sides):
         return ()
     rows = compare_times(sides[0], sides[1])
-    rates = false_discovery_rates(rows)
-    total = sum(row.before for row in rows)
+    rates = false_discovery_rates(p for _, p in rows.values())
+    total = sum(time.before for time, _ in rows.values())
     found = (
         OperationGrowth(
-            kind=row.key[0],
-            name=row.key[1],
-            family=kernel_family(row.key[1]),
-            **row.fields,
-            significant=q <= FALSE_DISCOVERY_RATE and abs(row.difference) > RELEVANT_SHARE * total,
+            **dict(time),
+            kind=kind,
+            name=name,
+            family=kernel_family(name),
+            significant=q <= FALSE_DISCOVERY_RATE and abs(time.difference) > RELEVANT_SHARE * total,
         )
-        for row, q in zip(rows, rates, strict=True)
+        for ((kind, name), (time, _)), q in zip(rows.items(), rates, strict=True)
     )
     return tuple(sorted(found, key=lambda row: (-row.difference, row.kind, row.name)))
 
@@ -231,7 +246,7 @@ def _attribute(
     # What surely grew in all and in no function that was named stands nowhere.
     total = max(sum(growth.values()), functions.total.low)
     growth["elsewhere"] += total - sum(growth.values())
-    shares = {place: ms / total for place, ms in growth.items()}
+    shares: dict[str, float] = {place: ms / total for place, ms in growth.items()}
     own_share = sum(shares.get(place, 0.0) for place in IN_DIFF)
     kind: ConclusionKind = "not in the diff"
     if own_share >= MAJORITY:
@@ -244,10 +259,10 @@ def _attribute(
         link = link_of((location.path, location.function), location.line, diff)
     return (
         ProfileConclusion(
-            kind,
-            total,
-            shares,
-            location,
+            kind=kind,
+            growth_ms=total,
+            shares=shares,
+            location=location,
             link=link,
             configuration=diff.configuration,
             settings=settings,
@@ -299,14 +314,11 @@ def _location(
 
 
 def _with_symbols(
-    conclusion: ProfileConclusion,
-    diff: StackDiff,
-    operations: Sequence[OperationGrowth],
-    counts: Sequence[CountDifference],
+    conclusion: ProfileConclusion, diff: StackDiff, trace: TraceComparison
 ) -> ProfileConclusion:
     """Compiled code has no Python line: what grew in a trace is looked for in the diff of sources by name."""
-    grown = {row.name: row.difference for row in operations if row.significant and row.difference > 0}
-    more = [count.name for count in counts if count.exact and count.after > count.before]
+    grown = {row.name: row.difference for row in trace.operations if row.significant and row.difference > 0}
+    more = [count.name for count in trace.counts if count.exact and count.after > count.before]
     symbols = match_symbols((*grown, *more), diff)
     if conclusion.kind not in ("not in the diff", "no growth seen", "no stacks") or not symbols:
         return conclusion
@@ -316,4 +328,4 @@ def _with_symbols(
         return conclusion
     first = max(symbols, key=lambda match: grown.get(match.operation, 0.0))
     location = GrowthLocation(first.path, first.line, first.symbol, share)
-    return replace(conclusion, kind="in the diff", location=location, basis="operations")
+    return conclusion.model_copy(update={"kind": "in the diff", "location": location, "basis": "operations"})

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, variance
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 
@@ -85,29 +85,17 @@ class LaunchReading:
     samples: float = math.inf
 
 
-@dataclass(frozen=True)
-class TimeDifference(Generic[KeyT]):
-    """A time on both sides in ms a step, with the 95 % interval of the difference; ``p``: of none."""
+class TimeDifference(Document):
+    """A time on both sides in ms a step, with the 95 % interval of the difference."""
 
-    key: KeyT
     before: float
     after: float
+    difference: float
     low: float
     high: float
-    p: float
-
-    @property
-    def difference(self) -> float:
-        return self.after - self.before
-
-    @property
-    def fields(self) -> dict[str, float]:
-        """Those of a document, which has no ``p``."""
-        names = ("before", "after", "difference", "low", "high")
-        return {name: getattr(self, name) for name in names}
 
 
-class FunctionGrowth(Document):
+class FunctionGrowth(TimeDifference):
     """A function with its own ms a step on both sides.
 
     ``growth``: the difference without what came from ``moved_from``, others below one caller. ``q``: the
@@ -117,11 +105,6 @@ class FunctionGrowth(Document):
 
     path: str
     function: str
-    before: float
-    after: float
-    difference: float
-    low: float
-    high: float
     q: float
     growth: float
     significant: bool
@@ -143,7 +126,7 @@ class FunctionComparison:
     """
 
     functions: tuple[FunctionGrowth, ...]
-    total: TimeDifference[str]
+    total: TimeDifference
     launches: tuple[int, int]
 
     @property
@@ -179,27 +162,27 @@ def compare_functions(
         raise ValueError("each side needs a profile launch")
     own = [[_readings(launch, _own) for launch in side] for side in work]
     sums = [[_readings(launch, _everything) for launch in side] for side in work]
-    (total,) = compare_times(sums[0], sums[1])
+    ((total, _),) = compare_times(sums[0], sums[1]).values()
     seen = [_sampled(side) for side in own]
-    tested = [
-        difference
-        for difference in compare_times(own[0], own[1])
-        if max(counts.get(difference.key, 0.0) for counts in seen) >= LEAST_SAMPLES
-    ]
-    rates = false_discovery_rates(tested)
+    tested = {
+        key: found
+        for key, found in compare_times(own[0], own[1]).items()
+        if max(counts.get(key, 0.0) for counts in seen) >= LEAST_SAMPLES
+    }
+    rates = false_discovery_rates(p for _, p in tested.values())
     processes = _processes(work)
     rows = [
         FunctionGrowth(
-            path=time.key[0],
-            function=time.key[1],
-            **time.fields,
+            **dict(time),
+            path=key[0],
+            function=key[1],
             q=q,
             growth=time.difference,
             significant=q <= FALSE_DISCOVERY_RATE,
-            new=seen[0].get(time.key, 0.0) == 0.0,
-            processes=processes.get(time.key, ()),
+            new=seen[0].get(key, 0.0) == 0.0,
+            processes=processes.get(key, ()),
         )
-        for time, q in zip(tested, rates, strict=True)
+        for (key, (time, _)), q in zip(tested.items(), rates, strict=True)
     ]
     ranked = tuple(sorted(_with_moves(rows, *work), key=lambda row: (-row.growth, row.key)))
     return FunctionComparison(ranked, total, (len(a), len(b)))
@@ -214,18 +197,21 @@ def mean_times(
     return {key: fmean(launch[key].mean if key in launch else 0.0 for launch in launches) for key in keys}
 
 
-def false_discovery_rates(differences: Sequence[TimeDifference[KeyT]]) -> list[float]:
+def false_discovery_rates(probabilities: Iterable[float]) -> list[float]:
     """The smallest false discovery rate at which each difference is significant (Benjamini and Hochberg)."""
     from scipy.stats import false_discovery_control
 
-    p = [difference.p for difference in differences]
+    p = list(probabilities)
     return [float(rate) for rate in false_discovery_control(p)] if p else []
 
 
 def compare_times(
     a: Sequence[Mapping[KeyT, LaunchReading]], b: Sequence[Mapping[KeyT, LaunchReading]]
-) -> tuple[TimeDifference[KeyT], ...]:
-    """Differences of times, by key; what a launch does not have took no time in it."""
+) -> dict[KeyT, tuple[TimeDifference, float]]:
+    """Differences of times, each with the probability of one as large by chance.
+
+    What a launch does not have took no time in it.
+    """
     # Imported here: scipy.stats takes 60 MB and a second, and the status of every job imports this module.
     from scipy.stats import t
 
@@ -238,11 +224,12 @@ def compare_times(
     difference = means[1] - means[0]
     reach = t.ppf(0.975, degrees) * spread
     p = np.minimum(1.0, 2 * t.sf(np.abs(difference) / spread, degrees))
-    columns = (means[0], means[1], difference - reach, difference + reach, p)
-    return tuple(
-        TimeDifference(key, *map(float, row))
-        for key, row in zip(keys, zip(*columns, strict=True), strict=True)
-    )
+    columns = (means[0], means[1], difference, difference - reach, difference + reach, p)
+    found = {}
+    for key, row in zip(keys, zip(*columns, strict=True), strict=True):
+        *times, chance = map(float, row)
+        found[key] = TimeDifference(**dict(zip(TimeDifference.model_fields, times, strict=True))), chance
+    return found
 
 
 def launch_noise(sides: Sequence[Sequence[Mapping[KeyT, LaunchReading]]]) -> float:

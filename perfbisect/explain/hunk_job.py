@@ -151,12 +151,12 @@ def make_hunks_document(
             for index, group in enumerate(plan.groups)
         ),
         share=by_node.get(_numbers(named)) if named else None,
-        whole=by_node.get(_numbers(plan.search.everything)),
+        whole=by_node.get(_numbers(hunk_search.everything(plan.search))),
         asked=asked,
         excluded=plan.left_out,
         patch=patch,
     )
-    whole = results.get(plan.search.everything)
+    whole = results.get(hunk_search.everything(plan.search))
     values = {
         "r": document,
         "named": _numbers(named),

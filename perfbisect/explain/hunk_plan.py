@@ -10,12 +10,13 @@ from pydantic import Field, FiniteFloat
 
 from perfbisect.bisect.decision.confirm import PAIRS
 from perfbisect.bisect.decision.endpoints import MAX_ROUNDS
+from perfbisect.bisect.decision.model import Plan
 from perfbisect.changes.hunk_groups import HunkGroup, LeftOutFile, left_out_texts
 from perfbisect.changes.hunks import CommitDiff, DiffHunk, HunkId, line_texts
 from perfbisect.common.quantities import minutes
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
-from perfbisect.explain.hunk_search import HunkSearchPlan, forecast_launches
+from perfbisect.explain.hunk_search import forecast_launches
 from perfbisect.jobs.documents import (
     CellDocument,
     ChangeDocument,
@@ -106,15 +107,15 @@ class HunksPlan(BudgetedPlan):
         return (self.culprit,)
 
     @property
-    def search(self) -> HunkSearchPlan:
-        """The plan of the search."""
+    def search(self) -> Plan:
+        """The plan of the search: the hunks of an improvement are those of a step in the other direction."""
         metric = self.ref.metric
-        return HunkSearchPlan(
-            groups=len(self.groups),
-            sign=metric.sign,
+        return Plan(
+            n=len(self.groups),
+            sign=metric.sign if self.slower else -metric.sign,
             min_effect=self.smallest_effect,
-            slower=self.slower,
             costs=self.costs,
+            budget=math.inf,
             max_runs=self.max_runs,
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -29,7 +29,7 @@ from perfbisect.bisect.decision.model import (
 )
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.state import SearchState
-from perfbisect.model.attempt import Costs, Purpose
+from perfbisect.model.attempt import Purpose
 
 Node = tuple[int, ...]
 """Groups that are taken back together, in ascending order; none: the culprit itself."""
@@ -47,40 +47,9 @@ _CONTRAST = math.sqrt(4 / 3)
 """Gives the mean of two launches less a third the variance of one launch less another."""
 
 
-@dataclass(frozen=True)
-class HunkSearchPlan:
-    """``groups``: how many; ``sign``: +1 if larger values of the metric are worse.
-
-    ``slower``: the culprit is worse than its parent; else the hunks of an improvement are looked for.
-    ``costs`` in minutes; ``max_runs``: of a launch.
-    """
-
-    groups: int
-    sign: int = 1
-    min_effect: float = 0.03
-    slower: bool = True
-    costs: Costs = field(default_factory=Costs)
-    max_runs: int = 2
-
-    @property
-    def everything(self) -> Node:
-        return tuple(range(self.groups))
-
-    @property
-    def positions(self) -> dict[Node, int]:
-        """The nodes that the bisection searches, with their positions."""
-        return {self.everything[place:]: place for place in range(self.groups + 1)}
-
-    @property
-    def bisection(self) -> Plan:
-        return Plan(
-            n=self.groups,
-            sign=self.sign if self.slower else -self.sign,
-            min_effect=self.min_effect,
-            costs=self.costs,
-            budget=math.inf,
-            max_runs=self.max_runs,
-        )
+def everything(plan: Plan) -> Node:
+    """All groups: the plan's positions are places among them."""
+    return tuple(range(plan.n))
 
 
 @dataclass(frozen=True)
@@ -140,7 +109,7 @@ class NodeResult:
     launches: int
 
 
-def next_launch(plan: HunkSearchPlan, events: Sequence[HunkEvent]) -> NextNode | HunkOutcome:
+def next_launch(plan: Plan, events: Sequence[HunkEvent]) -> NextNode | HunkOutcome:
     """What the search does after these events: a launch, or its end.
 
     Raises:
@@ -149,12 +118,12 @@ def next_launch(plan: HunkSearchPlan, events: Sequence[HunkEvent]) -> NextNode |
     return _Search(plan, tuple(events)).next()
 
 
-def out_of_budget(plan: HunkSearchPlan, events: Sequence[HunkEvent]) -> HunkOutcome:
+def out_of_budget(plan: Plan, events: Sequence[HunkEvent]) -> HunkOutcome:
     """The end of a search that can make no more launches: the groups that are suspected."""
     return HunkOutcome("too small", "budget", _Search(plan, tuple(events)).suspected())
 
 
-def node_results(plan: HunkSearchPlan, events: Sequence[HunkEvent]) -> dict[Node, NodeResult]:
+def node_results(plan: Plan, events: Sequence[HunkEvent]) -> dict[Node, NodeResult]:
     """What is known of each node that was launched, once culprit and position 0 were.
 
     Raises:
@@ -206,8 +175,12 @@ def forecast_launches(groups: int, step: float, noise: float) -> int | None:
 
 @dataclass(frozen=True)
 class _Search:
-    plan: HunkSearchPlan
+    plan: Plan
     events: tuple[HunkEvent, ...]
+
+    @cached_property
+    def everything(self) -> Node:
+        return everything(self.plan)
 
     @cached_property
     def made(self) -> tuple[tuple[Node, Measured, LaunchEstimate], ...]:
@@ -215,7 +188,7 @@ class _Search:
         made = [event for event in self.events if isinstance(event, NodeLaunch)]
         nodes = list(dict.fromkeys(event.node for event in made))
         measured = tuple(replace(event.launch, index=nodes.index(event.node)) for event in made)
-        levels = launches(measured, self.plan.bisection.sign)
+        levels = launches(measured, self.plan.sign)
         return tuple(zip((event.node for event in made), measured, levels, strict=True))
 
     @cached_property
@@ -225,7 +198,8 @@ class _Search:
     @cached_property
     def on_path(self) -> tuple[Measured | Skipped, ...]:
         """The launches at positions of the bisection; those of proofs count as of its search."""
-        positions, found = self.plan.positions, list[Measured | Skipped]()
+        positions = {self.everything[place:]: place for place in range(self.plan.n + 1)}
+        found: list[Measured | Skipped] = []
         for event in self.events:
             if event.node not in positions:
                 continue
@@ -241,14 +215,14 @@ class _Search:
     @cached_property
     def look(self) -> confirm.EffectPrior | None:
         """Step and noise, once both ends were measured."""
-        whole = SearchState.from_events(self.plan.bisection, self.on_path).whole
+        whole = SearchState.from_events(self.plan, self.on_path).whole
         return confirm.expected(whole) if whole is not None else None
 
     @cached_property
     def proofs(self) -> dict[Node, Trial]:
         """The nodes that were taken back alone, in their order."""
         trials = (launch.trial for _, launch, _ in self.made if launch.purpose == "revert")
-        return {self.plan.everything[x.parent : x.culprit]: x for x in trials if x is not None}
+        return {self.everything[x.parent : x.culprit]: x for x in trials if x is not None}
 
     @cached_property
     def results(self) -> dict[Node, NodeResult]:
@@ -259,9 +233,9 @@ class _Search:
         for node, _, level in self.made:
             levels.setdefault(node, []).append(level)
         culprit = levels.pop(())
-        sign = plan.bisection.sign
+        sign = plan.sign
         effects = {node: confirm.compare(culprit, own, look, sign) for node, own in levels.items()}
-        whole = effects[plan.everything]
+        whole = effects[self.everything]
         return {
             node: NodeResult(node, effect, share_of(effect, whole), len(levels[node]))
             for node, effect in effects.items()
@@ -269,7 +243,7 @@ class _Search:
 
     def next(self) -> NextNode | HunkOutcome:
         plan = self.plan
-        if plan.everything in self.unusable:
+        if self.everything in self.unusable:
             return HunkOutcome("no single group", "inseparable")
         answers = {node: self.carries(*self.arms(node).values()) for node in self.proofs}
         open_ = next(
@@ -286,36 +260,36 @@ class _Search:
                 if self.results[node].share.high < 1:
                     return HunkOutcome("no single group", "shared", node)
                 return HunkOutcome("too small", "noise", node)
-        action = decide.next_action(plan.bisection, self.on_path)
+        action = decide.next_action(plan, self.on_path)
         assert not isinstance(action, Wait), "nothing is under way"
         if isinstance(action, SearchOutcome):
             return self.ended(action)
-        if action.trial is not None and plan.groups > 1:
+        if action.trial is not None and plan.n > 1:
             suspect = self.suspect(action.trial)
-            if suspect == plan.everything:
+            if suspect == self.everything:
                 return HunkOutcome("no single group", "inseparable")
             if suspect not in answers:
                 return self.prove(suspect, action.runs)
-        return NextNode(plan.everything[action.index :], action.runs, action.purpose, action.trial)
+        return NextNode(self.everything[action.index :], action.runs, action.purpose, action.trial)
 
     def suspected(self) -> Node:
         """The groups that are suspected; none where all are alike."""
         if self.look is None:
             return ()
-        node = tuple(place - 1 for place in decide.beliefs(self.plan.bisection, self.on_path).leading)
-        return node if node != self.plan.everything else ()
+        node = tuple(place - 1 for place in decide.beliefs(self.plan, self.on_path).leading)
+        return node if node != self.everything else ()
 
     def suspect(self, trial: Trial) -> Node:
         """The groups of an A/B, with neighbours where these do not run without."""
         first, last = trial.parent, trial.culprit
-        while (node := self.plan.everything[first:last]) in self.unusable:
-            later = last < self.plan.groups and (first == 0 or (last - first) % 2 == 1)
+        while (node := self.everything[first:last]) in self.unusable:
+            later = last < self.plan.n and (first == 0 or (last - first) % 2 == 1)
             first, last = (first, last + 1) if later else (first - 1, last)
         return node
 
     def arms(self, node: Node) -> dict[Node, list[LaunchEstimate]]:
         """The launches of a node's proof: of the culprit, the node, and all groups taken back."""
-        arms: dict[Node, list[LaunchEstimate]] = {(): [], node: [], self.plan.everything: []}
+        arms: dict[Node, list[LaunchEstimate]] = {(): [], node: [], self.everything: []}
         trial = self.proofs.get(node)
         for of, launch, level in self.made:
             if launch.purpose == "revert" and launch.trial == trial:
@@ -339,7 +313,7 @@ class _Search:
         if node not in self.results:
             return False
         effect = self.results[node].effect
-        return effect.high < 0 if self.plan.bisection.sign > 0 else effect.low > 0
+        return effect.high < 0 if self.plan.sign > 0 else effect.low > 0
 
     def carries(
         self, culprit: list[LaunchEstimate], alone: list[LaunchEstimate], without: list[LaunchEstimate]
@@ -372,7 +346,7 @@ class _Search:
         """The end of the bisection: no suspect was seen to carry the step by itself."""
         if outcome.verdict == "found":
             node = tuple(place - 1 for place in outcome.culprits)
-            if self.plan.groups == 1:
+            if self.plan.n == 1:
                 return HunkOutcome("found", "", node)
             return HunkOutcome("no single group", "interaction", node)
         if outcome.verdict == "gradual":

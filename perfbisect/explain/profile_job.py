@@ -19,17 +19,17 @@ from perfbisect.errors import EXIT_OK, PerfbisectError
 from perfbisect.experiments.compare import SIDES
 from perfbisect.experiments.measure import SidePlan
 from perfbisect.explain.attribution import (
-    ConclusionKind,
-    OperationGrowth,
+    GrowthShares,
     ProfileExplanation,
     SettingDifference,
+    TraceComparison,
     explain_profiles,
 )
 from perfbisect.explain.diff import StackDiff, read_diff
 from perfbisect.explain.figures import build_flames, excerpt_diff
 from perfbisect.explain.functions import FunctionGrowth, ProfileWindow, SampledLaunch
 from perfbisect.explain.stacks import read_folded
-from perfbisect.explain.trace import CountDifference, TraceProfile, read_trace
+from perfbisect.explain.trace import TraceProfile, read_trace
 from perfbisect.jobs.documents import (
     ChangeDocument,
     Document,
@@ -79,28 +79,20 @@ class RecordingDocument(Document):
     path: str
 
 
-class ProfileResultDocument(Document):
-    """What the recordings say. ``shares``: of the growth by place; ``place``: ``FILE:LINE FUNCTION``.
+class ProfileResultDocument(GrowthShares, TraceComparison):
+    """What the recordings say. ``place``: ``FILE:LINE FUNCTION``; ``launches``: with stacks, of each side.
 
-    ``launches``: with stacks, of each side; ``settings``: name, value before, value after; ``problems``: why
-    something was not recorded.
+    ``problems``: why something was not recorded.
     """
 
-    kind: ConclusionKind | Literal["not compared"]
     sentence: str
-    growth_ms: float = 0.0
-    shares: dict[str, float] = Field(default_factory=dict)
     place: str = ""
     link: str = ""
     """``FILE:LINE NAME`` of the diff, which the function at ``place`` uses where that is not in it."""
     total_before: float = 0.0
     total_after: float = 0.0
     launches: tuple[int, int] = (0, 0)
-    step: str = ""
     functions: tuple[FunctionGrowth, ...] = ()
-    operations: tuple[OperationGrowth, ...] = ()
-    counts: tuple[CountDifference, ...] = ()
-    settings: tuple[tuple[str, str, str], ...] = ()
     problems: tuple[str, ...] = ()
     flames: FlameDocument | None = None
     """Stacks of both sides; frames below 0.5 % of the slower side are folded together."""
@@ -152,20 +144,15 @@ def result_document(
     conclusion, functions = explanation.conclusion, explanation.functions
     place, link = conclusion.location, conclusion.link
     return ProfileResultDocument(
-        kind=conclusion.kind,
+        **{name: getattr(conclusion, name) for name in GrowthShares.model_fields},
+        **dict(explanation.trace) | {"operations": explanation.trace.operations[:MOST_ROWS]},
         sentence=profile_sentence(explanation),
-        growth_ms=conclusion.growth_ms,
-        shares=dict(conclusion.shares),
         place=f"{place.path}:{place.line} {place.function}" if place is not None else "",
         link=f"{link.path}:{link.line} {link.name}" if link is not None else "",
         total_before=functions.total.before,
         total_after=functions.total.after,
         launches=functions.launches,
-        step=explanation.step,
         functions=_notable(functions.functions),
-        operations=explanation.operations[:MOST_ROWS],
-        counts=explanation.counts,
-        settings=conclusion.settings,
         problems=problems,
         flames=flames,
         diff=diff,

@@ -237,7 +237,7 @@ def test_a_kernel_is_found_in_the_diff_of_its_source() -> None:
     sides = [launch(BASE)] * 2, [launch(BASE)] * 2
     told = explain_profiles(*sides, diff_of(KERNEL), is_slower=True, traces=traces)
     assert told.conclusion.kind == "in the diff"
-    assert told.operations[0].difference == pytest.approx(2.0, abs=0.02)
+    assert told.trace.operations[0].difference == pytest.approx(2.0, abs=0.02)
     assert profile_sentence(told) == (
         "100 % of the growth of kernels and operators beyond noise is in "
         "csrc/layernorm_kernels.cu:21 rms_norm_kernel, which this commit changed."
@@ -257,14 +257,14 @@ def test_without_stacks_kernels_are_compared() -> None:
     assert told.conclusion.kind == "in the diff"
     told = explain_profiles([], [launch(BASE)], diff_of(PATCH), is_slower=True, traces=traces)
     assert (told.conclusion.kind, told.functions.launches) == ("no stacks", (0, 1))
-    assert told.operations[0].significant
+    assert told.trace.operations[0].significant
 
 
 def test_counts_of_a_step_are_told() -> None:
     told = explain_profiles(
         [launch(BASE)], [launch(BASE)], None, traces=([trace(1.0)], [trace(1.0, copies=2)])
     )
-    (count,) = told.counts
+    (count,) = told.trace.counts
     assert (count.kind, count.name, count.before, count.after) == ("copy", "Memcpy DtoH", (1, 1), (2, 2))
 
 
@@ -273,4 +273,4 @@ def test_without_common_steps_no_operations_are_compared() -> None:
     told = explain_profiles(
         [launch(BASE)], [launch(BASE)], None, traces=([trace(1.0)], [trace(1.0, steps=2)])
     )
-    assert (told.step, told.operations) == ("", ())
+    assert (told.trace.step, told.trace.operations) == ("", ())

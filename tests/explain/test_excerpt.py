@@ -22,11 +22,11 @@ from tests.explain.test_attribution import PATCH, PATH, VALUES, diff_of
 from tests.explain.test_diff import diff_between
 from tests.report.test_flames import balanced
 
-NOTHING = ProfileConclusion("no growth seen")
+NOTHING = ProfileConclusion(kind="no growth seen")
 
 
 def at(path: str, line: int, link: DiffLink | None = None) -> ProfileConclusion:
-    return ProfileConclusion("in the diff", location=GrowthLocation(path, line, "f", 1.0), link=link)
+    return ProfileConclusion(kind="in the diff", location=GrowthLocation(path, line, "f", 1.0), link=link)
 
 
 def marked(document: DiffDocument) -> list[tuple[str, str, int]]:

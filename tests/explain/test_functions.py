@@ -166,8 +166,8 @@ def claims(seed: int, noise: float, grown: float) -> set[str]:
     rng = np.random.default_rng([seed, 5])
     a, b = simulated(rng, 25, noise), simulated(rng, 25, noise, grown)
     rows = compare_times(a, b)
-    rates = false_discovery_control([row.p for row in rows])
-    return {row.key for row, q in zip(rows, rates, strict=True) if q <= 0.05}
+    rates = false_discovery_control([p for _, p in rows.values()])
+    return {key for key, q in zip(rows, rates, strict=True) if q <= 0.05}
 
 
 @pytest.mark.parametrize("noise", mostly_long([0.02, 0.06, 0.12], short=[0.06]))

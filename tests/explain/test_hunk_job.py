@@ -318,3 +318,7 @@ def test_the_patch_of_a_group_is_gits(bench: Bench) -> None:
     change = revert_hunks(bench.repository, bench.culprit, bench.diff, bench.groups[0].ids)
     patch = hunk_patch(bench.repository, bench.culprit, change).decode()
     assert patch.startswith("diff --git")
+
+
+def test_hunks_of_an_improvement_are_those_of_a_step_in_the_other_direction(bench: Bench) -> None:
+    assert bench.plan(slower=False).search.sign == -bench.plan().search.sign
