@@ -79,16 +79,15 @@ class BisectRequest(MeasureOptions, BudgetOptions):
         """The bisection, with nothing started."""
         from perfbisect.bisect.forecast import plan_document, plan_lines
         from perfbisect.bisect.plan import make_plan
-        from perfbisect.commands import wiring
+        from perfbisect.commands import setups
         from perfbisect.commands.bisect_range import position_weigher, resolve_range
-        from perfbisect.commands.session import PlannedJob, build_setup
+        from perfbisect.commands.session import PlannedJob
         from perfbisect.commands.slots import reason_not_prebuilding
         from perfbisect.errors import MachineError
         from perfbisect.jobs.estimates import earlier_attempts, learnt_noise
         from perfbisect.report.sections import command_lines
 
-        cell = wiring.resolve_cell(self.cell, self.variant, workspace.read_at)
-        wiring.require_workload(cell, self.expect_workload)
+        cell = setups.resolve_cell(workspace, self, self.variant)
         resolve = partial(
             resolve_range, workspace, self.good, self.bad, direction=self.direction, releases=self.releases
         )
@@ -103,9 +102,7 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             ends = [end.removeprefix(f"{self.releases}==") for end in (self.good, self.bad)]
             commits, branch = resolve(versions=ends)
         newest = f"{self.releases}=={self.bad}" if self.releases else "HEAD"
-        setup = build_setup(
-            workspace, cell, newest, commits.changes, self, workers=self.workers, dry_run=self.dry_run
-        )
+        setup = setups.build_setup(workspace, cell, newest, commits.changes, self, workers=self.workers)
         earlier = earlier_attempts(workspace.jobs, cell.digest)
         plan = make_plan(
             cell=cell,

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from perfbisect.changes.history import commit_under_test
-from perfbisect.commands import changes, wiring
-from perfbisect.commands.comparisons import (
-    build_change_setup,
-)
+from perfbisect.commands import changes, setups
 from perfbisect.commands.output import CommandResult, report_result
-from perfbisect.commands.session import PlannedJob, job_result, measure, resolve_metrics
+from perfbisect.commands.session import PlannedJob, job_result, measure
 from perfbisect.commands.workspace import Workspace
 from perfbisect.errors import (
     BuildError,
@@ -102,8 +99,7 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
     how = checked_against(request)
     at = request.at or (commit_under_test(workspace.needed_repository()).id if request.git_bisect else "HEAD")
     if request.expect_workload is not None:
-        cell = wiring.resolve_cell(request.cell, None, workspace.read_at)
-        wiring.require_workload(cell, request.expect_workload)
+        setups.resolve_cell(workspace, request)
     if how == "save":
         return _save_baseline(workspace, request, at)
     recorded = _recorded_levels(workspace, request, how)
@@ -113,12 +109,12 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
             comparison = request.comparison(str(request.against), at).plan(workspace)
             if request.dry_run:
                 return replace(comparison, commands=()).show()
-            job = wiring.new_job(workspace)
+            job = workspace.new_job()
             return job_result(COMPARE, measure(workspace, job, COMPARE, comparison, request))
         planned = _plan_check(workspace, request, at, recorded)
         if request.dry_run:
             return planned.show()
-        job = wiring.new_job(workspace)
+        job = workspace.new_job()
         return job_result(CHECK, measure(workspace, job, CHECK, planned, request))
     except NothingDiffersError as error:
         return job_result(CHECK, _nothing_differs(workspace, request, at, error))
@@ -130,7 +126,7 @@ def _plan_check(
     workspace: Workspace, request: CheckRequest, at: str, recorded: tuple[RecordedLevel, ...]
 ) -> PlannedJob[CheckPlan, CheckPlanDocument]:
     good, bad = request.good_value, request.bad_value
-    setup, change = build_change_setup(workspace, request.cell, at, request, dry_run=request.dry_run)
+    setup, change = setups.build_change_setup(workspace, at, request)
     setup = _on_recorded_machine(setup, recorded)
     plan = build_check_plan(
         setup,
@@ -172,13 +168,13 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
     assert file is not None
     if count < LEAST:
         raise UsageError(f"--launches {count} is too few: a baseline needs at least {LEAST}")
-    setup, change = build_change_setup(workspace, request.cell, at, request, dry_run=request.dry_run)
+    setup, change = setups.build_change_setup(workspace, at, request)
     plan = build_run_plan(setup, change=change, launches=count, runs=min(RUNS, runs_per_launch(setup.cell)))
     shown = baseline_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
     planned = PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
     if request.dry_run:
         return planned.show()
-    job = wiring.new_job(workspace)
+    job = workspace.new_job()
     measure(workspace, job, RUN, planned, request)
     level = level_of_job(job)
     write_baseline(file, level)
@@ -204,8 +200,8 @@ def _recorded_levels(workspace: Workspace, request: CheckRequest, how: How) -> t
 
 def _nothing_differs(workspace: Workspace, request: CheckRequest, at: str, error: UsageError) -> CheckResult:
     """The check of a commit that changes nothing that runs: there is nothing to measure."""
-    cell = wiring.resolve_cell(request.cell, request.variant, workspace.read_at)
-    metrics = resolve_metrics(cell, request.metrics)
+    cell = setups.resolve_cell(workspace, request, request.variant)
+    metrics = setups.resolve_metrics(cell, request.metrics)
     change = changes.resolve_change(workspace, at)
     headline = MetricResult(
         **metric_fields(metrics[0]),

@@ -48,15 +48,15 @@ class RunRequest(MeasureOptions):
     runs: Annotated[int, Option("Runs in each launch.", type=click.IntRange(1))] = 1
 
     def run(self, workspace: Workspace) -> CommandResult:
-        from perfbisect.commands.comparisons import build_change_setup
         from perfbisect.commands.session import PlannedJob, run_planned
+        from perfbisect.commands.setups import build_change_setup
         from perfbisect.experiments.dry_run import plan_lines, run_plan_document
         from perfbisect.experiments.run import RUN
         from perfbisect.experiments.setup import build_run_plan
         from perfbisect.jobs.estimates import earlier_attempts
         from perfbisect.report.sections import command_lines
 
-        setup, change = build_change_setup(workspace, self.cell, self.at, self, dry_run=self.dry_run)
+        setup, change = build_change_setup(workspace, self.at, self)
         plan = build_run_plan(setup, change=change, launches=self.launches, runs=self.runs)
         shown = run_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
         lines, commands = plan_lines(shown), command_lines(shown.commands)
@@ -105,25 +105,23 @@ class CompareRequest(MeasureOptions, BlockOptions):
 
     def plan(self, workspace: Workspace) -> PlannedComparison:
         """The comparison, with nothing started."""
-        from perfbisect.commands import wiring
-        from perfbisect.commands.comparisons import resolve_sides
-        from perfbisect.commands.session import PlannedJob, build_setup
+        from perfbisect.commands import setups
+        from perfbisect.commands.changes import resolve_sides
+        from perfbisect.commands.session import PlannedJob
         from perfbisect.experiments.dry_run import compare_plan_document, plan_commands, plan_lines
         from perfbisect.experiments.setup import build_compare_plan
         from perfbisect.jobs.estimates import earlier_attempts
         from perfbisect.model.cell import apply_variant
 
-        cell = wiring.resolve_cell(self.cell, None, workspace.read_at)
-        wiring.require_workload(cell, self.expect_workload)
+        cell = setups.resolve_cell(workspace, self)
         a, b = resolve_sides(workspace, cell, self.a, self.b, self.variant or "")
-        setup = build_setup(
+        setup = setups.build_setup(
             workspace,
             cell,
             b.typed,
             (a.change, b.change),
             self,
             served=[apply_variant(cell, side.variant) if side.variant else cell for side in (a, b)],
-            dry_run=self.dry_run,
             claimed=bool(self.expect),
         )
         plan = build_compare_plan(
@@ -144,10 +142,9 @@ class CompareRequest(MeasureOptions, BlockOptions):
 
     def measure(self, workspace: Workspace, heading: str = "") -> CommandResult:
         """The result of one comparison, or its plan under a heading."""
-        from perfbisect.commands import wiring
         from perfbisect.commands.comparisons import show_plans
         from perfbisect.commands.output import progress_printer
-        from perfbisect.commands.session import job_result, measure
+        from perfbisect.commands.session import run_planned
         from perfbisect.experiments.compare import COMPARE
 
         planned = self.plan(workspace)
@@ -155,7 +152,7 @@ class CompareRequest(MeasureOptions, BlockOptions):
             return show_plans([planned], heading)
         if heading:
             progress_printer(self)(heading)
-        return job_result(COMPARE, measure(workspace, wiring.new_job(workspace), COMPARE, planned, self))
+        return run_planned(workspace, COMPARE, planned, self, dry_run=False)
 
     def _sweep(self, workspace: Workspace) -> CommandResult:
         """Every load of a ladder; the exit code is the worst."""

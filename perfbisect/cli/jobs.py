@@ -42,7 +42,7 @@ class ResumeRequest(JobOptions):
     ] = None
 
     def run(self, workspace: Workspace) -> CommandResult:
-        from perfbisect.commands import wiring
+        from perfbisect.commands import setups
         from perfbisect.commands.experiments import experiment_of, is_readable
         from perfbisect.commands.output import progress_printer
         from perfbisect.commands.session import job_result, open_session, run_job, secret_notes
@@ -63,7 +63,7 @@ class ResumeRequest(JobOptions):
         found = find_slots(workspace, cell, plan.setting, self.workers or kind.workers(plan))
         require_same_machine(job.id, launches(events), found.machine_class)
         del events  # the session reads the journal again: of a long job one copy is enough
-        builder = wiring.build_builder(workspace, plan.setting)
+        builder = setups.build_builder(workspace, plan.setting)
         builder.prepare(plan.changes)
         for note in secret_notes(plan):
             progress_printer(self)(f"note: {note}")

@@ -86,12 +86,13 @@ def doctor(
     import os
     from functools import partial
 
-    from perfbisect.commands import wiring
+    from perfbisect.commands import setups
     from perfbisect.commands.changes import resolve_change
     from perfbisect.commands.fleets import fleets
     from perfbisect.commands.settings import resolve
     from perfbisect.common.text import line
     from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE
+    from perfbisect.machine.profile import load_profile
     from perfbisect.setup.doctor import (
         Check,
         DoctorDocument,
@@ -102,14 +103,14 @@ def doctor(
         run_checks,
     )
 
-    profile = wiring.load_profile(machine or "")
+    profile = load_profile(machine or "")
     change = resolve_change(workspace, at) if at else None
     options = resolve(BuildOptions, {"machine": machine}, workspace.settings)
 
     def make_builder() -> Builder:
         changes = (change,) if change else ()
-        setting = wiring.build_config(workspace, env or "", changes, options)
-        return wiring.build_builder(workspace, setting)
+        setting = setups.build_config(workspace, env or "", changes, options)
+        return setups.build_builder(workspace, setting)
 
     root = workspace.root if workspace.repository else None
     folders = {"state": workspace.state, "cache": workspace.cache}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from perfbisect.changes.syntax import ChangeText, parse_change_text
 from perfbisect.commands.workspace import Workspace
 from perfbisect.environments.base import Builder
 from perfbisect.errors import RevisionError, UsageError
+from perfbisect.experiments.measure import SidePlan
+from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
 
 
@@ -57,6 +60,29 @@ def resolve_change_text(workspace: Workspace, text: ChangeText) -> Change:
                 next_step=f"create it against that revision: git -C {repository.path} diff {text.base}",
             ) from None
     return change.swapped(text.pips)
+
+
+def resolve_sides(
+    workspace: Workspace, cell: Cell, a: str | None, b: str, variant: str
+) -> tuple[SidePlan, SidePlan]:
+    """Both sides, of a variant where they name none; without A that is the merge base of a pull request B."""
+    later = _resolve_side(workspace, cell, b, variant)
+    if a is not None:
+        return _resolve_side(workspace, cell, a, variant), later
+    number = parse_change_text(b).pull
+    if number is None:
+        raise UsageError("--a is missing: the change to compare with", next_step=f"--a REV --b {b}")
+    base = base_of_pull(workspace.needed_repository(), number)
+    return SidePlan(typed=f"merge base of pr/{number}", change=base, variant=variant), later
+
+
+def _resolve_side(workspace: Workspace, cell: Cell, typed: str, variant: str) -> SidePlan:
+    text = parse_change_text(typed)
+    variant = text.variant or variant
+    if variant:
+        apply_variant(cell, variant)
+    change = resolve_change_text(workspace, replace(text, variant=""))
+    return SidePlan(typed=typed, change=change, variant=variant)
 
 
 def resolve_pull(repository: Repository, number: int) -> Change:

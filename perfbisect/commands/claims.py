@@ -7,12 +7,11 @@ from pathlib import Path
 
 from perfbisect.cells.loading import SERVER_METRICS, load_cells
 from perfbisect.clients import CLIENTS
-from perfbisect.commands import wiring
 from perfbisect.common.text import hint
 from perfbisect.common.yaml_source import load
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.experiments.claims import Claim, load_claim
-from perfbisect.machine.profile import machine
+from perfbisect.machine.profile import load_profile, machine
 from perfbisect.measure.preparation import hub_repositories, missing_repositories
 from perfbisect.model.cell import Cell
 from perfbisect.model.metric import parse_metric
@@ -36,7 +35,7 @@ def find_claim(name: str) -> tuple[Path, Claim]:
 def claim_cells(path: Path, claim: Claim, profile: str, *, dry_run: bool = False) -> tuple[str, ...]:
     """The cells of a claim by name, every load of a ladder; ``dry_run``: also those that cannot run here."""
     names: list[str] = []
-    devices = len(machine(dict(os.environ), wiring.load_profile(profile)).gpus)
+    devices = len(machine(dict(os.environ), load_profile(profile)).gpus)
     for name in claim.cells_beside(path):
         cells = load_cells(name)
         for cell in cells:

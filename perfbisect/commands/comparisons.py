@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from perfbisect.cells.loading import load_cells
-from perfbisect.changes.syntax import parse_change_text
-from perfbisect.commands import changes, wiring
-from perfbisect.commands.options import JobOptions, MeasureOptions
+from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult, plan_result
 from perfbisect.commands.session import (
     PlannedJob,
-    build_setup,
     measure,
     record_exit,
     recording_error,
@@ -24,46 +20,8 @@ from perfbisect.experiments.compare import COMPARE, ComparePlan, CompareResult
 from perfbisect.experiments.dry_run import (
     ComparePlanDocument,
 )
-from perfbisect.experiments.measure import SidePlan
-from perfbisect.experiments.setup import MeasurementSetup
-from perfbisect.model.cell import Cell, apply_variant
-from perfbisect.model.change import Change
-
-
-def build_change_setup(
-    workspace: Workspace, cell: str | None, at: str, measuring: MeasureOptions, *, dry_run: bool = False
-) -> tuple[MeasurementSetup, Change]:
-    """What one change is measured with, and the change."""
-    change = changes.resolve_change(workspace, at)
-    resolved = wiring.resolve_cell(cell, measuring.variant, workspace.read_at)
-    wiring.require_workload(resolved, measuring.expect_workload)
-    return build_setup(workspace, resolved, at, (change,), measuring, dry_run=dry_run), change
-
 
 PlannedComparison = PlannedJob[ComparePlan, ComparePlanDocument]
-
-
-def resolve_sides(
-    workspace: Workspace, cell: Cell, a: str | None, b: str, variant: str
-) -> tuple[SidePlan, SidePlan]:
-    """Both sides, of a variant where they name none; without A that is the merge base of a pull request B."""
-    later = _resolve_side(workspace, cell, b, variant)
-    if a is not None:
-        return _resolve_side(workspace, cell, a, variant), later
-    number = parse_change_text(b).pull
-    if number is None:
-        raise UsageError("--a is missing: the change to compare with", next_step=f"--a REV --b {b}")
-    base = changes.base_of_pull(workspace.needed_repository(), number)
-    return SidePlan(typed=f"merge base of pr/{number}", change=base, variant=variant), later
-
-
-def _resolve_side(workspace: Workspace, cell: Cell, typed: str, variant: str) -> SidePlan:
-    text = parse_change_text(typed)
-    variant = text.variant or variant
-    if variant:
-        apply_variant(cell, variant)
-    change = changes.resolve_change_text(workspace, replace(text, variant=""))
-    return SidePlan(typed=typed, change=change, variant=variant)
 
 
 def run_comparisons(
@@ -105,12 +63,11 @@ def measure_comparisons(
 
     The first is held until the last has ended, and keeps the result: waiting for it is waiting for all.
     """
-    first = wiring.new_job(workspace)
+    first = workspace.new_job()
     with first.held(), recording_error(first):
         comparisons = [measure(workspace, first, COMPARE, planned[0], working, held=True)]
         comparisons += [
-            measure(workspace, wiring.new_job(workspace), COMPARE, further, working)
-            for further in planned[1:]
+            measure(workspace, workspace.new_job(), COMPARE, further, working) for further in planned[1:]
         ]
         result = conclude(comparisons)
         record_exit(first, result.exit_code, result.document)

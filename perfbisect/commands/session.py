@@ -14,10 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from perfbisect.commands import changes, wiring
+from perfbisect.commands import changes, setups
 from perfbisect.commands.detach import report_job_begun
 from perfbisect.commands.fleets import RemoteExecutor, fleets
-from perfbisect.commands.options import JobOptions, MeasureOptions
+from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import (
     CommandResult,
     plan_result,
@@ -25,12 +25,11 @@ from perfbisect.commands.output import (
     progress_printer,
     report_result,
 )
-from perfbisect.commands.slots import find_slots, reason_not_prebuilding, spare_cores
+from perfbisect.commands.slots import reason_not_prebuilding, spare_cores
 from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.common.secret_references import fill, references
 from perfbisect.engine.experiment import Experiment, JobStatus, ResultT, run_experiment
 from perfbisect.environments.base import Builder, Environment
-from perfbisect.environments.dependency_day import dependency_notes
 from perfbisect.errors import (
     EXIT_INTERRUPTED,
     EXIT_OURS,
@@ -39,7 +38,6 @@ from perfbisect.errors import (
     PerfbisectError,
     UsageError,
 )
-from perfbisect.experiments.setup import MeasurementSetup
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote, PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job
@@ -47,20 +45,18 @@ from perfbisect.jobs.plans import (
     JobPlan,
     MeasurementConfig,
     PlanT,
-    resolve_metric,
     write_plan,
 )
 from perfbisect.jobs.replay import LaunchRecord, launches
 from perfbisect.jobs.runner import BACKOFF, LEAST_CORES, JobContext, Reclaim, SpareCores
 from perfbisect.machine import interference
 from perfbisect.machine.leases import Lease, LeaseHolder, SharedLease, lease, lock_folder
+from perfbisect.machine.profile import load_profile
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.executor import PhaseLimits
 from perfbisect.measure.local import LocalExecutor
 from perfbisect.model.attempt import Attempt
-from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
-from perfbisect.model.metric import MetricRef
 from perfbisect.report.console import Console as Lines
 from perfbisect.report.html import report_html
 from perfbisect.report.markdown import report_markdown
@@ -157,7 +153,7 @@ class JobSession:
         client = None
         if newest is not None:
             log, limit = self.job.path / "client-build.log", PhaseLimits().build
-            client = wiring.client_environment(workspace, setting, builder, newest, log, limit)
+            client = setups.client_environment(workspace, setting, builder, newest, log, limit)
         remote = self._fleet_executor(workspace, setting, builder, client) if setting.fleet else None
         repository = repository_of(setting)
         builders = fleets().count_builders(setting.fleet) if setting.fleet else 0
@@ -168,7 +164,7 @@ class JobSession:
                 client,
                 stop_requested=lambda: self.job.stop_requested,
                 limits=interference.parse_limits(tolerated or os.environ.get(interference.VARIABLE, "")),
-                profile=wiring.load_profile(setting.machine),
+                profile=load_profile(setting.machine),
             ),
             clock=now,
             wait=_waiter(self.job),
@@ -212,7 +208,7 @@ def _reclaim(
 def reclaim_from_fleet(workspace: Workspace, plan: JobPlan) -> Reclaim:
     """Takes back what the machines of a job's fleet have of its open launches; nothing is launched."""
     setting = plan.setting
-    builder = wiring.build_builder(workspace, setting)
+    builder = setups.build_builder(workspace, setting)
     executor = fleets().reclaimer(workspace.state, builder, setting)
     return partial(_reclaim, executor, lambda _: None)
 
@@ -227,54 +223,6 @@ def end_on_fleet(workspace: Workspace, plan: JobPlan, unresolved: Sequence[Launc
         return 0
     tokens = [launch.token for launch in unresolved]
     return fleets().end_launches(plan.setting.fleet, workspace.state, tokens, PhaseLimits().stop)
-
-
-def resolve_metrics(cell: Cell, names: Sequence[str], *, claimed: bool = False) -> tuple[MetricRef, ...]:
-    """The metrics to judge, each once: as named, or the cell's headline."""
-    return tuple(dict.fromkeys(resolve_metric(cell, name, claimed=claimed) for name in names or (None,)))
-
-
-def build_setup(
-    workspace: Workspace,
-    cell: Cell,
-    newest: str,
-    measured: Sequence[Change],
-    measuring: MeasureOptions,
-    *,
-    served: Sequence[Cell] = (),
-    workers: int = 1,
-    dry_run: bool = False,
-    claimed: bool = False,
-) -> MeasurementSetup:
-    """What changes of a cell are measured with; ``newest``: the newest of them as it was typed.
-
-    ``served``: the cell as the first and the last change serve it, where they serve variants of it.
-
-    Raises:
-        UsageError: the cell cannot run at the first or the last change.
-    """
-    metric, *further = resolve_metrics(cell, measuring.metrics, claimed=claimed)
-    environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.given)
-    setting = wiring.build_config(workspace, environment, measured, measuring)
-    ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
-    linted = wiring.lint_sides(workspace, setting, ends[: len(measured)])
-    planned = find_slots(workspace, cell, setting, workers, dry_run=dry_run)
-    return MeasurementSetup(
-        cell=cell,
-        metric=metric,
-        further=tuple(further),
-        setting=setting,
-        builder=wiring.build_builder(workspace, setting, is_plan=dry_run),
-        slots=planned.slots,
-        machine_class=planned.machine_class,
-        machines=planned.machines,
-        notes=(
-            *(() if dry_run else wiring.repository_notes(workspace, setting)),
-            *dependency_notes(setting.environment, setting.exclude_newer, setting.client_exclude_newer),
-            *linted,
-            *planned.notes,
-        ),
-    )
 
 
 @contextlib.contextmanager
@@ -490,4 +438,4 @@ def run_planned(
     """Run a planned job to its result, or show its plan."""
     if dry_run:
         return planned.show()
-    return job_result(kind, measure(workspace, wiring.new_job(workspace), kind, planned, working))
+    return job_result(kind, measure(workspace, workspace.new_job(), kind, planned, working))

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfbisect.commands import wiring
 from perfbisect.commands.fleets import fleets
 from perfbisect.commands.workspace import Workspace
 from perfbisect.errors import MachineError, UsageError
@@ -15,7 +14,7 @@ from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.jobs.runner import LEAST_CORES
 from perfbisect.machine.leases import holders, leased_devices, lock_folder
-from perfbisect.machine.profile import machine
+from perfbisect.machine.profile import load_profile, machine
 from perfbisect.machine.slots import Slot, machine_of, plan_slots
 from perfbisect.measure.serving import check_stages
 from perfbisect.model.attempt import is_same_class
@@ -58,7 +57,7 @@ def _find_slots(workspace: Workspace, cell: Cell, setting: MeasurementConfig, wo
         found = choose_slots(machines, workers if workers > 1 else None)
         return JobSlots(found.slots, found.machine_class, found.notes, found.machines)
     slots = slots_here(cell, workers, setting.machine)
-    kind = machine_of(slots[0], dict(os.environ), wiring.load_profile(setting.machine)).kind
+    kind = machine_of(slots[0], dict(os.environ), load_profile(setting.machine)).kind
     return JobSlots(slots, kind, _slot_notes(slots))
 
 
@@ -73,7 +72,7 @@ def slots_here(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
 
     ``named``: the machine profile, empty: detected.
     """
-    shell, profile = dict(os.environ), wiring.load_profile(named)
+    shell, profile = dict(os.environ), load_profile(named)
     profile.before(cell.gpus, shell)
     slots = plan_slots(
         machine(shell, profile),

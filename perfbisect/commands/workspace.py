@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from perfbisect.cells.loading import ReadAt
     from perfbisect.changes.git import Repository
     from perfbisect.commands.settings import Settings
-    from perfbisect.jobs.folders import Jobs
+    from perfbisect.jobs.folders import Job, Jobs
     from perfbisect.jobs.plans import MeasurementConfig
 
 
@@ -33,6 +34,12 @@ class Workspace:
         from perfbisect.jobs.folders import Jobs
 
         return Jobs(self.state)
+
+    def new_job(self) -> Job:
+        """Create a job folder."""
+        from perfbisect.system.clock import now
+
+        return self.jobs.new(now(), secrets.token_hex(2))
 
     def needed_repository(self) -> Repository:
         """Return the repository; raises RevisionError if there is none."""

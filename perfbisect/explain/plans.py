@@ -14,7 +14,7 @@ from perfbisect.bisect.plan import BisectPlan
 from perfbisect.changes.hunk_groups import group_hunks
 from perfbisect.changes.hunks import hunk_patch, read_diff
 from perfbisect.changes.revert import ConflictError
-from perfbisect.commands import changes, wiring
+from perfbisect.commands import changes, setups
 from perfbisect.commands.experiments import experiment_of
 from perfbisect.commands.session import PlannedJob
 from perfbisect.commands.slots import find_slots
@@ -151,14 +151,14 @@ def plan_profile(
     """
     with replaying(job.journal):
         sides = measured_sides(job, read(job.journal).events)
-    setting = sides.plan.setting.model_copy(update={"typed": wiring.typed_command()})
+    setting = sides.plan.setting.model_copy(update={"typed": setups.typed_command()})
     if setting.fleet:
         raise UsageError(
             f"job {job.id} measures on a fleet: recordings of other machines are not brought here",
             next_step="compare the two changes on this machine, and explain that job",
         )
     cell, repository = plan_cell(sides.plan), repository_of(setting)
-    builder = wiring.build_builder(workspace, setting, is_plan=dry_run)
+    builder = setups.build_builder(workspace, setting, is_plan=dry_run)
     builder.prepare((sides.a.change, sides.b.change))
     found = find_slots(workspace, cell, setting, dry_run=dry_run)
     problem = sampling_problem(find_py_spy(), is_root=os.geteuid() == 0)
@@ -209,11 +209,11 @@ def plan_hunks(
         sides = measured_step(job, read(job.journal).events)
     source, culprit, effect = sides.plan, sides.b.change, sides.effect
     cell = source.cells[1] if isinstance(source, ComparePlan) else plan_cell(source)
-    setting = source.setting.model_copy(update={"typed": wiring.typed_command()})
+    setting = source.setting.model_copy(update={"typed": setups.typed_command()})
     repository = repository_of(setting)
     if repository is None:
         raise UsageError(f"job {job.id} has no repository: there is no diff to split")
-    builder = wiring.build_builder(workspace, setting, is_plan=dry_run)
+    builder = setups.build_builder(workspace, setting, is_plan=dry_run)
     builder.prepare((culprit,))
     try:
         diff = read_diff(repository, culprit)

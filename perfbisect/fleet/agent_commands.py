@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import perfbisect
-from perfbisect.commands import wiring
+from perfbisect.commands import setups
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.session import interruptible, open_session
@@ -37,7 +37,7 @@ from perfbisect.jobs.folders import Job
 from perfbisect.jobs.machines import MachineDocument
 from perfbisect.jobs.plans import plan_cell, require_plan
 from perfbisect.machine.leases import describe_holders, holders, lock_folder
-from perfbisect.machine.profile import machine
+from perfbisect.machine.profile import load_profile, machine
 from perfbisect.machine.slots import Slot, machine_of, plan_slots
 from perfbisect.setup.doctor import check_flock, machine_checks, run_checks
 from perfbisect.system.clock import now
@@ -82,7 +82,7 @@ def _measure(job: Job, bundle: Bundle) -> None:
         if keys:
             builder: Builder = KeyedBuilder(Path(setting.cache), keys, keys.get(CLIENT, ""))
         else:
-            builder = wiring.build_builder(workspace, setting)
+            builder = setups.build_builder(workspace, setting)
         newest = bundle.launches[-1].change
         tools = session.tools(workspace, setting, builder, newest, bundle.interference)
         measure_bundle(job, replace(tools, ahead=None))
@@ -127,7 +127,7 @@ def build(request: Path) -> CommandResult:
     seconds, key, failure = 0.0, wanted.key, None
     try:
         with interruptible(Interrupted):
-            builder = wiring.build_builder(workspace, setting)
+            builder = setups.build_builder(workspace, setting)
             builder.prepare(wanted.changes)
             key = builder.key(wanted.change)
             if key == wanted.key:
@@ -155,7 +155,7 @@ def look(
 
     ``checks``: what ``perfbisect doctor`` checks here, and what fleets need.
     """
-    profile = wiring.load_profile(machine_profile or "")
+    profile = load_profile(machine_profile or "")
     shell = dict(os.environ)
     hardware = machine(shell, profile)
     count = workers or (max(1, len(hardware.gpus) // gpus) if gpus else 1)

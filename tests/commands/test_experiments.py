@@ -16,7 +16,6 @@ from pydantic import Field
 
 from perfbisect.commands import experiments
 from perfbisect.commands.slots import slots_here
-from perfbisect.commands.wiring import load_profile
 from perfbisect.engine.experiment import Experiment, JobStatus
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_USAGE, Interrupted
@@ -34,6 +33,7 @@ from perfbisect.jobs.plans import (
 )
 from perfbisect.jobs.replay import launches
 from perfbisect.jobs.runner import LaunchRequest
+from perfbisect.machine.profile import load_profile
 from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.change import Change

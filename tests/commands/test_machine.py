@@ -11,12 +11,11 @@ from perfbisect.cli.app import run
 from perfbisect.commands.options import BuildOptions
 from perfbisect.commands.settings import resolve
 from perfbisect.commands.slots import require_same_machine, slots_here
-from perfbisect.commands.wiring import load_profile, machine_name
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.machine import devices
-from perfbisect.machine.profile import Profile, machine
+from perfbisect.machine.profile import Profile, load_profile, machine, machine_name
 from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.model.attempt import Attempt, Provenance
 from perfbisect.model.cell import Cell

@@ -18,10 +18,11 @@ from perfbisect.cli.app import run
 from perfbisect.commands.comparisons import measure_comparisons
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import CommandResult, print_lines, print_output
+from perfbisect.commands.settings import NO_SETTINGS
 from perfbisect.commands.workspace import Workspace
 from perfbisect.experiments.compare import CompareResult
 from perfbisect.jobs.documents import LongDocument
-from perfbisect.jobs.folders import Job, Jobs
+from perfbisect.jobs.folders import Job
 
 
 class Terminal(io.StringIO):
@@ -91,7 +92,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> Settled:
 
 
 def test_who_waits_for_the_first_job_waits_for_all(tmp_path: Path, settled: Settled) -> None:
-    here = cast(Workspace, type("Here", (), {"jobs": Jobs(tmp_path)}))
+    here = Workspace(tmp_path, tmp_path, NO_SETTINGS, None, tmp_path)
 
     def conclude(told: Sequence[object]) -> CommandResult:
         return CommandResult(Series(first=(len(told),)), (), 3)
@@ -108,7 +109,7 @@ def test_who_waits_for_the_first_job_waits_for_all(tmp_path: Path, settled: Sett
 
 
 def test_a_later_job_s_failure_is_how_the_first_ended(tmp_path: Path, settled: Settled) -> None:
-    here = cast(Workspace, type("Here", (), {"jobs": Jobs(tmp_path)}))
+    here = Workspace(tmp_path, tmp_path, NO_SETTINGS, None, tmp_path)
     with pytest.raises(RuntimeError, match="broken"):
         measure_comparisons(here, ["a", "broken"], JobOptions(), lambda _: CommandResult(Series(), ()))  # type: ignore[list-item]
     ending = Job(settled.jobs[0].path).read_exit()

@@ -17,7 +17,7 @@ from packaging.version import Version
 from perfbisect.changes.git import Repository
 from perfbisect.commands.options import MeasureOptions
 from perfbisect.commands.settings import NO_SETTINGS
-from perfbisect.commands.wiring import build_builder, build_config, client_environment
+from perfbisect.commands.setups import build_builder, build_config, client_environment
 from perfbisect.commands.workspace import Workspace
 from perfbisect.environments import uv
 from perfbisect.environments.base import Environment

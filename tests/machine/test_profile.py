@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfbisect.commands.wiring import load_profile
 from perfbisect.errors import LocatedError, MachineError
 from perfbisect.machine import devices, profile
 from perfbisect.machine.devices import Gpu
@@ -21,6 +20,7 @@ from perfbisect.machine.profile import (
     Machine,
     Profile,
     load_machine,
+    load_profile,
     machine,
     machine_names,
     machine_path,

@@ -1,52 +1,107 @@
-"""A job's folder, cell, configuration, budget, builder and client, from command-line options."""
+"""What a job measures, and with what: cell, configuration, slots, builder and client, from options."""
 
 from __future__ import annotations
 
-import secrets
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from perfbisect.cells.lint import ENGINES, Checkout, lint
-from perfbisect.cells.loading import ReadAt, load_cell
+from perfbisect.cells.loading import load_cell
 from perfbisect.cells.match import differing, parse_report
+from perfbisect.commands import changes
 from perfbisect.commands.fleets import absolute_fleet, fleets
-from perfbisect.commands.options import BuildOptions
+from perfbisect.commands.options import BuildOptions, MeasureOptions
 from perfbisect.commands.output import report_text
+from perfbisect.commands.slots import find_slots
 from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.dependency_day import (
     NO_DAY,
     base_changes,
     client_day,
+    dependency_notes,
     newest_day,
     require_day,
 )
 from perfbisect.environments.factory import make_builder
 from perfbisect.environments.spec import CLIENT_OF_CHANGE, absolute_spec, pinned_client
 from perfbisect.errors import MachineError, RevisionError, UsageError
-from perfbisect.jobs.folders import Job
-from perfbisect.jobs.plans import MeasurementConfig
-from perfbisect.machine.profile import Profile, load_machine, machine_names, machine_path
+from perfbisect.experiments.setup import MeasurementSetup
+from perfbisect.jobs.plans import MeasurementConfig, resolve_metric
+from perfbisect.machine.profile import load_machine, machine_name
 from perfbisect.model.cell import Cell, apply_variant
 from perfbisect.model.change import Change
+from perfbisect.model.metric import MetricRef
 from perfbisect.setup.checkout import SETTINGS_FILE
 from perfbisect.system.clock import now
 
 
-def new_job(workspace: Workspace) -> Job:
-    """Create a job folder."""
-    return workspace.jobs.new(now(), secrets.token_hex(2))
+def resolve_metrics(cell: Cell, names: Sequence[str], *, claimed: bool = False) -> tuple[MetricRef, ...]:
+    """The metrics to judge, each once: as named, or the cell's headline."""
+    return tuple(dict.fromkeys(resolve_metric(cell, name, claimed=claimed) for name in names or (None,)))
 
 
-def resolve_cell(name: str | None, variant: str | None, read_at: ReadAt | None) -> Cell:
-    """Load a cell, with its variant."""
-    if name is None:
+def build_setup(
+    workspace: Workspace,
+    cell: Cell,
+    newest: str,
+    measured: Sequence[Change],
+    measuring: MeasureOptions,
+    *,
+    served: Sequence[Cell] = (),
+    workers: int = 1,
+    claimed: bool = False,
+) -> MeasurementSetup:
+    """What changes of a cell are measured with; ``newest``: the newest of them as it was typed.
+
+    ``served``: the cell as the first and the last change serve it, where they serve variants of it.
+
+    Raises:
+        UsageError: the cell cannot run at the first or the last change.
+    """
+    metric, *further = resolve_metrics(cell, measuring.metrics, claimed=claimed)
+    environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.given)
+    setting = build_config(workspace, environment, measured, measuring)
+    ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
+    linted = lint_sides(workspace, setting, ends[: len(measured)])
+    planned = find_slots(workspace, cell, setting, workers, dry_run=measuring.dry_run)
+    return MeasurementSetup(
+        cell=cell,
+        metric=metric,
+        further=tuple(further),
+        setting=setting,
+        builder=build_builder(workspace, setting, is_plan=measuring.dry_run),
+        slots=planned.slots,
+        machine_class=planned.machine_class,
+        machines=planned.machines,
+        notes=(
+            *(() if measuring.dry_run else repository_notes(workspace, setting)),
+            *dependency_notes(setting.environment, setting.exclude_newer, setting.client_exclude_newer),
+            *linted,
+            *planned.notes,
+        ),
+    )
+
+
+def build_change_setup(
+    workspace: Workspace, at: str, measuring: MeasureOptions
+) -> tuple[MeasurementSetup, Change]:
+    """What one change is measured with, and the change."""
+    change = changes.resolve_change(workspace, at)
+    cell = resolve_cell(workspace, measuring, measuring.variant)
+    return build_setup(workspace, cell, at, (change,), measuring), change
+
+
+def resolve_cell(workspace: Workspace, asked: MeasureOptions, variant: str | None = None) -> Cell:
+    """The cell that is asked for, as a variant; it has the workload of the report, if one is given."""
+    if asked.cell is None:
         raise UsageError("no cell was named", next_step="perfbisect cells list")
-    cell = load_cell(name, read_at=read_at)
-    return apply_variant(cell, variant) if variant else cell
+    cell = load_cell(asked.cell, read_at=workspace.read_at)
+    cell = apply_variant(cell, variant) if variant else cell
+    require_workload(cell, asked.expect_workload)
+    return cell
 
 
 def require_workload(cell: Cell, report: str | None) -> None:
@@ -153,17 +208,6 @@ def build_config(
 def typed_command() -> str:
     """This command line."""
     return shlex.join(["perfbisect", *sys.argv[1:]])
-
-
-def machine_name(named: str) -> str:
-    """A machine profile by name or full path; empty: detect it."""
-    return str(machine_path(named)) if named and named not in machine_names() else named
-
-
-def load_profile(name: str) -> Profile:
-    """Load a machine profile, by default that of the driver whose command is installed."""
-    tools = {"cuda": "nvidia-smi", "rocm": "rocm-smi", "ascend": "npu-smi"}
-    return load_machine(name or next((kind for kind, tool in tools.items() if shutil.which(tool)), "cpu"))
 
 
 def machine_kind(named: str) -> str:
