@@ -22,7 +22,7 @@ from perfbisect.errors import (
     UsageError,
 )
 from perfbisect.explain import hunk_search
-from perfbisect.explain.hunk_plan import HunkLines, HunksPlan
+from perfbisect.explain.hunk_plan import HunkPart, HunksPlan
 from perfbisect.explain.hunk_search import HunkEvent, HunkOutcome, Node, NodeLaunch, NodeResult, NodeUnusable
 from perfbisect.jobs.commands import follow_up_command
 from perfbisect.jobs.documents import (
@@ -53,7 +53,7 @@ class HunkGroupDocument(Document):
 
     number: int
     label: str
-    hunks: tuple[HunkLines, ...]
+    hunks: tuple[HunkPart, ...]
     guilty: bool
 
 
@@ -79,7 +79,7 @@ class HunksDocument(MeasuredDocument):
     """Which hunk of a commit carries its step: ``explain --hunks``, ``resume``, ``report``."""
 
     shown: ClassVar[Mapping[str, int]] = {"launches": -4, "groups": 20, "excluded": 10}
-    schema_: Literal["perfbisect.hunks/2"] = Field(default="perfbisect.hunks/2", alias="schema")
+    schema_: Literal["perfbisect.hunks/3"] = Field(default="perfbisect.hunks/3", alias="schema")
     finished: bool
     verdict: Literal["found", "no single group", "too small", "unfinished"]
     reason: Literal["", "shared", "interaction", "inseparable", "effect", "noise", "budget"]
@@ -145,7 +145,7 @@ def make_hunks_document(
             HunkGroupDocument(
                 number=index + 1,
                 label=group.label,
-                hunks=tuple(HunkLines(**hunk.model_dump(exclude={"index"})) for hunk in group.hunks),
+                hunks=group.hunks,
                 guilty=index in named and outcome is not None and outcome.verdict == "found",
             )
             for index, group in enumerate(plan.groups)

@@ -16,13 +16,12 @@ from perfbisect.changes.hunks import CommitDiff, DiffHunk, HunkId, line_texts
 from perfbisect.common.quantities import minutes
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
+from perfbisect.experiments.dry_run import LaunchPlanDocument
 from perfbisect.explain.hunk_search import forecast_launches
 from perfbisect.jobs.documents import (
-    CellDocument,
     ChangeDocument,
     Document,
     LongDocument,
-    MetricDocument,
     cell_document,
     change_document,
     metric_document,
@@ -50,8 +49,8 @@ RevertHunks = Callable[[Change, Sequence[HunkId]], Change | str]
 """Maps a commit and some of its hunks to the commit with these taken back, or to why there is none."""
 
 
-class HunkLines(Document):
-    """A hunk as it is shown. ``removed`` and ``added``: its lines, ``more`` of which are left out."""
+class HunkPart(PlanPart):
+    """A hunk of a file, by ``index``. ``removed``, ``added``: its lines, ``more`` of which are left out."""
 
     path: str
     lines: str
@@ -59,11 +58,6 @@ class HunkLines(Document):
     removed: tuple[str, ...]
     added: tuple[str, ...]
     more: int
-
-
-class HunkPart(HunkLines):
-    """A hunk of a plan."""
-
     index: int
 
 
@@ -243,30 +237,19 @@ class PlannedGroupDocument(Document):
     build_minutes: float | None
 
 
-class HunksPlanDocument(LongDocument):
+class HunksPlanDocument(LaunchPlanDocument, LongDocument):
     """What will be done. ``launches``: as likely as not enough; None: the step is too small, or not known."""
 
     shown: ClassVar[Mapping[str, int]] = {"groups": 20, "excluded": 10}
-    schema_: Literal["perfbisect.hunks-plan/2"] = Field(default="perfbisect.hunks-plan/2", alias="schema")
+    schema_: Literal["perfbisect.hunks-plan/3"] = Field(default="perfbisect.hunks-plan/3", alias="schema")
     source: str
     culprit: ChangeDocument
     parent: str
-    cell: CellDocument
-    metric: MetricDocument
-    environment: str
     step: float | None
     groups: tuple[PlannedGroupDocument, ...]
     excluded: tuple[str, ...]
-    runs_per_launch: int
     launches: int | None
-    most_launches: int
-    minutes_low: float
-    minutes_high: float
-    budget_minutes: float
-    minutes_basis: str
-    """Where the minutes of a launch come from."""
     noise: str
-    notes: tuple[str, ...]
 
 
 def hunks_plan_document(plan: HunksPlan, noise: Noise, *, basis: str) -> HunksPlanDocument:
@@ -280,13 +263,16 @@ def hunks_plan_document(plan: HunksPlan, noise: Noise, *, basis: str) -> HunksPl
         spread = math.hypot(noise.launches, noise.runs / math.sqrt(runs))
         launches = forecast_launches(groups, abs(math.log1p(plan.step)), spread)
     most = 2 * MAX_ROUNDS + 3 * PAIRS + 4 * groups.bit_length()
+    metric = metric_document(plan.ref, plan.smallest_effect)
     return HunksPlanDocument(
         source=plan.source,
         culprit=change_document(plan.culprit),
         parent=plan.parent,
         cell=cell_document(plan_cell(plan), plan.ref),
-        metric=metric_document(plan.ref, plan.smallest_effect),
+        metric=metric,
+        metrics=(metric,),
         environment=plan.setting.environment,
+        client=plan.setting.instrument,
         step=plan.step,
         groups=tuple(
             PlannedGroupDocument(

@@ -21,6 +21,7 @@ from perfbisect.commands.slots import find_slots
 from perfbisect.commands.workspace import Workspace, repository_of
 from perfbisect.errors import UsageError
 from perfbisect.experiments.compare import ComparePlan, read_comparison
+from perfbisect.experiments.dry_run import LaunchPlanDocument
 from perfbisect.experiments.measure import SidePlan
 from perfbisect.explain.hunk_plan import (
     HunksPlan,
@@ -31,7 +32,7 @@ from perfbisect.explain.hunk_plan import (
 )
 from perfbisect.explain.profile_job import MOST_LAUNCHES, ProfilePlan
 from perfbisect.explain.report import ExplainDocument, explain_bisection, explain_comparison
-from perfbisect.jobs.documents import ChangeDocument, Document, cell_document, change_document
+from perfbisect.jobs.documents import ChangeDocument, cell_document, change_document, metric_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_noise
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent, read, replaying
@@ -127,18 +128,13 @@ def explain_launches(job: Job) -> ExplainDocument:
         return explained(kind.result(job, events))
 
 
-class ProfilePlanDocument(Document):
+class ProfilePlanDocument(LaunchPlanDocument):
     """The plan of a profile."""
 
-    schema_: Literal["perfbisect.profile-plan/2"] = Field(default="perfbisect.profile-plan/2", alias="schema")
+    schema_: Literal["perfbisect.profile-plan/3"] = Field(default="perfbisect.profile-plan/3", alias="schema")
     source: str
     a: ChangeDocument
     b: ChangeDocument
-    launches: int
-    minutes: float
-    minutes_basis: str
-    """Where the minutes of a launch come from."""
-    notes: tuple[str, ...]
 
 
 def plan_profile(
@@ -180,18 +176,27 @@ def plan_profile(
     earlier = earlier_attempts(workspace.jobs, cell.digest)
     limits = ProfileLimits()
     each = earlier.costs.launch + (limits.windows * limits.window + limits.trace) / 60
+    metric = metric_document(plan.ref, plan.smallest_effect)
     shown = ProfilePlanDocument(
         source=job.id,
         a=change_document(sides.a.change),
         b=change_document(sides.b.change),
-        launches=2 * plan.launches,
-        minutes=2 * plan.launches * each,
+        cell=cell_document(cell, plan.ref),
+        metric=metric,
+        metrics=(metric,),
+        environment=setting.environment,
+        client=setting.instrument,
+        runs_per_launch=1,
+        most_launches=2 * plan.launches,
+        minutes_low=2 * each,
+        minutes_high=2 * plan.launches * each,
+        budget_minutes=budget,
         minutes_basis=earlier.basis,
         notes=plan.notes,
     )
     values = {"plan": shown, "a": sides.a.name, "b": sides.b.name}
     lines = [
-        *section_lines(workload_section(cell_document(cell, plan.ref))),
+        *section_lines(workload_section(shown.cell)),
         *render_sentences("explain/templates/profile.plan.jinja", values),
     ]
     return PlannedJob(plan, builder, found.slots, shown, lines)

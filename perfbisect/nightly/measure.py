@@ -201,7 +201,7 @@ class CommandMachine:
     def prepare_profile(self, source: Job, minutes: float) -> PreparedJob[ProfileDocument]:
         planned = plan_profile(self.workspace, source, budget=minutes)
         return PreparedJob(
-            planned.shown.minutes,
+            planned.shown.minutes_high,
             lambda job: self._continue(job, PROFILE, planned),
             sampling_problem(find_py_spy(), is_root=os.geteuid() == 0),
         )

@@ -94,10 +94,10 @@ def test_a_dry_run_has_the_price_of_a_profile_and_of_a_search(history: PretendHi
     explained = types("explain", compared["job"])
     assert explained["next"] == f"perfbisect explain {compared['job']} --profile --dry-run"
     profile = types("explain", compared["job"], "--profile", "--launches", "1", "--dry-run")
-    assert (profile["schema"], profile["source"]) == ("perfbisect.profile-plan/2", compared["job"])
-    assert profile["launches"] == 2 and profile["minutes"] > 0
+    assert (profile["schema"], profile["source"]) == ("perfbisect.profile-plan/3", compared["job"])
+    assert profile["most_launches"] == 2 and profile["minutes_high"] > 0
     hunks = types("explain", compared["job"], "--hunks", "--budget", "90m", "--dry-run")
-    assert (hunks["schema"], hunks["budget_minutes"]) == ("perfbisect.hunks-plan/2", 90)
+    assert (hunks["schema"], hunks["budget_minutes"]) == ("perfbisect.hunks-plan/3", 90)
     assert len(hunks["groups"]) == 1
     assert [job["job"] for job in types("status")["jobs"]] == [compared["job"]]
 

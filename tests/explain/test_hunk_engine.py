@@ -106,7 +106,7 @@ def test_the_guilty_hunk_is_found_through_a_kill(
     capsys.readouterr()
     assert cli(["resume", job.id, "--json", "--full", "--quiet"]) == EXIT_REGRESSION
     document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == "perfbisect.hunks/2"
+    assert document["schema"] == "perfbisect.hunks/3"
     assert document["verdict"] == "found"
     (guilty,) = [group for group in document["groups"] if group["guilty"]]
     assert guilty["label"] == labels[1]
