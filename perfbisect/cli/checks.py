@@ -175,16 +175,10 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
     if request.dry_run:
         return planned.show()
     job = workspace.new_job()
-    measure(workspace, job, RUN, planned, request)
+    run = measure(workspace, job, RUN, planned, request)
     level = level_of_job(job)
     write_baseline(file, level)
-    result = BaselineResult(
-        file=str(file),
-        recorded=recorded_document(level, setup.metric),
-        metric=shown.metric,
-        cell=shown.cell,
-        folder=str(job.path),
-    )
+    result = BaselineResult(file=str(file), recorded=recorded_document(level, setup.metric), run=run)
     return report_result(result, baseline_report(result))
 
 

@@ -10,8 +10,8 @@ from perfbisect.errors import UsageError
 from perfbisect.experiments.baseline import RecordedLevel, record_level, require_enough
 from perfbisect.experiments.check import CheckPlan, RecordedDocument
 from perfbisect.experiments.measure import attempts_of, measured_launches
-from perfbisect.experiments.run import RunPlan
-from perfbisect.jobs.documents import CellDocument, Document, MetricDocument
+from perfbisect.experiments.run import ChangeResult, RunPlan
+from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import read, replaying
 from perfbisect.jobs.plans import find_plan, plan_cell, plan_data
@@ -37,16 +37,17 @@ def level_of_job(job: Job) -> RecordedLevel:
 
 
 class BaselineResult(Document):
-    """``perfbisect check --save-baseline``: what was measured and where it was written."""
+    """``perfbisect check --save-baseline``: the run that was made, and the ``file`` that keeps its level."""
 
-    schema_: Literal["perfbisect.check-baseline/2"] = Field(
-        default="perfbisect.check-baseline/2", alias="schema"
+    schema_: Literal["perfbisect.check-baseline/3"] = Field(
+        default="perfbisect.check-baseline/3", alias="schema"
     )
     file: str
     recorded: RecordedDocument
-    metric: MetricDocument
-    cell: CellDocument
-    folder: str
+    run: ChangeResult
+
+    def brief(self) -> BaselineResult:
+        return self.model_copy(update={"run": self.run.brief()})
 
 
 def baseline_report(result: BaselineResult) -> Report:
