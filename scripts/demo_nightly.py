@@ -1,8 +1,8 @@
 """`make demo-nightly`: ten nights of a nightly in a few minutes, with what goes wrong in ten nights planted.
 
-A generated repository, the pretend engine, cells of three servers (two share one), the clock of each night
-set by PERFBISECT_NOW. Planted: a slow commit, a client that begins to count otherwise, a head that does not
-import, a kill -9 in the middle of a night, and a night without a new commit.
+A generated repository, the pretend engine, four cells, and the clock of each night, set by PERFBISECT_NOW.
+Planted: a slow commit, a client that begins to count otherwise, a head that does not import, a kill -9 in the
+middle of a night, and a night without a new commit.
 
 Leaves in build/demo-nightly/: repo/, state/ with every journal and raw file, nights/ (the document of each
 night), report/, site/ (open site/index.html) and verdict.json. Exits 0 if and only if the alert opened on the

@@ -50,8 +50,7 @@ CELLS: dict[str, dict[str, object]] = {
     "wide": {"random_output_len": 6, "serve_args": {"max-model-len": 4096}},
     "deep": {"random_output_len": 6, "serve_args": {"max-model-len": 8192}},
 }
-"""Cells of three servers: the first two share one."""
-SERVERS = 3
+"""Of three servers: the first two differ in their load alone."""
 
 _HARMLESS = ("vllm/server.py", "vllm/noise.py", "vllm/prefix_cache.py", "vllm/processes.py")
 
@@ -120,7 +119,6 @@ def _config(folder: Path) -> dict[str, object]:
         "environment": f"overlay:{sys.executable},base=any",
         "client": f"existing:{sys.executable},path={folder / 'client'}",
         "launches": LAUNCHES,
-        "suite": True,
         "budget": "30m",
         "state": "state",
         "report": "report",

@@ -36,7 +36,7 @@ from perfbisect.measure.attempt import from_dict, to_dict
 from perfbisect.measure.profiling import ProfileFiles
 from perfbisect.model.attempt import Attempt, Provenance, RunResult
 from perfbisect.model.change import Change
-from perfbisect.nightly.journal import NightRecord
+from perfbisect.nightly.journal import NightJobs, NightRecord
 from perfbisect.series.publish import _client_result
 from perfbisect.system import processes
 from perfbisect.system.files import scratch_folder
@@ -75,7 +75,7 @@ def manifest(folder: Path, **changed: object) -> None:
 
 def night(**data: object) -> None:
     event = JournalEvent(0, "2026-01-02T03:04:05+00:00", "job", {"cell": "c", "job": OUTSIDE} | data)
-    NightRecord((event,), Jobs(Path("/nowhere"))).jobs  # noqa: B018
+    NightRecord((event,), NightJobs(Jobs(Path("/nowhere")))).jobs  # noqa: B018
 
 
 def bundle(**changed: object) -> None:

@@ -21,7 +21,7 @@ from perfbisect.machine import profile
 from perfbisect.machine.slots import Slot
 from perfbisect.measure import faults
 from perfbisect.measure.attempt import FILE, read_attempt, write_attempt
-from perfbisect.measure.executor import AttemptRequest, PhaseLimits, Shared, Sink, Started, Turn
+from perfbisect.measure.executor import AttemptRequest, PhaseLimits, Sink, Started
 from perfbisect.measure.record import AttemptRecord
 from perfbisect.model.attempt import Attempt, Purpose
 from perfbisect.model.change import Change
@@ -108,11 +108,6 @@ class FleetExecutor:
             with suppress(OSError):
                 write_attempt(request.folder, attempt)
             return attempt
-
-    def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
-        """Each turn as an attempt of its own: cells share no server on a fleet."""
-        for place, turn in enumerate(turns, 1):
-            yield self.run(replace(turn(), suite=""), started=started, sink=sink), place < len(turns)
 
     def reclaim(self, launch: LaunchRecord, folder: Path, sink: Sink) -> Attempt | None:
         """The attempt that an earlier process of this job submitted, once it has ended.

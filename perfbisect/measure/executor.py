@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -47,16 +47,8 @@ class AttemptRequest:
     """The caller's leased slot; None for the whole machine."""
     measured_before: bool = False
     """Another launch of this change and cell succeeded, so it fits into a free device's memory."""
-    suite: str = ""
-    """Digest of the server if cells share its launches."""
     mate: Change | None = None
     """The change of the next launch, if both are a pair: of the same purpose and runs, nothing between."""
-
-
-Turn = Callable[[], AttemptRequest]
-"""Returns the next request on a shared server."""
-
-Shared = Generator[tuple[Attempt, bool], None, None]
 
 
 class Started(Protocol):
@@ -73,12 +65,3 @@ class Executor(Protocol):
     """Runs attempts; failures are part of the Attempt, only Interrupted and our own errors are raised."""
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt: ...
-
-    def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
-        """Run attempts of several cells on one server in turn; closing the generator ends the server.
-
-        All requests have one change, token and slot. Yields each attempt and whether another turn follows,
-        then takes the next request. Caches are emptied between turns; if the engine cannot, the remaining
-        requests get no turn. A failed turn fails alone, a failed server fails all following turns.
-        """
-        ...

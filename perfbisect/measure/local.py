@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from perfbisect.machine.torch_probe import torch_facts
 from perfbisect.measure import faults
 from perfbisect.measure.attempt import write_attempt
 from perfbisect.measure.bench import BenchRuns, InterferenceMonitor, check_image, measure_runs
-from perfbisect.measure.executor import AttemptRequest, Shared, Sink, Started, Turn
+from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.measure.preparation import (
     fetch_models,
     hub_repositories,
@@ -34,7 +34,7 @@ from perfbisect.measure.preparation import (
 )
 from perfbisect.measure.profiling import FOLDER as PROFILE_FOLDER
 from perfbisect.measure.profiling import profile_load, with_torch_profiler
-from perfbisect.measure.record import AttemptRecord, ClientVersion, SharedTurns, command_facts
+from perfbisect.measure.record import AttemptRecord, ClientVersion, command_facts
 from perfbisect.measure.serving import add_serve_args, check_stages, fill_probes, find_engine, running_server
 from perfbisect.model.attempt import Attempt
 from perfbisect.serving.families import FAMILIES, OFFLINE, Endpoint, ServerCommand
@@ -52,9 +52,6 @@ WARM_SEED_OFFSET = 1_000_003
 
 START_OF_LOG = 1 << 20
 """Bytes of a server's log in which it says how it is configured."""
-
-_SERVER_FACTS = ("model_name", "server", "torch")
-"""Facts that all attempts of one server share."""
 
 
 @dataclass
@@ -88,42 +85,20 @@ class LocalExecutor:
             Interrupted: Ctrl-C or a stop; all processes ended and the attempt has no result.
             UsageError: the family or client does not support the cell.
         """
-        ((attempt, _),) = self.share((lambda: request,), started=started, sink=sink)
-        return attempt
-
-    def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
-        """See :class:`perfbisect.measure.executor.Executor`; raises what :meth:`run` does."""
-        shared = SharedTurns(turns)
+        record = AttemptRecord.begin(request)
+        scratch = scratch_folder(record.token)
         try:
-            # Closing the generator between two turns ends the server here.
-            with closing(self._take_turns(shared, started, sink)) as ended:
-                for _ in ended:
-                    yield self._finish(shared.record, sink), True
-                    shared.next()
-            yield self._finish(shared.record, sink), False
+            try:
+                scratch.mkdir(mode=0o700)
+                if self._prepare(record, sink):
+                    self._serve(record, started, sink)
+            except faults.ATTEMPT_ERRORS as error:
+                record.fail(error)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+            return self._finish(record, sink)
         except KeyboardInterrupt:
-            request, phase = shared.record.request, shared.record.phase
-            raise Interrupted(f"attempt {request.id} was interrupted in phase {phase}") from None
-
-    def _take_turns(self, shared: SharedTurns, started: Started, sink: Sink) -> Generator[None, None, None]:
-        """Run the turns; yields between two of them."""
-        scratch = scratch_folder(shared.record.token)
-        try:
-            scratch.mkdir(mode=0o700)
-            is_prepared = self._prepare(shared.record, sink)
-            while not is_prepared and shared.more and shared.record.environment is not None:
-                yield
-                is_prepared = self._prepare(shared.record, sink)
-            if is_prepared:
-                yield from self._serve(shared, started, sink)
-        except faults.ATTEMPT_ERRORS as error:
-            shared.record.fail(error)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-        failed = shared.record
-        while failed.failure is not None and shared.more:
-            yield
-            shared.record.follow(failed.failure, failed.request.cell.name)
+            raise Interrupted(f"attempt {request.id} was interrupted in phase {record.phase}") from None
 
     def _finish(self, record: AttemptRecord, sink: Sink) -> Attempt:
         slot = self._slot(record.request)
@@ -251,9 +226,9 @@ class LocalExecutor:
         folder = request.folder / PROFILE_FOLDER
         return with_torch_profiler(command, Path(environment.engine_file).parent, folder)
 
-    def _serve(self, shared: SharedTurns, started: Started, sink: Sink) -> Iterator[None]:
-        """Start the server and measure the turns; other failures than the server's fail one turn."""
-        record, profile, smi = shared.record, self.profile, self.profile.smi()
+    def _serve(self, record: AttemptRecord, started: Started, sink: Sink) -> None:
+        """Start the server, measure and stop it."""
+        profile, smi = self.profile, self.profile.smi()
         request, environment, slot = record.request, record.environment, self._slot(record.request)
         assert environment is not None
         record.phase, record.log = "launch", request.folder / "server.log"
@@ -271,7 +246,7 @@ class LocalExecutor:
         )  # fmt: skip
         record.facts |= {"model_name": endpoint.model_name, "server": command_facts(argv, env)}
         argv, env = fill(argv, self.shell), fill(env, self.shell)
-        launched: float | None = time.monotonic()
+        launched = time.monotonic()
         share = add_serve_args(request.cell, profile.serve_args).serve_args.get("gpu-memory-utilization")
         wait_for_memory(
             slot.devices,
@@ -282,34 +257,11 @@ class LocalExecutor:
             stop_requested=self.stop_requested,
         )
         self._add_torch_facts(record, env, slot)
-        common = {name: record.facts[name] for name in _SERVER_FACTS if name in record.facts}
         lost = profile.lease.lost if profile.lease else ()
-        with running_server(
-            lambda: shared.record, argv, env, endpoint, started=started, sink=sink, lost=lost
-        ) as owned:
-            first = server = Server(owned, endpoint, fill_probes(command, self.shell))
+        with running_server(record, argv, env, endpoint, started=started, sink=sink, lost=lost) as owned:
+            server = Server(owned, endpoint, fill_probes(command, self.shell))
             monitor = InterferenceMonitor(slot, self.limits, owned.charged, smi, profile.list_devices())
-            is_prepared = True
-            while True:
-                try:
-                    if is_prepared:
-                        self._measure(shared.record, server, monitor, env, sink, launched)
-                except faults.ATTEMPT_ERRORS as error:
-                    if not shared.more or isinstance(error, ports.SharedPortError) or first.trouble():
-                        raise
-                    shared.record.fail(error, owned)
-                if shared.more and (refusal := first.reset_caches()):
-                    shared.close()
-                    sink("warning", {"text": f"the server is not shared with the next cell: {refusal}"})
-                if not shared.more:
-                    return
-                yield
-                launched = None
-                shared.record.facts |= common
-                is_prepared = self._prepare(shared.record, sink)
-                if is_prepared:
-                    command = self._command(shared.record.request, environment, endpoint, slot)
-                    server = replace(first, command=fill_probes(command, self.shell))
+            self._measure(record, server, monitor, env, sink, launched)
 
     def _measure(
         self,
@@ -318,12 +270,9 @@ class LocalExecutor:
         monitor: InterferenceMonitor,
         env: Mapping[str, str],
         sink: Sink,
-        launched: float | None,
+        launched: float,
     ) -> None:
-        """Measure one turn: first request, warm run, measured runs.
-
-        ``launched``: start time of a server that is not ready yet, else None.
-        """
+        """First request, warm run, measured runs. ``launched``: when the server was started."""
         cell, limits, log = record.request.cell, record.request.limits, server.owned.log
         runner = record.runner
         assert runner is not None
@@ -331,16 +280,15 @@ class LocalExecutor:
         record.facts["client"] = command_facts(bench.argv(cell, "1", cell.seed + 1), runner.env)
         with self._hosted_client(record, runner):
             with monitor.sample(measured=False):
-                if launched is not None:
-                    server.wait_named(
-                        cell.ready_timeout if limits.ready is None else limits.ready, self.stop_requested
-                    )
-                    record.seconds["launch"] = time.monotonic() - launched
+                server.wait_named(
+                    cell.ready_timeout if limits.ready is None else limits.ready, self.stop_requested
+                )
+                record.seconds["launch"] = time.monotonic() - launched
                 with record.timed("first_request", log):
                     server.first_answer(limits.first_request, self.stop_requested)
             record.facts["engine_log"] = engine_facts(logs.text_of(log, START_OF_LOG, first=True))
-            launch_s = record.seconds.get("launch", 0.0)
-            sink("ready", {"seconds": launch_s, "first_request": record.seconds["first_request"]})
+            seconds = {"seconds": record.seconds["launch"], "first_request": record.seconds["first_request"]}
+            sink("ready", seconds)
             with record.timed("warm", bench.log("warm")):
                 self._await_client(record, runner)
                 warm = bench.run("warm", 0, cell.seed + WARM_SEED_OFFSET)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from perfbisect.machine.profile import Machine
 from perfbisect.machine.slots import Slot
 from perfbisect.measure import faults
 from perfbisect.measure.attempt import plain
-from perfbisect.measure.executor import AttemptRequest, Turn
+from perfbisect.measure.executor import AttemptRequest
 from perfbisect.model.attempt import Attempt, Failure, Phase, Provenance, RunResult
 from perfbisect.redaction import redacted, redacted_argv
 from perfbisect.serving.eras import era_of
@@ -86,6 +86,12 @@ class AttemptRecord:
     """The environment's compile and kernel caches were empty."""
     started_at: str = field(default_factory=lambda: clock.now().isoformat(timespec="seconds"))
 
+    @classmethod
+    def begin(cls, request: AttemptRequest) -> AttemptRecord:
+        # Counted before anything is started: what the kernel kills from now on may be of this attempt.
+        classifier = faults.FaultClassifier(profile.oom_kills(), request.measured_before)
+        return cls(request, request.token or secrets.token_hex(16), classifier, log=request.folder)
+
     @property
     def instrument(self) -> Client:
         return CLIENTS[self.request.cell.client.name]
@@ -119,12 +125,6 @@ class AttemptRecord:
         self.failure = Failure(self.phase, row.fault, reason, log, row.code)
         if isinstance(error, PerfbisectError) and error.next_step:
             self.facts["next_step"] = error.next_step
-
-    def follow(self, failure: Failure, cell: str) -> None:
-        """Fail because the shared server failed while serving another cell."""
-        self.phase = "build" if failure.phase == "build" else "launch"
-        reason = f"the shared server failed with cell {cell}: {failure.reason}"
-        self.failure = replace(failure, phase=self.phase, reason=reason)
 
     def to_attempt(self, machine: Machine | None, slot: Slot, *, pinned: bool = False) -> Attempt:
         """Convert to an attempt. ``machine`` None: it reached none; ``pinned``: one client for all."""
@@ -166,36 +166,3 @@ class AttemptRecord:
             started_at=self.started_at,
             slot=slot.name,
         )
-
-
-class SharedTurns:
-    """Attempts that share a server; ``record`` is the current one."""
-
-    def __init__(self, turns: Sequence[Turn]) -> None:
-        self._turns, self._place, self._last = turns, -1, len(turns) - 1
-        self._cells: list[str] = []
-        self._first = ""
-        self.next()
-
-    @property
-    def more(self) -> bool:
-        """Whether another turn follows."""
-        return self._place < self._last
-
-    def next(self) -> None:
-        """Start the next turn."""
-        self._place += 1
-        request = self._turns[self._place]()
-        token = request.token or secrets.token_hex(16)
-        classifier = faults.FaultClassifier(profile.oom_kills(), request.measured_before)
-        self.record = AttemptRecord(request, token, classifier, log=request.folder)
-        if request.suite:
-            self._first = self._first or request.id
-            self.record.facts["launch"] = {
-                "id": self._first, "suite": request.suite, "place": self._place + 1, "after": [*self._cells],
-            }  # fmt: skip
-            self._cells.append(request.cell.name)
-
-    def close(self) -> None:
-        """Cancel the remaining turns."""
-        self._last = self._place

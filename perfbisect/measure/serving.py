@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ _LEASE_WAIT_S = 3.0
 
 @contextmanager
 def running_server(
-    current: Callable[[], AttemptRecord],
+    record: AttemptRecord,
     argv: tuple[str, ...],
     env: Mapping[str, str],
     endpoint: Endpoint,
@@ -38,12 +38,11 @@ def running_server(
     sink: Sink,
     lost: tuple[int, ...] = (),
 ) -> Iterator[OwnedProcess]:
-    """Start a server and stop it on exit; a failure inside becomes the current record's.
+    """Start a server and stop it on exit; a failure inside becomes the record's.
 
     ``lost``: exit codes of a lease command that lost the machine.
     """
-    record, port = current(), endpoint.port
-    request = record.request
+    request, port = record.request, endpoint.port
     cores = request.slot.server_cores if request.slot else ()
     try:
         owned = processes.spawn(
@@ -55,9 +54,9 @@ def running_server(
             sink("launch", facts)
             yield owned
         except faults.ATTEMPT_ERRORS as error:
-            current().fail(_lost_lease(error, owned, lost) or error, owned)
+            record.fail(_lost_lease(error, owned, lost) or error, owned)
         finally:
-            _stop(current(), owned, port, sink)
+            _stop(record, owned, port, sink)
     finally:
         processes.stop_leftovers(record.token, 0, 0.0, grace=0.0)
 

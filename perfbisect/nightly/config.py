@@ -19,7 +19,6 @@ from perfbisect.errors import UsageError
 from perfbisect.model.cell import Cell, Words
 
 Cause = Literal["product", "instrument", "workload", "night", "unknown"]
-Suite = Literal[True, False, "as_nightly"]
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 _SECRET = (
@@ -153,9 +152,8 @@ class Nightly(BaseModel):
 
     ``cells``: names, patterns of names (``text_*``) or files. ``branch``: its head is measured; ``fetch``:
     fetch its remote first. ``launches`` a cell, at least two; ``launches_of``: more for patterns of names.
-    ``suite``: cells of one server share its launches; ``as_nightly``: in the order of the file. ``budget``:
-    of a night, bisections included. ``every_machine``: each cell is measured on every machine of the
-    ``fleet``, otherwise on one. ``explain``: profile the culprits of the night's bisections.
+    ``budget``: of a night, bisections included. ``every_machine``: each cell is measured on every machine of
+    the ``fleet``, otherwise on one. ``explain``: profile the culprits of the night's bisections.
     """
 
     model_config = _STRICT
@@ -175,7 +173,6 @@ class Nightly(BaseModel):
     launches: int = Field(default=2, ge=2)
     launches_of: dict[str, Annotated[int, Field(ge=2)]] = Field(default_factory=dict)
     runs: int = Field(default=1, ge=1)
-    suite: Suite = False
     budget: Minutes
     state: str | None = None
     publish: str | None = None

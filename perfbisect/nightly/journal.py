@@ -6,18 +6,20 @@ import contextlib
 import json
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
+from perfbisect.commands.experiments import experiment_of
 from perfbisect.common.checked import first_problem
 from perfbisect.errors import EXIT_OK, PerfbisectError, UsageError
-from perfbisect.jobs.documents import Document, reported_value
+from perfbisect.experiments.run import ChangeResult
+from perfbisect.jobs.documents import Document, MeasuredDocument
 from perfbisect.jobs.folders import (
     JOURNAL,
     Job,
@@ -28,9 +30,6 @@ from perfbisect.jobs.folders import (
 )
 from perfbisect.jobs.journal import EventKind, JournalEvent, stamp
 from perfbisect.jobs.plans import plan_data
-from perfbisect.jobs.replay import LaunchRecord, launches
-from perfbisect.model.attempt import Attempt
-from perfbisect.model.metric import MetricRef
 from perfbisect.nightly.model import NightBisection, NightFindings, NightProfile, NightStep
 from perfbisect.nightly.plan import NightPlan, setting_key
 
@@ -52,7 +51,7 @@ class NightFolder(JournalFolder):
         return self.path / "night.json"
 
     def record(self) -> NightRecord:
-        return NightRecord(self.events(), Jobs(self.path.parents[2]))
+        return NightRecord(self.events(), NightJobs(Jobs(self.path.parents[2])))
 
 
 class Nights:
@@ -138,40 +137,33 @@ JobOf = Literal["cell", "event", "profile_of"]
 
 
 @dataclass(frozen=True)
-class CellLaunches:
-    """The launches in a job of the night."""
+class NightJobs:
+    """The jobs of a night and their results."""
 
-    launches: tuple[LaunchRecord, ...] = ()
+    stored: Jobs
+    _known: dict[str, tuple[int, MeasuredDocument | None]] = field(default_factory=dict, repr=False)
 
-    @property
-    def measured(self) -> tuple[Attempt, ...]:
-        ended = [launch.attempt for launch in self.launches if launch.end == "finished"]
-        return tuple(attempt for attempt in ended if attempt is not None)
+    def result(self, identity: str) -> MeasuredDocument | None:
+        """What a job measured so far; None: it has no journal yet.
 
-    @property
-    def minutes(self) -> float:
-        """Minutes of all launches, failed ones included."""
-        return sum(launch.minutes for launch in self.launches)
-
-    @property
-    def launch_minutes(self) -> float | None:
-        """Mean minutes of a measured launch."""
-        minutes = [launch.minutes for launch in self.launches if launch.end == "finished" and launch.attempt]
-        return mean(minutes) if minutes else None
-
-    def value(self, metric: MetricRef) -> float | None:
-        """Median of a metric over the launches."""
-        reported = [reported_value(attempt, metric) for attempt in self.measured]
-        values = [value for value in reported if value is not None]
-        return median(values) if values else None
+        Raises:
+            UsageError: its journal cannot be read.
+        """
+        job = self.stored.named(identity)
+        # A night asks after every launch, and of all jobs one has grown: the others are not read again.
+        size = job.journal.stat().st_size if job.journal.exists() else 0
+        if identity not in self._known or self._known[identity][0] != size:
+            events = job.events()
+            self._known[identity] = size, experiment_of(events).result(job, events) if events else None
+        return self._known[identity][1]
 
 
 @dataclass(frozen=True)
 class NightRecord:
-    """What a night's journal says, with the launches of its jobs; each part is read when it is used."""
+    """What a night's journal says, with the results of its jobs; each part is read when it is used."""
 
     events: tuple[JournalEvent, ...]
-    stored: Jobs
+    results: NightJobs
 
     @cached_property
     def plan(self) -> NightPlan:
@@ -239,41 +231,54 @@ class NightRecord:
             launch_minutes={cell.digest: minutes[cell.name] for cell in wanted if cell.name in minutes},
         )
 
-    @cached_property
-    def cells(self) -> Mapping[str, CellLaunches]:
-        """The launches of the wanted cells."""
+    @property
+    def cells(self) -> Mapping[str, ChangeResult]:
+        """What was measured of the wanted cells that have a job."""
         jobs = self.job_ids("cell")
-        return {cell.name: self._launches(jobs.get(cell.name)) for cell in self.plan.wanted}
+        results = {name: self.results.result(job) for name, job in jobs.items()}
+        wanted = {cell.name for cell in self.plan.wanted}
+        return {
+            name: result
+            for name, result in results.items()
+            if name in wanted and isinstance(result, ChangeResult)
+        }
 
     @property
     def counts(self) -> dict[str, int]:
-        """Measured launches by cell."""
-        return {name: len(cell.measured) for name, cell in self.cells.items()}
+        """Measured launches of each wanted cell."""
+        cells = self.cells
+        return {
+            cell.name: sum(launch.outcome == "measured" for launch in cells[cell.name].launches)
+            if cell.name in cells
+            else 0
+            for cell in self.plan.wanted
+        }
 
     @property
     def launch_minutes(self) -> dict[str, float]:
         """Mean minutes of a launch by cell that was measured."""
-        minutes = {name: cell.launch_minutes for name, cell in self.cells.items()}
-        return {name: value for name, value in minutes.items() if value is not None}
+        launches = {
+            name: [launch.minutes for launch in result.launches if launch.outcome == "measured"]
+            for name, result in self.cells.items()
+        }
+        return {name: mean(minutes) for name, minutes in launches.items() if minutes}
 
     def spent_on(self, machine: str) -> float:
-        """Minutes of the cells' launches on a machine."""
-        return sum(self.cells[cell.name].minutes for cell in self.plan.wanted if cell.machine == machine)
+        """Minutes of the cells' launches on a machine, failed ones included."""
+        on_machine = {cell.name for cell in self.plan.wanted_on(machine)}
+        return sum(result.minutes.total for name, result in self.cells.items() if name in on_machine)
 
     @property
     def spent(self) -> float:
         """Minutes of all launches of the night, bisections and profiles included; of machines that measured
         at the same time those of the one that took longest."""
         later = (*self.job_ids("event").values(), *self.job_ids("profile_of").values())
+        results = [result for job in later if (result := self.results.result(job)) is not None]
         cells = max((self.spent_on(machine) for machine in self.plan.machines), default=0.0)
-        return cells + sum(self._launches(job).minutes for job in later)
+        return cells + sum(result.minutes.total for result in results)
 
     def job(self, identity: str) -> Job:
-        return self.stored.named(identity)
-
-    def _launches(self, identity: str | None) -> CellLaunches:
-        """The launches of a job, which may not exist yet."""
-        return CellLaunches() if identity is None else CellLaunches(launches(self.job(identity).events()))
+        return self.results.stored.named(identity)
 
     def _job_of(self, event: JournalEvent) -> Job:
         try:

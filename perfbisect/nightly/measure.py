@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -34,16 +33,15 @@ from perfbisect.commands.slots import find_slots, fleet_machines
 from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.engine.experiment import Experiment, ResultT, run_experiment, run_in_steps
 from perfbisect.environments.base import Builder
-from perfbisect.errors import Interrupted, MachineError, PerfbisectError, RevisionError, UsageError
+from perfbisect.errors import Interrupted, MachineError, RevisionError, UsageError
 from perfbisect.experiments.run import RUN, RunPlan
 from perfbisect.experiments.setup import MeasurementSetup, build_run_plan
-from perfbisect.experiments.suite import suite
 from perfbisect.explain.plans import plan_profile
 from perfbisect.explain.profile_job import PROFILE, ProfileDocument
 from perfbisect.jobs.estimates import attempts_before, recent_attempts
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.machines import MachineDocument, choose_slots, slot_here
-from perfbisect.jobs.plans import JobPlan, PlanT, require_plan, resolve_metric, write_plan
+from perfbisect.jobs.plans import JobPlan, MeasurementConfig, PlanT, require_plan, resolve_metric
 from perfbisect.jobs.replay import launches
 from perfbisect.jobs.runner import Reclaim
 from perfbisect.machine.slots import Slot
@@ -73,8 +71,7 @@ _POLL_S = 0.2
 class CommandMachine:
     """Implements :class:`perfbisect.nightly.night.NightMachine` by what the commands do.
 
-    On this machine cells of one group share their server launches. ``fleet``: its specification, empty:
-    this machine.
+    ``fleet``: its specification, empty: this machine.
     """
 
     workspace: Workspace
@@ -111,30 +108,28 @@ class CommandMachine:
         return notes
 
     def measure(
-        self, night: NightPlan, jobs: Mapping[str, Job], launch: int
-    ) -> Generator[float, None, Mapping[str, PerfbisectError]]:
-        try:
-            if self.fleet:
-                ((name, job),) = jobs.items()
-                yield from self._launch_on_fleet(night, night.cell(name), job, launch)
-                return {}
-            return self._launch(night, jobs, launch)
-        except Interrupted:
-            raise
-        except PerfbisectError as error:
-            return dict.fromkeys(jobs, error)
-
-    def _launch_on_fleet(
         self, night: NightPlan, cell: CellPlan, job: Job, launch: int
     ) -> Generator[float, None, None]:
-        """Continue the job of a cell on its machine."""
-        slot, setting = _require_slot(cell), night.setting
-        builder = setups.build_builder(self.workspace, setting)
-        plan = _new_plan(night, cell, job, builder, (f"measured on {slot.machine}",))
-        with open_session(job, (slot,), self.working, plan=plan, beside_others=True) as session:
+        setting, builder = night.setting, setups.build_builder(self.workspace, night.setting)
+        slots, notes = self._place(cell, setting)
+        plan = None if job.events() else _new_plan(night, cell, builder, notes)
+        with open_session(job, slots, self.working, plan=plan, beside_others=bool(self.fleet)) as session:
             tools = session.tools(self.workspace, setting, builder, night.commit)
-            result = yield from run_in_steps(RUN, job, tools, until=launch, poll=_POLL_S)
+            if self.fleet:
+                result = yield from run_in_steps(RUN, job, tools, until=launch, poll=_POLL_S)
+            else:
+                # A back-off that waits here ends early on a stop request, which the night does not see.
+                result = run_experiment(RUN, job, tools, until=launch)
             write_report(job, RUN, result)
+
+    def _place(self, cell: CellPlan, setting: MeasurementConfig) -> tuple[tuple[Slot, ...], tuple[str, ...]]:
+        """The slot of a cell's launches, and notes on it."""
+        if self.fleet:
+            slot = _require_slot(cell)
+            return (slot,), (f"measured on {slot.machine}",)
+        planned = find_slots(self.workspace, cell.load(), setting)
+        # A series is of one machine: always its first slot.
+        return planned.slots[:1], planned.notes
 
     def end_bundles(self, job: Job) -> Reclaim | None:
         events = job.events()
@@ -146,29 +141,6 @@ class CommandMachine:
             return None
         end_on_fleet(self.workspace, plan, still_open)
         return reclaim_from_fleet(self.workspace, plan)
-
-    def _launch(self, night: NightPlan, jobs: Mapping[str, Job], launch: int) -> dict[str, PerfbisectError]:
-        setting, cells = night.setting, [night.cell(name) for name in jobs]
-        first, *others = jobs.values()
-        planned = find_slots(self.workspace, cells[0].load(), setting)
-        slots = planned.slots[:1]  # a series is of one machine
-        builder = setups.build_builder(self.workspace, setting)
-        plans = [_new_plan(night, cell, jobs[cell.name], builder, planned.notes) for cell in cells]
-        with ExitStack() as stack:
-            for job, plan in zip(others, plans[1:], strict=True):
-                stack.enter_context(job.held())
-                if plan is not None:
-                    write_plan(job, plan, now)
-            session = stack.enter_context(open_session(first, slots, self.working, plan=plans[0]))
-            tools = session.tools(self.workspace, setting, builder, night.commit)
-            if len(night.group_of(cells[0].name)) == 1:
-                write_report(first, RUN, run_experiment(RUN, first, tools, until=launch))
-                return {}
-            outcomes = suite(tuple(jobs.values()), tools, until=launch)
-            for outcome in outcomes:
-                write_report(outcome.job, RUN, outcome.result)
-        errors = [outcome.error for outcome in outcomes]
-        return {name: error for name, error in zip(jobs, errors, strict=True) if error is not None}
 
     def prepare_bisection(
         self, night: NightPlan, window: BisectionWindow, minutes: float
@@ -226,15 +198,7 @@ def _require_slot(cell: CellPlan) -> Slot:
     return cell.slot
 
 
-def _new_plan(
-    night: NightPlan, cell: CellPlan, job: Job, builder: Builder, notes: Sequence[str]
-) -> RunPlan | None:
-    """The plan of a cell's job; None if it has one."""
-    if job.events():
-        return None
-    others = ", ".join(name for name in night.group_of(cell.name) if name != cell.name)
-    if others:
-        notes = (*notes, f"its server launches are shared with {others}")
+def _new_plan(night: NightPlan, cell: CellPlan, builder: Builder, notes: Sequence[str]) -> RunPlan:
     workload = cell.load()
     metric = resolve_metric(workload, cell.metric)
     setup = MeasurementSetup(workload, metric, night.setting, builder, notes=tuple(notes))

@@ -29,9 +29,9 @@ from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile, launches_of
 from perfbisect.nightly.journal import (
     CellFailure,
-    CellLaunches,
     JobOf,
     NightFolder,
+    NightJobs,
     NightRecord,
     Nights,
     NightVerdict,
@@ -57,7 +57,6 @@ from perfbisect.series.detection.fdr import FDR
 from perfbisect.series.detection.model import FEWEST
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
-from perfbisect.serving.families import suites
 
 _NIGHTS_BACK = 10
 """Nights from which launch times are learnt."""
@@ -120,12 +119,12 @@ class NightMachine(Protocol):
         ...
 
     def measure(
-        self, night: NightPlan, jobs: Mapping[str, Job], launch: int
-    ) -> Generator[float, None, Mapping[str, PerfbisectError]]:
-        """Continue the jobs of cells of one group, by their names, until each has ``launch`` launches.
+        self, night: NightPlan, cell: CellPlan, job: Job, launch: int
+    ) -> Generator[float, None, None]:
+        """Continue the job of a cell until it has ``launch`` launches; raises what a run raises.
 
         Yields the seconds for which it has nothing to do, where the machines of a fleet measure at the same
-        time. Returns the cells that failed, with the error; raises Interrupted after Ctrl-C or a stop.
+        time.
         """
         ...
 
@@ -188,18 +187,23 @@ class NightlyContext:
         return shlex.join(("perfbisect", *words, *state))
 
 
-@dataclass(frozen=True)
+@dataclass
 class OpenNight:
     """A night that this process works on, and its journal."""
 
     context: NightlyContext
     folder: NightFolder
     journal: Journal
+    _record: NightRecord | None = field(default=None, init=False)
 
     @property
     def record(self) -> NightRecord:
         """What the journal says now."""
-        return NightRecord(self.journal.events, self.context.jobs)
+        events, known = self.journal.events, self._record
+        if known is None or len(known.events) != len(events):
+            results = known.results if known else NightJobs(self.context.jobs)
+            self._record = known = NightRecord(events, results)
+        return known
 
     def say(self, text: str) -> None:
         self.context.sink(JobNote(text))
@@ -226,10 +230,7 @@ def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: dat
         for night, verdict in verdicts.items()
         if night.measures(context.commit.id) and verdict.setting == key
     }
-    is_shared = rules.suite and not context.setting.fleet
-    groups = suites([found.cell for found in cells]) if is_shared else [(found.cell,) for found in cells]
     planned = [_plan_cell(context, found, recent, same) for found in cells]
-    names = [tuple(cell.name for cell in group) for group in groups]
     notes = list[str]()
     if not (rules.exclude_newer or rules.constraints or context.setting.constraints):
         notes.append(
@@ -238,7 +239,7 @@ def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: dat
         )
     if context.setting.fleet:
         planned, spread = _spread(context, planned, same)
-        names, notes = [(cell.name,) for cell in planned], [*notes, *spread]
+        notes += spread
     return NightPlan(
         name=rules.name,
         file=str(context.file.file),
@@ -248,8 +249,6 @@ def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: dat
         seed=derive_seed(rules.name, context.commit.id, f"{now.astimezone(timezone.utc):%Y-%m-%d}"),
         budget=rules.budget,
         cells=tuple(planned),
-        groups=tuple(names),
-        ordered=rules.suite == "as_nightly",
         notes=tuple(notes),
     )
 
@@ -328,8 +327,6 @@ def _spread(
 ) -> tuple[list[CellPlan], list[str]]:
     """The cells with the machines of the fleet that measure them, and notes on what is unusual."""
     rules, notes = context.file.nightly, list[str]()
-    if rules.suite:
-        notes.append("cells that share a server are launched one by one on a fleet")
     wanted = [cell for cell in cells if rules.every_machine or not cell.skip]
     machines = {}
     for cell in wanted:
@@ -382,8 +379,8 @@ def build_night(
     """Build the night from its journal and those of its jobs; of a dry run the journal is its plan."""
     plan, findings = record.plan, record.findings or NightFindings()
     fitting = plan.fitting()
-    first_round = [name for launch in plan.order if launch.launch == 1 for name in launch.cells]
-    measured = [cell.measured[-1].provenance for cell in record.cells.values() if cell.measured]
+    first_round = [launch.cell for launch in plan.order if launch.launch == 1]
+    versions = [result.versions for result in record.cells.values()]
     bisections = tuple(record.bisections.values())
     return Night(
         name=plan.name,
@@ -397,8 +394,8 @@ def build_night(
         environment=plan.setting.environment,
         client=plan.setting.instrument,
         machine=plan.setting.machine,
-        hardware=", ".join(dict.fromkeys(provenance.machine_class for provenance in measured)),
-        engine_version=", ".join(dict.fromkeys(provenance.engine_version for provenance in measured)),
+        hardware=", ".join(dict.fromkeys(kind for each in versions for kind in each["machine_class"])),
+        engine_version=", ".join(dict.fromkeys(engine for each in versions for engine in each["engine"])),
         seed=plan.seed,
         budget_minutes=plan.budget,
         minutes=plan.minutes if dry_run else record.spent,
@@ -417,7 +414,7 @@ def build_night(
 
 
 def _cell(cell: CellPlan, record: NightRecord, findings: NightFindings, dry_run: bool) -> NightCell:
-    measured, failure = record.cells.get(cell.name, CellLaunches()), record.failed.get(cell.name)
+    result, failure = record.cells.get(cell.name), record.failed.get(cell.name)
     state, reason = _cell_state(cell, record, dry_run)
     metric = metric_document(cell.headline)
     return NightCell(
@@ -426,14 +423,14 @@ def _cell(cell: CellPlan, record: NightRecord, findings: NightFindings, dry_run:
         state=state,
         machine=cell.machine,
         reason=reason,
-        launches=len(measured.measured),
+        launches=record.counts.get(cell.name, 0),
         wanted=cell.launches,
-        minutes=measured.minutes,
+        minutes=result.minutes.total if result else 0.0,
         expected=0.0 if cell.skip else cell.minutes,
         forecast_basis="" if cell.skip else cell.forecast_basis,
         metric=metric.name,
         unit=metric.unit,
-        value=measured.value(cell.headline),
+        value=result.headline.median if result and result.headline else None,
         too_few_nights=findings.unjudged.get(cell.name),
         job=record.job_ids("cell").get(cell.name, ""),
         log=failure.log if failure else "",

@@ -1,17 +1,19 @@
 """What a night measures, on which machine, the order of its launches, and its budget; pure functions.
 
-Groups of cells are taken shortest first, since the budget holds more of them. Their launches run in rounds,
-each in a random order of its own, so that a machine that slows down within the night affects all cells alike.
-On a fleet each machine has groups, an order and a budget of its own.
+Cells are taken shortest first, since the budget holds more of them. Their launches run in rounds, each in a
+random order of its own, so that a machine that slows down within the night affects all cells alike. On a
+fleet each machine has cells, an order and a budget of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
+
+from pydantic import ConfigDict
 
 from perfbisect.jobs.plans import MeasurementConfig, PlanPart, read_cell
 from perfbisect.machine.slots import Slot
@@ -19,36 +21,15 @@ from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef, parse_metric
 
-_Item = TypeVar("_Item")
-
 _HOME_NIGHTS = 20
 """The last nights of a cell by which its machine is chosen: one that is back after a few has it again."""
 
 
 @dataclass(frozen=True)
-class ScheduledGroup:
-    """Cells measured by the same server launch: one, or several that share a server.
-
-    ``launches``: how many are wanted, each expected to take ``launch_minutes``. ``ordered``: the cells keep
-    this order; otherwise each launch shuffles them.
-    """
-
-    cells: tuple[str, ...]
-    launches: int
-    launch_minutes: float
-    ordered: bool = False
-
-    @property
-    def total_minutes(self) -> float:
-        """Expected minutes of all launches."""
-        return self.launches * self.launch_minutes
-
-
-@dataclass(frozen=True)
 class ScheduledLaunch:
-    """The cells of one launch, in order, and its number among theirs, from 1."""
+    """A launch of a cell, and its number among the cell's, from 1."""
 
-    cells: tuple[str, ...]
+    cell: str
     launch: int
 
 
@@ -102,7 +83,10 @@ class CellPlan(PlanPart):
 
 
 class NightPlan(PlanPart):
-    """What a night measures; ``groups``: cells of one server, ``ordered``: in that order."""
+    """What a night measures."""
+
+    # A night that an earlier version began names groups of cells, too: it is resumed, cell by cell.
+    model_config = ConfigDict(extra="ignore")
 
     verb: Literal["nightly"] = "nightly"
     name: str
@@ -113,16 +97,10 @@ class NightPlan(PlanPart):
     seed: int
     budget: float
     cells: tuple[CellPlan, ...]
-    groups: tuple[tuple[str, ...], ...]
-    ordered: bool = False
     notes: tuple[str, ...] = ()
 
     def cell(self, name: str) -> CellPlan:
         return next(cell for cell in self.cells if cell.name == name)
-
-    def group_of(self, cell: str) -> tuple[str, ...]:
-        """The cells that share their launches with a cell, itself among them."""
-        return next(names for names in self.groups if cell in names)
 
     @property
     def wanted(self) -> tuple[CellPlan, ...]:
@@ -134,26 +112,11 @@ class NightPlan(PlanPart):
         """The machines of a fleet that measure; one without a name: this one."""
         return tuple(dict.fromkeys(cell.machine for cell in self.wanted))
 
-    def groups_on(
-        self, machine: str, launch_minutes: Mapping[str, float] | None = None
-    ) -> tuple[ScheduledGroup, ...]:
-        """The wanted groups of a machine; ``launch_minutes`` by cell replaces the forecast."""
-        known = launch_minutes or {}
-        wanted = {cell.name: cell for cell in self.wanted if cell.machine == machine}
-        groups = [[wanted[name] for name in names if name in wanted] for names in self.groups]
-        return tuple(
-            ScheduledGroup(
-                cells=tuple(cell.name for cell in cells),
-                launches=max(cell.launches for cell in cells),
-                launch_minutes=sum(known.get(cell.name, cell.launch_minutes) for cell in cells),
-                ordered=self.ordered,
-            )
-            for cells in groups
-            if cells
-        )
+    def wanted_on(self, machine: str) -> tuple[CellPlan, ...]:
+        return tuple(cell for cell in self.wanted if cell.machine == machine)
 
     def order_on(self, machine: str) -> tuple[ScheduledLaunch, ...]:
-        return schedule_launches(self.groups_on(machine), self.budget, self.seed)
+        return schedule_launches(self.wanted_on(machine), self.budget, self.seed)
 
     @property
     def order(self) -> tuple[ScheduledLaunch, ...]:
@@ -162,16 +125,16 @@ class NightPlan(PlanPart):
 
     def fitting(self) -> frozenset[str]:
         """The cells expected to fit the budget of their machine."""
-        fits = [fit_to_budget(self.groups_on(machine), self.budget)[0] for machine in self.machines]
-        return frozenset(name for groups in fits for group in groups for name in group.cells)
+        fits = [fit_to_budget(self.wanted_on(machine), self.budget)[0] for machine in self.machines]
+        return frozenset(cell.name for cells in fits for cell in cells)
 
     @property
     def minutes(self) -> float:
         """Expected minutes of the cells that fit, of the machine with most of them."""
         fits = self.fitting()
-        planned = [cell for cell in self.wanted if cell.name in fits]
         on_machines = (
-            sum(cell.minutes for cell in planned if cell.machine == machine) for machine in self.machines
+            sum(cell.minutes for cell in self.wanted_on(machine) if cell.name in fits)
+            for machine in self.machines
         )
         return max(on_machines, default=0.0)
 
@@ -224,35 +187,34 @@ def assign_machines(
 
 
 def fit_to_budget(
-    groups: Sequence[ScheduledGroup], budget: float
-) -> tuple[tuple[ScheduledGroup, ...], tuple[ScheduledGroup, ...]]:
-    """Split groups into those that fit the budget (minutes), shortest first, and the others."""
-    ordered = sorted(groups, key=lambda group: (group.total_minutes, group.cells))
+    cells: Sequence[CellPlan], budget: float
+) -> tuple[tuple[CellPlan, ...], tuple[CellPlan, ...]]:
+    """Split cells into those that fit the budget (minutes), shortest first, and the others."""
+    ordered = sorted(cells, key=lambda cell: (cell.minutes, cell.name))
     spent, count = 0.0, 0
-    while count < len(ordered) and spent + ordered[count].total_minutes <= budget:
-        spent += ordered[count].total_minutes
+    while count < len(ordered) and spent + ordered[count].minutes <= budget:
+        spent += ordered[count].minutes
         count += 1
     return tuple(ordered[:count]), tuple(ordered[count:])
 
 
-def schedule_launches(
-    groups: Sequence[ScheduledGroup], budget: float, seed: int
-) -> tuple[ScheduledLaunch, ...]:
-    """Order all launches: the fitting groups in rounds, then the excess ones, shortest first."""
-    fitting, excess = fit_to_budget(groups, budget)
+def schedule_launches(cells: Sequence[CellPlan], budget: float, seed: int) -> tuple[ScheduledLaunch, ...]:
+    """Order all launches: the fitting cells in rounds, then the excess ones, shortest first."""
+    fitting, excess = fit_to_budget(cells, budget)
     launches: list[ScheduledLaunch] = []
-    for number in range(1, max((group.launches for group in fitting), default=0) + 1):
-        wanted = [group for group in fitting if group.launches >= number]
-        drawn = _shuffled(wanted, seed, number, lambda group: "\0".join(group.cells))
-        launches += [_schedule(group, number, seed) for group in drawn]
-    for group in excess:
-        launches += [_schedule(group, number, seed) for number in range(1, group.launches + 1)]
+    for number in range(1, max((cell.launches for cell in fitting), default=0) + 1):
+        names = [cell.name for cell in fitting if cell.launches >= number]
+        # A digest and no generator: what is drawn is the same in every version of Python.
+        drawn = sorted(names, key=lambda name: hashlib.sha256(f"{seed} {number} {name}".encode()).digest())
+        launches += [ScheduledLaunch(name, number) for name in drawn]
+    for cell in excess:
+        launches += [ScheduledLaunch(cell.name, number) for number in range(1, cell.launches + 1)]
     return tuple(launches)
 
 
 def next_launch(
     order: Sequence[ScheduledLaunch],
-    groups: Sequence[ScheduledGroup],
+    cells: Sequence[CellPlan],
     launches: Mapping[str, int],
     failed: Collection[str],
     spent: float,
@@ -260,45 +222,25 @@ def next_launch(
 ) -> ScheduledLaunch | None:
     """Choose the next launch; None when measuring is over.
 
-    A group starts only if all its launches are expected to fit beside the outstanding ones of the groups that
-    have started. A started group continues while minutes are left, so at most one launch exceeds the budget.
+    A cell starts only if all its launches are expected to fit beside the outstanding ones of the cells that
+    have started. A started cell continues while minutes are left, so at most one launch exceeds the budget.
     ``launches``: completed ones of each cell.
     """
-
-    def has_started(group: ScheduledGroup) -> bool:
-        return any(launches.get(cell, 0) for cell in group.cells)
-
-    def missing_launches(group: ScheduledGroup) -> int:
-        left = (group.launches - launches.get(cell, 0) for cell in group.cells if cell not in failed)
-        return max(left, default=0)
-
-    group_of = {cell: group for group in groups for cell in group.cells}
-    started = [group for group in groups if has_started(group)]
-    outstanding = sum(missing_launches(group) * group.launch_minutes for group in started)
+    outstanding = sum(
+        max(cell.launches - launches[cell.name], 0) * cell.launch_minutes
+        for cell in cells
+        if launches.get(cell.name) and cell.name not in failed
+    )
+    minutes = {cell.name: cell.minutes for cell in cells}
     for scheduled in order:
-        open_cells = [cell for cell in scheduled.cells if cell not in failed]
-        cells = tuple(cell for cell in open_cells if launches.get(cell, 0) < scheduled.launch)
-        if not cells:
+        done = launches.get(scheduled.cell, 0)
+        if scheduled.cell in failed or done >= scheduled.launch:
             continue
-        group = group_of[cells[0]]
-        needed = spent + outstanding + group.total_minutes
-        if spent < budget if has_started(group) else needed <= budget:
-            return ScheduledLaunch(cells, scheduled.launch)
+        if spent < budget if done else spent + outstanding + minutes[scheduled.cell] <= budget:
+            return scheduled
     return None
 
 
 def derive_seed(*words: str) -> int:
     """Hash the identity of a night, so that repeating it draws the same order."""
     return int(hashlib.sha256("\0".join(words).encode()).hexdigest()[:8], 16)
-
-
-def _schedule(group: ScheduledGroup, launch: int, seed: int) -> ScheduledLaunch:
-    cells = group.cells if group.ordered else tuple(_shuffled(group.cells, seed, launch, str))
-    return ScheduledLaunch(cells, launch)
-
-
-def _shuffled(items: Iterable[_Item], seed: int, launch: int, name: Callable[[_Item], str]) -> list[_Item]:
-    def draw(item: _Item) -> bytes:
-        return hashlib.sha256(f"{seed} {launch} {name(item)}".encode()).digest()
-
-    return sorted(items, key=draw)

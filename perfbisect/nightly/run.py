@@ -1,16 +1,15 @@
 """Runs a night: measure, detect, bisect, deliver.
 
-The journal holds the plan, the job of each cell, failures and completed steps; launches are in the jobs' own
-journals. A night that was killed at any point continues from there.
+A cell is an experiment, the ``run`` of a commit: launches, retries and recovery are the engine's. The night
+decides whose launch comes next. Its journal holds the plan, the job of each cell, failures and completed
+steps. A night that was killed at any point continues from there.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -23,7 +22,14 @@ from perfbisect.jobs.runner import recover_interrupted
 from perfbisect.nightly.alerts import ingest_jobs, judge_series, store_alerts, summarize_changes
 from perfbisect.nightly.bisect import EventExaminer
 from perfbisect.nightly.delivery import report_tasks
-from perfbisect.nightly.journal import CellFailure, NightFolder, NightRecord, StepRecord, write_traceback
+from perfbisect.nightly.journal import (
+    CellFailure,
+    NightFolder,
+    NightJobs,
+    NightRecord,
+    StepRecord,
+    write_traceback,
+)
 from perfbisect.nightly.model import Night, NightStep
 from perfbisect.nightly.night import (
     NightlyContext,
@@ -46,9 +52,6 @@ _MAX_MACHINE_FAILURES = 2
 """Consecutive failures of a machine after which no further cell is tried on it."""
 
 _LONGEST_SLEEP_S = 5.0
-
-LaunchSteps = Generator[float, None, Mapping[str, PerfbisectError]]
-"""A launch of the night, as :meth:`perfbisect.nightly.night.NightMachine.measure` makes it."""
 
 
 def run_night(context: NightlyContext) -> Night:
@@ -86,7 +89,7 @@ def forecast_night(context: NightlyContext) -> Night:
         JournalEvent(number, stamp(now), "cell", failure.model_dump(mode="json"))
         for number, failure in enumerate(failures, 1)
     )
-    record = NightRecord((begun, *failed), context.jobs)
+    record = NightRecord((begun, *failed), NightJobs(context.jobs))
     return build_night(context, record, context.nights.folder, dry_run=True)
 
 
@@ -101,7 +104,7 @@ def _interrupted_night(nights: Sequence[NightFolder], now: datetime) -> NightFol
 def _abandon(context: NightlyContext, night: NightFolder) -> None:
     """End what an interrupted night left running; keep its measurements."""
     with Journal(night.journal, clock=context.clock) as journal:
-        record = NightRecord(journal.events, context.jobs)
+        record = NightRecord(journal.events, NightJobs(context.jobs))
         if record.verdict is not None or not journal.events:
             return
         for job in record.jobs:
@@ -123,53 +126,33 @@ def _recover(context: NightlyContext, job: Job) -> None:
         recover_interrupted(job, launches, context.sink, context.stop_leftovers, reclaim)
 
 
-class _Lanes:
-    """The machines' launches, which run at the same time while this thread takes turns with them."""
+def take_turns(lanes: Iterable[Generator[float, None, None]]) -> None:
+    """Run generators beside each other in this thread; each yields seconds for which it has nothing to do.
 
-    def __init__(self) -> None:
-        self._lanes: dict[str, _Lane] = {}
-
-    def __enter__(self) -> _Lanes:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        for lane in self._lanes.values():
-            with suppress(Interrupted, StopIteration):
-                lane.steps.throw(Interrupted("the night ends"))
-
-    def begin(self, machine: str, scheduled: ScheduledLaunch, steps: LaunchSteps) -> None:
-        self._lanes[machine] = _Lane(scheduled, steps)
-
-    @property
-    def busy(self) -> Mapping[str, ScheduledLaunch]:
-        """What each machine measures now."""
-        return {machine: lane.scheduled for machine, lane in self._lanes.items()}
-
-    def await_end(self) -> tuple[str, Mapping[str, PerfbisectError]]:
-        """Go on with all of them until one ends: its machine, and the cells that failed."""
-        while True:
-            for machine, lane in self._lanes.items():
-                if lane.resume_at > time.monotonic():
+    Raises:
+        BaseException: what one of them raised; the others are interrupted.
+    """
+    resume_at = dict.fromkeys(lanes, 0.0)
+    try:
+        while resume_at:
+            for lane, moment in list(resume_at.items()):
+                if moment > time.monotonic():
                     continue
                 try:
-                    lane.resume_at = time.monotonic() + next(lane.steps)
-                except StopIteration as end:
-                    del self._lanes[machine]
-                    return machine, end.value
+                    resume_at[lane] = time.monotonic() + next(lane)
+                except StopIteration:
+                    del resume_at[lane]
                 except BaseException:
-                    del self._lanes[machine]
+                    # It has ended itself: the others alone are interrupted below.
+                    del resume_at[lane]
                     raise
-            first = min(lane.resume_at for lane in self._lanes.values())
-            time.sleep(min(max(0.0, first - time.monotonic()), _LONGEST_SLEEP_S))
-
-
-@dataclass
-class _Lane:
-    """``resume_at``: on the monotonic clock; until then it has nothing to do."""
-
-    scheduled: ScheduledLaunch
-    steps: LaunchSteps
-    resume_at: float = 0.0
+            if resume_at:
+                rest = min(resume_at.values()) - time.monotonic()
+                time.sleep(min(max(0.0, rest), _LONGEST_SLEEP_S))
+    finally:
+        for lane in resume_at:
+            with suppress(Interrupted, StopIteration):
+                lane.throw(Interrupted("the night ends"))
 
 
 class _NightRun:
@@ -180,12 +163,14 @@ class _NightRun:
         self.plan = night.record.plan
         self.rules = night.context.file.nightly.alerts
         self.analysis: SeriesAnalysis | None = None
+        self._busy: dict[str, str] = {}
+        """The cell that each machine measures now."""
 
     def run(self) -> Night:
         context = self.context
         if context.fetch is not None:
             self._run_step("fetch", context.fetch)
-        self._measure()
+        take_turns(self._measure_on(machine) for machine in self.plan.machines)
         with SeriesStore.of(context.state) as store:
             self._run_step("ingest", partial(self._ingest, store))
             if store.cells():
@@ -208,65 +193,60 @@ class _NightRun:
     def _run_task(self, task: NightTask) -> StepResult:
         return task(self._document())
 
-    def _measure(self) -> None:
-        """Launch by launch on each machine until its budget is spent or its cells are complete or failed."""
-        orders = {machine: self.plan.order_on(machine) for machine in self.plan.machines}
-        machine_failures = Counter[str]()
-        with _Lanes() as lanes:
-            while True:
-                for machine, order in orders.items():
-                    scheduled = None if machine in lanes.busy else self._next_launch(machine, order)
-                    if scheduled is not None:
-                        lanes.begin(machine, scheduled, self._launch(scheduled))
-                if not lanes.busy:
-                    return
-                machine, errors = lanes.await_end()
-                for name, error in errors.items():
-                    self._record_failure(name, error)
-                failures = list(errors.values())
-                on_machine = any(isinstance(error, MachineError) for error in failures)
-                machine_failures[machine] = machine_failures[machine] + 1 if on_machine else 0
-                busy = {name for other in lanes.busy.values() for name in other.cells}
-                if failures and isinstance(failures[0], BuildError):
-                    self._fail_remaining(failures[0], orders, busy)
-                elif machine_failures[machine] >= _MAX_MACHINE_FAILURES:
-                    self._fail_remaining(failures[0], (machine,), busy)
+    def _measure_on(self, machine: str) -> Generator[float, None, None]:
+        """Launch by launch until the budget of a machine is spent or its cells are complete or failed."""
+        order, in_a_row = self.plan.order_on(machine), 0
+        while (scheduled := self._next_launch(machine, order)) is not None:
+            self._busy[machine] = scheduled.cell
+            error = yield from self._launch(scheduled)
+            del self._busy[machine]
+            if error is not None:
+                self._record_failure(scheduled.cell, error)
+            in_a_row = in_a_row + 1 if isinstance(error, MachineError) else 0
+            if isinstance(error, BuildError):
+                self._fail_remaining(error, self.plan.machines)
+            elif error is not None and in_a_row >= _MAX_MACHINE_FAILURES:
+                self._fail_remaining(error, (machine,))
 
     def _next_launch(self, machine: str, order: Sequence[ScheduledLaunch]) -> ScheduledLaunch | None:
-        record, plan = self.night.record, self.plan
-        groups, spent = plan.groups_on(machine, record.launch_minutes), record.spent_on(machine)
-        return next_launch(order, groups, record.counts, record.failed, spent, plan.budget)
+        """Choose by the minutes that launches took tonight, before those that were expected."""
+        record, took = self.night.record, self.night.record.launch_minutes
+        cells = [
+            cell.model_copy(update={"launch_minutes": took.get(cell.name, cell.launch_minutes)})
+            for cell in self.plan.wanted_on(machine)
+        ]
+        spent = record.spent_on(machine)
+        return next_launch(order, cells, record.counts, record.failed, spent, self.plan.budget)
 
-    def _launch(self, scheduled: ScheduledLaunch) -> LaunchSteps:
-        """Measure the cells of a launch."""
-        record, cells = self.night.record, ", ".join(scheduled.cells)
-        wanted = [cell for cell in self.plan.wanted if cell.name not in record.failed]
-        left = sum(cell.launches - record.counts[cell.name] for cell in wanted)
-        self.night.say(f"{cells}: launch {scheduled.launch}; {counted(left, 'launch')} left tonight")
-        jobs = {name: self.night.job("cell", name) for name in scheduled.cells}
-        failures = yield from self.context.machine.measure(self.plan, jobs, scheduled.launch)
-        after = self.night.record.counts
-        if not failures and all(after[name] == record.counts[name] for name in scheduled.cells):
-            raise PerfbisectError(f"a launch of {cells} neither measured nor failed")
-        return failures
+    def _launch(self, scheduled: ScheduledLaunch) -> Generator[float, None, PerfbisectError | None]:
+        """Make the launch of a cell, or return why the cell fails."""
+        name, before, failed = scheduled.cell, self.night.record.counts, self.night.record.failed
+        wanted = [cell for cell in self.plan.wanted if cell.name not in failed]
+        left = sum(cell.launches - before[cell.name] for cell in wanted)
+        self.night.say(f"{name}: launch {scheduled.launch}; {counted(left, 'launch')} left tonight")
+        job = self.night.job("cell", name)
+        try:
+            yield from self.context.machine.measure(self.plan, self.plan.cell(name), job, scheduled.launch)
+        except Interrupted:
+            raise
+        except PerfbisectError as error:
+            return error
+        if self.night.record.counts[name] == before[name]:
+            raise PerfbisectError(f"a launch of {name} neither measured nor failed")
+        return None
 
     def _record_failure(self, name: str, error: PerfbisectError, reason: str = "") -> None:
         failure = CellFailure.of(name, error, reason)
         self.night.append("cell", failure)
         self.night.say(f"{name}: failed: {failure.reason}")
 
-    def _fail_remaining(
-        self, error: PerfbisectError, machines: Collection[str], busy: Collection[str]
-    ) -> None:
-        """Fail the incomplete cells of machines: the commit cannot be built, or the machine is broken.
-
-        ``busy``: those that are measured now.
-        """
+    def _fail_remaining(self, error: PerfbisectError, machines: Collection[str]) -> None:
+        """Fail the incomplete cells of machines: the commit cannot be built, or the machine is broken."""
         record = self.night.record
         for cell in self.plan.wanted:
-            if cell.machine not in machines or cell.name in busy or cell.name in record.failed:
-                continue
-            if record.counts[cell.name] < cell.launches:
+            is_open = cell.name not in record.failed and record.counts[cell.name] < cell.launches
+            # A cell that another machine measures now says itself what becomes of it.
+            if cell.machine in machines and is_open and cell.name not in self._busy.values():
                 reason = f"not tried: another cell failed with: {error.message}"
                 self._record_failure(cell.name, error, reason)
 

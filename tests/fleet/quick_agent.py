@@ -32,7 +32,7 @@ from perfbisect.jobs.plans import write_plan
 from perfbisect.jobs.runner import JobContext
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import write_attempt
-from perfbisect.measure.executor import AttemptRequest, Shared, Sink, Started, Turn
+from perfbisect.measure.executor import AttemptRequest, Sink, Started
 from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
 from perfbisect.system.clock import now
 from perfbisect.system.processes import TOKEN_VARIABLE, process, stop_leftovers
@@ -77,11 +77,6 @@ class QuickExecutor:
         )
         write_attempt(request.folder, attempt)
         return attempt
-
-    def share(self, turns: Sequence[Turn], *, started: Started, sink: Sink) -> Shared:
-        del turns, started, sink
-        raise NotImplementedError
-        yield
 
 
 def look() -> str:

@@ -15,7 +15,7 @@ from perfbisect.bisect.result import BisectResult
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import commit_history
 from perfbisect.engine.experiment import run_experiment, run_in_steps
-from perfbisect.errors import Interrupted, MachineError, PerfbisectError
+from perfbisect.errors import MachineError, PerfbisectError
 from perfbisect.experiments.run import RUN
 from perfbisect.experiments.setup import MeasurementSetup, build_run_plan
 from perfbisect.explain.plans import measured_sides
@@ -185,19 +185,7 @@ class Place:
         return self.checked
 
     def measure(
-        self, night: NightPlan, jobs: Mapping[str, Job], launch: int
-    ) -> Generator[float, None, Mapping[str, PerfbisectError]]:
-        ((name, job),) = jobs.items()
-        try:
-            yield from self._launch(night.cell(name), job, night, launch)
-        except Interrupted:
-            raise
-        except PerfbisectError as error:
-            return {name: error}
-        return {}
-
-    def _launch(
-        self, cell: CellPlan, job: Job, night: NightPlan, launch: int
+        self, night: NightPlan, cell: CellPlan, job: Job, launch: int
     ) -> Generator[float, None, None]:
         yield from ()
         self._write_plan(cell, job, night)
@@ -286,8 +274,8 @@ class FleetPlace(Place):
         slots = {name: Slot(name, machine=name) for name in self.names if name not in self.down}
         return CellMachines(slots, tuple(slots), dict.fromkeys(sorted(self.down), "no route to host"))
 
-    def _launch(
-        self, cell: CellPlan, job: Job, night: NightPlan, launch: int
+    def measure(
+        self, night: NightPlan, cell: CellPlan, job: Job, launch: int
     ) -> Generator[float, None, None]:
         if cell.slot is None:
             raise MachineError("no machine of the fleet can be used")

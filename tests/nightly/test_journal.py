@@ -10,11 +10,12 @@ import pytest
 
 from perfbisect.engine.experiment import run_experiment
 from perfbisect.errors import MachineError
-from perfbisect.experiments.run import RUN
+from perfbisect.experiments.run import RUN, ChangeResult
+from perfbisect.jobs.folders import Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
 from perfbisect.model.metric import parse_metric
-from perfbisect.nightly.journal import CellLaunches, Nights
+from perfbisect.nightly.journal import NightJobs, Nights
 from perfbisect.series.points import Point
 from perfbisect.series.sources.journals import read_run, recorded_results
 from perfbisect.stats.two_sample import Scale
@@ -73,4 +74,6 @@ def test_every_surface_has_the_same_value(tmp_path: Path, runs: int) -> None:
     assert recorded is not None
     points = [p for p in recorded_results(recorded.build, recorded.document, "") if isinstance(p, Point)]
     assert tuple(point.values["tpot:median"] for point in points) == values
-    assert CellLaunches(seen).value(TPOT) == median(values)
+    result = NightJobs(Jobs(tmp_path)).result(job.id)
+    assert isinstance(result, ChangeResult) and result.headline is not None
+    assert result.headline.median == median(values)

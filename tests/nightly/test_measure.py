@@ -1,12 +1,10 @@
-"""Nights on this machine: the branch that is fetched, and cells that share server starts."""
+"""Nights on this machine: the branch that is fetched, and the profile of a culprit."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,14 +14,12 @@ from perfbisect.commands.settings import NO_SETTINGS, resolve
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import LocatedError, MachineError
 from perfbisect.jobs.folders import Jobs
-from perfbisect.jobs.journal import Journal, read
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.journal import Journal
 from perfbisect.nightly import measure
 from perfbisect.nightly.command import NightlyRequest
 from perfbisect.nightly.config import Nightly
 from perfbisect.nightly.measure import CommandMachine, build_context
 from perfbisect.system.clock import now
-from tests.cli.test_nightly import Scene
 from tests.command_line import type_command
 from tests.commands.test_profiles import CELL, pretend
 from tests.fakes.history import ENGINE, PretendHistory
@@ -117,35 +113,6 @@ def test_a_branch_that_no_fetch_moves_is_refused(there: Cloned, branch: str) -> 
     with pytest.raises(LocatedError, match=f"fetch: '{branch}' is not a remote branch") as caught:
         build_context(configured(there, branch), NightlyRequest(), fetch=True)
     assert caught.value.line == 5
-
-
-@pytest.mark.processes
-def test_cells_of_one_server_share_its_starts_in_the_order_of_the_file(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
-    with (tmp_path / "nightly.yaml").open("a") as config:
-        config.write("suite: as_nightly\n")
-    process = scene.start()
-    output, told = process.communicate(timeout=100)
-    assert process.returncode == 0, told
-    document = json.loads(output)
-    assert [(cell["name"], cell["state"], cell["launches"]) for cell in document["cells"]] == [
-        ("quick", "measured", 2), ("other", "measured", 2),
-    ]  # fmt: skip
-    shared: dict[str, list[Any]] = {}
-    for job in Jobs(scene.state).all():
-        events = read(job.journal).events
-        plan = events[0].data
-        (other,) = {"quick", "other"} - {plan["cell"]["name"]}
-        assert f"its server launches are shared with {other}" in plan["notes"]
-        assert job.report.is_file()
-        shared[plan["cell"]["name"]] = [
-            launch.attempt.provenance.facts["launch"] for launch in launches(events) if launch.attempt
-        ]
-    starts = [fact["id"] for fact in shared["quick"]]
-    assert len(set(starts)) == 2
-    assert [fact["id"] for fact in shared["other"]] == starts
-    assert [fact["after"] for fact in shared["quick"]] == [[], []]
-    assert [fact["after"] for fact in shared["other"]] == [["quick"], ["quick"]]
 
 
 @pytest.mark.processes

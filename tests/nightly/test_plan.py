@@ -11,7 +11,6 @@ from perfbisect.nightly.model import SEVERITY, night_exit_code
 from perfbisect.nightly.plan import (
     CellMachines,
     CellPlan,
-    ScheduledGroup,
     ScheduledLaunch,
     assign_machines,
     derive_seed,
@@ -22,114 +21,97 @@ from perfbisect.nightly.plan import (
 )
 
 MINUTES = st.floats(min_value=0.1, max_value=60, allow_nan=False)
-GROUPS = st.lists(
-    st.tuples(st.integers(1, 3), st.integers(2, 4), MINUTES, st.booleans()), min_size=1, max_size=8
-).map(
-    lambda rows: tuple(
-        ScheduledGroup(tuple(f"c{i}{'abc'[k]}" for k in range(size)), launches, each, ordered)
-        for i, (size, launches, each, ordered) in enumerate(rows)
-    )
+CELLS = st.lists(st.tuples(st.integers(2, 4), MINUTES), min_size=1, max_size=8).map(
+    lambda rows: tuple(planned(f"c{i}", each, launches) for i, (launches, each) in enumerate(rows))
 )
 BUDGETS = st.floats(min_value=0, max_value=600, allow_nan=False)
 
 
-@given(GROUPS, BUDGETS)
-def test_the_shortest_that_fit_are_chosen(groups: tuple[ScheduledGroup, ...], budget: float) -> None:
-    taken, left = fit_to_budget(groups, budget)
-    assert sorted((*taken, *left), key=str) == sorted(groups, key=str)
-    assert sum(group.launches * group.launch_minutes for group in taken) <= budget
-    assert all(a.total_minutes <= b.total_minutes for a in taken for b in left)
+def planned(name: str, minutes: float, launches: int = 2) -> CellPlan:
+    return CellPlan(
+        name=name, source=name, cell={"name": name}, digest=name, metric="tpot", launches=launches, runs=1,
+        launch_minutes=minutes, forecast_basis="",
+    )  # fmt: skip
+
+
+@given(CELLS, BUDGETS)
+def test_the_shortest_that_fit_are_chosen(cells: tuple[CellPlan, ...], budget: float) -> None:
+    taken, left = fit_to_budget(cells, budget)
+    assert sorted((*taken, *left), key=str) == sorted(cells, key=str)
+    assert sum(cell.launches * cell.launch_minutes for cell in taken) <= budget
+    assert all(a.minutes <= b.minutes for a in taken for b in left)
     if left:
-        assert sum(g.total_minutes for g in taken) + min(g.total_minutes for g in left) > budget
+        assert sum(cell.minutes for cell in taken) + min(cell.minutes for cell in left) > budget
 
 
-@given(GROUPS, BUDGETS, st.integers(0, 99))
+@given(CELLS, BUDGETS, st.integers(0, 99))
 def test_every_launch_once_and_no_second_before_all_first(
-    groups: tuple[ScheduledGroup, ...], budget: float, seed: int
+    cells: tuple[CellPlan, ...], budget: float, seed: int
 ) -> None:
-    order = schedule_launches(groups, budget, seed)
-    launches = [(cell, sitting.launch) for sitting in order for cell in sitting.cells]
-    assert len(launches) == len(set(launches))
-    assert set(launches) == {(c, k) for g in groups for c in g.cells for k in range(1, g.launches + 1)}
-    taken = {cell for group in fit_to_budget(groups, budget)[0] for cell in group.cells}
-    rounds = [sitting.launch for sitting in order if set(sitting.cells) <= taken]
+    order = schedule_launches(cells, budget, seed)
+    assert len(order) == len(set(order))
+    assert set(order) == {ScheduledLaunch(c.name, k) for c in cells for k in range(1, c.launches + 1)}
+    taken = {cell.name for cell in fit_to_budget(cells, budget)[0]}
+    rounds = [scheduled.launch for scheduled in order if scheduled.cell in taken]
     assert rounds == sorted(rounds)
-    for group in groups:
-        for sitting in order:
-            if set(sitting.cells) == set(group.cells) and group.ordered:
-                assert sitting.cells == group.cells
 
 
 def test_the_seed_draws_the_order() -> None:
-    groups = [ScheduledGroup((f"c{i}",), 2, 1.0) for i in range(8)]
-    orders = {schedule_launches(groups, 100.0, seed) for seed in range(20)}
+    cells = [planned(f"c{i}", 1.0) for i in range(8)]
+    orders = {schedule_launches(cells, 100.0, seed) for seed in range(20)}
     assert len(orders) == 20
-    assert schedule_launches(groups, 100.0, 3) == schedule_launches(list(reversed(groups)), 100.0, 3)
-    rounds = [[s.cells for s in schedule_launches(groups, 100.0, 0) if s.launch == k] for k in (1, 2)]
+    assert schedule_launches(cells, 100.0, 3) == schedule_launches(list(reversed(cells)), 100.0, 3)
+    rounds = [[s.cell for s in schedule_launches(cells, 100.0, 0) if s.launch == k] for k in (1, 2)]
     assert rounds[0] != rounds[1], "each round has an order of its own"
-    suite = ScheduledGroup(("a", "b", "c", "d"), 2, 1.0)
-    drawn = {schedule_launches([suite], 9.0, seed)[0].cells for seed in range(20)}
-    assert len(drawn) > 5
 
 
-def _night(groups: tuple[ScheduledGroup, ...], budget: float, factor: float) -> tuple[dict[str, int], float]:
+def _night(cells: tuple[CellPlan, ...], budget: float, factor: float) -> tuple[dict[str, int], float]:
     """A whole night in which launches take ``factor`` times what was expected."""
-    order, done, spent = schedule_launches(groups, budget, 1), dict[str, int](), 0.0
-    of = {cell: group for group in groups for cell in group.cells}
-    while (sitting := next_launch(order, groups, done, (), spent, budget)) is not None:
-        spent += factor * of[sitting.cells[0]].launch_minutes
-        for cell in sitting.cells:
-            assert done.get(cell, 0) == sitting.launch - 1, "one after the other"
-            done[cell] = sitting.launch
+    order, done, spent = schedule_launches(cells, budget, 1), dict[str, int](), 0.0
+    each = {cell.name: cell.launch_minutes for cell in cells}
+    while (scheduled := next_launch(order, cells, done, (), spent, budget)) is not None:
+        spent += factor * each[scheduled.cell]
+        assert done.get(scheduled.cell, 0) == scheduled.launch - 1, "one after the other"
+        done[scheduled.cell] = scheduled.launch
     return done, spent
 
 
-@given(GROUPS, BUDGETS)
+@given(CELLS, BUDGETS)
 def test_a_night_as_foreseen_keeps_its_budget_and_begins_nothing_that_it_does_not_end(
-    groups: tuple[ScheduledGroup, ...], budget: float
+    cells: tuple[CellPlan, ...], budget: float
 ) -> None:
-    done, spent = _night(groups, budget, 1.0)
+    done, spent = _night(cells, budget, 1.0)
     assert spent <= budget + 1e-6
-    for group in groups:
-        assert {done.get(cell, 0) for cell in group.cells} <= {0, group.launches}
-    taken = {cell for group in fit_to_budget(groups, budget - 1e-6)[0] for cell in group.cells}
-    assert taken <= done.keys()
+    assert all(done.get(cell.name, 0) in (0, cell.launches) for cell in cells)
+    assert {cell.name for cell in fit_to_budget(cells, budget - 1e-6)[0]} <= done.keys()
 
 
-@given(GROUPS, BUDGETS, st.floats(min_value=1, max_value=8))
+@given(CELLS, BUDGETS, st.floats(min_value=1, max_value=8))
 def test_a_slow_night_overruns_by_one_launch_at_most(
-    groups: tuple[ScheduledGroup, ...], budget: float, factor: float
+    cells: tuple[CellPlan, ...], budget: float, factor: float
 ) -> None:
-    _, spent = _night(groups, budget, factor)
-    assert spent <= budget + factor * max(group.launch_minutes for group in groups) + 1e-6
+    _, spent = _night(cells, budget, factor)
+    assert spent <= budget + factor * max(cell.launch_minutes for cell in cells) + 1e-6
 
 
 def test_minutes_that_are_left_go_to_the_cells_that_did_not_fit() -> None:
-    groups = (ScheduledGroup(("short",), 2, 10.0), ScheduledGroup(("long",), 2, 30.0))
-    order = schedule_launches(groups, 70.0, 0)
-    assert order[:2] == (ScheduledLaunch(("short",), 1), ScheduledLaunch(("short",), 2))
-    assert next_launch(order, groups, {"short": 2}, (), 20.0, 70.0) is None
-    assert next_launch(order, groups, {"short": 2}, (), 10.0, 70.0) == ScheduledLaunch(("long",), 1)
+    cells = (planned("short", 10.0), planned("long", 30.0))
+    order = schedule_launches(cells, 70.0, 0)
+    assert order[:2] == (ScheduledLaunch("short", 1), ScheduledLaunch("short", 2))
+    assert next_launch(order, cells, {"short": 2}, (), 20.0, 70.0) is None
+    assert next_launch(order, cells, {"short": 2}, (), 10.0, 70.0) == ScheduledLaunch("long", 1)
 
 
-def test_what_failed_is_left_and_its_suite_goes_on() -> None:
-    groups = (ScheduledGroup(("a", "b"), 2, 5.0, ordered=True), ScheduledGroup(("c",), 2, 1.0))
-    order = schedule_launches(groups, 60.0, 0)
+def test_what_failed_is_left_and_others_go_on() -> None:
+    cells = (planned("a", 5.0), planned("b", 5.0), planned("c", 1.0))
+    order = schedule_launches(cells, 60.0, 0)
     seen = []
-    done = {"a": 0, "b": 0, "c": 0}
-    while (sitting := next_launch(order, groups, done, {"b"}, 0.0, 60.0)) is not None:
-        seen.append(sitting)
-        done |= dict.fromkeys(sitting.cells, sitting.launch)
-    assert sorted(seen, key=str) == sorted(
-        [
-            ScheduledLaunch(("a",), 1),
-            ScheduledLaunch(("a",), 2),
-            ScheduledLaunch(("c",), 1),
-            ScheduledLaunch(("c",), 2),
-        ],
-        key=str,
-    )
-    assert next_launch(order, groups, {}, {"a", "b", "c"}, 0.0, 60.0) is None
+    done = {"a": 0, "b": 1, "c": 0}
+    while (scheduled := next_launch(order, cells, done, {"b"}, 0.0, 60.0)) is not None:
+        seen.append(scheduled)
+        done[scheduled.cell] = scheduled.launch
+    assert sorted(seen, key=str) == [ScheduledLaunch(name, k) for name in "ac" for k in (1, 2)]
+    assert next_launch(order, cells, {}, {"a", "b", "c"}, 0.0, 60.0) is None
 
 
 @pytest.mark.parametrize(
@@ -164,13 +146,6 @@ def test_a_cell_is_at_home_where_most_of_its_last_nights_were(
     nights: list[str], among: list[str] | None, home: str
 ) -> None:
     assert find_home(nights, among) == home
-
-
-def planned(name: str, minutes: float) -> CellPlan:
-    return CellPlan(
-        name=name, source=name, cell={"name": name}, digest=name, metric="tpot", launches=2, runs=1,
-        launch_minutes=minutes, forecast_basis="",
-    )  # fmt: skip
 
 
 def test_new_cells_go_where_least_is_to_do_and_others_stay() -> None:

@@ -10,7 +10,6 @@ import pytest
 from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.model.attempt import Attempt, Provenance
 from perfbisect.nightly.config import find_cells, load_nightly
-from perfbisect.serving.families import suites
 from scripts.demo_nightly_judge import Found, judge
 from scripts.demo_nightly_world import (
     BROKEN,
@@ -19,7 +18,6 @@ from scripts.demo_nightly_world import (
     LAUNCHES,
     NIGHTS,
     OPENS,
-    SERVERS,
     SLOW,
     World,
     change_the_client,
@@ -62,13 +60,8 @@ def test_the_alert_cannot_open_earlier_than_is_said() -> None:
     assert [night for night in values if night >= SLOW][1] == OPENS
 
 
-def test_two_of_the_cells_share_a_server(world: World) -> None:
-    cells = [found.cell for found in find_cells(load_nightly(world.config))]
-    assert [cell.name for cell in cells] == list(CELLS)
-    assert [[cell.name for cell in group] for group in suites(cells)] == [
-        ["chat_short", "chat_long"], ["wide"], ["deep"],
-    ]  # fmt: skip
-    assert len(suites(cells)) == SERVERS
+def test_the_configuration_names_the_cells(world: World) -> None:
+    assert [found.cell.name for found in find_cells(load_nightly(world.config))] == list(CELLS)
 
 
 def test_the_client_changes_one_number(world: World) -> None:

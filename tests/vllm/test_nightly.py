@@ -46,7 +46,6 @@ def configured(folder: Path, history: Demo) -> Path:
         "environment": f"overlay:{RELEASE},base={history.commits[0]}",
         "exclude_newer": DAY,
         "launches": 2,
-        "suite": True,
         "budget": "30m",
         "state": "state",
         "report": "report",

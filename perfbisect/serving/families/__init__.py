@@ -1,13 +1,12 @@
-"""Model families: a cell and an engine -> the server to start; suites of cells that share one."""
+"""Model families: a cell and an engine -> the server to start."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from perfbisect.common.arguments import merge_options, option_tokens
-from perfbisect.common.digests import digest
 from perfbisect.errors import UsageError
 from perfbisect.model.cell import LOCAL, Cell
 
@@ -159,29 +158,3 @@ def _families() -> dict[str, Family]:
 
 
 FAMILIES: dict[str, Family] = _families()
-
-_ANY = Endpoint(port=1, model_name="any")
-
-
-def server_digest(cell: Cell) -> str:
-    """Digest of a cell's server: command, environment, files, devices and revisions; 16 hex digits."""
-    command = FAMILIES[cell.family].server(cell, _ANY)
-    started = {
-        "family": cell.family,
-        "args": command.args,
-        "env": dict(command.env),
-        "files": dict(command.files),
-        "reset": [request.path for request in command.reset_requests],
-        "revision": [cell.revision.model, cell.revision.tokenizer],
-        "gpus": cell.gpus,
-    }
-    return digest(started)[:16]
-
-
-def suites(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
-    """Group the cells by server, in order; a server whose caches cannot be emptied serves one cell."""
-    found: dict[str, list[Cell]] = {}
-    for number, cell in enumerate(cells):
-        can_reset = FAMILIES[cell.family].server(cell, _ANY).reset_requests
-        found.setdefault(server_digest(cell) if can_reset else f"alone {number}", []).append(cell)
-    return tuple(tuple(group) for group in found.values())
