@@ -123,10 +123,10 @@ def suspects(folder: Path, found: Sequence[Found], culprit: str) -> int:
     if not step.ids:
         return 0
     told = json.loads(perfbisect(folder, "suspects", max(step.ids), "--repo", str(folder / "repo"), "--json"))
-    order = [one["sha"] for one in told["suspects"]]
+    order = [one["sha"] for one in told["ranking"]["suspects"]]
     rank = order.index(culprit) + 1 if culprit in order else 0
     if rank:
-        p = told["suspects"][rank - 1]["p"]
+        p = told["ranking"]["suspects"][rank - 1]["p"]
         print(f"the commit behind the step is number {rank} of {told['of']}, with a probability of {p:.2f}")
     print(f"  {told['bisect']}")
     return rank

@@ -193,7 +193,7 @@ def test_the_window_and_the_commit(
         assert len(shas) <= 12
         assert shas[0] == history.sha(CULPRIT), alert.id
         assert found.ranking.attributed is not None, alert.id
-        assert "#2716" in found.ranking.attributed.words
+        assert found.ranking.attributed.values["by_pull"] == 2716
         factors = {factor.name for factor in found.ranking.suspects[0].evidence}
         assert {"cells", "reverted"} <= factors
 

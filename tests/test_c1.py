@@ -16,6 +16,7 @@ import yaml
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import commits_between
 from perfbisect.model.commit_details import (
+    BlastRadius,
     ChangedFile,
     Commit,
     LaterCommit,
@@ -93,9 +94,8 @@ def test_it_is_named_by_its_revert(history: HistoryRepository) -> None:
     assert order(found)[0] == history.sha(CULPRIT)
     assert found.suspects[0].p >= 0.95
     assert found.attributed is not None
-    assert history.sha(REVERT)[:12] in found.attributed.words
-    assert "quotes its title" in found.attributed.words
-    assert "2 servers that were hit run async_chunk, none of the 2 others does" in found.blast_radius
+    assert (found.attributed.values["by"], found.attributed.values["sign"]) == (history.sha(REVERT), "title")
+    assert found.blast_radius == BlastRadius(("async_chunk",), 2, 2)
 
 
 def test_not_by_its_words(history: HistoryRepository) -> None:
@@ -103,7 +103,7 @@ def test_not_by_its_words(history: HistoryRepository) -> None:
     assert {s.subject for s in found.suspects} == {""}
     assert order(found)[0] == history.sha(CULPRIT)
     assert found.suspects[0].p >= 0.95
-    assert found.attributed is not None and "#2551" in found.attributed.words
+    assert found.attributed is not None and found.attributed.values["pull"] == 2551
 
 
 def test_without_the_revert_the_cells_alone_put_it_first(history: HistoryRepository) -> None:

@@ -353,7 +353,7 @@ def _rankings(
         try:
             rankings.append(rank_alert(store, analysis, alert, repository, table))
         except RevisionError as error:
-            failed.append(SuspectsDocument(alert=alert.id, suspects=(), note=error.message))
+            failed.append(SuspectsDocument(alert=alert.id, problem=error.message))
     return rankings, failed
 
 

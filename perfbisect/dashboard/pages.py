@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from statistics import median
 from typing import Any, Literal, get_args
 
@@ -18,7 +19,12 @@ from perfbisect.common.quantities import moment
 from perfbisect.common.text import line
 from perfbisect.dashboard.collect import Site, SiteCell, SiteMetric, SitePoint, SiteSeries
 from perfbisect.series.alerts import Alert, MeasuredOutcome
-from perfbisect.series.report import evidence_sentences
+from perfbisect.series.report import (
+    blast_radius_sentences,
+    evidence_sentences,
+    factor_sentences,
+    remark_sentences,
+)
 from perfbisect.series.suspects.job import SuspectsDocument
 
 EventKind = Literal["wrong", "better", "other", "silent", "over", "acknowledged", "closed"]
@@ -43,7 +49,6 @@ _RUN_FIELDS = frozenset(
     }
 )
 """Fields of an alert that the page of its event does not show."""
-_RANKING_FIELDS = frozenset(SuspectsDocument.model_fields) - {"alert"}
 
 _SILENT_DAYS = 7
 """So many days before the site's newest point, what has no later result is silent."""
@@ -243,11 +248,15 @@ def event_payload(event: SiteEvent, site: Site) -> Payload:
     shared = next((alert.id for alert in event.alerts if alert.id in rankings), "")
     kept: list[Payload] = []
     alerts = []
+
+    @cache
+    def ranking_payload(name: str, settled: bool) -> Payload:
+        return _ranking_payload(rankings[name], settled=settled)
+
     for alert in event.alerts:
         place, name = None, alert.id if alert.id in rankings else shared
         if name:
-            own = rankings[name].model_dump(include=set(_RANKING_FIELDS))
-            own["bisect"] = "" if alert.id in outcomes else own["bisect"]
+            own = ranking_payload(name, alert.id in outcomes)
             if own not in kept:
                 kept.append(own)
             place = kept.index(own)
@@ -255,6 +264,29 @@ def event_payload(event: SiteEvent, site: Site) -> Payload:
         fields["evidence"] = evidence_sentences(alert.evidence)
         alerts.append(fields | {"ranking": place, "ranked": name})
     return {"id": text(event.id), "alerts": harmless(alerts), "rankings": harmless(kept)}
+
+
+def _ranking_payload(document: SuspectsDocument, *, settled: bool) -> Payload:
+    """``settled``: by a bisection, so that none is proposed."""
+    ranking = document.ranking
+    if ranking is None:
+        return {"suspects": [], "note": document.problem}
+    attributed = [ranking.attributed] if ranking.attributed else []
+    radius = [ranking.blast_radius] if ranking.blast_radius else []
+    words = iter(factor_sentences([factor for one in ranking.suspects for factor in one.evidence]))
+    suspects = [
+        asdict(one)
+        | {"evidence": [{"name": of.name, "weight": of.weight, "words": next(words)} for of in one.evidence]}
+        for one in ranking.suspects
+    ]
+    return {
+        "suspects": suspects,
+        "p_outside_window": ranking.p_outside_window,
+        "blast_radius": "".join(blast_radius_sentences(radius)),
+        "attributed": "".join(factor_sentences(attributed)),
+        "bisect": "" if settled else document.bisect,
+        "note": "; ".join(remark_sentences(document.note)),
+    }
 
 
 def curve(series: SiteSeries, times: Sequence[int], span: tuple[int, int]) -> str:
@@ -344,7 +376,7 @@ def _alert_summary(
 ) -> Payload:
     """``suspect``: the first by rank; ``measured``: what a bisection says, which stands before it."""
     ranking = rankings.get(alert.id)
-    first = ranking.suspects[0] if ranking and ranking.suspects else None
+    first = ranking.ranking.suspects[0] if ranking and ranking.ranking else None
     outcome = outcomes.get(alert.id)
     names = ("id", "metric", "worse", "first", "last", "shape", "cause", "effect", "interval", "p", "state")
     return {name: getattr(alert, name) for name in names} | {

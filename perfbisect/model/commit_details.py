@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -166,7 +166,20 @@ class SuspectQuestion:
             raise ValueError("no place of the change holds a commit of the window")
 
 
-_JSON = ConfigDict(extra="forbid")
+_JSON = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One observation: ``values`` are the numbers and names behind it.
+
+    The templates of series have a sentence for each ``kind``.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _JSON
+
+    kind: str
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -177,7 +190,7 @@ class Factor:
 
     name: str
     weight: Annotated[float, Field(allow_inf_nan=False)]
-    words: str
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -194,6 +207,17 @@ class Suspect:
 
 
 @dataclass(frozen=True)
+class BlastRadius:
+    """The traits that all servers that were ``hit`` run, and none of the ``spared`` ones."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _JSON
+
+    traits: tuple[str, ...]
+    hit: int
+    spared: int
+
+
+@dataclass(frozen=True)
 class Ranking:
     """Suspects by descending probability, then newest first.
 
@@ -201,7 +225,9 @@ class Ranking:
     affected cells have in common. ``attributed``: the revert by which the series recovered.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = _JSON
+
     suspects: tuple[Suspect, ...]
-    p_outside_window: float
-    blast_radius: str
+    p_outside_window: Annotated[float, Field(ge=0, le=1)]
+    blast_radius: BlastRadius | None = None
     attributed: Factor | None = None

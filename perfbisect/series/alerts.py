@@ -20,9 +20,9 @@ from pydantic import ConfigDict, Field
 
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import ChangeDocument, Document
-from perfbisect.model.commit_details import CauseWord
+from perfbisect.model.commit_details import CauseWord, Evidence
 from perfbisect.model.metric import MetricRef, parse_metric
-from perfbisect.series.causes import Cause, Evidence, series_evidence
+from perfbisect.series.causes import Cause, series_evidence
 from perfbisect.series.detection.model import SET, WEEK, Shape
 from perfbisect.series.findings import SeriesChange
 from perfbisect.series.points import Night, night_of

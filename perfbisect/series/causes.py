@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import Any, ClassVar
-
-from pydantic import ConfigDict
+from typing import Any
 
 from perfbisect.model.commit_details import (
     CauseWord,
+    Evidence,
     MeasuredCell,
     ServerVote,
     distinguishing_traits,
@@ -57,21 +56,6 @@ _NIGHTS_BEFORE = 4  # nights before a step from which on its night is right (doc
 _SETTLED_NIGHTS = WEEK  # nights after which a step lasts, whatever single nights before were like
 _SHORT_SERIES = 20  # nights below which a series is called short: its noise is known to a sixth at best
 _SAME_STREAM = {"itl": "tpot", "itl:mean": "tpot:mean"}  # metrics of one stream that count chunks, tokens
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One observation about a change: ``values`` are the numbers and names behind it.
-
-    ``templates/evidence.md.jinja`` has a sentence for each ``kind``.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
-        extra="forbid", json_schema_serialization_defaults_required=True
-    )
-
-    kind: str
-    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

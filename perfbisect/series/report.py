@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from perfbisect.common.quantities import number, percent
+from perfbisect.model.commit_details import BlastRadius, Evidence, Factor
 from perfbisect.model.metric import parse_metric, row
 from perfbisect.report.document import Report
 from perfbisect.report.template import render_report, render_sentences
 from perfbisect.series.alerts import Alert, Event, group_by_event, leading_alert, weight
-from perfbisect.series.causes import Evidence
 from perfbisect.series.detect import (
     CoverageDocument,
     SuppressedChange,
@@ -64,6 +64,21 @@ def series_report(name: str, **values: object) -> Report:
 def evidence_sentences(evidence: Sequence[Evidence]) -> tuple[str, ...]:
     """A sentence for each piece of evidence."""
     return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "evidence": evidence})
+
+
+def factor_sentences(factors: Sequence[Factor]) -> tuple[str, ...]:
+    """What each factor says for or against a suspect."""
+    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "factors": factors})
+
+
+def remark_sentences(note: Sequence[Evidence]) -> tuple[str, ...]:
+    """How the window of a ranking was found, and what is unknown."""
+    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "remarks": note})
+
+
+def blast_radius_sentences(radius: Sequence[BlastRadius]) -> tuple[str, ...]:
+    """What only the servers run that were hit."""
+    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "radius": radius})
 
 
 def suppression_sentences(changes: Sequence[SuppressedChange]) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def test_from_results_to_the_commit(made: Nightlies) -> None:
     assert {a["cell"].partition("/")[0] for a in alerts} == {"omni_chunk"}
     assert {(a["shape"], a["cause"], a["first"][:10]) for a in alerts} == {("step", "product", "2026-01-15")}
     ranked = document("track", "suspects", "20260115-product", "--repo", str(made.repo))
-    suspects = ranked["suspects"]
+    suspects = ranked["ranking"]["suspects"]
     assert suspects[0]["sha"] == made.culprit
     assert len(suspects) == EACH
     assert f"--good {made.good} --bad {made.bad}" in str(ranked["bisect"])
@@ -106,9 +106,9 @@ def test_the_phase_that_moved_is_a_reason_where_it_is_said(
         TrackSuspectsDocument.model_validate(document(*words, *more)) for more in ((), ("--phase", "decode"))
     )
     assert (silent.phase, said.phase) == ("", "decode")
-    names = [{factor.name for factor in one.suspects[0].evidence} for one in (silent, said)]
+    names = [{factor.name for factor in one.ranking.suspects[0].evidence} for one in (silent, said)]
     assert names[1] - names[0] == {"phase"}
-    assert said.suspects[0].p > silent.suspects[0].p
+    assert said.ranking.suspects[0].p > silent.ranking.suspects[0].p
     rows = told(*words, "--phase", "decode").splitlines()
     assert any("×1.5" in row and "decode moved, and vllm_omni/engine/orchestrator" in row for row in rows)
     refusal(*words, "--phase", "warm-up")

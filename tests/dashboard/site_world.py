@@ -18,9 +18,8 @@ from perfbisect.dashboard.collect import (
     SiteSeries,
     SmallChange,
 )
-from perfbisect.model.commit_details import Factor, Suspect
+from perfbisect.model.commit_details import BlastRadius, Evidence, Factor, Ranking, Suspect
 from perfbisect.series.alerts import Alert, AlertPlace
-from perfbisect.series.causes import Evidence
 from perfbisect.series.detection.model import SeriesLevel
 from perfbisect.series.suspects.job import SuspectsDocument
 from tests.series.made_alert import made_alert
@@ -146,17 +145,15 @@ def suspects(
             date=night(20),
             p=round(0.05 / 2 ** (i - 1), 4) if i else 0.85,
             evidence=(
-                Factor(name="place", weight=3.2, words="the likeliest night was the first to run it"),
-                Factor(name="reach", weight=8.0, words="the cells that were hit run its files"),
+                Factor("place", 3.2, {"nights": ["2026-04-12"], "share": 0.9}),
+                Factor("size", 8.0, {"lines": 120, "files": 3}),
             ),
         )
         for i in range(count)
     ]
     return SuspectsDocument(
         alert=of.id,
-        suspects=tuple(ranked),
-        p_outside_window=0.05,
-        blast_radius="async_chunk: true",
+        ranking=Ranking(tuple(ranked), 0.05, BlastRadius(("async_chunk",), 2, 3)),
         bisect=f"perfbisect bisect {of.cell!r} --good {sha(890)[:12]} --bad {sha(912)[:12]}",
     )
 
@@ -212,7 +209,9 @@ def site(report: BisectResult | None = None, nights: int = 90) -> Site:
         alerts=alerts,
         suspects=(
             *(suspects(one) for one in alerts[:2]),
-            suspects(alerts[-1], HARM).model_copy(update={"note": HARM, "bisect": HARM}),
+            suspects(alerts[-1], HARM).model_copy(
+                update={"note": (Evidence("no cell of ours", {"cell": HARM}),), "bisect": HARM}
+            ),
         ),
         bisections=bisected,
         commit_url="https://forge.example/commit/{sha}",

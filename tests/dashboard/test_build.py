@@ -233,7 +233,7 @@ def test_a_measured_commit_stands_on_the_front_page_and_on_its_alert(
     assert [sha for sha, *_ in measured["commits"]] == [rich.culprit.id]
     other = document.alerts[1].id
     assert alerts[other]["measured"] is None
-    assert alerts[other]["suspect"][0] == document.suspects[1].suspects[0].sha
+    assert alerts[other]["suspect"][0] == document.suspects[1].ranking.suspects[0].sha
     (event,) = (event for event in events(document) if event.id == "deploy")
     whole = event_payload(event, document)
     proposed = {alert["id"]: whole["rankings"][alert["ranking"]]["bisect"] for alert in whole["alerts"][:3]}

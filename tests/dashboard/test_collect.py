@@ -80,7 +80,7 @@ def test_with_a_repository_one_ranking_an_event(
 ) -> None:
     document = made(store, seen, repository=Repository.open(nightlies.repo))
     (ranking,) = document.suspects
-    assert ranking.suspects[0].sha == nightlies.culprit
+    assert ranking.ranking is not None and ranking.ranking.suspects[0].sha == nightlies.culprit
     assert ranking.alert in {alert.id for alert in document.alerts}
     assert f"bisect CELL --repo PATH --good {nightlies.good} --bad {nightlies.bad}" in ranking.bisect
     assert document.notes[:1] != ("No repository was given: there are no suspects.",)

@@ -6,6 +6,7 @@ from typing import Any
 
 from perfbisect.jobs.documents import ChangeDocument, change_document
 from perfbisect.model.change import Change
+from perfbisect.model.commit_details import Evidence
 from perfbisect.nightly.model import (
     Night,
     NightBisection,
@@ -14,7 +15,6 @@ from perfbisect.nightly.model import (
     night_exit_code,
 )
 from perfbisect.series.alerts import Alert
-from perfbisect.series.causes import Evidence
 from perfbisect.series.nightly_report import ReportRow
 from tests.series.made_alert import made_alert
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from perfbisect.bisect.result import CandidateDocument, PositionDocument
+from perfbisect.model.commit_details import Evidence
 from perfbisect.nightly.delivery import message
 from perfbisect.nightly.model import Night, NightStep
 from perfbisect.nightly.report import night_report
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
 from perfbisect.series.alerts import MeasuredOutcome, OutcomeCommit
-from perfbisect.series.causes import Evidence
 from tests.nightly.night_factory import HOSTILE, alert, change, make_night, make_quiet_night, row, search
 
 HOUSE = (

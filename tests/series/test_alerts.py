@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfbisect.model.commit_details import Evidence
 from perfbisect.series.alerts import Alert, begun, found_alerts, match_alerts, recovery
-from perfbisect.series.causes import Cause, Evidence
+from perfbisect.series.causes import Cause
 from perfbisect.series.findings import SeriesChange, select_alerts
 from tests.series.made_series import FIRST, cell, noise, step
 from tests.series.test_findings import QUIET

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from perfbisect.model.commit_details import MeasuredCell
+from perfbisect.model.commit_details import Evidence, MeasuredCell
 from perfbisect.series import causes as rules
 from perfbisect.series.causes import (
     Cause,
     ChangeContext,
-    Evidence,
     changed_labels,
     infer_cause,
     infer_causes,

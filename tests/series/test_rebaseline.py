@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from perfbisect.model.commit_details import CauseWord
+from perfbisect.model.commit_details import CauseWord, Evidence
 from perfbisect.series.alerts import Alert, found_alerts, match_alerts
-from perfbisect.series.causes import Cause, Evidence
+from perfbisect.series.causes import Cause
 from perfbisect.series.findings import select_alerts
 from perfbisect.series.rebaseline import BaselineNights, BaselineRow, Change, choose_nights, propose
 from perfbisect.series.series import CellSeries

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import MachineError, UsageError
+from perfbisect.model.commit_details import Evidence
 from perfbisect.series import store as store_module
 from perfbisect.series.alerts import AlertPlace
-from perfbisect.series.causes import Evidence
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
 from perfbisect.series.store import VERSION, SeriesStore, open_store
 from tests.series.made_alert import made_alert

@@ -17,8 +17,8 @@ from perfbisect.changes.priors import bisect_command, commit_weights, commit_wei
 from perfbisect.common.quantities import moment
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document
-from perfbisect.model.commit_details import OnsetNight, Ranking, RequestPhase, Suspect
-from perfbisect.series.alerts import Alert, MeasuredOutcome, Probability, find_alerts, leading_alert, recovery
+from perfbisect.model.commit_details import Evidence, OnsetNight, Ranking, RequestPhase
+from perfbisect.series.alerts import Alert, MeasuredOutcome, find_alerts, leading_alert, recovery
 from perfbisect.series.causes import is_affected
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.detection.model import SET
@@ -75,7 +75,7 @@ def onset_ends(
 class RankedAlert:
     """An alert with its ranking.
 
-    ``good``: the commit before the window, ``bad``: its last one; ``why``: how the window was found.
+    ``good``: the commit before the window, ``bad``: its last one; ``note``: how the window was found.
     """
 
     alert: Alert
@@ -83,7 +83,7 @@ class RankedAlert:
     ranking: Ranking
     good: str
     bad: str
-    why: str
+    note: tuple[Evidence, ...]
 
 
 def find_alert(store: SeriesStore, analysis: SeriesAnalysis, name: str) -> Alert:
@@ -124,10 +124,11 @@ def rank_alert(
     cells = [replace(cell, hit=is_affected(cell, finding)) for cell in analysis.index.measured_cells(finding)]
     aftermath = _aftermath(line, points, analysis, alert)
     question, good = build_question(repository, line, onsets, *aftermath, cells=cells, cause=alert.cause)
-    question, why = replace(question, phase=phase), onsets[-1][1].why
+    question = replace(question, phase=phase)
+    note: tuple[Evidence, ...] = onsets[-1][1].found_by
     if line.ends is not None and line.ends + _CLONE_AGE < start_time(points, measured[places[-1]].build):
-        why += f"; the last commits of the window are not in it: {line.end_text}, git fetch"
-    return RankedAlert(alert, finding, rank_suspects(question, table), good, question.commits[-1].sha, why)
+        note = (*note, Evidence("clone ends", {"day": line.ends.date().isoformat()}))
+    return RankedAlert(alert, finding, rank_suspects(question, table), good, question.commits[-1].sha, note)
 
 
 def _aftermath(
@@ -188,17 +189,15 @@ def write_weights(ranked: RankedAlert, path: Path) -> None:
 class SuspectsDocument(Document):
     """The commits that could be behind an alert, best first, and the command that settles it.
 
-    ``p_outside_window``: the probability that none of them is the cause. ``blast_radius``: what only the
-    affected cells have. ``attributed``: the revert by which the series recovered. ``note``: what is unknown.
+    ``ranking``: None where they cannot be ranked, and ``problem`` says why. ``note``: how the window was
+    found, and what is unknown.
     """
 
     alert: str
-    suspects: tuple[Suspect, ...]
-    p_outside_window: Probability = 0.0
-    blast_radius: str = ""
-    attributed: str = ""
+    ranking: Ranking | None = None
     bisect: str = ""
-    note: str = ""
+    note: tuple[Evidence, ...] = ()
+    problem: str = ""
 
 
 class TrackSuspectsDocument(SuspectsDocument):
@@ -208,10 +207,11 @@ class TrackSuspectsDocument(SuspectsDocument):
     says of the alert; then none is proposed.
     """
 
-    schema_: Literal["perfbisect.track-suspects/4"] = Field(
-        default="perfbisect.track-suspects/4", alias="schema"
+    schema_: Literal["perfbisect.track-suspects/5"] = Field(
+        default="perfbisect.track-suspects/5", alias="schema"
     )
     found: Alert
+    ranking: Ranking
     measured: MeasuredOutcome | None = None
     of: int
     phase: RequestPhase | Literal[""] = ""
@@ -225,17 +225,12 @@ def suspects_document(
     ``cell``: the name of our cell that measures what the alert's does, empty without one. ``weights``: the
     file of the bisection's prior, empty for none.
     """
-    alert, ranking, note = ranked.alert, ranked.ranking, ranked.why
+    alert, note = ranked.alert, ranked.note
     if not cell:
-        note += (
-            f"; no cell of ours is known to be {alert.cell}: name yours for CELL (perfbisect cells import)"
-        )
+        note = (*note, Evidence("no cell of ours", {"cell": alert.cell}))
     return SuspectsDocument(
         alert=alert.id,
-        suspects=ranking.suspects[:top],
-        p_outside_window=ranking.p_outside_window,
-        blast_radius=ranking.blast_radius,
-        attributed=ranking.attributed.words if ranking.attributed else "",
+        ranking=replace(ranked.ranking, suspects=ranked.ranking.suspects[:top]),
         bisect=bisect_command(
             cell, alert.metric, ranked.good, ranked.bad, repo, weights=weights, better=not alert.worse
         ),

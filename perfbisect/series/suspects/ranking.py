@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
-from perfbisect.common.quantities import counted
 from perfbisect.model.commit_details import (
+    BlastRadius,
     Commit,
     Factor,
     Phase,
@@ -40,12 +40,6 @@ _HASH = re.compile(r"\b[0-9a-f]{7,64}\b")
 _NUMBERS = re.compile(r"(?:#|/pull/)(\d+)\b")
 _QUOTED = re.compile(r"[\"“«](.+)$", re.MULTILINE)
 _MIN_TITLE = 12  # characters of a quoted title that may be taken for one
-_PHASES: Mapping[RequestPhase, str] = {
-    "queue": "the queue",
-    "prefill": "prefill",
-    "decode": "decode",
-    "outside": "the part outside the core",
-}
 _UNKNOWN = 0.5  # probability that a server is hit if nothing is known of the commit
 
 
@@ -86,7 +80,11 @@ def parse_commit(commit: Commit, is_code: Callable[[str], bool]) -> CommitText:
     )
 
 
-def find_answer(later: CommitText, earlier: CommitText) -> tuple[Answer, str] | None:
+Sign = Literal["hash", "number", "title", "mirrored lines", "same files"]
+"""By what a commit answers an earlier one: how it names it, or what it changes."""
+
+
+def find_answer(later: CommitText, earlier: CommitText) -> tuple[Answer, Sign] | None:
     """How a later commit answers an earlier one, and the sign of it; None if it does not."""
     is_of_same_files = bool(later.product) and later.product.keys() == earlier.product.keys()
     if not later.refers and not is_of_same_files:
@@ -100,19 +98,18 @@ def find_answer(later: CommitText, earlier: CommitText) -> tuple[Answer, str] | 
     if reference and (is_mirrored or same_files or later.reverts):
         return "revert", reference
     if is_mirrored:
-        return "revert", "takes out the lines that it put in"
+        return "revert", "mirrored lines"
     if reference:
         return "fix", reference
-    return ("same files", "changes the same files of the product, and no others") if same_files else None
+    return ("same files", "same files") if same_files else None
 
 
-def _reference(later: CommitText, earlier: CommitText) -> str:
-    sha = earlier.commit.sha
-    if any(sha.startswith(word) for word in later.hashes):
-        return f"names it by its hash {sha[:12]}"
+def _reference(later: CommitText, earlier: CommitText) -> Sign | None:
+    if any(earlier.commit.sha.startswith(word) for word in later.hashes):
+        return "hash"
     if earlier.pull in later.numbers:
-        return f"names it by its number #{earlier.pull}"
-    return "quotes its title" if any(_quotes(text, earlier.title) for text in later.quotes) else ""
+        return "number"
+    return "title" if any(_quotes(text, earlier.title) for text in later.quotes) else None
 
 
 def _normalize(subject: str) -> str:
@@ -133,32 +130,29 @@ def later_evidence(
     commit: CommitText, later: Sequence[tuple[CommitText, Phase]], weights: EvidenceWeights
 ) -> Factor | None:
     """The strongest evidence of later commits for or against one of the window; of equal ones the last."""
-    answers = [(text.commit, phase, find_answer(text, commit)) for text, phase in reversed(later)]
-    factors = [_answer_factor(late, phase, *answer, weights) for late, phase, answer in answers if answer]
-    return max((factor for factor in factors if factor), key=_strength, default=None)
+    recovered = {
+        "revert": (REVERTED, weights.revert_recovered),
+        "fix": ("mended", weights.fix_recovered),
+        "same files": ("same files", weights.same_files_recovered),
+    }
+    factors = []
+    for text, phase in reversed(later):
+        if (found := find_answer(text, commit)) is None:
+            continue
+        answer, sign = found
+        pulls = {"by_pull": text.commit.pull, "pull": commit.commit.pull}
+        values = {"by": text.commit.sha, "sha": commit.commit.sha, "sign": sign, **pulls}
+        if phase == "recovery":
+            factors.append(Factor(*recovered[answer], values))
+        elif answer == "revert" and phase == "slow":
+            factors.append(Factor("reverted in vain", weights.revert_still_slow, values))
+        elif answer == "revert":
+            factors.append(Factor("reverted later", weights.revert_unmeasured, values))
+    return max(factors, key=_strength, default=None)
 
 
 def _strength(factor: Factor) -> float:
     return max(factor.weight, 1 / factor.weight)
-
-
-def _answer_factor(
-    commit: Commit, phase: Phase, answer: Answer, sign: str, weights: EvidenceWeights
-) -> Factor | None:
-    name = commit.sha[:12] + (f" (#{commit.pull})" if commit.pull is not None else "")
-    if phase == "recovery":
-        factor, weight, verb = {
-            "revert": (REVERTED, weights.revert_recovered, "reverts it"),
-            "fix": ("mended", weights.fix_recovered, "answers it"),
-            "same files": ("same files", weights.same_files_recovered, "may answer it"),
-        }[answer]
-        return Factor(factor, weight, f"{name} {verb} in the window of the recovery: it {sign}")
-    if answer != "revert":
-        return None
-    if phase == "slow":
-        words = f"{name} reverts it, and a night that ran it was still slow"
-        return Factor("reverted in vain", weights.revert_still_slow, words)
-    return Factor("reverted later", weights.revert_unmeasured, f"{name} reverts it later: it {sign}")
 
 
 def reverted_pairs(commits: Sequence[CommitText], uncertain: Set[str] = frozenset()) -> dict[str, str]:
@@ -175,12 +169,10 @@ def reverted_pairs(commits: Sequence[CommitText], uncertain: Set[str] = frozense
     return pairs
 
 
-def describe_blast_radius(votes: Sequence[ServerVote]) -> str:
-    """The traits that distinguish the servers that were hit, in words; empty where there are none."""
-    traits = distinguishing_traits(votes)
-    hit = sum(vote.hit for vote in votes)
-    words = f"{counted(hit, 'server')} that were hit run {' and '.join(sorted(traits))}"
-    return f"{words}, none of the {len(votes) - hit} others does" if traits else ""
+def blast_radius(votes: Sequence[ServerVote]) -> BlastRadius | None:
+    """What distinguishes the servers that were hit; None where nothing does."""
+    traits, hit = distinguishing_traits(votes), sum(vote.hit for vote in votes)
+    return BlastRadius(tuple(sorted(traits)), hit, len(votes) - hit) if traits else None
 
 
 def cells_factor(commit: Commit, votes: Sequence[ServerVote], table: SuspectTable) -> Factor | None:
@@ -193,31 +185,33 @@ def cells_factor(commit: Commit, votes: Sequence[ServerVote], table: SuspectTabl
     if not votes or total == 0:
         return None
     ratios = [_hit_ratio(file.path, votes, table) for file in commit.files]
-    parts = [(share / total, ratio, words) for share, (ratio, words) in zip(shares, ratios, strict=True)]
+    parts = [(share / total, ratio, values) for share, (ratio, values) in zip(shares, ratios, strict=True)]
     weight = sum(share * ratio for share, ratio, _ in parts)
-    share, ratio, words = max(parts, key=lambda part: abs(part[0] * (part[1] - 1)))
-    return Factor("cells", weight, words) if words and abs(share * (ratio - 1)) > 1e-6 else None
+    share, ratio, values = max(parts, key=lambda part: abs(part[0] * (part[1] - 1)))
+    return Factor("cells", weight, values) if values and abs(share * (ratio - 1)) > 1e-6 else None
 
 
-def _hit_ratio(path: str, votes: Sequence[ServerVote], table: SuspectTable) -> tuple[float, str]:
-    """How much likelier this pattern of hits is if a file is behind it, and why."""
+def _hit_ratio(
+    path: str, votes: Sequence[ServerVote], table: SuspectTable
+) -> tuple[float, Mapping[str, object]]:
+    """How much likelier this pattern of hits is if a file is behind it, with the counts that say so."""
     part = table.part_of(path)
     if part is None:
-        return 1.0, ""
+        return 1.0, {}
     runs = [(is_run, vote.hit) for vote in votes if (is_run := _runs(part, path, vote)) is not None]
     if not runs:
-        return 1.0, ""
+        return 1.0, {}
     weights = table.weights
     log = 0.0
     for is_run, is_hit in runs:
         chance = weights.hit if is_run else weights.leak
         log += math.log((chance if is_hit else 1 - chance) / _UNKNOWN)
+    # Servers of one night share machines and images: many of them are no more than a few independent ones.
     log *= min(1.0, weights.votes / len(runs))
     hit, spared = ([is_run for is_run, is_hit in runs if is_hit is side] for side in (True, False))
-    words = f"{path} ({part.part}) is run by {sum(hit)} of {counted(len(hit), 'server')} that were hit"
-    if spared:
-        words += f", and by {sum(spared)} of {len(spared)} that were not"
-    return part.sure * math.exp(log) + (1 - part.sure), words
+    counts = {"hit": len(hit), "hit_runs": sum(hit), "spared": len(spared), "spared_runs": sum(spared)}
+    ratio = part.sure * math.exp(log) + (1 - part.sure)
+    return ratio, {"path": path, "part": part.part, **counts}
 
 
 def _runs(part: EnginePart, path: str, vote: ServerVote) -> bool | None:
@@ -251,11 +245,9 @@ def phase_factor(commit: Commit, moved: RequestPhase, table: SuspectTable) -> Fa
         return None
     ratio = table.weights.phases.get(moved, 1.0)
     inside = next((path for path, found in phases.items() if moved in found), "")
-    if inside:
-        return Factor("phase", 2 * ratio / (1 + ratio), f"{_PHASES[moved]} moved, and {inside} runs in it")
-    path, found = next(iter(phases.items()))
-    others = " and ".join(_PHASES[phase] for phase in found)
-    return Factor("phase", 2 / (1 + ratio), f"{_PHASES[moved]} moved, and {path} runs in {others}")
+    path = inside or next(iter(phases))
+    values = {"phase": moved, "path": path, "runs_in": [moved] if inside else list(phases[path])}
+    return Factor("phase", (2 * ratio if inside else 2) / (1 + ratio), values)
 
 
 def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
@@ -283,12 +275,10 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
             later_evidence(text, since, weights),
         ]
         if commit.pins is not None:
-            words = "moves what it is built on: {} to {}".format(*commit.pins)
-            factors.append(Factor("pins", weights.pins, words))
+            before, after = commit.pins
+            factors.append(Factor("pins", weights.pins, {"before": before, "after": after}))
         if commit.sha in pairs:
-            other = pairs[commit.sha][:12]
-            words = f"with {other} of the same window nothing of it is left: one takes the other out"
-            factors.append(Factor("undone", weights.undone_in_window, words))
+            factors.append(Factor("undone", weights.undone_in_window, {"with": pairs[commit.sha]}))
         evidence.append([factor for factor in factors if factor is not None])
     odds = [math.prod(factor.weight for factor in factors) for factors in evidence]
     outside = weights.outside_window * causes.get("outside_window", 1.0)
@@ -310,7 +300,7 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
     return Ranking(
         suspects=suspects,
         p_outside_window=min(MAX_P, outside / total),
-        blast_radius=describe_blast_radius(votes),
+        blast_radius=blast_radius(votes),
         attributed=reverts[0] if is_settled and reverts else None,
     )
 
@@ -320,15 +310,16 @@ def _night_factors(question: SuspectQuestion, table: SuspectTable) -> dict[str, 
 
     A commit that several nights may have been the first to run counts with the mean of theirs.
     """
-    shares, words = {}, {}
+    shares, nights = {}, {}
     for sha in (commit.sha for commit in question.commits):
-        nights = [night for night in question.places if sha in night.commits]
-        share = sum(night.p for night in nights) / max(1, len(nights))
-        names = " or ".join(night.night for night in nights)
-        place = f"first run on the night of {names}: {share * 100:.0f} % of the place of the change"
-        shares[sha], words[sha] = share, place if nights else "in no window of the place of the change"
+        own = [night for night in question.places if sha in night.commits]
+        shares[sha] = sum(night.p for night in own) / max(1, len(own))
+        nights[sha] = [night.night for night in own]
     most, least = max(shares.values()), table.weights.outside
-    return {sha: Factor("place", max(share / most, least), words[sha]) for sha, share in shares.items()}
+    return {
+        sha: Factor("place", max(share / most, least), {"nights": nights[sha], "share": share})
+        for sha, share in shares.items()
+    }
 
 
 def _kind_factor(commit: Commit, changed: Mapping[str, float], table: SuspectTable) -> Factor | None:
@@ -343,8 +334,7 @@ def _kind_factor(commit: Commit, changed: Mapping[str, float], table: SuspectTab
         return None
     weight, name, path = max(kinds, key=lambda kind: kind[0])
     more = sum(kind[1] == name for kind in kinds) - 1
-    files = f"{name} ({path}" + (f" and {more} more)" if more else ")")
-    return Factor("kind", weight, f"changes {files}" if table.is_code(path) else f"no code: {files}")
+    return Factor("kind", weight, {"kind": name, "path": path, "more": more, "code": table.is_code(path)})
 
 
 def _size_factor(commit: Commit, table: SuspectTable) -> Factor | None:
@@ -354,7 +344,7 @@ def _size_factor(commit: Commit, table: SuspectTable) -> Factor | None:
     if not known or len(known) < len(counts):
         return None
     weight = _step(table.weights.size, sum(known)) * _step(table.weights.spread, len(known))
-    return Factor("size", weight, f"{sum(known)} lines of code in {counted(len(known), 'file')}")
+    return Factor("size", weight, {"lines": sum(known), "files": len(known)})
 
 
 def _step(rows: Sequence[tuple[float, float]], number: int) -> float:
@@ -368,13 +358,11 @@ def title_factor(commit: Commit, votes: Sequence[ServerVote], table: SuspectTabl
     """
     runs = [vote.runs for vote in votes if vote.hit]
     rows = [row for row in table.titles if row.pattern.search(commit.subject)]
-    weights = {row.title: row.weight for row in rows if row.weight is not None}
+    weights = {(row.title, True): row.weight for row in rows if row.weight is not None}
     for about, (with_it, without) in table.weights.titles.items() if runs else ():
         named = {row.title: any(run & set(row.of) for run in runs) for row in rows if row.about == about}
         if named:
             title = next((title for title, is_run in named.items() if is_run), next(iter(named)))
-            weights[title if named[title] else f"{title}, which no server that was hit runs"] = (
-                with_it if named[title] else without
-            )
-    words = f"the title is about {' and '.join(weights)}"
-    return Factor("title", math.prod(weights.values()), words) if weights else None
+            weights[title, named[title]] = with_it if named[title] else without
+    about_it = [{"title": title, "is_run": is_run} for title, is_run in weights]
+    return Factor("title", math.prod(weights.values()), {"about": about_it}) if weights else None

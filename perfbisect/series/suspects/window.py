@@ -16,12 +16,13 @@ from itertools import accumulate
 
 from perfbisect.changes.git import Repository
 from perfbisect.changes.history import commits_between
-from perfbisect.common.quantities import moment
+from perfbisect.common.quantities import moment, stamp
 from perfbisect.errors import RevisionError
 from perfbisect.model.change import Change
 from perfbisect.model.commit_details import (
     CauseWord,
     Commit,
+    Evidence,
     LaterCommit,
     MeasuredCell,
     OnsetNight,
@@ -103,13 +104,13 @@ class LinePosition:
 class CommitWindow:
     """The commits that can be behind what changed between two builds, oldest first.
 
-    ``why``: how its ends were found.
+    ``found_by``: how its ends were found.
     """
 
     commits: tuple[Change, ...]
     before: LinePosition
     after: LinePosition
-    why: str
+    found_by: tuple[Evidence, Evidence]
 
 
 def locate_build(line: MainLine, build: Build, began: datetime) -> LinePosition:
@@ -152,17 +153,16 @@ def commit_window(
         raise ValueError(f"build {before[0].name} began after build {after[0].name}")
     left, right = locate_build(line, *before), locate_build(line, *after)
     commits = line.commits[left.earliest + 1 : max(right.latest, left.earliest) + 1]
-    return CommitWindow(commits, left, right, f"{_explain(*before, left)}; {_explain(*after, right)}")
+    return CommitWindow(commits, left, right, (_found_by(*before, left), _found_by(*after, right)))
 
 
-def _explain(build: Build, began: datetime, position: LinePosition) -> str:
+def _found_by(build: Build, began: datetime, position: LinePosition) -> Evidence:
     if build.commit and position.earliest == position.latest:
-        return f"build {build.name} is of {build.commit[:12]}"
+        return Evidence("build of commit", {"build": build.name, "commit": build.commit})
     if build.fixed:
-        return f"build {build.name} was made at {build.fixed}"
+        return Evidence("build made", {"build": build.name, "at": build.fixed})
     hours = LEAD.total_seconds() / 3600
-    start = began.strftime("%Y-%m-%d %H:%MZ")
-    return f"build {build.name} began to measure at {start}, its commit was chosen up to {hours:g} h before"
+    return Evidence("build began", {"build": build.name, "at": stamp(began), "hours": hours})
 
 
 def build_question(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from perfbisect.model.commit_details import (
     ChangedFile,
     Commit,
+    Evidence,
     Factor,
     LaterCommit,
     MeasuredCell,
@@ -23,12 +24,12 @@ from perfbisect.model.commit_details import (
 )
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
-from perfbisect.series.report import series_report
+from perfbisect.series.report import blast_radius_sentences, factor_sentences, series_report
 from perfbisect.series.suspects.job import TrackSuspectsDocument
 from perfbisect.series.suspects.ranking import (
     CommitText,
+    blast_radius,
     cells_factor,
-    describe_blast_radius,
     find_answer,
     later_evidence,
     parse_commit,
@@ -36,6 +37,11 @@ from perfbisect.series.suspects.ranking import (
 )
 from tests.series.made_alert import made_alert
 from tests.series.suspect_worlds import STREAMS, TABLE, commit, later, p_of, ranked, sha, weight_of
+
+
+def words(factor: Factor) -> str:
+    (said,) = factor_sentences((factor,))
+    return said
 
 
 def test_commits_of_which_nothing_is_known_are_alike() -> None:
@@ -87,7 +93,7 @@ def test_code_that_runs_in_the_phase_that_moved_is_likelier() -> None:
     )  # fmt: skip
     found = ranked(*commits, phase="decode")
     assert [weight_of(found, letter, "phase") for letter in "abcd"] == [1.5, 0.5, 1.0, 1.5]
-    said = {suspect.sha[0]: factor.words for suspect in found.suspects for factor in suspect.evidence
+    said = {suspect.sha[0]: words(factor) for suspect in found.suspects for factor in suspect.evidence
             if factor.name == "phase"}  # fmt: skip
     assert said == {
         "a": "decode moved, and src/engine.py runs in it",
@@ -135,7 +141,7 @@ HIT = MeasuredCell("c", True, "A", model="org/Some-A3B", features=frozenset({"ro
 def test_the_title_against_what_the_cell_runs(subject: str, expected: float, said: str) -> None:
     found = title_factor(commit("a", subject=subject), server_votes((HIT,)), TABLE)
     assert (found.weight if found else 1) == pytest.approx(expected)
-    assert said in (found.words if found else "")
+    assert said in (words(found) if found else "")
 
 
 def test_a_title_names_nothing_where_no_server_was_hit() -> None:
@@ -158,7 +164,7 @@ def test_a_commit_that_moves_the_engine_below() -> None:
     found = ranked(commit("a", pins=("vLLM v0.18.0", "vLLM v0.19.0")), commit("b"))
     assert p_of(found, "a") == pytest.approx(3 * p_of(found, "b"))
     (first, *_) = found.suspects
-    assert "vLLM v0.18.0 to vLLM v0.19.0" in next(f.words for f in first.evidence if f.name == "pins")
+    assert "vLLM v0.18.0 to vLLM v0.19.0" in next(words(f) for f in first.evidence if f.name == "pins")
 
 
 def test_an_instrument_change_points_to_the_benchmark() -> None:
@@ -179,7 +185,7 @@ class TestLater:
         revert = later("recovery", body="This reverts #7.")
         found = ranked(*window, later=(revert,), recovered=True)
         assert p_of(found, "a") == pytest.approx(100 / 101.5)
-        assert found.attributed is not None and "#7" in found.attributed.words
+        assert found.attributed is not None and "#7" in words(found.attributed)
         assert ranked(*window, later=(revert,)).attributed is None, "the series has not recovered"
         assert ranked(*window, recovered=True).attributed is None
 
@@ -340,11 +346,13 @@ def test_without_cells_nothing_is_told() -> None:
 
 
 def test_the_radius_in_words() -> None:
-    text = describe_blast_radius(server_votes(STREAMS))
-    assert text == "2 servers that were hit run stream, none of the 2 others does"
-    assert describe_blast_radius(server_votes(STREAMS[:2])) == "", "there is nothing to compare with"
+    found = blast_radius(server_votes(STREAMS))
+    assert found is not None
+    said = blast_radius_sentences((found,))
+    assert said == ("2 servers that were hit run stream, none of the 2 others does",)
+    assert blast_radius(server_votes(STREAMS[:2])) is None, "there is nothing to compare with"
     spoken = replace(STREAMS[3], traits=frozenset({"stream"}))
-    assert describe_blast_radius(server_votes((*STREAMS[:3], spoken))) == "", "a spared one streams too"
+    assert blast_radius(server_votes((*STREAMS[:3], spoken))) is None, "a spared one streams too"
 
 
 def test_what_serves_an_unknown_model_says_nothing_of_models() -> None:
@@ -373,7 +381,7 @@ def answer(subject: str = "", body: str = "", *files: ChangedFile) -> str:
     return "" if found is None else f"{found[0]}: {found[1]}"
 
 
-NUMBER, QUOTED = "revert: names it by its number #2551", "revert: quotes its title"
+NUMBER, QUOTED = "revert: number", "revert: title"
 
 
 @pytest.mark.parametrize(
@@ -383,14 +391,13 @@ NUMBER, QUOTED = "revert: names it by its number #2551", "revert: quotes its tit
         ("[Revert] take it out (#2716)", "This reverts #2551, which was slow.", NUMBER),
         ("Back out the counters", "See org/repo/pull/2551", NUMBER),
         ("rolled back PR#2551 (#9)", "", NUMBER),
-        *(("x (#9)", f"This reverts commit {'a' * n}.", f"revert: names it by its hash {'a' * 12}")
-          for n in (7, 12, 40)),
+        *(("x (#9)", f"This reverts commit {'a' * n}.", "revert: hash") for n in (7, 12, 40)),
         (f'Revert "{TITLE}"', "", QUOTED),
         (f'[Revert] Revert "{TITLE[:40]}… (#2716)', "", QUOTED),
         (f'Revert "{TITLE[:40]}..."', "", QUOTED),
         (f"Revert “{TITLE.upper()}” (#2716)", "", QUOTED),
         (f'[CI] Revert "{TITLE}" (#2716)', "", QUOTED),
-        ("Speed up what #2551 made slow", "", "fix: names it by its number #2551"),
+        ("Speed up what #2551 made slow", "", "fix: number"),
         (f'Revert "{TITLE} for images"', "", ""),
         ('Revert "[Log]…"', "", ""),
         ('Revert "Something else altogether"', "", ""),
@@ -410,12 +417,24 @@ def test_how_a_commit_names_an_earlier_one(subject: str, body: str, said: str) -
 def test_the_lines_the_other_way_round_are_a_revert_whatever_it_says() -> None:
     """Tests may differ; one file more or less of the product, or other lines, and it is none."""
     back = ChangedFile("src/a.py", 2, 30), ChangedFile("src/b.py", 0, 5)
-    assert answer("Tidy up", "", *back, ChangedFile("tests/t.py", 1, 1)).startswith(
-        "revert: takes out the lines"
-    )
+    assert answer("Tidy up", "", *back, ChangedFile("tests/t.py", 1, 1)) == "revert: mirrored lines"
     assert answer("Tidy up", "", *back, ChangedFile("src/c.py", 1, 1)) == ""
     assert answer("Tidy up", "", back[0]) == ""
     assert answer("Tidy up", "", ChangedFile("src/a.py", 2, 29), back[1]).startswith("same files")
+
+
+@pytest.mark.parametrize(
+    ("late", "said"),
+    [
+        (later("recovery", body="Reverts #7"), "reverts it in the window of the recovery"),
+        (later("after", body=f"Reverts {'a' * 12}"), f"reverts it later: it names it by its hash {'a' * 9}"),
+        (later("slow", body="Reverts #7"), "reverts it, and a night that ran it was still slow"),
+        (later("recovery", body="as #7 has it"), "answers it in the window of the recovery"),
+    ],
+)  # fmt: skip
+def test_the_words_of_an_answer(late: LaterCommit, said: str) -> None:
+    found = weighed(commit("a", number=7), late)
+    assert found is not None and said in words(found)
 
 
 def test_the_piece_that_weighs_most_counts_either_way() -> None:
@@ -431,7 +450,7 @@ def test_the_piece_that_weighs_most_counts_either_way() -> None:
 def test_the_same_files_without_lines_are_a_hint_and_with_a_name_a_revert() -> None:
     files = ChangedFile("src/a.py"), ChangedFile("src/b.py")
     assert answer("Tidy up", "", *files).startswith("same files")
-    assert answer("Better now, see #2551", "", *files) == "revert: names it by its number #2551"
+    assert answer("Better now, see #2551", "", *files) == "revert: number"
     assert find_answer(told(commit("b", "src/a.py")), told(commit("a", "src/a.py"))) is None, "one file"
 
 
@@ -449,11 +468,9 @@ RANKING = ranked(
 )
 DOCUMENT = TrackSuspectsDocument(
     alert="alert-1",
-    suspects=RANKING.suspects[:2],
-    blast_radius=RANKING.blast_radius,
-    attributed=RANKING.attributed.words,
+    ranking=replace(RANKING, suspects=RANKING.suspects[:2]),
     bisect="perfbisect bisect x",
-    note="a note",
+    note=(Evidence("clone ends", {"day": "2026-04-12"}),),
     of=3,
     found=made_alert(now="recovered"),
 )

@@ -66,7 +66,7 @@ def test_a_window_goes_from_the_earliest_to_the_latest() -> None:
     commits = line(0, 10, 12, 30, 35, 60)
     found = commit_window(commits, (build("1"), at(15)), (build("2"), at(39)))
     assert [int(c.id[:8], 16) for c in found.commits] == [1, 2, 3, 4]
-    assert "up to 6 h before" in found.why
+    assert [(found.kind, found.values["hours"]) for found in found.found_by] == [("build began", 6.0)] * 2
     known = commit_window(
         commits, (build("1", commit=commits.commits[2].id), at(15)), (build("2", fixed=stamp(at(36))), at(39))
     )
