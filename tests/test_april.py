@@ -25,6 +25,7 @@ from perfbisect.series.detect import (
 )
 from perfbisect.series.ingest import ingest
 from perfbisect.series.nightly_report import build_nightly_report
+from perfbisect.series.points import night_of
 from perfbisect.series.rebaseline import rebaseline
 from perfbisect.series.report import detect_report, evidence_sentences
 from perfbisect.series.series import CellSeries
@@ -137,7 +138,9 @@ def test_the_night_of_the_recovery_is_no_regression(told: TrackDetectDocument) -
     late = {(a.cell, a.metric): a.cause for a in told.alerts if a.first[:10] == "2026-04-14"}
     assert set(late.values()) <= {"workload", "instrument", "unknown"}
     doubtful = {
-        (c.cell, c.metric) for c in told.listed if c.kind == "too doubtful" and c.first == "2026-04-14"
+        (c.cell, c.metric)
+        for c in told.listed
+        if c.kind == "too doubtful" and night_of(c.night) == "2026-04-14"
     }
     assert ("qwen3_omni/random-mm@r0.5-n100", "ttft") in doubtful
     assert not [a for a in told.alerts if a.cell.endswith("-text")]

@@ -7,7 +7,7 @@ difference of shares where the metric is ``absolute``.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -24,7 +24,7 @@ from perfbisect.series.detect import SeriesAnalysis, suppressed_change
 from perfbisect.series.detection.model import SeriesLevel, levels
 from perfbisect.series.findings import JudgedFamily, SeriesChange
 from perfbisect.series.points import Point, Workload
-from perfbisect.series.report import suppression_sentences
+from perfbisect.series.report import count_refusals, refusal_sentences, suppression_sentences
 from perfbisect.series.series import HEADLINES, CellSeries
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import (
@@ -75,27 +75,31 @@ class SmallChange:
     why: str
 
 
-class SiteMetric(MetricDocument):
-    """A metric with its statistic; ``absolute``: effects are differences of shares."""
+@dataclass(frozen=True, kw_only=True)
+class SeriesFindings:
+    """What detection says of a series; indices count its points, those of a site the points of its cell.
 
-    absolute: bool = False
-
-
-@dataclass(frozen=True)
-class SiteSeries:
-    """A metric of a cell: a value or None for each point, and what was detected.
-
-    ``transients``: first points of levels that do not last.
+    ``cuts``: first points of new levels; ``transients``: those of levels that do not last.
     """
 
-    metric: SiteMetric
-    values: tuple[float | None, ...]
-    levels: tuple[SeriesLevel, ...] = ()
+    cuts: tuple[int, ...] = ()
     transients: tuple[int, ...] = ()
     small: tuple[SmallChange, ...] = ()
-    discontinuities: tuple[SiteMark, ...] = ()
     judged: bool = True
     note: str = ""
+
+
+_NOT_JUDGED = SeriesFindings(judged=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteSeries(SeriesFindings):
+    """A metric of a cell: a value or None for each point of it, and what was detected."""
+
+    metric: MetricDocument
+    values: tuple[float | None, ...]
+    levels: tuple[SeriesLevel, ...] = ()
+    discontinuities: tuple[SiteMark, ...] = ()
 
     @property
     def level(self) -> SeriesLevel | None:
@@ -133,23 +137,6 @@ class Site:
     commit_url: str = ""
     census: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class SeriesFindings:
-    """What detection says of a series; indices count its points.
-
-    ``cuts``: first points of new levels; ``transients``: those of levels that do not last.
-    """
-
-    cuts: tuple[int, ...] = ()
-    transients: tuple[int, ...] = ()
-    small: tuple[SmallChange, ...] = ()
-    judged: bool = True
-    note: str = ""
-
-
-_NOT_JUDGED = SeriesFindings(judged=False)
 
 
 def collect_site(
@@ -275,14 +262,14 @@ def _series(series: CellSeries, places: Mapping[_Key, int], findings: SeriesFind
         values[place] = value
     cuts = {*findings.cuts, *(boundary.index for boundary in series.boundaries)}
     marks = [(boundary, True) for boundary in series.boundaries] + [(hint, False) for hint in series.hints]
-    metric = metric_document(parse_metric(series.metric))
     return SiteSeries(
-        metric=SiteMetric(**metric.model_dump(), absolute=series.row.absolute),
+        metric=metric_document(parse_metric(series.metric)),
         values=tuple(values),
         levels=tuple(
             replace(level, first=at[level.first], last=at[level.last])
             for level in levels(series.values, cuts)
         ),
+        cuts=tuple(at[cut] for cut in sorted(cuts)),
         transients=tuple(at[first] for first in findings.transients),
         small=tuple(replace(change, at=at[change.at]) for change in findings.small),
         discontinuities=tuple(SiteMark(at[mark.index], mark.what, cut) for mark, cut in marks),
@@ -309,7 +296,13 @@ def _cells(analysis: SeriesAnalysis) -> Iterator[SiteCell]:
         cuts = {cut for change in own for cut in _cuts(change)}
         transients = tuple(change.point.index for change in own if change.point.shape == "transient")
         judged, note = notes.get(f"{series.cell} {series.metric}", (False, "not judged"))
-        return SeriesFindings(tuple(sorted(cuts)), transients, tuple(small[series.key]), judged, note)
+        return SeriesFindings(
+            cuts=tuple(sorted(cuts)),
+            transients=transients,
+            small=tuple(small[series.key]),
+            judged=judged,
+            note=note,
+        )
 
     for _, group in groupby(analysis.series, key=lambda series: series.cell):
         series = tuple(group)
@@ -324,16 +317,17 @@ def _cuts(change: SeriesChange) -> Iterator[int]:
 
 def _notes(families: Sequence[JudgedFamily]) -> dict[str, tuple[bool, str]]:
     """By series: whether it was judged, and a note; of several stretches the last one's."""
+    refused = {entry.why: "" for family in families for entry in family.coverage.series if entry.why}
+    sentences = dict(zip(refused, refusal_sentences(refused), strict=True))
     notes: dict[str, tuple[bool, str]] = {}
     for family in families:
         for entry in family.coverage.series:
             name = entry.series.partition(" #")[0]
-            if entry.smallest is None:
-                notes.setdefault(name, (False, entry.why))
-            else:
+            if entry.why is not None:
+                notes.setdefault(name, (False, sentences[entry.why]))
+            elif entry.smallest is not None:
                 step = f"a step of {entry.smallest * 100:.3g} % would be seen in four of five cases"
                 notes[name] = True, f"{entry.nights} nights: {step}"
-        notes |= {name: (False, why) for name, why in family.not_judged.items()}
     return notes
 
 
@@ -359,12 +353,12 @@ def _rankings(
 
 def _census(analysis: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
     medians, tails = (family.coverage for family in analysis.families)
-    refused = Counter(entry.why for entry in (*medians.series, *tails.series) if entry.why)
-    left = Counter(why for family in analysis.families for why in family.not_judged.values())
+    refused = count_refusals((*medians.series, *tails.series)).most_common()
+    reasons = refusal_sentences(why for why, _ in refused)
     return (
         ("medians and single numbers that were judged", medians.judged),
         ("means and percentiles that were judged, by themselves", tails.judged),
-        *((f"not judged: {why}", count) for why, count in (left + refused).most_common()),
+        *((f"not judged: {why}", count) for why, (_, count) in zip(reasons, refused, strict=True)),
     )
 
 

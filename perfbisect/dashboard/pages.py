@@ -17,7 +17,9 @@ from perfbisect.bisect.result import BisectResult
 from perfbisect.commands.outcomes import SiteBisection, outcomes_by_alert
 from perfbisect.common.quantities import moment
 from perfbisect.common.text import line
-from perfbisect.dashboard.collect import Site, SiteCell, SiteMetric, SitePoint, SiteSeries
+from perfbisect.dashboard.collect import Site, SiteCell, SitePoint, SiteSeries
+from perfbisect.jobs.documents import MetricDocument
+from perfbisect.model.metric import parse_metric
 from perfbisect.series.alerts import Alert, MeasuredOutcome
 from perfbisect.series.report import (
     blast_radius_sentences,
@@ -81,7 +83,7 @@ def kind(alert: Alert, *, silent: bool = False) -> EventKind:
     return "wrong" if alert.worse else "better"
 
 
-def weight(alert: Alert, metric: SiteMetric) -> float:
+def weight(alert: Alert, metric: MetricDocument) -> float:
     """Combine size and certainty of an alert.
 
     The end of the interval that is nearest to zero, in smallest relevant effects, times 1 - ``p``. Relative
@@ -91,8 +93,9 @@ def weight(alert: Alert, metric: SiteMetric) -> float:
     if low <= 0 <= high:
         return 0.0
     near = min(low, high, key=abs)
-    size = abs(near) if metric.absolute else abs(math.log1p(max(near, -0.999)))
-    unit = metric.smallest_effect if metric.absolute else math.log1p(metric.smallest_effect)
+    is_absolute = parse_metric(metric.name).metric.absolute
+    size = abs(near) if is_absolute else abs(math.log1p(max(near, -0.999)))
+    unit = metric.smallest_effect if is_absolute else math.log1p(metric.smallest_effect)
     return size / unit * (1.0 - (alert.p or 0.0))
 
 
@@ -169,7 +172,7 @@ def overview(
     site: Site,
     cell_files: Mapping[str, str],
     event_files: Mapping[str, str],
-    metric_files: Mapping[SiteMetric, str],
+    metric_files: Mapping[MetricDocument, str],
 ) -> Payload:
     """The first page: every cell by its headline, every alert in short. ``*_files``: by what they hold."""
     newest = _newest_point(site)
@@ -194,7 +197,12 @@ def overview(
             "span": _span(site),
             "census": site.census,
             "notes": site.notes,
-            "measures": [metric.model_dump() | {"file": metric_files.get(metric, "")} for metric in numbers],
+            "measures": [
+                metric.model_dump()
+                | {"absolute": parse_metric(metric.name).metric.absolute}
+                | {"file": metric_files.get(metric, "")}
+                for metric in numbers
+            ],
             "cells": [
                 _cell_summary(cell, numbers, cell_files[cell.name])
                 | {"silent": _is_silent(cell.points[-1].time, newest)}
@@ -208,7 +216,7 @@ def overview(
     return payload
 
 
-def metric_payloads(site: Site) -> dict[SiteMetric, Payload]:
+def metric_payloads(site: Site) -> dict[MetricDocument, Payload]:
     """By metric: its series that the first page does not show, as small curves."""
     rows: dict[int, list[Payload]] = {}
     for row in _summaries(site, on_first_page=False):
@@ -327,12 +335,12 @@ def _span(site: Site) -> tuple[int, int]:
     return (min(times), max(times)) if times else (0, 0)
 
 
-def _metric_numbers(site: Site) -> dict[SiteMetric, int]:
+def _metric_numbers(site: Site) -> dict[MetricDocument, int]:
     metrics = dict.fromkeys(item.metric for cell in site.cells for item in cell.series)
     return {metric: number for number, metric in enumerate(metrics)}
 
 
-def _cell_summary(cell: SiteCell, numbers: Mapping[SiteMetric, int], file: str) -> Payload:
+def _cell_summary(cell: SiteCell, numbers: Mapping[MetricDocument, int], file: str) -> Payload:
     names = ("name", "family", "model", "load", "machine", "headline")
     metrics = [numbers[item.metric] for item in cell.series]
     return {name: getattr(cell, name) for name in names} | {"file": file, "metrics": metrics}

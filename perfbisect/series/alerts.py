@@ -24,7 +24,7 @@ from perfbisect.model.commit_details import CauseWord, Evidence
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.series.causes import Cause, series_evidence
 from perfbisect.series.detection.model import SET, WEEK, Shape
-from perfbisect.series.findings import SeriesChange
+from perfbisect.series.findings import SeriesChange, SuppressionReason
 from perfbisect.series.points import Night, night_of
 from perfbisect.series.series import StatisticKind, part_of
 
@@ -99,16 +99,46 @@ class AlertPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alert:
+class DetectedChange:
+    """A change of a series.
+
+    ``night``: on which it most probably began. ``effect``: relative to the level before (or a difference of
+    shares), ``interval``: 95 %. ``p``: how often a series of that length without a change shows one so clear.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _JSON
+
+    cell: str
+    metric: str
+    night: Night
+    shape: Shape
+    effect: Real
+    interval: tuple[Real, Real]
+    p: Probability | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuppressedChange(DetectedChange):
+    """A change that is not reported, and the ``kind`` of reason.
+
+    ``smallest``: the smallest effect worth telling; ``reported_by``: the median that reports the change.
+    """
+
+    kind: SuppressionReason
+    smallest: float
+    reported_by: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert(DetectedChange):
     """A change of a series that is reported: the stored record and the public JSON.
 
-    ``first``: the point at which it most probably began, ``night``: that one's; ``last``: the newest that
+    ``first``: the point at which it most probably began; ``last``: the newest that
     shows it (of a drift: at which it had ended). ``begun``: the nights after which and by which it began.
-    ``effect``: relative to the level before (or a difference of shares), ``interval``: 95 %; ``worse``:
-    whether the metric moved to its bad side. ``places``: the 95 % set of where it began; ``builds``: the
-    last one before that set, and the set's. ``p``: how often a series of that length without a change shows
-    one so clear. ``grouping``: tokens are grouped into chunks otherwise, and take as long as before.
-    ``nights``: how many show it. ``now``: its status on the last night.
+    ``worse``: whether the metric moved to its bad side. ``places``: the 95 % set of where it began;
+    ``builds``: the last one before that set, and the set's. ``grouping``: tokens are grouped into chunks
+    otherwise, and take as long as before. ``nights``: how many show it. ``now``: its status on the last
+    night.
 
     Of earlier runs: ``new``: none reported it; ``seen``: when one found it last, of one that is not found
     any more; ``was``: the cause reported before, where it is another one now; ``came_back``: it has recovered
@@ -122,20 +152,13 @@ class Alert:
 
     id: str = ""
     event: str
-    cell: str
-    metric: str
-    night: Night
     first: Moment
     last: Moment
     begun: tuple[Night, Night]
-    shape: Shape
     cause: CauseWord
-    effect: Real
-    interval: tuple[Real, Real]
     worse: bool
     places: tuple[AlertPlace, ...]
     builds: tuple[str, ...]
-    p: Probability | None = None
     evidence: tuple[Evidence, ...] = ()
     grouping: bool = False
     nights: int

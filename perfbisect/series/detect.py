@@ -17,6 +17,7 @@ from perfbisect.series.alerts import (
     Event,
     MeasuredOutcome,
     State,
+    SuppressedChange,
     found_alerts,
     group_by_event,
     match_alerts,
@@ -25,12 +26,10 @@ from perfbisect.series.alerts import (
 )
 from perfbisect.series.causes import infer_causes
 from perfbisect.series.detection.fdr import FDR, JointChange, SeriesCoverage
-from perfbisect.series.detection.model import Shape
 from perfbisect.series.findings import (
     JudgedFamily,
     SeriesChange,
     SeriesIndex,
-    SuppressionReason,
     drop_duplicate_tails,
     select_alerts,
 )
@@ -48,24 +47,6 @@ from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
 
 FamilyName = Literal["medians and single numbers", "means and percentiles"]
-
-
-class SuppressedChange(Document):
-    """A change that is not reported, and the ``kind`` of reason.
-
-    ``smallest``: the smallest effect worth telling; ``reported_by``: the median that reports the change.
-    """
-
-    cell: str
-    metric: str
-    first: str
-    shape: Shape
-    effect: float
-    interval: tuple[float, float]
-    p: float
-    kind: SuppressionReason
-    smallest: float
-    reported_by: str = ""
 
 
 class DiscontinuityDocument(Document):
@@ -94,7 +75,7 @@ class FamilyCoverage(Document):
 
 
 class CoverageDocument(Document):
-    """Which series were judged, and why others were not."""
+    """Which series were judged, and how many were not, by the kind of reason."""
 
     families: tuple[FamilyCoverage, ...]
     series: tuple[SeriesCoverage, ...]
@@ -122,7 +103,7 @@ class TrackDetectDocument(DetectedChanges, LongDocument):
     """
 
     shown: ClassVar[Mapping[str, int]] = {"alerts": 6, "listed": 5, "vanished": 12, "discontinuities": 12}
-    schema_: Literal["perfbisect.track-detect/4"] = Field(default="perfbisect.track-detect/4", alias="schema")
+    schema_: Literal["perfbisect.track-detect/5"] = Field(default="perfbisect.track-detect/5", alias="schema")
     fdr: float
     since: str
     needs_action: int
@@ -277,7 +258,7 @@ def _document(
     events = tuple(map(Event.of, group_by_event(alerts)))
     shown = {
         "alerts": alerts,
-        "listed": tuple(change for change in changes.listed if change.first >= since),
+        "listed": tuple(change for change in changes.listed if night_of(change.night) >= since),
         "discontinuities": tuple(mark for mark in changes.discontinuities if mark.night >= since),
     }
     return TrackDetectDocument(
@@ -313,7 +294,9 @@ def detected_changes(analysis: SeriesAnalysis) -> DetectedChanges:
                 for name, family in zip(names, families, strict=True)
             ),
             series=tuple(entry for family in families for entry in family.coverage.series),
-            not_judged=Counter(reason for family in families for reason in family.not_judged.values()),
+            not_judged=Counter(
+                entry.why.kind for family in families for entry in family.coverage.series if entry.why
+            ),
             builds_not_of_main=analysis.away,
         ),
     )
@@ -332,7 +315,7 @@ def suppressed_change(change: SeriesChange) -> SuppressedChange:
     return SuppressedChange(
         cell=change.series.cell,
         metric=change.series.metric,
-        first=night_of(change.first),
+        night=change.first,
         shape=point.shape,
         effect=point.effect,
         interval=(point.low, point.high),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
@@ -19,9 +19,17 @@ import numpy as np
 from perfbisect.model.attempt import is_same_class
 from perfbisect.model.commit_details import MeasuredCell
 from perfbisect.model.metric import PER_UNIT, STAGE
-from perfbisect.series.detection.fdr import Coverage, JointChange, Judge, detect_all
+from perfbisect.series.detection.fdr import Coverage, JointChange, Judge, SeriesCoverage, detect_all
 from perfbisect.series.detection.machines import replaced_machines
-from perfbisect.series.detection.model import GAUSSIAN, WEEK, ChangePoint, SeriesValues, Test, judge_series
+from perfbisect.series.detection.model import (
+    GAUSSIAN,
+    WEEK,
+    ChangePoint,
+    SeriesRefusal,
+    SeriesValues,
+    Test,
+    judge_series,
+)
 from perfbisect.series.series import HEADLINES, CellSeries
 
 NOISE_NIGHTS = 20  # nights before a change that show the noise of a cell
@@ -93,14 +101,12 @@ class SeriesChange:
 class JudgedFamily:
     """Series that are judged together.
 
-    ``not_judged``: series with the reason. ``joint_changes``: nights at which the series together show a
-    change that no alert reports.
+    ``joint_changes``: nights at which the series together show a change that no alert reports.
     """
 
     alerts: tuple[SeriesChange, ...]
     suppressed: tuple[SeriesChange, ...]
     coverage: Coverage
-    not_judged: Mapping[str, str]
     joint_changes: tuple[JointChange, ...]
 
     def alarmed(self, test: Test) -> frozenset[tuple[str, str]]:
@@ -111,13 +117,13 @@ class JudgedFamily:
 def select_alerts(series: Sequence[CellSeries], fdr: float, judge: Judge = judge_series) -> JudgedFamily:
     """The changes of these series; segments between discontinuities are judged by themselves."""
     medians = {(item.cell, item.row.name) for item in series if item.metric == item.row.name}
-    not_judged: dict[str, str] = {}
+    excluded: list[SeriesCoverage] = []
     segments: dict[str, tuple[CellSeries, slice]] = {}
     values = []
     for item in series:
         name = f"{item.cell} {item.metric}"
-        if reason := _exclusion_reason(item, medians):
-            not_judged[name] = reason
+        if (why := _exclusion(item, medians)) is not None:
+            excluded.append(SeriesCoverage(series=name, nights=len(item.values), why=why))
             continue
         for number, segment in enumerate(item.segments(), 1):
             key = name if number == 1 else f"{name} #{number}"
@@ -142,8 +148,7 @@ def select_alerts(series: Sequence[CellSeries], fdr: float, judge: Judge = judge
     return JudgedFamily(
         alerts=alerts,
         suppressed=tuple(change for change in changes if change.suppression is not None),
-        coverage=coverage,
-        not_judged=not_judged,
+        coverage=replace(coverage, series=(*coverage.series, *excluded)),
         joint_changes=tuple(e for e in events if not any(e.includes(night) for night in nights)),
     )
 
@@ -166,15 +171,15 @@ def _is_duplicate(tail: SeriesChange, median: SeriesChange) -> bool:
     return bool(tail.nights & median.nights) or tail.first == median.first
 
 
-def _exclusion_reason(series: CellSeries, medians: Iterable[tuple[str, str]]) -> str:
-    """Why a series is not judged; empty if it is."""
+def _exclusion(series: CellSeries, medians: Iterable[tuple[str, str]]) -> SeriesRefusal | None:
+    """Why a series is not judged; None if it is."""
     if series.row.guard:
-        return "a covariate: causes are read from it"
+        return SeriesRefusal("covariate")
     if series.metric == f"{series.row.name}:p50" and (series.cell, series.row.name) in medians:
-        return "the median, once more"
+        return SeriesRefusal("median again")
     if series.row.name in PER_UNIT and not series.row.per_request:
-        return f"follows from {' and '.join(PER_UNIT[series.row.name])}"
-    return ""
+        return SeriesRefusal("derived", of=tuple(PER_UNIT[series.row.name]))
+    return None
 
 
 def _change(point: ChangePoint, levels: Sequence[int], series: CellSeries, segment: slice) -> SeriesChange:

@@ -7,13 +7,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from perfbisect.common.quantities import counted
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, MetricDocument, metric_document
+from perfbisect.model.commit_details import Evidence
 from perfbisect.model.metric import parse_metric
 from perfbisect.series.alerts import Alert
 from perfbisect.series.points import Point, RejectedResult
-from perfbisect.series.report import size_text
 from perfbisect.series.series import (
     HEADLINES,
     CellSeries,
@@ -37,42 +36,31 @@ class NightRow(Document):
     main: bool | None
     value: float | None
     change: float | None
-    marks: tuple[str, ...]
+    marks: tuple[Evidence, ...]
 
 
 class NightTable(Document):
-    """A metric of a cell. ``lacking``: points of the cell that do not report it.
+    """A metric of a cell on so many ``nights`` since the ``first``.
 
-    ``neutral``: neither more nor less of it is better, whatever its ``direction`` says.
+    ``lacking``: points of the cell that do not report it. ``neutral``: neither more nor less of it is better,
+    whatever its ``direction`` says.
     """
 
     cell: str
     metric: MetricDocument
+    nights: int
+    first: str
     rows: tuple[NightRow, ...]
     lacking: int
     neutral: bool = False
 
 
-class CellSummary(Document):
-    """A cell in the list: its last value of a metric."""
-
-    cell: str
-    metric: str
-    unit: str
-    nights: int
-    first: str
-    last: str
-    value: float
-    change: float | None
-    marks: tuple[str, ...]
-
-
 class TrackShowDocument(Document):
-    """JSON of ``track show``: the requested tables, or the list of all cells."""
+    """JSON of ``track show``: the requested tables, or of all cells the newest row (``newest``)."""
 
-    schema_: Literal["perfbisect.track-show/1"] = Field(default="perfbisect.track-show/1", alias="schema")
+    schema_: Literal["perfbisect.track-show/2"] = Field(default="perfbisect.track-show/2", alias="schema")
     tables: tuple[NightTable, ...]
-    cells: tuple[CellSummary, ...]
+    newest: bool
     unknown_branch: int
 
 
@@ -99,12 +87,10 @@ def show_nights(
     alerts = store.alerts.all()
     marks_of = {item.cell: _collect_marks(item, alerts, starts.get(item.cell)) for item in chosen}
     unknown = {p.build.key for item in chosen for p in item.points if p.build.of_main is None}
-    if not cells:
-        summaries = tuple(_summary(item, marks_of[item.cell][-1]) for item in chosen)
-        return TrackShowDocument(tables=(), cells=summaries, unknown_branch=len(unknown))
-    rejected = store.rejections([points[0].cell for points in by_cell.values()], since=since)
+    of_cells = [points[0].cell for points in by_cell.values()]
+    rejected = store.rejections(of_cells, since=since) if cells else None
     tables = tuple(_table(item, by_cell[item.cell], rejected, marks_of[item.cell]) for item in chosen)
-    return TrackShowDocument(tables=tables, cells=(), unknown_branch=len(unknown))
+    return TrackShowDocument(tables=tables, newest=not cells, unknown_branch=len(unknown))
 
 
 def _choose_series(of_cell: Sequence[CellSeries], metric: str) -> Sequence[CellSeries]:
@@ -118,73 +104,67 @@ def _choose_series(of_cell: Sequence[CellSeries], metric: str) -> Sequence[CellS
 
 def _collect_marks(
     series: CellSeries, alerts: Sequence[Alert], start: MachineSeriesStart | None
-) -> list[list[str]]:
+) -> list[list[Evidence]]:
     """The marks of each point: the alerts that began there, and what changed."""
     own = [alert for alert in alerts if (alert.cell, alert.metric) == series.key]
-    marks: list[list[str]] = []
+    collected: list[list[Evidence]] = []
     for index, point in enumerate(series.points):
-        texts = [_alert_text(alert) for alert in own if alert.first == point.began]
+        names = ("effect", "shape", "cause", "state", "id")
+        marks = [
+            Evidence("alert", {name: getattr(alert, name) for name in names})
+            for alert in own
+            if alert.first == point.began
+        ]
         if start is not None and point == start.first:
-            texts.append(f"machine changed: {start.what}, the series begins")
+            marks.append(Evidence("series begins", {"what": start.what}))
         changes = (*series.boundaries, *series.hints)
-        texts += [f"{change.kind} changed: {change.what}" for change in changes if change.index == index]
+        marks += [
+            Evidence("changed", {"kind": change.kind, "what": change.what})
+            for change in changes
+            if change.index == index
+        ]
         missing = series.nights[index] - series.nights[index - 1] - 1 if index else 0
         if missing > 0:
-            texts.append(f"{counted(missing, 'night')} missing before")
+            marks.append(Evidence("nights missing", {"nights": missing}))
         if point.build.of_main is False:
-            texts.append(f"not of main: {point.build.branch}")
-        marks.append(texts)
-    return marks
-
-
-def _alert_text(alert: Alert) -> str:
-    state = "" if alert.state == "open" else f", {alert.state}"
-    return f"{size_text(alert.effect)} {alert.shape}, {alert.cause}{state} ({alert.id})"
-
-
-def _summary(series: CellSeries, marks: Sequence[str]) -> CellSummary:
-    return CellSummary(
-        cell=series.cell,
-        metric=series.metric,
-        unit=series.row.unit,
-        nights=len(set(series.nights)),
-        first=series.points[0].night,
-        last=series.points[-1].night,
-        value=series.values[-1],
-        change=_change_before(series, len(series.values) - 1),
-        marks=tuple(marks),
-    )
+            marks.append(Evidence("not of main", {"branch": point.build.branch}))
+        collected.append(marks)
+    return collected
 
 
 def _table(
     series: CellSeries,
     points: Sequence[Point],
-    rejected: Sequence[RejectedResult],
-    marks: Sequence[Sequence[str]],
+    rejected: Sequence[RejectedResult] | None,
+    marks: Sequence[Sequence[Evidence]],
 ) -> NightTable:
+    """``points``: of the cell. Without ``rejected`` results the newest row alone."""
     index_of = {id(point): index for index, point in enumerate(series.points)}
     rows = []
-    for point in points:
-        row = _row(point, [f"does not report {series.metric}"])
+    for point in points if rejected is not None else series.points[-1:]:
+        row = _row(point, Evidence("not reported", {"metric": series.metric}))
         if (index := index_of.get(id(point))) is not None:
-            values = {"value": series.values[index], "change": _change_before(series, index)}
-            row = row.model_copy(update={**values, "marks": tuple(marks[index])})
+            value, before = series.values[index], series.values[index - 1]
+            change = series.change(before, value) if index else None
+            row = row.model_copy(update={"value": value, "change": change, "marks": tuple(marks[index])})
         rows.append(row)
     rows += [
-        _row(result, [f"no point: {result.reason}"])
-        for result in rejected
+        _row(result, Evidence("no point", {"reason": result.reason}))
+        for result in rejected or ()
         if result.cell == series.cell and result.kind != "twin"
     ]
     return NightTable(
         cell=series.cell,
         metric=metric_document(parse_metric(series.metric)),
+        nights=len(set(series.nights)),
+        first=series.points[0].night,
         rows=tuple(sorted(rows, key=lambda item: (item.night, item.began, item.build))),
         lacking=len(points) - len(series.points),
         neutral=series.row.neutral,
     )
 
 
-def _row(result: Point | RejectedResult, marks: Sequence[str]) -> NightRow:
+def _row(result: Point | RejectedResult, mark: Evidence) -> NightRow:
     """The row of a result that has no value of the metric."""
     build = result.build
     return NightRow(
@@ -196,9 +176,5 @@ def _row(result: Point | RejectedResult, marks: Sequence[str]) -> NightRow:
         main=build.of_main,
         value=None,
         change=None,
-        marks=tuple(marks),
+        marks=(mark,),
     )
-
-
-def _change_before(series: CellSeries, index: int) -> float | None:
-    return series.change(series.values[index - 1], series.values[index]) if index else None

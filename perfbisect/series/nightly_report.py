@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median, pstdev
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -19,6 +19,7 @@ from perfbisect.series.detect import (
     TrackDetectDocument,
     detect_document,
 )
+from perfbisect.series.detection.model import SeriesRefusal
 from perfbisect.series.points import night_of
 from perfbisect.series.series import CellSeries
 
@@ -98,7 +99,7 @@ class LevelRow(Document):
     deviation: float | None
     change: float | None
     alert: str = ""
-    not_judged: str = ""
+    not_judged: SeriesRefusal | None = None
     reported_by: str = ""
 
 
@@ -110,7 +111,7 @@ class TrackReportDocument(LongDocument):
     """
 
     shown: ClassVar[Mapping[str, int]] = {"rows": 12}
-    schema_: Literal["perfbisect.track-report/4"] = Field(default="perfbisect.track-report/4", alias="schema")
+    schema_: Literal["perfbisect.track-report/5"] = Field(default="perfbisect.track-report/5", alias="schema")
     night: str
     build: str
     commit: str
@@ -225,9 +226,7 @@ def _level_rows(
 ) -> Iterator[LevelRow]:
     alerts = {alert.id: alert for alert in analysis.alerts}
     moved = {(alerts[row.alert].cell, row.metric): row for row in rows}
-    refused = {name: why for family in analysis.families for name, why in family.not_judged.items()}
-    for family in analysis.families:
-        refused |= {entry.series: entry.why for entry in family.coverage.series if entry.why}
+    refused = {e.series: e.why for family in analysis.families for e in family.coverage.series if e.why}
     beside = {
         change.series.key: change.duplicate_of
         for family in analysis.families
@@ -243,12 +242,12 @@ def _level_rows(
             yield _level_row(
                 series,
                 alert=row.alert if row else "",
-                not_judged=refused.get(f"{series.cell} {metric}", ""),
+                not_judged=refused.get(f"{series.cell} {metric}"),
                 reported_by=beside.get(series.key, ""),
             )
 
 
-def _level_row(series: CellSeries, **verdict: str) -> LevelRow:
+def _level_row(series: CellSeries, **verdict: Any) -> LevelRow:
     last, value = series.nights[-1], series.values[-1]
     since = max((mark.index for mark in series.boundaries), default=0)
     nights = zip(series.nights[since:-1], series.values[since:-1], strict=True)

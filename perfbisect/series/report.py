@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from perfbisect.common.quantities import number, percent
@@ -12,12 +12,10 @@ from perfbisect.model.commit_details import BlastRadius, Evidence, Factor
 from perfbisect.model.metric import parse_metric, row
 from perfbisect.report.document import Report
 from perfbisect.report.template import render_report, render_sentences
-from perfbisect.series.alerts import Alert, Event, group_by_event, leading_alert, weight
-from perfbisect.series.detect import (
-    CoverageDocument,
-    SuppressedChange,
-    TrackDetectDocument,
-)
+from perfbisect.series.alerts import Alert, Event, SuppressedChange, group_by_event, leading_alert, weight
+from perfbisect.series.detect import TrackDetectDocument
+from perfbisect.series.detection.fdr import SeriesCoverage
+from perfbisect.series.detection.model import FEWEST, SeriesRefusal
 from perfbisect.series.nightly_report import LevelRow, TrackReportDocument
 from perfbisect.series.points import night_of
 
@@ -81,6 +79,11 @@ def blast_radius_sentences(radius: Sequence[BlastRadius]) -> tuple[str, ...]:
     return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "radius": radius})
 
 
+def refusal_sentences(reasons: Iterable[SeriesRefusal]) -> tuple[str, ...]:
+    """Why series are not judged."""
+    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "refused": list(reasons)})
+
+
 def suppression_sentences(changes: Sequence[SuppressedChange]) -> tuple[str, ...]:
     """Why each of the changes is no alert."""
     return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "suppressed": changes})
@@ -119,9 +122,10 @@ def _by_metric(levels: Iterable[LevelRow]) -> list[list[LevelRow]]:
     return list(rows.values())
 
 
-def _refusals(census: CoverageDocument) -> dict[str, int]:
-    """How many series were not judged, by reason."""
-    return {**census.not_judged, **Counter(series.why for series in census.series if series.why)}
+def count_refusals(series: Iterable[SeriesCoverage]) -> Counter[SeriesRefusal]:
+    """How many series were not judged, by reason: first those that are not to be, then those that cannot."""
+    reasons = [entry.why for entry in series if entry.why is not None]
+    return Counter(sorted(reasons, key=lambda why: why.kind in ("few nights", "not finite", "not positive")))
 
 
 def _middle(values: Iterable[float]) -> float:
@@ -129,7 +133,7 @@ def _middle(values: Iterable[float]) -> float:
     return ordered[len(ordered) // 2]
 
 
-FUNCTIONS: Mapping[str, Callable[..., object]] = {
+FUNCTIONS: Mapping[str, object] = {
     "by_cell": _by_cell,
     "by_metric": _by_metric,
     "change": change_text,
@@ -137,10 +141,11 @@ FUNCTIONS: Mapping[str, Callable[..., object]] = {
     "days_of": lambda nights: [night[5:] for night in nights],
     "direction": lambda metric: parse_metric(metric).metric.direction,
     "event_of": Event.of,
+    "fewest_nights": FEWEST,
     "leading": leading_alert,
     "middle": _middle,
     "night_of": night_of,
-    "refusals": _refusals,
+    "refusals": count_refusals,
     "size": size_text,
     "times": times_text,
 }

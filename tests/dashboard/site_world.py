@@ -13,11 +13,11 @@ from perfbisect.dashboard.collect import (
     Site,
     SiteCell,
     SiteMark,
-    SiteMetric,
     SitePoint,
     SiteSeries,
     SmallChange,
 )
+from perfbisect.jobs.documents import MetricDocument
 from perfbisect.model.commit_details import BlastRadius, Evidence, Factor, Ranking, Suspect
 from perfbisect.series.alerts import Alert, AlertPlace
 from perfbisect.series.detection.model import SeriesLevel
@@ -31,23 +31,22 @@ HARM = (
 
 START = datetime(2026, 1, 1, 19, 0, 0, tzinfo=timezone.utc)
 
-TTFT = SiteMetric(
+TTFT = MetricDocument(
     name="ttft", display="time to first token", unit="ms", direction="lower", smallest_effect=0.05
 )
-THROUGHPUT = SiteMetric(
+THROUGHPUT = MetricDocument(
     name="output_throughput",
     display="output token throughput",
     unit="tok/s",
     direction="higher",
     smallest_effect=0.03,
 )
-ACCEPTED = SiteMetric(
+ACCEPTED = MetricDocument(
     name="spec_decode_acceptance_rate",
     display="share of draft tokens accepted",
     unit="share",
     direction="higher",
     smallest_effect=0.02,
-    absolute=True,
 )
 METRICS = (TTFT, THROUGHPUT, ACCEPTED)
 BASES = {"ttft": 120.0, "output_throughput": 2400.0, "spec_decode_acceptance_rate": 0.62}
@@ -78,7 +77,7 @@ def points(nights: int, harm: bool = False) -> tuple[SitePoint, ...]:
     )
 
 
-def series(metric: SiteMetric, nights: int, seed: int, factor: float, at: int) -> SiteSeries:
+def series(metric: MetricDocument, nights: int, seed: int, factor: float, at: int) -> SiteSeries:
     """Noise of 2 % around a level, multiplied by ``factor`` from night ``at`` on; every 23rd is missing."""
     noise = np.random.default_rng(seed).normal(0.0, 0.02, nights)
     base = BASES[metric.name]

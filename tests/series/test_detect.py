@@ -15,7 +15,7 @@ from perfbisect.series.night_table import show_nights
 from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.points import Point
 from perfbisect.series.rebaseline import rebaseline
-from perfbisect.series.report import detect_report, nightly_report
+from perfbisect.series.report import detect_report, nightly_report, series_report
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.series.made_series import cell, noise, step
@@ -70,11 +70,13 @@ def test_what_an_open_alert_tells_becomes_no_baseline(store: SeriesStore) -> Non
     (alert,) = detect(store, TABLE, now="t").alerts
     assert (row.status, row.new, row.alert, row.alert_state) == ("skipped", 200, alert.id, "open")
     shown = show_nights(store, [alert.cell]).tables[0].rows
-    assert {place: row.marks for place, row in enumerate(shown) if row.marks} == {
-        20: (f"+{alert.effect * 100:.1f} % step, product ({alert.id})",)
+    assert {place: [mark.kind for mark in row.marks] for place, row in enumerate(shown) if row.marks} == {
+        20: ["alert"]
     }
+    table = report_markdown(series_report("show", document=show_nights(store, [alert.cell])))
+    assert f"+{alert.effect * 100:.1f} % step, product ({alert.id})" in table
     set_state(store, alert.id, "closed", "accepted")
-    assert "closed" in show_nights(store, [alert.cell]).tables[0].rows[20].marks[0]
+    assert show_nights(store, [alert.cell]).tables[0].rows[20].marks[0].values["state"] == "closed"
     (row,) = rebaseline(store, analyze_series(store, TABLE)).rows
     assert (row.status, row.n, row.left_out) == ("better", 7, ())
 
@@ -116,7 +118,7 @@ def test_every_cell_stands_beside_its_seven_nights(store: SeriesStore) -> None:
     assert rows["omni"].mean == pytest.approx(sum(own[-8:-1]) / 7)
     assert rows["omni"].change == pytest.approx(own[-1] / (sum(own[-8:-1]) / 7) - 1)
     assert rows["omni"].alert == document.rows[0].alert
-    assert (rows["quiet"].alert, rows["quiet"].not_judged, rows["quiet"].reported_by) == ("", "", "")
+    assert (rows["quiet"].alert, rows["quiet"].not_judged, rows["quiet"].reported_by) == ("", None, "")
     assert rows["ended"].night == "2024-11-02"
     assert (rows["new"].mean, rows["new"].change) == (None, None)
     assert rows["new"].not_judged

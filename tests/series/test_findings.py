@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfbisect.model.metric import PER_UNIT
 from perfbisect.series.alerts import found_alerts, match_alerts
 from perfbisect.series.causes import infer_causes
+from perfbisect.series.detection.model import SeriesRefusal
 from perfbisect.series.findings import (
     JudgedFamily,
     SeriesChange,
@@ -70,7 +72,10 @@ def test_guards_and_what_follows_from_others_are_not_judged() -> None:
         {"output_tokens": [100.0] * 30, "e2el_per_token": noise(6, 30), "e2el:median": noise(7, 30)}
     )
     found = select_alerts(series, 0.05)
-    assert {name.split()[1] for name in found.not_judged} == {"output_tokens", "e2el_per_token"}
+    assert {e.series.split()[1]: e.why for e in found.coverage.series if e.why} == {
+        "output_tokens": SeriesRefusal("covariate"),
+        "e2el_per_token": SeriesRefusal("derived", of=PER_UNIT["e2el_per_token"]),
+    }
     assert found.coverage.judged == 1
 
 

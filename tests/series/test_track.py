@@ -13,6 +13,7 @@ import pytest
 
 from perfbisect.dashboard.collect import collect_site
 from perfbisect.errors import LocatedError, UsageError
+from perfbisect.model.commit_details import Evidence
 from perfbisect.report.terminal import report_lines
 from perfbisect.series.detect import analyze_series, detect
 from perfbisect.series.ingest import TrackIngestDocument, ingest
@@ -156,12 +157,18 @@ def test_the_table_of_nights(store: SeriesStore, kanban: Path) -> None:
     bring(store, kanban)
     (table,) = show_nights(store, [CELL]).tables
     assert (table.cell, table.metric.name) == (CELL, "audio_ttfp")
+    failed = "none of 40 requests completed (40 failed)"
     rows = [(r.night, r.build, r.value, r.marks) for r in table.rows]
     assert rows == [
         ("2026-04-01", "100", 600.0, ()),
         ("2026-04-02", "101", 660.0, ()),
-        ("2026-04-03", "102", None, ("no point: none of 40 requests completed (40 failed)",)),
-        ("2026-04-04", "103", 594.0, ("1 night missing before",)),
+        (
+            "2026-04-03",
+            "102",
+            None,
+            (Evidence("no point", {"reason": failed}),),
+        ),
+        ("2026-04-04", "103", 594.0, (Evidence("nights missing", {"nights": 1}),)),
     ]
     assert [r.change for r in table.rows] == pytest.approx([None, 0.1, None, -0.1])
     assert show_nights(store, [CELL], since="2026-04-02").tables[0].rows[0].build == "101"
@@ -202,7 +209,7 @@ def test_a_metric_that_half_the_points_lack(store: SeriesStore, kanban: Path) ->
     (table,) = show_nights(store, [CELL], metric="audio_rtf").tables
     assert [r.value for r in table.rows] == [0.25, 0.25, None, None]
     assert table.lacking == 2
-    assert table.rows[2].marks == ("does not report audio_rtf",)
+    assert table.rows[2].marks == (Evidence("not reported", {"metric": "audio_rtf"}),)
     with pytest.raises(UsageError, match=r"no point of omni.* reports tpot; reported: audio_duration"):
         show_nights(store, [CELL], metric="tpot")
     with pytest.raises(UsageError, match="unknown metric 'ttftt'; nearest: ttft"):
@@ -214,8 +221,8 @@ def test_without_a_cell_a_line_for_each(store: SeriesStore, kanban: Path) -> Non
     result(kanban, "9", "benchmark_results_test_image_20260412-191748.json", [drawn()])
     bring(store, kanban)
     document = show_nights(store, [])
-    assert document.tables == ()
-    assert [(c.cell, c.metric, c.nights, c.value) for c in document.cells] == [
+    assert document.newest
+    assert [(t.cell, t.metric.name, t.nights, *(r.value for r in t.rows)) for t in document.tables] == [
         ("image_one/512x512_steps20@c1-n10", "latency", 1, 2.5),
         (CELL, "audio_ttfp", 2, 660.0),
     ]
@@ -296,7 +303,7 @@ def test_a_series_of_one_machine_can_be_named(store: SeriesStore) -> None:
     assert {one.cell for one in series_of(store, [CELL])} == {CELL, OTHER}
     (table,) = show_nights(store, [OTHER]).tables
     assert (table.cell, len(table.rows)) == (OTHER, 7)
-    assert {line.cell for line in show_nights(store, []).cells} == {CELL, OTHER}
+    assert {line.cell for line in show_nights(store, []).tables} == {CELL, OTHER}
     with pytest.raises(UsageError, match=r"no series of '.* on B200'; there are: .*, .* on A100"):
         show_nights(store, [f"{CELL} on B200"])
 
@@ -312,7 +319,7 @@ def test_an_update_of_the_driver_is_told_where_its_series_begin(store: SeriesSto
         (f"{CELL} on {new}",),
         len(list(series_of(store, [f"{CELL} on {new}"]))),
     )
-    told = "machine changed: driver 550 -> driver 560, the series begins"
+    told = Evidence("series begins", {"what": "driver 550 -> driver 560"})
     for since in ("", points(n=20)[5].night):
         marked = {
             (t.cell, row.night)

@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from perfbisect.series.detection.likelihood import INNER, likely_places
-from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, Test, judge_series
+from perfbisect.series.detection.model import (
+    ChangePoint,
+    JudgedSeries,
+    SeriesRefusal,
+    SeriesValues,
+    Test,
+    judge_series,
+)
 from perfbisect.series.points import Night
 from perfbisect.stats.robust import Array, log_sum_exp
 
@@ -53,7 +60,7 @@ class SeriesCoverage:
     p_transient: float | None = None
     smallest: float | None = None
     changes: int = 0
-    why: str = ""
+    why: SeriesRefusal | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class Coverage:
 
     @property
     def judged(self) -> int:
-        return sum(not entry.why for entry in self.series)
+        return sum(entry.why is None for entry in self.series)
 
     def is_significant(self, point: ChangePoint) -> bool:
         return point.p <= self.cut[point.test]

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
+from pydantic import ConfigDict
 from scipy.special import bdtr, stdtr
 
 from perfbisect.series.detection.likelihood import (
@@ -64,6 +65,22 @@ GAUSSIAN = 1.4826  # standard deviation of Gaussian values over their median abs
 _T3_MAD = 1.134  # scale of a Student-t3 as the median absolute deviation estimates it
 
 
+RefusalKind = Literal["few nights", "not finite", "not positive", "covariate", "median again", "derived"]
+
+
+@dataclass(frozen=True)
+class SeriesRefusal:
+    """Why a series is not judged. ``nights``: too few; ``of``: metrics that it follows from."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", json_schema_serialization_defaults_required=True
+    )
+
+    kind: RefusalKind
+    nights: int | None = None
+    of: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class SeriesValues:
     """The values of one metric of one cell, one a night, oldest first.
@@ -92,15 +109,15 @@ class SeriesValues:
             raise ValueError(f"{self.key}: nights must ascend")
 
     @property
-    def refusal(self) -> str:
-        """Why it cannot be judged; empty where it can."""
+    def refusal(self) -> SeriesRefusal | None:
+        """Why it cannot be judged; None where it can."""
         if len(self.values) < FEWEST:
-            return f"{len(self.values)} nights: at least {FEWEST} are needed"
+            return SeriesRefusal("few nights", len(self.values))
         if not np.all(np.isfinite(self.values)):
-            return "a value is not finite"
+            return SeriesRefusal("not finite")
         if not self.absolute and min(self.values) <= 0:
-            return "a value is not positive"
-        return ""
+            return SeriesRefusal("not positive")
+        return None
 
     @property
     def signed(self) -> Array:
@@ -186,7 +203,7 @@ def judge_series(series: SeriesValues, alpha: float = ALPHA) -> JudgedSeries:
     :raises ValueError: the series cannot be judged; :attr:`SeriesValues.refusal` says why.
     """
     if series.refusal:
-        raise ValueError(f"{series.key}: {series.refusal}")
+        raise ValueError(f"{series.key} is not judged: {series.refusal.kind}")
     values, least = series.signed, series.least_scale
     values = values - machine_offsets(values, series.machines)
     levels = search(values, needed(alpha), least)

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import false_discovery_control
 
 from perfbisect.series.detection.fdr import detect_all, find_joint_changes, threshold
-from perfbisect.series.detection.model import FEWEST, JudgedSeries, SeriesValues
+from perfbisect.series.detection.model import JudgedSeries, SeriesRefusal, SeriesValues
 
 
 def series(key: str, seed: int, at: int = 0, step: float = 0.0, n: int = 50, **given: object) -> SeriesValues:
@@ -54,8 +54,8 @@ def test_alerts_lists_and_the_census() -> None:
     assert got.coverage.judged == 32
     judged, refused = got.coverage.series[:32], got.coverage.series[32:]
     assert [(entry.series, entry.nights, entry.why) for entry in refused] == [
-        ("short", 2, f"2 nights: at least {FEWEST} are needed"),
-        ("zero", 20, "a value is not positive"),
+        ("short", 2, SeriesRefusal("few nights", 2)),
+        ("zero", 20, SeriesRefusal("not positive")),
     ]
     by_key = {entry.series: entry for entry in judged}
     assert (by_key["large"].p or 1) < 1e-4 <= (by_key["quiet 0"].p or 0)

@@ -16,6 +16,7 @@ from perfbisect.series.detection.model import (
     LONGEST,
     RAMP,
     ChangePoint,
+    SeriesRefusal,
     SeriesValues,
     detect,
     e_value,
@@ -255,15 +256,17 @@ def test_a_transient_speaks_for_a_change_before_its_first_night() -> None:
 @pytest.mark.parametrize(
     ("values", "absolute", "reason"),
     [
-        ((1.0,) * (FEWEST - 1), False, f"{FEWEST - 1} nights: at least {FEWEST} are needed"),
-        ((1.0,) * 9 + (math.nan,), True, "a value is not finite"),
-        ((1.0,) * 9 + (0.0,), False, "a value is not positive"),
+        ((1.0,) * (FEWEST - 1), False, SeriesRefusal("few nights", FEWEST - 1)),
+        ((1.0,) * 9 + (math.nan,), True, SeriesRefusal("not finite")),
+        ((1.0,) * 9 + (0.0,), False, SeriesRefusal("not positive")),
     ],
 )
-def test_what_cannot_be_judged_is_refused(values: tuple[float, ...], absolute: bool, reason: str) -> None:
+def test_what_cannot_be_judged_is_refused(
+    values: tuple[float, ...], absolute: bool, reason: SeriesRefusal
+) -> None:
     one = SeriesValues("short", values, tuple(range(len(values))), absolute=absolute)
     assert one.refusal == reason
-    with pytest.raises(ValueError, match=f"short: {reason}"):
+    with pytest.raises(ValueError, match=f"short is not judged: {reason.kind}"):
         detect(one)
 
 
