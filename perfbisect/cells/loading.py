@@ -122,6 +122,7 @@ def load_cells(
     try:
         rungs = pair_lists(document, raw)
     except LocatedError as error:
+        # Checked with the first values all the same, so that one run shows every error of the file.
         firsts = {name: value[0] for name in LADDERS if isinstance(value := raw.get(name), list) and value}
         _, found = _cell(
             document, {**raw, **firsts, "name": str(raw.get("name", path.stem))}, None, read_at, incomplete
@@ -152,6 +153,7 @@ def _find(path_or_name: str | Path) -> tuple[Path, str]:
     text = str(path_or_name)
     known = {file.name: file.path for file in list_cells()}
     bare, at, suffix = text.rpartition("@")
+    # The whole text first: a file may have an @ in its name.
     for name, wanted in ((text, ""), *([(bare, at + suffix)] if bare else [])):
         if _is_file(name):
             return Path(name), wanted
@@ -220,6 +222,7 @@ def pair_lists(document: Located, raw: Mapping[str, object]) -> dict[str, dict[s
 
 def _suffix(rung: Mapping[str, object]) -> str:
     """The numbers of a load; an invalid value, which validation rejects later, is ``x``."""
+    # The name says the load, not a position: results keep their cell when a list grows.
     users, rate = rung.get("max_concurrency"), rung.get("request_rate")
     parts = [f"c{_number(users)}"] if users is not None else []
     if isinstance(rate, (int, float)) and rate != float("inf"):
@@ -249,6 +252,7 @@ def _cell(
     if isinstance(family, str):
         if family not in FAMILIES:
             errors.append(document.error(("family",), f"there is no family {family!r}", ", ".join(FAMILIES)))
+        # Of an unknown family any defaults do: the rest of the cell is checked all the same.
         known = FAMILIES.get(family, next(iter(FAMILIES.values())))
         raw.setdefault("headline", known.headline)
         raw.setdefault("guards", list(known.guards))
@@ -321,6 +325,7 @@ def _local_path(document: Located, field: str, value: str) -> Path | None:
         if not is_path:
             return None
         raise document.error((field,), f"is no path: {getattr(error, 'strerror', None) or error}") from None
+    # A model called like a folder here is a hub's: only ./ and the like mean a path.
     if not is_path and not (exists and field == "dataset_path"):
         return None
     if not exists:
@@ -429,6 +434,7 @@ def _metric_errors(cell: Cell, document: Located) -> Iterator[LocatedError]:
 
 def _check_commands(cell: Cell, document: Located) -> None:
     """Check that family and client support the cell, before anything is built."""
+    # The commands of an attempt, with stand-ins for what only a launch knows.
     endpoint = Endpoint(port=1, model_name="m")
     try:
         command = FAMILIES[cell.family].server(cell, endpoint)

@@ -33,6 +33,7 @@ from perfbisect.errors import (
 )
 
 STOP = 128
+# Git takes every other code below 128 for bad: a failure would name a wrong commit.
 _GIT_CODES = {EXIT_OK: 0, EXIT_REGRESSION: 1, EXIT_UNTESTABLE: EXIT_UNTESTABLE}
 _MEASURES_NOTHING = ("--dry-run", "--detach", "--save-baseline", "--help", "-h")
 
@@ -104,6 +105,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(typed: list[str]) -> int:
+    # Of the words as typed: errors in parsing are documents too.
     as_json = "--json" in typed
     try:
         require_measuring_step(typed)
@@ -114,6 +116,7 @@ def _run(typed: list[str]) -> int:
     except click.MissingParameter as error:
         return _print_error(_missing(error, typed), as_json)
     except click.ClickException as error:
+        # Bare `perfbisect` prints its help, which click raises as an error.
         if not typed:
             print_text(error.format_message())
             return EXIT_USAGE

@@ -231,6 +231,7 @@ def _untestable(
     error: PerfbisectError, request: CheckRequest, job: Job | None, *, position: int
 ) -> PerfbisectError:
     """The error, or a skip for git where the checked commit, at ``position`` of its job, alone failed."""
+    # Only the commit under test may be skipped: a good end that does not build would skip every step.
     refused = isinstance(error, SideRefusedError) and error.side == "b"
     last = max(launches(job.events()) if job else (), key=lambda launch: launch.ended, default=None)
     failed = last is not None and last.refused and last.position == position

@@ -52,6 +52,7 @@ def resolve_range(
 
 def _resolve_end(workspace: Workspace, name: str, end: str, releases: str | None) -> str:
     """An end as it is: a revision, a release, or the head of a pull request."""
+    # Versions of a registry need no repository.
     if releases and not _MODIFIED.search(end):
         return end
     repository = None if releases else workspace.needed_repository()

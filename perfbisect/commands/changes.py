@@ -87,6 +87,7 @@ def _resolve_side(workspace: Workspace, cell: Cell, typed: str, variant: str) ->
 
 def resolve_pull(repository: Repository, number: int) -> Change:
     """The head of a fetched pull request; raises RevisionError if it is not fetched."""
+    # As GitHub names it, as a fetch of all pull requests does, and as the advice below does.
     for name in (f"refs/pull/{number}/head", f"refs/remotes/origin/pr/{number}", f"pr/{number}"):
         try:
             return repository.resolve(name)
@@ -118,6 +119,7 @@ def base_of_pull(repository: Repository, number: int) -> Change:
 def environment_spec(spec: str | None, change: str, *, is_typed: bool) -> str:
     """The environment specification for a change; for a release ``release:`` unless it was typed."""
     release = parse_change_text(change).release
+    # A release is installed from the registry; the `env` of perfbisect.yaml is for commits.
     found = spec if is_typed or release is None else f"release:{release[0]}"
     if found is None:
         raise UsageError(

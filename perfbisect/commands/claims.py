@@ -52,6 +52,7 @@ def _check_reported(path: Path, claim: Claim, cell: Cell) -> None:
     wanted = [("metric", claim.expect.metric), *(("guards", name) for name in claim.expect.guards)]
     for field, name in wanted:
         metric = parse_metric(name)
+        # The server counts these, whatever the client reports.
         if field == "guards" and metric.name in SERVER_METRICS:
             continue
         try:
@@ -70,6 +71,7 @@ def _check_here(path: Path, claim: Claim, cell: Cell, devices: int) -> None:
             where=path,
             next_step="run it on a machine with devices: perfbisect doctor shows those that are seen",
         )
+    # Found out now, not after the first build: with HF_HUB_OFFLINE nothing can be fetched.
     missing = missing_repositories(hub_repositories(cell), dict(os.environ))
     if missing:
         raise MachineError(

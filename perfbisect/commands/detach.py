@@ -56,10 +56,12 @@ def run_detached() -> CommandResult | int:
             [sys.executable, "-c", _START, *(word for word in sys.argv[1:] if word != _OPTION)],
             env=os.environ | {_VARIABLE: str(writing)},
             stdin=subprocess.DEVNULL,
+            # Not in the terminal's process group: Ctrl-C and the end of the shell do not reach it.
             start_new_session=True,
             pass_fds=(writing,),
         )
     finally:
+        # The read below ends only when every copy of the writing end is closed.
         os.close(writing)
     with open(reading, encoding="utf-8") as pipe:  # noqa: PTH123 - a descriptor has no path
         try:
@@ -87,6 +89,7 @@ def report_job_begun(job: Job) -> None:
     number = os.environ.pop(_VARIABLE, "")
     if not number.isdigit():
         return
+    # What is buffered belongs to the terminal, not to the log.
     sys.stdout.flush()
     sys.stderr.flush()
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

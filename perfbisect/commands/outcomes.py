@@ -75,6 +75,7 @@ def bisections_of_alerts(
 def outcomes_by_alert(bisections: Iterable[SiteBisection]) -> dict[str, MeasuredOutcome]:
     """What was measured of each alert: a named commit before a narrowed range, then the likeliest."""
     found = [(outcome, of.alerts) for of in bisections if (outcome := _outcome(of.report)) is not None]
+    # The last of an alert stays: a single commit, the most probable one.
     found.sort(key=lambda pair: (-len(pair[0].commits), pair[0].probability))
     return {alert: outcome for outcome, alerts in found for alert in alerts}
 
@@ -104,6 +105,7 @@ def _searched(report: BisectResult, finding: SeriesChange, ends: tuple[str, str]
     if _is(report.good, good) and _is(report.bad, bad):
         return True
     digest = finding.series.points[-1].workload.digest
+    # Results from elsewhere have no digest of a cell.
     is_same_cell = not digest or digest == report.cell.digest
     if not is_same_cell or finding.series.metric != report.metric.name:
         return False

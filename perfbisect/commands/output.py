@@ -74,6 +74,7 @@ def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 def drop_output() -> None:
     """Write standard output to nowhere from here on, also what is buffered."""
+    # Python flushes at exit and would fail once more, with an exit code of its own.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -242,6 +242,7 @@ def _hints(command: Callable[..., Any]) -> dict[str, Any]:
     if isinstance(command, type):
         names = [name for owner in command.__mro__ for name in inspect.get_annotations(owner)]
     else:
+        # False sorts before True: the workspace's options stand last in the help.
         names = sorted(inspect.signature(command).parameters, key=WORKSPACE.__eq__)
     return {name: _annotated(hints[name]) for name in dict.fromkeys(names)}
 

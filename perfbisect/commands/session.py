@@ -78,6 +78,7 @@ def interruptible(ended: Callable[[str], Interrupted]) -> Iterator[None]:
         del number, frame
         raise KeyboardInterrupt
 
+    # HUP too: a closed terminal must stop the servers as Ctrl-C does.
     before = {number: signal.signal(number, stop) for number in _NUMBERS}
     try:
         yield
@@ -90,6 +91,7 @@ def interruptible(ended: Callable[[str], Interrupted]) -> Iterator[None]:
 
 def record_exit(job: Job, code: int, result: Document | None = None, status: JobStatus | None = None) -> None:
     """Record the exit code in the job's folder, its status, and the result if it covers several jobs."""
+    # A full disk must not change the exit code of a verdict; the journal has it.
     with contextlib.suppress(MachineError):
         if result is not None:
             write_atomic(job.result, result.text() + "\n")
@@ -182,6 +184,8 @@ class JobSession:
     def _fleet_executor(
         self, workspace: Workspace, setting: MeasurementConfig, builder: Builder, client: Environment | None
     ) -> RemoteExecutor:
+        # An agent that did not answer may measure still: its launch is ended before the machine is used
+        # again.
         given_up = [x for x in launches(self.job.events()) if x.is_unresolved and x.end is not None]
         return fleets().make_executor(
             workspace.state,
@@ -267,6 +271,7 @@ def open_session(
                 stop_requested=lambda: job.stop_requested,
             )
         ) as had:
+            # Without --wait a machine that is busy leaves no job behind.
             if not working.wait:
                 begin()
             with _watching(working, lines=beside_others) as sink:
@@ -291,6 +296,7 @@ def _watching(working: JobOptions, *, lines: bool) -> contextlib.AbstractContext
     """The listener for progress: a live view on a terminal, lines otherwise, none with --quiet."""
     if working.quiet:
         return contextlib.nullcontext(lambda _: None)
+    # A live view rewrites its rows, which a log, a pipe and a second job's lines do not survive.
     if lines or working.as_json or working.verbose or not sys.stderr.isatty():
         return contextlib.nullcontext(Lines(print_progress, verbose=working.verbose))
     from rich.console import Console
@@ -312,6 +318,7 @@ def _waiter(job: Job) -> Callable[[float], None]:
     def wait(seconds: float) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not job.stop_requested:
+            # `perfbisect stop` writes a file: nothing wakes a sleeping process.
             time.sleep(min(left, 0.5))
 
     return wait

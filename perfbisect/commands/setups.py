@@ -64,6 +64,7 @@ def build_setup(
     metric, *further = resolve_metrics(cell, measuring.metrics, claimed=claimed)
     environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.given)
     setting = build_config(workspace, environment, measured, measuring)
+    # An option that a side does not have fails its start only after a build of minutes to an hour.
     ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
     linted = lint_sides(workspace, setting, ends[: len(measured)])
     planned = find_slots(workspace, cell, setting, workers, dry_run=measuring.dry_run)
@@ -150,6 +151,7 @@ def lint_sides(
         if checkout.engine not in ENGINES or checkout.of_another_engine(cell):
             notes["engine"] = f"{unread}: {workspace.root} does not have them"
             continue
+        # The client of the newest change loads every side, unless one is pinned or each brings its own.
         own_client = not pinned and (setting.client == CLIENT_OF_CHANGE or change == sides[-1][1])
         try:
             findings = lint(cell, checkout, own_client=own_client)

@@ -78,9 +78,11 @@ def slots_here(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
         machine(shell, profile),
         gpus=cell.gpus,
         workers=workers,
+        # In use now and taken last: with --wait the job may wait for them.
         avoid=leased_devices(lock_folder(shell)),
         profile=profile,
     )
+    # All slots of a job are of one class: what fits one fits each.
     check_stages(cell, slots[0], profile.platform)
     return slots
 

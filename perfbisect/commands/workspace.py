@@ -63,6 +63,7 @@ def open_workspace(*, repo: Path | None = None, state: Path | None = None) -> Wo
     from perfbisect.commands.settings import load_settings, resolve
 
     repository: Repository | None = None
+    # A folder that was typed must be a repository; the current one need not be.
     with nullcontext() if repo else suppress(PerfbisectError):
         repository = Repository.open(repo or Path.cwd())
     root = repository.path if repository else Path.cwd()
@@ -89,5 +90,6 @@ def repository_of(setting: MeasurementConfig, cache: Path | None = None) -> Repo
 
 def with_objects(repository: Repository, cache: Path) -> Repository:
     """The repository with a separate object folder for reverted commits."""
+    # Git reads this folder as an alternate, so that the user's repository is never written.
     name = hashlib.sha256(str(repository.path).encode()).hexdigest()[:16]
     return replace(repository, objects=cache / "objects" / name)

@@ -68,6 +68,8 @@ def record_level(
         attempts=tuple(
             replace(
                 attempt,
+                # Facts are command lines, readings and paths of one machine: a file that is handed on has
+                # none of them.
                 provenance=replace(attempt.provenance, facts={}),
                 runs=tuple(replace(run, facts={}, raw="") for run in attempt.runs),
                 folder="",
@@ -82,8 +84,10 @@ def require_same_workload(level: RecordedLevel, cell: Cell, metrics: Sequence[Me
     recorded = Cell.model_validate_json(json.dumps(level.cell))
     digest = level.attempts[0].provenance.cell_digest
     differences = list(cell_difference(recorded, cell))
+    # The cell in the file was edited after its launches, or another version reads it otherwise.
     if not differences and recorded.digest != digest:
         differences.append(("cell_digest", digest, cell.digest))
+    # Served otherwise is another level of the same workload, which the digest alone does not tell.
     for name in SERVER_SIDE:
         there, here = getattr(recorded, name), getattr(cell, name)
         if there != here:

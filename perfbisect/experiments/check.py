@@ -80,6 +80,7 @@ def _admit(plan: CheckPlan, attempt: Attempt, records: Sequence[LaunchRecord]) -
         require_comparable(attempt, records, ref, "measure all of a check")
     here = attempt.provenance
     for level in plan.recorded:
+        # Known only now: the client's sources are digested when a launch uses them.
         client = (here.client_digest, here.client_era)
         require_same_machine(level, machine_class=here.machine_class, client=client)
 
@@ -92,12 +93,15 @@ def _judge(
     if is_judged:
         judged = threshold.judge_threshold(limit, levels, plan.launches, error=threshold.ERROR / tests)
     else:
+        # A guard that fails is a verdict of its own, so that it has the small error of a false difference.
         beyond = ab_test.DIFFERENT / tests
         judged = threshold.judge_threshold(limit, levels, plan.launches, beyond_error=beyond)
+    # The test is of the distance from the threshold, and the reader's effect of that from the baseline.
     room = scale.worse_by(plan.limit(metric))
     effect, *ends = (scale.effect(over + room) for over in (judged.over, judged.low, judged.high))
     if not math.isnan(judged.over):
         value = scale.value(limit.at + judged.over)
+        # A share below zero is none; the level of a Student-t may be.
         value = max(0.0, value) if scale.absolute else value
     else:
         value = scale.value(median(levels)) if levels else math.nan
@@ -119,6 +123,7 @@ def _judge(
 def _judge_unvaried(plan: CheckPlan, measured: Sequence[MeasuredLaunch], row: MetricResult) -> MetricResult:
     """One that was the same in every run, then and now, did not move, however few they are."""
     values = {value for launch in measured for value in launch.attempt.values(row.ref)}
+    # Of values nothing was recorded, and they have no guards: this is a baseline's.
     values |= {value for runs in plan.recorded[0].values(row.ref) for value in runs}
     return row.model_copy(update={"verdict": "within"}) if len(values) == 1 else row
 

@@ -135,6 +135,7 @@ def _judge(
     if expected := plan.expected(metric):
         claim = expected.settles(judged.low, judged.high)
     if plan.max_regression is not None:
+        # A limit is a share of A in the metric's own direction; of a share of requests it is added.
         worse = plan.max_regression * metric.metric.sign
         line = judged.a + worse if metric.metric.absolute else judged.a * (1 + worse)
     is_judged = metric in plan.refs
@@ -165,6 +166,7 @@ def _judge_unvaried(plan: ComparePlan, measured: Sequence[MeasuredLaunch], row: 
     (value,) = values
     same = {"verdict": "same", "effect": 0.0, "needed": 0, "left": value, "right": value}
     counts = [_pool_counts(row.ref, attempts_of(measured, side)) for side in (0, 1)]
+    # Where counts are unknown, (1, 1) stands for them: not none, so that no interval of counting is given.
     (left, of_left), (right, of_right) = (count or (1, 1) for count in counts)
     if left or right:
         return row.model_copy(update=same | {"note": "one value in every run"})
@@ -234,9 +236,11 @@ def read_comparison(job: Job, events: Sequence[JournalEvent]) -> CompareResult:
     unchecked = tuple(str(g) for g in RULE.guards(plan) if str(g) not in {x.name for x in metrics})
     failed = any(row.guard and row.verdict == "regression" for row in metrics)
     claim = combine_claims((row.claim for row in judged), is_refuted=failed)
+    # A guard that was not reported may have got worse, so that no claim holds without it.
     if plan.expect and unchecked and claim == "holds":
         claim = "inconclusive"
     combined = combine_words(row.verdict for row in judged)
+    # However the headline moved: shorter answers are faster, and no improvement.
     verdict = "regression" if failed else combined
     is_claimed = plan.expected(plan.ref) is not None
     sides = attempts_of(found.measured, 0), attempts_of(found.measured, 1)
@@ -267,6 +271,7 @@ def judge_metrics(plan: ComparePlan, measured: Sequence[MeasuredLaunch]) -> tupl
     Before the first verdict there are none but those under test.
     """
     judged = RULE.judge_all(plan, measured)
+    # Less than a block: the model has no difference yet, of any metric.
     if judged[0].effect is None:
         return judged
     guards = RULE.guards(plan)
@@ -309,6 +314,7 @@ def _next_command(
     if worse or (limited and claim == "refuted"):
         refuted = [row for row in judged if row.claim == "refuted"]
         metric = (worse or refuted or judged)[0].name
+        # The ends of a bisection are commits as they are, served alike.
         if not (plan.a.variant or plan.b.variant):
             ends = ("--good", plan.a.change.short, "--bad", plan.b.change.short)
             return follow_up_command(setting, "bisect", plan.cell, metric, *ends)
@@ -371,6 +377,7 @@ def _needed_for_limit(row: MetricResult, limit: float) -> int:
         return 0
     half = max(row.high - row.effect, row.effect - row.low)
     distance = abs(row.effect - limit * row.ref.metric.sign)
+    # An interval is as wide as one over the root of the launches; it must end short of the limit.
     return max(ab_test.BLOCK_SIZE, math.ceil(row.launches * ((half / max(distance, 1e-6)) ** 2 - 1)))
 
 
@@ -400,6 +407,7 @@ def _contradictions(result: CompareResult) -> Iterator[_Contradiction]:
 def _same_statistic(metric: MetricRef, other: str) -> str:
     """Another metric in the same statistic, by its row's name; one number a run stands for a median."""
     statistic = metric.statistic or "median"
+    # One number a run has no percentiles; it is compared with medians only.
     if not METRICS[other].per_request:
         return other if statistic == "median" else ""
     return str(MetricRef(other, statistic))

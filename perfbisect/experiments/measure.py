@@ -83,6 +83,7 @@ def measured_launches(launches: Iterable[LaunchRecord]) -> tuple[MeasuredLaunch,
     return tuple(
         MeasuredLaunch(launch.position, launch.attempt)
         for launch in launches
+        # A profiler slows what it watches: its launches explain a step and never measure one.
         if launch.end == "finished" and launch.attempt is not None and launch.purpose != "profile"
     )
 
@@ -255,6 +256,7 @@ class MeasurementRule(Generic[PlanT]):
             row = self.judge(plan, measured, metric, guards or 1)
         except (KeyError, ValueError):
             return None
+        # The limit and the claim are of the metrics under test alone.
         row = row.model_copy(update={"judged": False, "claim": None, "guard": bool(guards)})
         return row if row.effect is None else self.judge_unvaried(plan, measured, row)
 
@@ -284,9 +286,11 @@ class MeasurementRule(Generic[PlanT]):
         if self.judge and count and count % plan.per_look == 0:
             claims = {row.claim for row in self.judge_all(plan, measured)}
             is_last = count + plan.per_look > plan.max_launches
+            # Good news waits for its guards while launches are left; a regression needs none.
             for_guards = claims == {"holds"} and not is_last and self._has_open_guard(plan, measured)
             if is_last or ("inconclusive" not in claims and not for_guards):
                 return self._done(plan, measured)
+        # After the look above: launches that there are may settle it, whatever the budget.
         if plan.budget is not None and not fits_budget(state.launches, plan.budget):
             return self._done(plan, measured)
         side = self.side_of(plan, count)

@@ -142,6 +142,7 @@ def build_compare_plan(
         setup.require_buildable(planned.change, f"--{side} {planned.typed}", next_step=advice, side=side)
     plan = ComparePlan(**setup.fields(), a=a, b=b, runs=min(RUNS, runs_per_launch(setup.cell)), **options)
     left, right = plan.cells
+    # Equal environments are one change only where the server gets the same arguments and stages.
     served_alike = all(getattr(left, field) == getattr(right, field) for field in SERVER_SIDE)
     one_yaml = not deploy_changes(setup.cell, changes, deploy)
     if served_alike and one_yaml and builder.key(a.change) == builder.key(b.change):

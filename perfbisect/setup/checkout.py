@@ -88,6 +88,7 @@ def parse_project(pyproject: str | None, setup: str | None) -> Project:
 def _name_in_table(text: str) -> tuple[str, int]:
     """``name`` of the ``[project]`` table."""
     table = ""
+    # By lines, not tomllib: Python 3.10 has none, and the line is part of the message.
     for number, row in enumerate(text.splitlines(), 1):
         if head := _TABLE.match(row):
             table = head["table"].strip()
@@ -163,6 +164,7 @@ def _releases(repository: Repository, head: Change) -> dict[str, str]:
         row.split("\0")
         for row in repository.text("for-each-ref", f"--format={form}", "refs/tags").splitlines()
     ]
+    # A checkout of an old commit has tags of the future, which no bisection up to HEAD can use.
     until = int(repository.text("show", "-s", "--format=%ct", head.id).strip())
     releases: list[tuple[Version, str, str]] = []
     for tag, own, commit, own_second, commit_second in rows:

@@ -351,6 +351,7 @@ def check_command(path: Path) -> Finding:
 
 def check_disk(name: str, folder: Path) -> Finding:
     """Free space in the folder, or in its nearest existing parent."""
+    # The folder is made at first use; its file system is that of the parent.
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     found = f"{free / _GIB:.1f} GiB free for {folder}"
@@ -397,6 +398,7 @@ def check_leases(folder: Path) -> Finding:
 def check_load() -> Finding:
     """Processor load, and the processes that cause most of it."""
     table, times = processes.table(), sampler.cpu_times()
+    # Shares are differences of counters: one reading says what was used since boot.
     time.sleep(_LOAD_S)
     later, now = processes.table(), sampler.cpu_times()
     shares = now.shares(times) if now and times else None
@@ -421,6 +423,7 @@ def check_load() -> Finding:
 
 def _check_clock() -> Finding:
     """Check the wall clock, which dates jobs; durations use a monotonic clock."""
+    # A file system of the network dates by its server's clock.
     with tempfile.NamedTemporaryFile() as file:
         skew = abs(Path(file.name).stat().st_mtime - time.time())
     if skew > _MAX_SKEW_S:
