@@ -23,9 +23,8 @@ from perfbisect.experiments.baseline import RecordedLevel, read_baseline, write_
 from perfbisect.experiments.check import CHECK, CheckPlan, CheckResult, recorded_document
 from perfbisect.experiments.compare import COMPARE
 from perfbisect.experiments.dry_run import (
-    CheckPlanDocument,
-    baseline_plan_document,
-    check_plan_document,
+    ChangePlanDocument,
+    change_plan_document,
     plan_lines,
 )
 from perfbisect.experiments.levels import (
@@ -124,7 +123,7 @@ def run_check(workspace: Workspace, request: CheckRequest) -> CommandResult:
 
 def _plan_check(
     workspace: Workspace, request: CheckRequest, at: str, recorded: tuple[RecordedLevel, ...]
-) -> PlannedJob[CheckPlan, CheckPlanDocument]:
+) -> PlannedJob[CheckPlan, ChangePlanDocument]:
     good, bad = request.good_value, request.bad_value
     setup, change = setups.build_change_setup(workspace, at, request)
     setup = _on_recorded_machine(setup, recorded)
@@ -138,7 +137,7 @@ def _plan_check(
         budget=request.budget,
         machine_class=setup.machine_class or None,
     )
-    shown = check_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
+    shown = change_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
     return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
 
 
@@ -170,7 +169,7 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
         raise UsageError(f"--launches {count} is too few: a baseline needs at least {LEAST}")
     setup, change = setups.build_change_setup(workspace, at, request)
     plan = build_run_plan(setup, change=change, launches=count, runs=min(RUNS, runs_per_launch(setup.cell)))
-    shown = baseline_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
+    shown = change_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest), "save")
     planned = PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
     if request.dry_run:
         return planned.show()

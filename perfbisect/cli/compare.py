@@ -16,11 +16,10 @@ from perfbisect.commands.options import (
     MeasureOptions,
     Metrics,
     MinEffect,
-    Minutes,
     Share,
 )
 from perfbisect.commands.output import CommandResult
-from perfbisect.commands.request import Argument, Option, as_text, prints
+from perfbisect.commands.request import Argument, Option, prints
 from perfbisect.commands.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ MAX_LAUNCHES = 20
 """Launches of the commit of a check, at most."""
 
 
-@prints("perfbisect.experiments.run:ChangeResult", "perfbisect.experiments.dry_run:RunPlanDocument")
+@prints("perfbisect.experiments.run:ChangeResult", "perfbisect.experiments.dry_run:ChangePlanDocument")
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(MeasureOptions):
     """Measure one change: serve it, benchmark it, print median, tails, spread and the seconds of each phase.
@@ -50,7 +49,7 @@ class RunRequest(MeasureOptions):
     def run(self, workspace: Workspace) -> CommandResult:
         from perfbisect.commands.session import PlannedJob, run_planned
         from perfbisect.commands.setups import build_change_setup
-        from perfbisect.experiments.dry_run import plan_lines, run_plan_document
+        from perfbisect.experiments.dry_run import change_plan_document, plan_lines
         from perfbisect.experiments.run import RUN
         from perfbisect.experiments.setup import build_run_plan
         from perfbisect.jobs.estimates import earlier_attempts
@@ -58,7 +57,7 @@ class RunRequest(MeasureOptions):
 
         setup, change = build_change_setup(workspace, self.at, self)
         plan = build_run_plan(setup, change=change, launches=self.launches, runs=self.runs)
-        shown = run_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
+        shown = change_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
         lines, commands = plan_lines(shown), command_lines(shown.commands)
         planned = PlannedJob(plan, setup.builder, setup.slots, shown, lines, commands)
         return run_planned(workspace, RUN, planned, self, dry_run=self.dry_run)
@@ -177,7 +176,7 @@ class VerifyRequest(BuildOptions, BlockOptions):
 
     A claim names cells, A, B, the metric and the change that was claimed. It holds where the interval of the
     effect lies within what was claimed, is refuted where it lies apart from it or where a guard moved for the
-    worse. A machine that cannot run it says so at once.
+    worse. A machine that cannot run it says so at once. --budget is that of each cell.
 
     \b
     Example:
@@ -189,9 +188,6 @@ class VerifyRequest(BuildOptions, BlockOptions):
     claim: Annotated[str, Argument("CLAIM.yaml|NAME")]
     a: Annotated[str | None, Option("Another side A than the claim's.", metavar="CHANGE")] = None
     b: Annotated[str | None, Option("Another side B than the claim's.", metavar="CHANGE")] = None
-    budget: Annotated[
-        Minutes, Option("Measure no longer than this, a cell.", default="15h", setting=as_text)
-    ] = 900.0
     dry_run: DryRun = False
 
     def run(self, workspace: Workspace) -> CommandResult:
@@ -224,7 +220,7 @@ class VerifyRequest(BuildOptions, BlockOptions):
 @prints(
     "perfbisect.experiments.check:CheckResult",
     "perfbisect.experiments.compare:CompareResult",
-    "perfbisect.experiments.dry_run:CheckPlanDocument",
+    "perfbisect.experiments.dry_run:ChangePlanDocument",
     "perfbisect.experiments.dry_run:ComparePlanDocument",
     "perfbisect.experiments.levels:BaselineResult",
 )

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from perfbisect.experiments.check import CheckPlan, RecordedDocument, recorded_document
 from perfbisect.experiments.compare import ComparePlan
-from perfbisect.experiments.measure import ChangePlan, MeasurementPlan, SideDocument
+from perfbisect.experiments.measure import MeasurementPlan, SideDocument
 from perfbisect.experiments.run import RunPlan
 from perfbisect.experiments.setup import MeasurementSetup
 from perfbisect.jobs.commands import commands_document
@@ -56,14 +56,6 @@ class LaunchPlanDocument(Document):
     notes: tuple[str, ...]
 
 
-class RunPlanDocument(LaunchPlanDocument):
-    """What will be measured: ``perfbisect run --dry-run``."""
-
-    schema_: Literal["perfbisect.run-plan/2"] = Field(default="perfbisect.run-plan/2", alias="schema")
-    change: ChangeDocument
-    commands: CommandsDocument
-
-
 class ComparePlanDocument(LaunchPlanDocument):
     """What will be measured: ``perfbisect compare --dry-run``.
 
@@ -83,15 +75,19 @@ class ComparePlanDocument(LaunchPlanDocument):
     all_minutes: tuple[float, float] | None = None
 
 
-class CheckPlanDocument(LaunchPlanDocument):
-    """What a check against a level will measure: ``perfbisect check --dry-run``."""
+class ChangePlanDocument(LaunchPlanDocument):
+    """What will be measured of one change: ``run --dry-run``, ``check --dry-run``.
 
-    schema_: Literal["perfbisect.check-plan/4"] = Field(default="perfbisect.check-plan/4", alias="schema")
+    ``how``: a ``run``, a check against a ``baseline`` or two ``values``, or a baseline to ``save``.
+    ``limit``, ``recorded``: of a check.
+    """
+
+    schema_: Literal["perfbisect.change-plan/1"] = Field(default="perfbisect.change-plan/1", alias="schema")
     change: ChangeDocument
-    how: Literal["baseline", "values", "save"]
+    how: Literal["run", "baseline", "values", "save"]
     limit: float = 0.0
     line: float | None = None
-    """The level from which on the change is too bad; None where a baseline is measured."""
+    """The level from which on the change is too bad; None where nothing is judged."""
     recorded: tuple[RecordedDocument, ...] = ()
     commands: CommandsDocument
 
@@ -124,36 +120,26 @@ def _plan_fields(
     }
 
 
-def _change_fields(plan: ChangePlan, setup: MeasurementSetup, earlier: EarlierAttempts) -> dict[str, Any]:
-    return {
+def change_plan_document(
+    plan: RunPlan | CheckPlan,
+    setup: MeasurementSetup,
+    earlier: EarlierAttempts,
+    how: Literal["run", "save"] = "run",
+) -> ChangePlanDocument:
+    """What a run or a check will measure; ``how``: of a run, which may be that of a baseline."""
+    judged: dict[str, Any] = {"how": how}
+    if isinstance(plan, CheckPlan):
+        judged = {
+            "how": plan.how,
+            "limit": plan.max_regression,
+            "line": Scale.of(plan.ref.metric).value(plan.threshold(plan.ref).at),
+            "recorded": tuple(recorded_document(level, plan.ref) for level in plan.recorded),
+        }
+    return ChangePlanDocument(
         **_plan_fields(plan, setup, earlier),
-        "change": change_document(plan.change),
-        "commands": commands_document(setup.cell, plan.setting, plan.change, None),
-    }
-
-
-def run_plan_document(plan: RunPlan, setup: MeasurementSetup, earlier: EarlierAttempts) -> RunPlanDocument:
-    """What ``perfbisect run`` will measure."""
-    return RunPlanDocument(**_change_fields(plan, setup, earlier))
-
-
-def baseline_plan_document(
-    plan: RunPlan, setup: MeasurementSetup, earlier: EarlierAttempts
-) -> CheckPlanDocument:
-    """What ``perfbisect check --save-baseline`` will measure."""
-    return CheckPlanDocument(**_change_fields(plan, setup, earlier), how="save")
-
-
-def check_plan_document(
-    plan: CheckPlan, setup: MeasurementSetup, earlier: EarlierAttempts
-) -> CheckPlanDocument:
-    """What ``perfbisect check`` will measure."""
-    return CheckPlanDocument(
-        **_change_fields(plan, setup, earlier),
-        how=plan.how,
-        limit=plan.max_regression,
-        line=Scale.of(plan.ref.metric).value(plan.threshold(plan.ref).at),
-        recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
+        change=change_document(plan.change),
+        commands=commands_document(setup.cell, plan.setting, plan.change, None),
+        **judged,
     )
 
 
@@ -218,7 +204,6 @@ def plan_lines(plan: LaunchPlanDocument) -> list[str]:
         "machines": list(machine_rows(plan.machines)),
         "block": ab_test.BLOCK_SIZE,
         "step": threshold.STEP,
-        "how": plan.how if isinstance(plan, CheckPlanDocument) else "",
     }
     name = "compare" if isinstance(plan, ComparePlanDocument) else "change"
     report = render_report(f"experiments/templates/{name}.plan.jinja", values)

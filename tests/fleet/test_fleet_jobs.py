@@ -206,7 +206,7 @@ def test_a_dry_run_of_one_change_prices_the_machine_that_makes_it(world: World) 
     words = ["--at", world.history.good, "--launches", "3", "--dry-run"]
     code, document = world.finish(world.start(*world.measuring("run", *words)))
     assert code == 0, document
-    assert (document["schema"], document["most_launches"]) == ("perfbisect.run-plan/2", 3)
+    assert (document["schema"], document["most_launches"]) == ("perfbisect.change-plan/1", 3)
     (machine,) = document["machines"]
     assert machine["machine"] == "alpha"
     assert 0 < machine["minutes_low"] == machine["minutes_high"] <= document["minutes_high"]
