@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.jobs.folders import Job, Jobs
-from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import launches
 from scripts.demo import PRETEND_CELL, PROGRAM, ROOT, new_folder, say, write_verdict
 from scripts.demo_history import draw_places
 from tests.fakes.history import ENGINE, PretendHistory, make_history
@@ -50,7 +51,7 @@ class Search:
     seconds: float
     """To the end of the A/B that named the commit."""
     in_all: float
-    records: tuple[LaunchRecord, ...]
+    records: tuple[Launch, ...]
 
     @property
     def culprit(self) -> str | None:
@@ -64,7 +65,7 @@ class Search:
     @property
     def machines(self) -> dict[str, int]:
         """Launches that gave values, by machine."""
-        return dict(Counter(record.machine for record in self.records if record.end == "finished"))
+        return dict(Counter(record.machine for record in self.records if record.outcome == "measured"))
 
 
 def search(history: PretendHistory, fleet: str, state: Path, cell: Path, cluster: SlurmSite | None) -> Search:
@@ -107,11 +108,11 @@ def _kill_on_the_way(process: subprocess.Popen[str], state: Path, cluster: Slurm
 
 
 def _ended(job: Job) -> int:
-    return sum(record.end == "finished" for record in launches(job.events()))
+    return sum(record.outcome == "measured" for record in launches(job.events()))
 
 
 def _is_running(job: Job) -> bool:
-    return any(record.end is None and record.machine == KILLED for record in launches(job.events()))
+    return any(record.outcome == "running" and record.machine == KILLED for record in launches(job.events()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -29,7 +29,8 @@ from perfbisect.dashboard.build import PLOTLY
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import launches
 from perfbisect.series.store import SeriesStore
 from scripts import demo_nightly_world as planted
 from scripts.demo import BUILD, CACHE, PROGRAM, say
@@ -143,8 +144,8 @@ def run_killed_night(world: World, night: int) -> frozenset[str]:
         launched = [
             launch for job in Jobs(world.state).all() if job.id not in before for launch in _launches_of(job)
         ]
-        ended = frozenset(launch.attempt_id for launch in launched if launch.end == "finished")
-        if len(ended) >= 3 and any(launch.end is None and launch.pid for launch in launched):
+        ended = frozenset(launch.id for launch in launched if launch.outcome == "measured")
+        if len(ended) >= 3 and any(launch.outcome == "running" and launch.pid for launch in launched):
             process.send_signal(signal.SIGKILL)
             process.communicate()
             return ended
@@ -152,7 +153,7 @@ def run_killed_night(world: World, night: int) -> frozenset[str]:
     raise SystemExit(f"night {night} ended before it was killed, with {process.returncode}")
 
 
-def _launches_of(job: Job) -> tuple[LaunchRecord, ...]:
+def _launches_of(job: Job) -> tuple[Launch, ...]:
     try:
         return launches(read(job.journal).events)
     except UsageError:

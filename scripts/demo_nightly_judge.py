@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from perfbisect.jobs.replay import LaunchRecord
+from perfbisect.jobs.launch import Launch
 from scripts.demo_nightly_world import (
     BROKEN,
     CELLS,
@@ -35,7 +35,7 @@ class Found:
 
     world: World
     nights: tuple[dict[str, Any], ...]
-    launches: tuple[LaunchRecord, ...]
+    launches: tuple[Launch, ...]
     kept: frozenset[str]
     started: int
     points: int
@@ -153,10 +153,10 @@ def _expected_code(document: dict[str, Any]) -> int:
 
 
 def _check_launches(found: Found) -> Iterator[Check]:
-    finished = [launch for launch in found.launches if launch.end == "finished"]
+    finished = [launch for launch in found.launches if launch.outcome == "measured"]
     measured = [launch for launch in finished if launch.purpose == "run"]
     counted = Counter(
-        (launch.change_id, launch.attempt.provenance.cell_digest)
+        (launch.change.id, launch.attempt.provenance.cell_digest)
         for launch in measured
         if launch.attempt is not None
     )
@@ -165,14 +165,14 @@ def _check_launches(found: Found) -> Iterator[Check]:
     words = f"{counted.total()} launches of {len(counted)} cells and nights"
     yield Check(f"each cell was measured {LAUNCHES} times a night, not once more", holds, words)
 
-    lost = sum(launch.end == "abandoned" for launch in found.launches)
-    holds = bool(found.kept) and found.kept <= {launch.attempt_id for launch in finished} and lost >= 1
-    holds = holds and all(launch.end is not None for launch in found.launches)
+    lost = sum(launch.outcome == "abandoned" for launch in found.launches)
+    holds = bool(found.kept) and found.kept <= {launch.id for launch in finished} and lost >= 1
+    holds = holds and all(launch.outcome != "running" for launch in found.launches)
     words = f"{len(found.kept)} launches were kept, {lost} cut short and measured again"
     yield Check("what had been measured when it was killed is kept", holds, words)
 
     # The engine counts its own starts. The head that does not import ends before it counts itself.
-    servers = {x.token for x in found.launches if x.pid and x.change_id != found.world.broken}
+    servers = {x.token for x in found.launches if x.pid and x.change.id != found.world.broken}
     holds = found.started == len(servers) and found.points == len(measured)
     words = f"{found.started} server starts, {len(servers)} in the journals; "
     words += f"{found.points} points of {len(measured)} launches"

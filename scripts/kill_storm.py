@@ -297,10 +297,10 @@ class Storm:
         seen = launches(events)
         self.starts += len(started)
         require(len(started) == len(set(started)), "an attempt started twice")
-        require([launch.attempt_id for launch in seen] == started, "attempts are lost")
-        require(all(launch.end is not None for launch in seen), "an attempt has no end")
+        require([launch.id for launch in seen] == started, "attempts are lost")
+        require(all(launch.outcome != "running" for launch in seen), "an attempt has no end")
         on_disk = {path.parent.name for path in job.path.glob("attempts/*/attempt.json")}
-        ended = {f"{launch.number:03d}" for launch in seen if launch.end in ("finished", "failed")}
+        ended = {f"{launch.number:03d}" for launch in seen if launch.outcome in ("measured", "failed")}
         require(on_disk == ended, f"results on disk and in the journal differ: {on_disk ^ ended}")
         require([event.kind for event in events].count("verdict") == 1, "not one verdict")
         require(job.holder is None and not holders(self.scene.locks), "a lock is left")

@@ -19,9 +19,10 @@ from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.plans import read_verdict, require_plan
-from perfbisect.jobs.replay import LaunchRecord, launches
-from perfbisect.model.attempt import Attempt, key
+from perfbisect.jobs.replay import launches
+from perfbisect.model.attempt import key
 from perfbisect.model.metric import MetricRef
 
 OUTCOME = TypeAdapter(SearchOutcome)
@@ -43,7 +44,7 @@ class Bisection:
     job: Job
     plan: BisectPlan
     events: Sequence[JournalEvent]
-    records: Sequence[LaunchRecord]
+    records: Sequence[Launch]
     outcome: SearchOutcome | None
     is_recast: bool = False
 
@@ -84,8 +85,8 @@ class Bisection:
         return sorted(self.outcome.culprits, key=lambda index: -p[index]) if self.outcome else []
 
     @property
-    def measured(self) -> list[LaunchRecord]:
-        return [launch for launch in self.records if launch.end == "finished"]
+    def measured(self) -> list[Launch]:
+        return [launch for launch in self.records if launch.outcome == "measured"]
 
     @property
     def minutes_per_launch(self) -> float:
@@ -99,7 +100,7 @@ class Bisection:
         return (confirmed.parent, confirmed.culprit) if confirmed else (0, self.plan.last)
 
     @property
-    def sides(self) -> tuple[list[tuple[LaunchRecord, Attempt]], list[tuple[LaunchRecord, Attempt]]]:
+    def sides(self) -> tuple[list[Launch], list[Launch]]:
         """The launches at both."""
         left, right = self.compared
         return search_launches(self.records, left), search_launches(self.records, right)
@@ -141,9 +142,10 @@ def recast_bisection(job: Job, events: Sequence[JournalEvent], metric: MetricRef
     return Bisection(job, plan, events, records, _supported_outcome(plan, records), is_recast=True)
 
 
-def require_reported(records: Sequence[LaunchRecord], metric: MetricRef) -> None:
+def require_reported(records: Sequence[Launch], metric: MetricRef) -> None:
     """Require that all launches of the search report a metric."""
-    attempts = [x.attempt for x in records if x.end == "finished" and x.attempt and x.purpose in SEARCHING]
+    searching = (x for x in records if x.outcome == "measured" and x.purpose in SEARCHING)
+    attempts = [launch.measurement for launch in searching]
     if not attempts:
         raise UsageError(
             "nothing has been measured yet: there is nothing to ask another metric of",
@@ -159,10 +161,10 @@ def require_reported(records: Sequence[LaunchRecord], metric: MetricRef) -> None
         )
 
 
-def _supported_outcome(plan: BisectPlan, records: Sequence[LaunchRecord]) -> SearchOutcome | None:
+def _supported_outcome(plan: BisectPlan, records: Sequence[Launch]) -> SearchOutcome | None:
     """The outcome that the launches support; None if the search would measure more."""
     events = to_search_events(records, plan)
-    slots = tuple(dict.fromkeys(x.slot for x in records if x.end == "finished")) or ("",)
+    slots = tuple(dict.fromkeys(x.slot for x in records if x.outcome == "measured")) or ("",)
     search = replace(plan.search, budget=math.inf)
     for slot in slots:
         try:

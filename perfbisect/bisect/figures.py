@@ -10,7 +10,7 @@ from typing import Final
 
 from perfbisect.bisect.result import BisectResult
 from perfbisect.common.quantities import counted, minutes, percent, probability, with_unit
-from perfbisect.jobs.documents import LaunchDocument
+from perfbisect.jobs.launch import Launch
 from perfbisect.report.plots import (
     Plot,
     axis,
@@ -82,12 +82,12 @@ def level_spans(result: BisectResult) -> tuple[LevelSpan, ...]:
     return tuple(spans)
 
 
-def ab_pairs(result: BisectResult) -> tuple[tuple[LaunchDocument, LaunchDocument], ...]:
+def ab_pairs(result: BisectResult) -> tuple[tuple[Launch, Launch], ...]:
     """The confirming A/B's launches, parent's and culprit's, as they followed each other on one slot."""
     if result.confirmed is None:
         return ()
     sides = (result.confirmed.parent, result.confirmed.culprit)
-    waiting: dict[str, LaunchDocument] = {}
+    waiting: dict[str, Launch] = {}
     pairs = []
     for launch in result.launches:
         if launch.purpose != "confirm" or launch.value is None or launch.position not in sides:
@@ -236,7 +236,7 @@ def _ab_plot(result: BisectResult) -> Plot | None:
     return _with_room(data, drawn, [x.value for pair in pairs for x in pair if x.value is not None])
 
 
-def ab_levels(pairs: Sequence[tuple[LaunchDocument, LaunchDocument]], effect: float) -> tuple[float, float]:
+def ab_levels(pairs: Sequence[tuple[Launch, Launch]], effect: float) -> tuple[float, float]:
     """The levels of parent and culprit, as far apart as the effect of their A/B."""
     left, right = ([math.log(x.value) for x in side if x.value] for side in zip(*pairs, strict=True))
     a, b = side_levels(left, right, math.log1p(effect))
@@ -271,13 +271,13 @@ def _launch_traces(result: BisectResult, places: Sequence[float]) -> list[Plot]:
     return traces
 
 
-def _hollow(launch: LaunchDocument, steps: Sequence[tuple[int, int]]) -> str:
+def _hollow(launch: Launch, steps: Sequence[tuple[int, int]]) -> str:
     """Open symbols before the first step, filled ones from it on; every second level open."""
     passed = sum(launch.position >= last for _, last in steps)
     return "" if passed % 2 or not steps else "-open"
 
 
-def _hover_lines(result: BisectResult, launch: LaunchDocument) -> list[str]:
+def _hover_lines(result: BisectResult, launch: Launch) -> list[str]:
     """A launch under the pointer: its number and change, its value, what else there is to know."""
     levels = level_spans(result)
     if launch.value is None:

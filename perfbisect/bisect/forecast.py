@@ -24,13 +24,11 @@ from perfbisect.errors import MachineError
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
     CellDocument,
-    ChangeDocument,
     CommandsDocument,
     Document,
     LongDocument,
     MetricDocument,
     cell_document,
-    change_document,
     metric_document,
 )
 from perfbisect.jobs.estimates import Noise
@@ -84,8 +82,8 @@ class PlanDocument(LongDocument):
     repository: str
     environment: str
     client: str
-    good: ChangeDocument
-    bad: ChangeDocument
+    good: Change
+    bad: Change
     changes: int
     positions: tuple[PositionDocument, ...]
     skips: tuple[SkipDocument, ...]
@@ -138,8 +136,8 @@ def plan_document(
         repository=plan.setting.repository,
         environment=plan.setting.environment,
         client=plan.setting.instrument,
-        good=change_document(good),
-        bad=change_document(bad),
+        good=good,
+        bad=bad,
         changes=sum(len(position.changes) for position in plan.positions),
         positions=position_documents(plan),
         skips=skip_documents(plan),

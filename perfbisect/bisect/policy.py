@@ -32,14 +32,14 @@ from perfbisect.bisect.search_events import (
 from perfbisect.bisect.summary import reason_sentence
 from perfbisect.common.quantities import probability
 from perfbisect.errors import PerfbisectError, ServerError
-from perfbisect.jobs.documents import reported_value
 from perfbisect.jobs.events import JobEvent
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Decision, Done, Fact, GiveUp, Idle, JobState, LaunchPolicy, SlotView
 from perfbisect.jobs.plans import read_event
-from perfbisect.jobs.replay import LaunchRecord, require_reported, require_same_provenance, retry_due
-from perfbisect.jobs.runner import LaunchRequest, Revert
+from perfbisect.jobs.replay import require_reported, require_same_provenance, retry_due
+from perfbisect.jobs.runner import Revert
 from perfbisect.jobs.sequence import broken_twice
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Purpose
@@ -59,7 +59,7 @@ def bisect_policy(job: Job, plan: BisectPlan, reverted: Revert | None) -> Launch
     about that step, and a resumed job does not search again.
     """
     return LaunchPolicy(
-        partial(_next, job, plan, reverted),
+        partial(_next, job, plan, reverted, set()),
         plan.ref,
         plan.budget,
         plan.last,
@@ -71,10 +71,15 @@ def bisect_policy(job: Job, plan: BisectPlan, reverted: Revert | None) -> Launch
     )
 
 
-def _next(job: Job, plan: BisectPlan, reverted: Revert | None, state: JobState, view: SlotView) -> Decision:
+def _next(
+    job: Job, plan: BisectPlan, reverted: Revert | None, known: set[str], state: JobState, view: SlotView
+) -> Decision:
+    """``known``: launches that report the metric, each of which is asked once."""
+    # Also those that a killed process left: they were taken from their folders and never admitted.
     for launch in state.launches:
-        if launch.end == "finished" and launch.attempt is not None:
-            require_reported(launch.attempt, plan.ref)
+        if launch.outcome == "measured" and launch.id not in known:
+            require_reported(launch.measurement, plan.ref)
+            known.add(launch.id)
     out_of_use = _out_of_use(plan, state, view)
     if out_of_use is not None:
         return out_of_use
@@ -114,7 +119,7 @@ def _search(job: Job, plan: BisectPlan, state: JobState, view: SlotView) -> Deci
 
 
 def next_step(
-    plan: BisectPlan, records: Sequence[LaunchRecord], slot: str, slots: Sequence[str]
+    plan: BisectPlan, records: Sequence[Launch], slot: str, slots: Sequence[str]
 ) -> LaunchRequest | Wait | SearchOutcome:
     """What to launch on a free slot now, or how the search ended; ``slots``: all that will ask.
 
@@ -127,7 +132,7 @@ def next_step(
 
     failed = retry_due([x for x in records if x.purpose in SEARCHING], slot, slots)
     if failed is not None:
-        why = f"once more: it failed ({failed.reason})"
+        why = f"once more: it failed ({failed.cause})"
         return replace(request(failed.position, failed.purpose, failed.runs, why), trial=failed.trial)
     events = to_search_events(records, plan)
     action = decide.next_action(plan.search, events, pending_launches(records), slot, slots)
@@ -162,9 +167,9 @@ def _out_of_use(plan: BisectPlan, state: JobState, view: SlotView) -> Fact | Giv
             return GiveUp(machine, why_out(offset, plan))
         if machine not in in_use:
             for launch in state.launches:
-                if launch.machine == machine and launch.end == "finished":
+                if launch.machine == machine and launch.outcome == "measured":
                     reason = why_out(offset, plan)
-                    return Fact("discarded", {"attempt": launch.attempt_id, "reason": reason})
+                    return Fact("discarded", {"attempt": launch.id, "reason": reason})
     if len({slot.machine for slot in view.all}) < LEAST_MACHINES or len(in_use) < 2:
         return None
     offsets = machine_offsets(to_search_events(state.launches, plan), plan.last, plan.search.sign)
@@ -172,10 +177,9 @@ def _out_of_use(plan: BisectPlan, state: JobState, view: SlotView) -> Fact | Giv
     return next((put_out(offset) for offset in outlying), None)
 
 
-def _admit(plan: BisectPlan, launch: LaunchRecord, state: JobState, in_use: Sequence[Slot]) -> str:
-    assert launch.attempt is not None
-    require_same_provenance(launch.attempt, state.launches)
-    if launch.purpose not in SEARCHING or reported_value(launch.attempt, plan.ref) is None:
+def _admit(plan: BisectPlan, launch: Launch, state: JobState, in_use: Sequence[Slot]) -> str:
+    require_same_provenance(launch.measurement, state.launches)
+    if launch.purpose not in SEARCHING or launch.value is None:
         return ""
     out = machines_out(state.events).get(launch.machine)
     if out is not None and all(slot.machine != launch.machine for slot in in_use):
@@ -184,7 +188,7 @@ def _admit(plan: BisectPlan, launch: LaunchRecord, state: JobState, in_use: Sequ
 
 
 def _broken(
-    plan: BisectPlan, launch: LaunchRecord, order: LaunchRequest, state: JobState
+    plan: BisectPlan, launch: Launch, order: LaunchRequest, state: JobState
 ) -> tuple[str, str] | None:
     """An end that never gave a value and failed for the last time: the range is wrong."""
     if launch.purpose not in SEARCHING:
@@ -193,7 +197,7 @@ def _broken(
         return None
     same = [x for x in state.launches if x.position == launch.position]
     tries = sum(x.refused for x in same)
-    if any(x.end == "finished" for x in same) or (launch.built and tries < 2 * MAX_END_SKIPS):
+    if any(x.outcome == "measured" for x in same) or (launch.built and tries < 2 * MAX_END_SKIPS):
         return None
     end, change = plan.end_name(launch.position), plan.positions[launch.position].change
     return (
@@ -202,7 +206,7 @@ def _broken(
     )
 
 
-def _recover(error: PerfbisectError, launch: LaunchRecord, state: JobState) -> Sequence[Fact]:
+def _recover(error: PerfbisectError, launch: Launch, state: JobState) -> Sequence[Fact]:
     """A named step takes no harm from a check that fails: the failure is noted."""
     outcome = named_step(state.events)
     if outcome is None or launch.purpose in SEARCHING:
@@ -210,10 +214,10 @@ def _recover(error: PerfbisectError, launch: LaunchRecord, state: JobState) -> S
     return revert.noted(error) if launch.purpose == revert.PURPOSE else replicate.noted(outcome, error)
 
 
-def _progress(plan: BisectPlan, launch: LaunchRecord, state: JobState) -> tuple[str, Sequence[JobEvent]]:
+def _progress(plan: BisectPlan, launch: Launch, state: JobState) -> tuple[str, Sequence[JobEvent]]:
     """The candidates, once both ends were measured."""
     positions = plan.positions
-    both_ends = {0, plan.last} <= {x.position for x in state.launches if x.end == "finished"}
+    both_ends = {0, plan.last} <= {x.position for x in state.launches if x.outcome == "measured"}
     searching = launch.purpose in SEARCHING and both_ends
     beliefs = beliefs_after(plan, state.launches) if searching else None
     if beliefs is None:
@@ -230,7 +234,7 @@ def _progress(plan: BisectPlan, launch: LaunchRecord, state: JobState) -> tuple[
 
 
 def _likely(
-    plan: BisectPlan, state: JobState, running: LaunchRecord, view: SlotView
+    plan: BisectPlan, state: JobState, running: Launch, view: SlotView
 ) -> Iterator[tuple[int, Change]]:
     """What the search will probably launch after the launch that has begun."""
     if named_step(state.events) is not None:

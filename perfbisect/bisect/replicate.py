@@ -19,9 +19,9 @@ from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.search_events import machines_out, measured_event, to_search_events
 from perfbisect.errors import BuildError, ClientError, MachineError, PerfbisectError, ServerError
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Decision, Fact, JobState, SlotView, fits_budget
-from perfbisect.jobs.replay import LaunchRecord, ended_launches
-from perfbisect.jobs.runner import LaunchRequest
+from perfbisect.jobs.replay import ended_launches
 from perfbisect.jobs.sequence import turn
 from perfbisect.machine.slots import Slot
 
@@ -49,7 +49,7 @@ class Replication:
 def replication(
     events: Sequence[JournalEvent],
     plan: BisectPlan,
-    records: Sequence[LaunchRecord],
+    records: Sequence[Launch],
     outcome: SearchOutcome | None,
 ) -> Replication:
     """The replication of an outcome's step as a journal has it; empty where there is no such step."""
@@ -119,10 +119,10 @@ def _note(step: Comparison, note: str) -> Fact:
     return Fact(PURPOSE, {"positions": [step.parent, step.culprit], "note": note})
 
 
-def _confirming_launch(records: Sequence[LaunchRecord], step: Comparison) -> LaunchRecord:
+def _confirming_launch(records: Sequence[Launch], step: Comparison) -> Launch:
     """The last launch of the culprit in the A/B that confirmed its step."""
     for launch in reversed(ended_launches(records)):
-        if launch.purpose == "confirm" and launch.end == "finished" and launch.position == step.culprit:
+        if launch.purpose == "confirm" and launch.outcome == "measured" and launch.position == step.culprit:
             return launch
     raise LookupError(f"no launch of position {step.culprit} is in an A/B")
 
@@ -143,14 +143,14 @@ def _second_slot(state: JobState, view: SlotView, known: Replication) -> Slot | 
     slots = [slot for slot in view.in_use if slot.machine != known.machine and slot.machine not in out]
     if known.slot and known.slot in {slot.name for slot in view.all}:
         return next((slot for slot in slots if slot.name == known.slot), None)
-    measured = [launch.machine for launch in state.launches if launch.end == "finished"]
+    measured = [launch.machine for launch in state.launches if launch.outcome == "measured"]
     return max(slots, key=lambda slot: measured.count(slot.machine), default=None)
 
 
 def _lost(state: JobState, known: Replication) -> str:
     """Why the slot that was begun on is not in use any more."""
-    here = [x for x in ended_launches(state.launches) if x.slot == known.slot and x.reason]
-    return f"{known.slot} is not in use any more" + (f": {here[-1].reason}" if here else "")
+    here = [x for x in ended_launches(state.launches) if x.slot == known.slot and x.cause]
+    return f"{known.slot} is not in use any more" + (f": {here[-1].cause}" if here else "")
 
 
 def _next_in_pair(plan: BisectPlan, step: Comparison, slot: Slot, state: JobState) -> LaunchRequest | Fact:
@@ -171,22 +171,20 @@ def _next_in_pair(plan: BisectPlan, step: Comparison, slot: Slot, state: JobStat
     return LaunchRequest(index, change, PURPOSE, runs, why, mate=mate)
 
 
-def _launches(
-    records: Sequence[LaunchRecord], plan: BisectPlan, step: Comparison
-) -> tuple[LaunchEstimate, ...]:
+def _launches(records: Sequence[Launch], plan: BisectPlan, step: Comparison) -> tuple[LaunchEstimate, ...]:
     """The launches of the A/B that named a step, and those that were added; each slot is a block."""
     trial = _confirming_launch(records, step).trial
     events = [
-        measured_event(launch, launch.attempt, plan.ref)
+        measured_event(launch, plan.ref)
         for launch in ended_launches(records)
-        if launch.end == "finished" and launch.attempt is not None
+        if launch.outcome == "measured"
         if launch.position in (step.parent, step.culprit)
         if launch.purpose == PURPOSE or (launch.purpose == "confirm" and launch.trial == trial)
     ]
     return launches_in_blocks(events, plan.search.sign)
 
 
-def _expected(plan: BisectPlan, records: Sequence[LaunchRecord]) -> confirm.EffectPrior:
+def _expected(plan: BisectPlan, records: Sequence[Launch]) -> confirm.EffectPrior:
     """What the search says of step and noise."""
     posterior = SearchState.from_events(plan.search, to_search_events(records, plan)).whole
     assert posterior is not None, "a step was named"

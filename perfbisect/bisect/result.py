@@ -21,21 +21,19 @@ from perfbisect.bisect.search_events import SEARCHING, machines_out, to_search_e
 from perfbisect.bisect.summary import next_command, summarize
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
-    ChangeDocument,
     CommandsDocument,
     Document,
     MeasuredDocument,
     MetricDocument,
-    change_document,
     log_differences,
     measured_fields,
     metric_document,
-    reported_value,
 )
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import Launch, reported_value
 from perfbisect.jobs.plans import guard_metrics, plan_cell
-from perfbisect.jobs.replay import LaunchRecord, minutes_saved
+from perfbisect.jobs.replay import minutes_saved
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
@@ -83,7 +81,7 @@ class PositionDocument(Document):
     """A step of the range: changes whose environments are byte-identical, oldest first."""
 
     index: int
-    changes: tuple[ChangeDocument, ...]
+    changes: tuple[Change, ...]
 
 
 class CandidateDocument(Document):
@@ -111,7 +109,7 @@ class GuardDocument(Document):
 class SkipDocument(Document):
     """A change that cannot be measured. ``known``: before anything was built, or only when it was tried."""
 
-    change: ChangeDocument
+    change: Change
     reason: str
     known: Literal["before", "measured"]
     log: str = ""
@@ -142,7 +140,7 @@ class BisectResult(MeasuredDocument):
         "not_tested": 5,
         "cherry_picks": 10,
     }
-    schema_: Literal["perfbisect.report/4"] = Field(default="perfbisect.report/4", alias="schema")
+    schema_: Literal["perfbisect.report/5"] = Field(default="perfbisect.report/5", alias="schema")
     environment: str
     client: str
     reproduce: CommandsDocument
@@ -151,11 +149,11 @@ class BisectResult(MeasuredDocument):
     summary: tuple[str, ...]
     next: str
     probability: ShownProbability
-    culprit: ChangeDocument | None
+    culprit: Change | None
     culprits: tuple[PositionDocument, ...]
     candidates: tuple[CandidateDocument, ...] = ()
     """Of a narrowed range: the same positions, the likeliest first."""
-    parent: ChangeDocument | None
+    parent: Change | None
     confirmed: Comparison | None
     whole: Comparison | None
     share: float | None
@@ -163,15 +161,15 @@ class BisectResult(MeasuredDocument):
     beliefs: Annotated[Beliefs, AfterValidator(_shown_beliefs)] | None
     metric: MetricDocument
     repository: str
-    good: ChangeDocument
-    bad: ChangeDocument
+    good: Change
+    bad: Change
     changes: int
     positions: int
     history: tuple[PositionDocument, ...] = ()
     """Every position of the range, the good end first: what positions everywhere count through."""
     skips: tuple[SkipDocument, ...]
     merged: tuple[PositionDocument, ...]
-    not_tested: tuple[ChangeDocument, ...]
+    not_tested: tuple[Change, ...]
     steps: tuple[Annotated[NamedStep, AfterValidator(_shown_step)], ...] = ()
     """Where every step was asked for: those that were named, in the history's order."""
     log_differences: tuple[tuple[str, str, str], ...] = ()
@@ -184,10 +182,10 @@ class BisectResult(MeasuredDocument):
     """The step on other machines of a fleet."""
     revert: RevertCheck = RevertCheck()
     """The bad end against the bad end with the culprit reverted, where that was asked for."""
-    cherry_picks: tuple[ChangeDocument, ...] = ()
+    cherry_picks: tuple[Change, ...] = ()
     """Changes that only the good end's own branch has, where the step is between it and the merge base."""
 
-    def change(self, position: int) -> ChangeDocument:
+    def change(self, position: int) -> Change:
         """The change that is measured at a position."""
         return self.history[position].changes[0]
 
@@ -231,12 +229,12 @@ def build_result(bisection: Bisection) -> BisectResult:
     confirmed = outcome.confirmed if outcome else None
     parent = plan.positions[confirmed.parent if confirmed else 0].change
     shown = plan.positions[culprits[0] if bisection.found else -1].change
-    good, bad = map(change_document, plan.ends)
+    good, bad = plan.ends
     changes = {change.id: change for position in plan.positions for change in position.changes}
     measured = {x.position for x in bisection.measured if x.purpose in SEARCHING}
     skips = (*skip_documents(plan), *_measured_skips(bisection, measured))
     skipped = {skip.change.id for skip in skips}
-    example = next((x.attempt for x in reversed(bisection.measured) if x.change_id == shown.id), None)
+    example = next((x.attempt for x in reversed(bisection.measured) if x.change.id == shown.id), None)
     return BisectResult(
         **measured_fields(
             bisection.job,
@@ -250,14 +248,10 @@ def build_result(bisection: Bisection) -> BisectResult:
         summary=summarize(bisection),
         next=next_command(bisection),
         probability=outcome.probability if outcome else 0.0,
-        culprit=(
-            change_document(shown)
-            if bisection.found and len(culprits) == 1 and not bisection.is_on_branch
-            else None
-        ),
+        culprit=(shown if bisection.found and len(culprits) == 1 and not bisection.is_on_branch else None),
         culprits=tuple(positions[index] for index in culprits),
         candidates=_narrowed_range(bisection, positions),
-        parent=change_document(parent) if bisection.found else None,
+        parent=parent if bisection.found else None,
         confirmed=confirmed,
         whole=outcome.whole if outcome else None,
         share=outcome.share if outcome else None,
@@ -282,7 +276,7 @@ def build_result(bisection: Bisection) -> BisectResult:
         reproduce=commands_document(cell, plan.setting, shown, example),
         steps=outcome.steps if outcome else (),
         log_differences=(
-            log_differences(*([attempt for _, attempt in side] for side in bisection.sides))
+            log_differences(*([x.measurement for x in side] for side in bisection.sides))
             if bisection.found
             else ()
         ),
@@ -290,19 +284,17 @@ def build_result(bisection: Bisection) -> BisectResult:
         machines=tuple(_machines(bisection)),
         replication=bisection.replication,
         revert=bisection.revert,
-        cherry_picks=(
-            tuple(map(change_document, plan.branch.own)) if bisection.is_on_branch and plan.branch else ()
-        ),
+        cherry_picks=(plan.branch.own if bisection.is_on_branch and plan.branch else ()),
         folder=str(bisection.job.path),
     )
 
 
-def _launched_change(launch: LaunchRecord, plan: BisectPlan, check: RevertCheck) -> Change:
+def _launched_change(launch: Launch, plan: BisectPlan, check: RevertCheck) -> Change:
     """The change of a launch; LookupError if it is not at its position."""
-    if check.change is not None and launch.change_id == check.change.id:
+    if check.change is not None and launch.change.id == check.change.id:
         return check.change
     known = {change.id: change for change in plan.positions[launch.position].changes}
-    return known[launch.change_id]
+    return known[launch.change.id]
 
 
 def _narrowed_range(
@@ -336,7 +328,7 @@ def _machines(bisection: Bisection) -> Iterator[FleetMachineDocument]:
 
 def position_documents(plan: BisectPlan) -> tuple[PositionDocument, ...]:
     return tuple(
-        PositionDocument(index=index, changes=tuple(map(change_document, position.changes)))
+        PositionDocument(index=index, changes=position.changes)
         for index, position in enumerate(plan.positions)
     )
 
@@ -344,7 +336,7 @@ def position_documents(plan: BisectPlan) -> tuple[PositionDocument, ...]:
 def skip_documents(plan: BisectPlan) -> tuple[SkipDocument, ...]:
     """The positions that are known not to be testable."""
     return tuple(
-        SkipDocument(change=change_document(position.change), reason=position.skip, known="before")
+        SkipDocument(change=position.change, reason=position.skip, known="before")
         for position in plan.positions
         if position.skip
     )
@@ -355,14 +347,12 @@ def _measured_skips(bisection: Bisection, measured: set[int]) -> Sequence[SkipDo
     events = to_search_events(bisection.records, bisection.plan)
     for index in dict.fromkeys(event.index for event in events if isinstance(event, Skipped)):
         last = [x for x in bisection.records if x.position == index and x.refused][-1]
-        failure = last.failure
-        reason = f"{failure.phase}: {failure.reason}" if failure else last.reason
         skips.append(
             SkipDocument(
-                change=change_document(bisection.plan.positions[index].change),
-                reason=reason + (" (it was served at other times)" if index in measured else ""),
+                change=bisection.plan.positions[index].change,
+                reason=last.reason + (" (it was served at other times)" if index in measured else ""),
                 known="measured",
-                log=failure.log if failure else "",
+                log=last.log,
             )
         )
     return skips
@@ -382,8 +372,9 @@ def _compared_attempts(
     """The launches of both sides, and those of other changes by change."""
     attempts: dict[tuple[int, bool], list[Attempt]] = {}
     for launch in bisection.measured:
-        if launch.purpose in SEARCHING and launch.attempt is not None:
-            attempts.setdefault((launch.position, launch.purpose == "confirm"), []).append(launch.attempt)
+        if launch.purpose in SEARCHING:
+            key = launch.position, launch.purpose == "confirm"
+            attempts.setdefault(key, []).append(launch.measurement)
     left, right = bisection.compared
     a, b = (attempts.pop((x, True), []) or attempts.pop((x, False), []) for x in (left, right))
     return (a, b), list(attempts.values())
@@ -391,19 +382,19 @@ def _compared_attempts(
 
 def _phases(bisection: Bisection) -> PhasesDocument | None:
     """Of all launches of both changes, also of those before the A/B."""
-    a, b = ([attempt for _, attempt in side] for side in bisection.sides)
+    a, b = ([launch.measurement for launch in side] for side in bisection.sides)
     others: dict[int, list[Attempt]] = {}
     for launch in bisection.measured:
         is_compared = launch.position in bisection.compared
-        if launch.purpose in SEARCHING and launch.attempt is not None and not is_compared:
-            others.setdefault(launch.position, []).append(launch.attempt)
+        if launch.purpose in SEARCHING and not is_compared:
+            others.setdefault(launch.position, []).append(launch.measurement)
     left, right = (bisection.plan.positions[x].change.short for x in bisection.compared)
     return phases_document((left, right), (a, b), others.values(), is_blocked=_is_blocked(bisection))
 
 
 def _is_blocked(bisection: Bisection) -> bool:
     """Whether the launches of both changes are those of the A/B and no others."""
-    return all(launch.purpose == "confirm" for side in bisection.sides for launch, _ in side)
+    return all(launch.purpose == "confirm" for side in bisection.sides for launch in side)
 
 
 def _judge_guard(

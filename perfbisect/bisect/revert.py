@@ -17,9 +17,10 @@ from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.search_events import machines_out
 from perfbisect.errors import BuildError, PerfbisectError, ServerError
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Decision, Fact, JobState, SlotView, fits_budget
-from perfbisect.jobs.replay import LaunchRecord, ended_launches
-from perfbisect.jobs.runner import LaunchRequest, Revert
+from perfbisect.jobs.replay import ended_launches
+from perfbisect.jobs.runner import Revert
 from perfbisect.jobs.sequence import turn
 from perfbisect.machine.slots import Slot
 from perfbisect.model.change import Change
@@ -43,9 +44,7 @@ class RevertCheck:
     done: bool = False
 
 
-def revert_check(
-    events: Sequence[JournalEvent], plan: BisectPlan, records: Sequence[LaunchRecord]
-) -> RevertCheck:
+def revert_check(events: Sequence[JournalEvent], plan: BisectPlan, records: Sequence[Launch]) -> RevertCheck:
     """The last check in a journal."""
     check = RevertCheck()
     for event in events:
@@ -109,9 +108,7 @@ def _reverted_end(plan: BisectPlan, revert: Revert | None, outcome: SearchOutcom
     return revert(head, culprit)
 
 
-def _next_in_block(
-    plan: BisectPlan, reverted: Change, records: Sequence[LaunchRecord]
-) -> LaunchRequest | Fact:
+def _next_in_block(plan: BisectPlan, reverted: Change, records: Sequence[Launch]) -> LaunchRequest | Fact:
     sides = _sides(records, plan, reverted)
     side = ab_test.next_side(_test(plan), sides)
     if side is None:
@@ -130,10 +127,10 @@ def _test(plan: BisectPlan) -> ab_test.AbTest:
     return ab_test.AbTest(plan.search.sign, plan.search.min_effect, MAX_BLOCKS, plan.seed)
 
 
-def _sides(records: Sequence[LaunchRecord], plan: BisectPlan, reverted: Change) -> list[ab_test.AbLaunch]:
+def _sides(records: Sequence[Launch], plan: BisectPlan, reverted: Change) -> list[ab_test.AbLaunch]:
     """The launches that count: a is the later end, b the one without the culprit."""
     return [
-        ab_test.AbLaunch("b" if launch.change_id == reverted.id else "a", launch.attempt.values(plan.ref))
+        ab_test.AbLaunch("b" if launch.change.id == reverted.id else "a", launch.measurement.values(plan.ref))
         for launch in ended_launches(records)
-        if launch.purpose == PURPOSE and launch.end == "finished" and launch.attempt is not None
+        if launch.purpose == PURPOSE and launch.outcome == "measured"
     ]

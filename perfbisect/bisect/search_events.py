@@ -31,9 +31,9 @@ from perfbisect.bisect.decision.noise import launch_variance
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.common.quantities import percent
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.loop import Fact
-from perfbisect.jobs.replay import LaunchRecord, ended_launches
-from perfbisect.model.attempt import Attempt
+from perfbisect.jobs.replay import ended_launches
 from perfbisect.model.metric import MetricRef
 
 _BEFORE_BENCH = ("build", "fetch", "launch", "first_request", "warm")
@@ -47,17 +47,17 @@ _FAR = 5.0
 """Standard errors by which a control run may differ from its level: launches have heavy tails."""
 
 
-def to_search_events(records: Iterable[LaunchRecord], plan: BisectPlan) -> tuple[Event, ...]:
+def to_search_events(records: Iterable[Launch], plan: BisectPlan) -> tuple[Event, ...]:
     """Values, skips after the one retry, and lost minutes, in the order in which launches ended."""
     events: list[Event] = []
     failed: set[int] = set()
     for launch in ended_launches(records):
         if launch.purpose not in SEARCHING:
             continue
-        if launch.end == "finished" and launch.attempt is not None:
+        if launch.outcome == "measured":
             failed.discard(launch.position)
-            events.append(measured_event(launch, launch.attempt, plan.ref))
-        elif launch.end != "failed" or not launch.refused:
+            events.append(measured_event(launch, plan.ref))
+        elif launch.outcome != "failed" or not launch.refused:
             events.append(Lost(launch.minutes))
         elif launch.built and launch.position not in failed:
             failed.add(launch.position)
@@ -68,32 +68,26 @@ def to_search_events(records: Iterable[LaunchRecord], plan: BisectPlan) -> tuple
     return tuple(events)
 
 
-def pending_launches(records: Iterable[LaunchRecord]) -> tuple[Pending, ...]:
+def pending_launches(records: Iterable[Launch]) -> tuple[Pending, ...]:
     return tuple(
         Pending(launch.position, launch.runs, launch.purpose, launch.slot, _trial(launch))
         for launch in records
-        if launch.end is None and launch.purpose in SEARCHING
+        if launch.outcome == "running" and launch.purpose in SEARCHING
     )
 
 
-def _trial(launch: LaunchRecord) -> Trial | None:
+def _trial(launch: Launch) -> Trial | None:
     """The A/B that a launch was made for; a journal has its fields in their order."""
     return Trial(*launch.trial) if launch.trial else None
 
 
-def search_launches(records: Iterable[LaunchRecord], position: int) -> list[tuple[LaunchRecord, Attempt]]:
+def search_launches(records: Iterable[Launch], position: int) -> list[Launch]:
     """The launches of a position that the search rests on."""
-    return [
-        (launch, launch.attempt)
-        for launch in records
-        if launch.position == position
-        and launch.end == "finished"
-        and launch.attempt is not None
-        and launch.purpose in SEARCHING
-    ]
+    at = (launch for launch in records if launch.position == position)
+    return [launch for launch in at if launch.outcome == "measured" and launch.purpose in SEARCHING]
 
 
-def beliefs_after(plan: BisectPlan, records: Sequence[LaunchRecord]) -> Beliefs | None:
+def beliefs_after(plan: BisectPlan, records: Sequence[Launch]) -> Beliefs | None:
     """What the launches say; None if they cannot be judged."""
     try:
         return decide.beliefs(plan.search, to_search_events(records, plan))
@@ -101,7 +95,7 @@ def beliefs_after(plan: BisectPlan, records: Sequence[LaunchRecord]) -> Beliefs 
         return None
 
 
-def launch_under_way(launch: LaunchRecord) -> Measured:
+def launch_under_way(launch: Launch) -> Measured:
     """A launch as if it had ended, for :func:`perfbisect.bisect.decision.ahead.likely_next`."""
     return Measured(
         launch.position,
@@ -124,8 +118,9 @@ def with_builds(plan: BisectPlan, events: Iterable[JournalEvent]) -> BisectPlan:
     return plan.model_copy(update={"positions": positions})
 
 
-def measured_event(launch: LaunchRecord, attempt: Attempt, metric: MetricRef) -> Measured:
+def measured_event(launch: Launch, metric: MetricRef) -> Measured:
     """A launch as the model sees it. ``KeyError`` if the client does not report the metric."""
+    attempt = launch.measurement
 
     def minutes(*phases: str) -> float:
         return sum(attempt.seconds.get(phase, 0.0) for phase in phases) / 60
@@ -152,29 +147,29 @@ class SlotRecord:
     """``known``: launches of the slot that later ones must agree with; ``doubted``: one must agree first."""
 
     doubted: bool
-    known: tuple[LaunchRecord, ...]
+    known: tuple[Launch, ...]
 
-    def of(self, position: int) -> tuple[LaunchRecord, ...]:
+    def of(self, position: int) -> tuple[Launch, ...]:
         return tuple(launch for launch in self.known if launch.position == position)
 
-    def control(self, plan: BisectPlan) -> LaunchRecord | None:
+    def control(self, plan: BisectPlan) -> Launch | None:
         """The last launch of the end that the slot knows best."""
         best = max((self.of(position) for position in (0, plan.last)), key=len)
         return best[-1] if best else None
 
 
-def slot_record(records: Iterable[LaunchRecord], slot: str) -> SlotRecord:
+def slot_record(records: Iterable[Launch], slot: str) -> SlotRecord:
     """A slot is doubted from a machine failure on, until a launch of a known position agreed."""
     doubted = False
-    known: list[LaunchRecord] = []
-    unchecked: list[LaunchRecord] = []
+    known: list[Launch] = []
+    unchecked: list[Launch] = []
     for launch in ended_launches(records):
         if launch.slot != slot or launch.purpose not in SEARCHING:
             continue
         failure = launch.failure
         if launch.discarded or (failure is not None and failure.fault == "machine"):
             doubted = bool(known)
-        elif launch.end == "finished":
+        elif launch.outcome == "measured":
             unchecked.append(launch)
             doubted = doubted and launch.position not in {x.position for x in known}
             if not doubted:
@@ -183,12 +178,12 @@ def slot_record(records: Iterable[LaunchRecord], slot: str) -> SlotRecord:
     return SlotRecord(doubted, tuple(known))
 
 
-def disagreement(ended: LaunchRecord, records: Sequence[LaunchRecord], plan: BisectPlan) -> str:
+def disagreement(ended: Launch, records: Sequence[Launch], plan: BisectPlan) -> str:
     """Why a launch that has just finished is discarded; empty if it counts."""
     before = [launch for launch in ended_launches(records) if launch.ended < ended.ended]
     record = slot_record(before, ended.slot)
     earlier = [x.attempt.log_value(plan.ref) for x in record.of(ended.position) if x.attempt]
-    measured = {launch.position for launch in before if launch.end == "finished"}
+    measured = {launch.position for launch in before if launch.outcome == "measured"}
     if ended.attempt is None or not record.doubted or not earlier or not {0, plan.last} <= measured:
         return ""
     beliefs = decide.beliefs(plan.search, to_search_events(before, plan))

@@ -10,7 +10,7 @@ from perfbisect.bisect.bisection import Bisection
 from perfbisect.bisect.decision.model import Reason, SearchOutcome
 from perfbisect.bisect.plan import BisectPlan, Crossing, crossings, differing
 from perfbisect.jobs.commands import follow_up_command, git_command
-from perfbisect.jobs.replay import LaunchRecord
+from perfbisect.jobs.launch import Launch
 from perfbisect.report.template import render_sentences
 
 _LIBRARIES = "nvidia-"
@@ -111,7 +111,7 @@ def _rebase(bisection: Bisection) -> Rebase | None:
     return Rebase(crossing, moved, swaps, command)
 
 
-def _packages(records: Sequence[LaunchRecord], position: int) -> tuple[str, ...]:
+def _packages(records: Sequence[Launch], position: int) -> tuple[str, ...]:
     """The packages of a position's environment, as its attempts report them."""
     for launch in records:
         facts = launch.attempt.provenance.facts.get("engine") if launch.attempt else None

@@ -28,7 +28,6 @@ def show(
     from perfbisect.commands.changes import resolve_change
     from perfbisect.commands.documents import ChangesShowDocument
     from perfbisect.common.text import line
-    from perfbisect.jobs.documents import change_document
 
     change = resolve_change(workspace, revision)
     text = None
@@ -37,7 +36,7 @@ def show(
     pins = parse_pins(text) if text is not None else None
     packages = pins.packages if pins else ()
     document = ChangesShowDocument(
-        change=change_document(change),
+        change=change,
         kind=change.kind,
         vllm=pins.kind if pins else "none",
         tag=pins.tag if pins else "",

@@ -42,7 +42,7 @@ from perfbisect.experiments.setup import (
     build_run_plan,
 )
 from perfbisect.jobs.commands import git_command
-from perfbisect.jobs.documents import MinutesDocument, cell_document, change_document, metric_document
+from perfbisect.jobs.documents import MinutesDocument, cell_document, metric_document
 from perfbisect.jobs.estimates import earlier_attempts
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.plans import runs_per_launch
@@ -215,7 +215,7 @@ def _nothing_differs(workspace: Workspace, request: CheckRequest, at: str, error
         summary=(f"{error.message}. Nothing was measured.",),
         next=git_command(str(workspace.needed_repository().path), "show", "--stat", change.short),
         metrics=(headline,),
-        change=change_document(change),
+        change=change,
         metric=metric_document(metrics[0]),
         cell=cell_document(cell, metrics[0]),
         minutes=MinutesDocument(total=0.0, budget=0.0, lost=0.0, by_phase={}),

@@ -7,14 +7,15 @@ from typing import Literal
 from pydantic import Field
 
 from perfbisect.changes.pins import ReplacedPackage
-from perfbisect.jobs.documents import ChangeDocument, Document
+from perfbisect.jobs.documents import Document
+from perfbisect.model.change import Change
 
 
 class ChangesShowDocument(Document):
     """``perfbisect changes show``: ``vllm`` is what the engine under it is, ``none`` where no pin is read."""
 
     schema_: Literal["perfbisect.changes-show/1"] = Field(default="perfbisect.changes-show/1", alias="schema")
-    change: ChangeDocument
+    change: Change
     kind: Literal["commit", "release"]
     vllm: Literal["commit", "release", "unknown", "none"]
     tag: str

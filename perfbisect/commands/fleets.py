@@ -10,9 +10,9 @@ from perfbisect.changes.git import Repository
 from perfbisect.commands.wings import load, wings
 from perfbisect.environments.base import Builder, BuildSite, Environment
 from perfbisect.errors import UsageError
+from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.machines import MachineDocument
 from perfbisect.jobs.plans import MeasurementConfig
-from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.measure.executor import Executor, Sink
 from perfbisect.model.attempt import Attempt
 from perfbisect.system.processes import StopRequested
@@ -21,7 +21,7 @@ from perfbisect.system.processes import StopRequested
 class RemoteExecutor(Executor, Protocol):
     """Runs attempts on other machines, where they go on without this process."""
 
-    def reclaim(self, launch: LaunchRecord, folder: Path, sink: Sink) -> Attempt | None:
+    def reclaim(self, launch: Launch, folder: Path, sink: Sink) -> Attempt | None:
         """The attempt that an earlier process of this job submitted, once it has ended; None: there is none.
 
         Raises:
@@ -74,7 +74,7 @@ class Fleets(Protocol):
         interference: str,
         stop_requested: StopRequested,
         pause: Callable[[float], None],
-        lost: Iterable[LaunchRecord],
+        lost: Iterable[Launch],
     ) -> RemoteExecutor:
         """Launches on the setting's fleet. ``lost``: launches that were given up and may go on there."""
         ...

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from perfbisect.bisect.result import BisectResult
 from perfbisect.changes.git import Repository
 from perfbisect.errors import RevisionError
-from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.jobs.folders import Job
+from perfbisect.model.change import Change
 from perfbisect.series.alerts import MeasuredOutcome, OutcomeCommit
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.findings import SeriesChange
@@ -122,6 +122,6 @@ def _place(report: BisectResult, sha: str) -> int | None:
     return next((at.index for at in report.history for of in at.changes if _is(of, sha)), None)
 
 
-def _is(change: ChangeDocument, sha: str) -> bool:
+def _is(change: Change, sha: str) -> bool:
     """``sha``: of a build, which may be abbreviated."""
     return len(sha) >= 7 and change.id.startswith(sha)

@@ -41,13 +41,14 @@ from perfbisect.errors import (
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote, PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job
+from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.plans import (
     JobPlan,
     MeasurementConfig,
     PlanT,
     write_plan,
 )
-from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.replay import launches
 from perfbisect.jobs.runner import BACKOFF, LEAST_CORES, JobContext, Reclaim, SpareCores
 from perfbisect.machine import interference
 from perfbisect.machine.leases import Lease, LeaseHolder, SharedLease, lease, lock_folder
@@ -186,7 +187,7 @@ class JobSession:
     ) -> RemoteExecutor:
         # An agent that did not answer may measure still: its launch is ended before the machine is used
         # again.
-        given_up = [x for x in launches(self.job.events()) if x.is_unresolved and x.end is not None]
+        given_up = [x for x in launches(self.job.events()) if x.is_unresolved and x.outcome != "running"]
         return fleets().make_executor(
             workspace.state,
             builder,
@@ -200,9 +201,7 @@ class JobSession:
         )
 
 
-def _reclaim(
-    executor: RemoteExecutor, sink: EventListener, launch: LaunchRecord, folder: Path
-) -> Attempt | None:
+def _reclaim(executor: RemoteExecutor, sink: EventListener, launch: Launch, folder: Path) -> Attempt | None:
     def report(phase: str, detail: Mapping[str, object]) -> None:
         sink(PhaseStarted(phase, detail, launch.slot))
 
@@ -217,7 +216,7 @@ def reclaim_from_fleet(workspace: Workspace, plan: JobPlan) -> Reclaim:
     return partial(_reclaim, executor, lambda _: None)
 
 
-def end_on_fleet(workspace: Workspace, plan: JobPlan, unresolved: Sequence[LaunchRecord]) -> int:
+def end_on_fleet(workspace: Workspace, plan: JobPlan, unresolved: Sequence[Launch]) -> int:
     """End the bundles of a job that no process works on; returns how many went on.
 
     Raises:

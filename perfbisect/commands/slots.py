@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from perfbisect.commands.fleets import fleets
 from perfbisect.commands.workspace import Workspace
 from perfbisect.errors import MachineError, UsageError
+from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.machines import MachineDocument, choose_slots
 from perfbisect.jobs.plans import MeasurementConfig
-from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.jobs.runner import LEAST_CORES
 from perfbisect.machine.leases import holders, leased_devices, lock_folder
 from perfbisect.machine.profile import load_profile, machine
@@ -113,9 +113,9 @@ def _spans(cores: Sequence[int]) -> str:
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def require_same_machine(job: str, launches: Sequence[LaunchRecord], kind: str) -> None:
+def require_same_machine(job: str, launches: Sequence[Launch], kind: str) -> None:
     """Require that a job has measured on this machine class, if on any."""
-    before = next((x.attempt for x in launches if x.end == "finished" and x.attempt), None)
+    before = next((x.attempt for x in launches if x.outcome == "measured" and x.attempt), None)
     if before is not None and not is_same_class(before.provenance.machine_class, kind):
         raise UsageError(
             f"job {job} has measured on {before.provenance.machine_class}, this would be {kind}: "

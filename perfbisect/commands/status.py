@@ -18,10 +18,11 @@ from perfbisect.common.quantities import counted, minutes, probability, spent_te
 from perfbisect.common.text import line
 from perfbisect.engine.experiment import Candidate
 from perfbisect.errors import PerfbisectError
-from perfbisect.jobs.documents import Document, ErrorDocument, LaunchDocument
+from perfbisect.jobs.documents import Document, ErrorDocument
 from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job, Jobs, finished
 from perfbisect.jobs.journal import read, replaying
+from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.phases import FILE, read_phase
 from perfbisect.jobs.plans import plan_data, verb_of
 from perfbisect.report.document import Block, Column, Command, KeyValues, Table
@@ -80,27 +81,36 @@ class ExpectedEventDocument(Document):
     at: str | None
 
 
-class StatusDocument(Document):
-    """A job's progress, its process, its candidates and the next step. Times are ISO 8601 in UTC.
+class JobLineDocument(Document):
+    """A job in a list."""
 
-    ``minutes`` were spent of ``budget`` (0: unlimited), in ``launched`` launches; ``lost`` of them by those
-    that are no evidence, such as discarded ones. ``last`` are the newest that ended.
-    """
-
-    schema_: Literal["perfbisect.status/2"] = Field(default="perfbisect.status/2", alias="schema")
     job: str
+    state: Literal["running", "unfinished", "finished", "broken"]
     verb: str
-    state: State
-    pid: int | None
-    outcome: str
+    cell: str
+    launches: int
+    """How many there were."""
+    outcome: str = ""
     """``unfinished``, or the verdict in a word."""
     verdict: str = ""
     """The outcome's subject, such as the culprit or the effect; empty before the end."""
-    exit_code: int | None
+    exit_code: int | None = None
     """Of the command, once its process has ended; None while it runs or after a kill."""
+    problem: str = ""
+    """Why a broken job cannot be read."""
+
+
+class StatusDocument(JobLineDocument):
+    """A job's progress, its process, its candidates and the next step. Times are ISO 8601 in UTC.
+
+    ``minutes`` were spent of ``budget`` (0: unlimited); ``lost`` of them by launches
+    that are no evidence, such as discarded ones. ``last`` are the newest that ended.
+    """
+
+    schema_: Literal["perfbisect.status/3"] = Field(default="perfbisect.status/3", alias="schema")
+    pid: int | None
     error: ErrorDocument | None
     """The error that ended the process."""
-    cell: str
     metric: str
     unit: str
     began: str
@@ -108,7 +118,6 @@ class StatusDocument(Document):
     minutes: float
     budget: float
     lost: float
-    launched: int
     last: tuple[EndedLaunchDocument, ...]
     running: tuple[RunningLaunchDocument, ...]
     idle: tuple[IdleSlotDocument, ...]
@@ -121,21 +130,6 @@ class StatusDocument(Document):
     result: str | None
     """The command's final JSON document."""
     next: str
-
-
-class JobLineDocument(Document):
-    """A job in a list; ``outcome``, ``verdict`` and ``exit_code`` as in its status."""
-
-    job: str
-    state: Literal["running", "unfinished", "finished", "broken"]
-    verb: str
-    cell: str
-    launches: int = Field(validation_alias="launched")
-    outcome: str = ""
-    verdict: str = ""
-    exit_code: int | None = None
-    problem: str = ""
-    """Why a broken job cannot be read."""
 
 
 class JobsDocument(Document):
@@ -241,7 +235,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
         minutes=measured.minutes.total,
         budget=measured.minutes.budget,
         lost=measured.minutes.lost,
-        launched=len(launches),
+        launches=len(launches),
         last=tuple(
             EndedLaunchDocument.model_validate(launch, from_attributes=True)
             for launch in [launch for launch in launches if launch.outcome != "running"][-_SHOWN_LAUNCHES:]
@@ -270,7 +264,7 @@ def _error(ending: ExitRecord | None) -> ErrorDocument | None:
     )
 
 
-def idle_slots(launches: Sequence[LaunchDocument]) -> tuple[IdleSlotDocument, ...]:
+def idle_slots(launches: Sequence[Launch]) -> tuple[IdleSlotDocument, ...]:
     """The slots without a running launch, in the order of their names."""
     newest = {launch.slot: launch for launch in launches if launch.slot}
     return tuple(
@@ -280,7 +274,7 @@ def idle_slots(launches: Sequence[LaunchDocument]) -> tuple[IdleSlotDocument, ..
     )
 
 
-def _end(launch: LaunchDocument) -> datetime:
+def _end(launch: Launch) -> datetime:
     return datetime.fromisoformat(launch.started_at) + timedelta(minutes=launch.minutes)
 
 
@@ -295,7 +289,7 @@ def _doing(folder: Path) -> tuple[str, str]:
     return (now[0], record.at) if now and record else ("", "")
 
 
-def _running(job: Job, launch: LaunchDocument) -> RunningLaunchDocument:
+def _running(job: Job, launch: Launch) -> RunningLaunchDocument:
     folder = job.path / launch.folder
     logs = [(path.stat().st_mtime, str(path)) for path in folder.glob("*.log")]
     doing, since = _doing(folder)
@@ -304,7 +298,7 @@ def _running(job: Job, launch: LaunchDocument) -> RunningLaunchDocument:
     return document.model_copy(update=seen)
 
 
-def _expected(launches: Sequence[LaunchDocument], running: Sequence[LaunchDocument]) -> ExpectedEventDocument:
+def _expected(launches: Sequence[Launch], running: Sequence[Launch]) -> ExpectedEventDocument:
     """Estimate the end of the oldest running launch from the median of the newest."""
     if not running:
         return ExpectedEventDocument(event="the next launch begins, or the job ends", at=None)
@@ -331,7 +325,7 @@ def status_lines(document: StatusDocument) -> list[str]:
     spent = spent_text(document.minutes, document.budget, document.lost)
     facts = [
         ("command", f"{document.verb} of {document.cell}, {document.metric}"),
-        ("launches", f"{document.launched} in {spent}"),
+        ("launches", f"{document.launches} in {spent}"),
     ]
     if document.expected and document.expected.at:
         facts.append(("expected", f"{document.expected.event} at {document.expected.at}"))

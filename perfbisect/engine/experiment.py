@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from perfbisect.jobs.documents import MeasuredDocument, MetricDocument
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
+from perfbisect.jobs.launch import LaunchRequest
 from perfbisect.jobs.loop import (
     Decision,
     Done,
@@ -21,7 +22,7 @@ from perfbisect.jobs.loop import (
     launch_in_steps,
 )
 from perfbisect.jobs.plans import BudgetedPlan, PlanT, plan_cell, require_plan
-from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.runner import JobContext, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
@@ -145,7 +146,7 @@ def stop_after(policy: LaunchPolicy, until: int) -> LaunchPolicy:
 
     def next_or_stop(state: JobState, view: SlotView) -> Decision:
         decision = policy.next(state, view)
-        count = sum(launch.end == "finished" for launch in state.launches)
+        count = sum(launch.outcome == "measured" for launch in state.launches)
         return Done() if isinstance(decision, LaunchRequest) and count >= until else decision
 
     return replace(policy, next=next_or_stop)

@@ -16,7 +16,6 @@ from perfbisect.experiments.measure import (
     CLAIMS,
     OUTCOMES,
     ChangePlan,
-    MeasuredLaunch,
     MeasurementRule,
     Measurements,
     MetricResult,
@@ -24,12 +23,14 @@ from perfbisect.experiments.measure import (
     metric_result,
 )
 from perfbisect.jobs.commands import follow_up_command, repeat_command
-from perfbisect.jobs.documents import ChangeDocument, Document, change_document
+from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.plans import guard_metrics, require_plan
-from perfbisect.jobs.replay import LaunchRecord, require_comparable
+from perfbisect.jobs.replay import require_comparable
 from perfbisect.model.attempt import Attempt
+from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
 from perfbisect.report.document import Report
 from perfbisect.report.plots import LaunchGroup, Limit, launches_plot
@@ -75,7 +76,7 @@ class CheckPlan(ChangePlan):
         return threshold.threshold_above(recorded, scale.worse_by(self.limit(metric)))
 
 
-def _admit(plan: CheckPlan, attempt: Attempt, records: Sequence[LaunchRecord]) -> None:
+def _admit(plan: CheckPlan, attempt: Attempt, records: Sequence[Launch]) -> None:
     for ref in plan.refs:
         require_comparable(attempt, records, ref, "measure all of a check")
     here = attempt.provenance
@@ -85,11 +86,9 @@ def _admit(plan: CheckPlan, attempt: Attempt, records: Sequence[LaunchRecord]) -
         require_same_machine(level, machine_class=here.machine_class, client=client)
 
 
-def _judge(
-    plan: CheckPlan, measured: Sequence[MeasuredLaunch], metric: MetricRef, tests: int
-) -> MetricResult:
+def _judge(plan: CheckPlan, measured: Sequence[Launch], metric: MetricRef, tests: int) -> MetricResult:
     scale, limit, is_judged = Scale.of(metric.metric), plan.threshold(metric), metric in plan.refs
-    levels = [scale.level(launch.attempt.values(metric)) for launch in measured]
+    levels = [scale.level(launch.measurement.values(metric)) for launch in measured]
     if is_judged:
         judged = threshold.judge_threshold(limit, levels, plan.launches, error=threshold.ERROR / tests)
     else:
@@ -120,9 +119,9 @@ def _judge(
     )
 
 
-def _judge_unvaried(plan: CheckPlan, measured: Sequence[MeasuredLaunch], row: MetricResult) -> MetricResult:
+def _judge_unvaried(plan: CheckPlan, measured: Sequence[Launch], row: MetricResult) -> MetricResult:
     """One that was the same in every run, then and now, did not move, however few they are."""
-    values = {value for launch in measured for value in launch.attempt.values(row.ref)}
+    values = {value for launch in measured for value in launch.measurement.values(row.ref)}
     # Of values nothing was recorded, and they have no guards: this is a baseline's.
     values |= {value for runs in plan.recorded[0].values(row.ref) for value in runs}
     return row.model_copy(update={"verdict": "within"}) if len(values) == 1 else row
@@ -144,7 +143,7 @@ class RecordedDocument(Document):
     """
 
     job: str
-    change: ChangeDocument
+    change: Change
     days: str
     launches: int
     value: float | None
@@ -158,10 +157,10 @@ class CheckResult(VerdictResult):
     the threshold between them. ``limit``: the share by which it may be worse.
     """
 
-    schema_: Literal["perfbisect.check/5"] = Field(default="perfbisect.check/5", alias="schema")
+    schema_: Literal["perfbisect.check/6"] = Field(default="perfbisect.check/6", alias="schema")
     how: Literal["rev", "baseline", "values"]
     limit: float
-    change: ChangeDocument
+    change: Change
     recorded: tuple[RecordedDocument, ...] = ()
 
 
@@ -170,7 +169,7 @@ def recorded_document(level: RecordedLevel, metric: MetricRef) -> RecordedDocume
     scale = Scale.of(metric.metric)
     return RecordedDocument(
         job=level.job,
-        change=change_document(level.change),
+        change=level.change,
         days=level.days,
         launches=len(level.attempts),
         value=scale.value(median(scale.level(values) for values in level.values(metric))),
@@ -192,7 +191,7 @@ def read_check(job: Job, events: Sequence[JournalEvent]) -> CheckResult:
         unchecked=tuple(str(guard) for guard, row in guards.items() if row is None),
         how=plan.how,
         limit=plan.max_regression,
-        change=change_document(plan.change),
+        change=plan.change,
         recorded=tuple(recorded_document(level, plan.ref) for level in plan.recorded),
     )
     return result.model_copy(update={"summary": _sentences(plan, result)})

@@ -17,7 +17,6 @@ from perfbisect.experiments.claims import EffectRange, Settled, combine_claims, 
 from perfbisect.experiments.measure import (
     CLAIMS,
     OUTCOMES,
-    MeasuredLaunch,
     MeasurementPlan,
     MeasurementRule,
     Measurements,
@@ -30,11 +29,12 @@ from perfbisect.experiments.measure import (
     metric_result,
 )
 from perfbisect.jobs.commands import follow_up_command, repeat_command
-from perfbisect.jobs.documents import log_differences, reported_value
+from perfbisect.jobs.documents import log_differences
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import Launch, reported_value
 from perfbisect.jobs.plans import guard_metrics, require_plan
-from perfbisect.jobs.replay import LaunchRecord, require_comparable
+from perfbisect.jobs.replay import require_comparable
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.metric import METRICS, PER_UNIT, MetricRef, parse_metric
 from perfbisect.report.document import Report
@@ -121,15 +121,13 @@ def _guards(plan: ComparePlan) -> tuple[MetricRef, ...]:
     return tuple(guard for guard in found if guard != plan.ref)
 
 
-def _admit(plan: ComparePlan, attempt: Attempt, records: Sequence[LaunchRecord]) -> None:
+def _admit(plan: ComparePlan, attempt: Attempt, records: Sequence[Launch]) -> None:
     for ref in plan.refs:
         require_comparable(attempt, records, ref, "measure both sides")
 
 
-def _judge(
-    plan: ComparePlan, measured: Sequence[MeasuredLaunch], metric: MetricRef, tests: int
-) -> MetricResult:
-    launches = [ab_test.AbLaunch(SIDES[x.position], x.attempt.values(metric)) for x in measured]
+def _judge(plan: ComparePlan, measured: Sequence[Launch], metric: MetricRef, tests: int) -> MetricResult:
+    launches = [ab_test.AbLaunch(SIDES[x.position], x.measurement.values(metric)) for x in measured]
     judged = ab_test.judge_blocks(plan.question(metric, tests), launches)
     claim, line = CLAIMS[judged.word], None
     if expected := plan.expected(metric):
@@ -155,12 +153,12 @@ def _judge(
     )
 
 
-def _judge_unvaried(plan: ComparePlan, measured: Sequence[MeasuredLaunch], row: MetricResult) -> MetricResult:
+def _judge_unvaried(plan: ComparePlan, measured: Sequence[Launch], row: MetricResult) -> MetricResult:
     """One that was the same in every run did not move, however few they are: the model would give it the
     least noise that it knows. For a share of which nothing was hit the interval is that of counting.
     """
     del plan
-    values = {value for launch in measured for value in launch.attempt.values(row.ref)}
+    values = {value for launch in measured for value in launch.measurement.values(row.ref)}
     if len(values) != 1:
         return row
     (value,) = values
@@ -207,7 +205,7 @@ RULE: Final[MeasurementRule[ComparePlan]] = MeasurementRule(
 class CompareResult(VerdictResult):
     """How a comparison ended, or how far it is: all judged metrics together, and the first (``metric``)."""
 
-    schema_: Literal["perfbisect.compare/4"] = Field(default="perfbisect.compare/4", alias="schema")
+    schema_: Literal["perfbisect.compare/5"] = Field(default="perfbisect.compare/5", alias="schema")
     verdict: ab_test.Word
     """On all judged metrics and guards."""
     expected: str = ""
@@ -265,7 +263,7 @@ def read_comparison(job: Job, events: Sequence[JournalEvent]) -> CompareResult:
     return result.model_copy(update={"summary": _sentences(plan, result, found.measured)})
 
 
-def judge_metrics(plan: ComparePlan, measured: Sequence[MeasuredLaunch]) -> tuple[MetricResult, ...]:
+def judge_metrics(plan: ComparePlan, measured: Sequence[Launch]) -> tuple[MetricResult, ...]:
     """Those under test, guards, then every other metric that both sides report and that has a ratio.
 
     Before the first verdict there are none but those under test.
@@ -292,9 +290,9 @@ def judge_metrics(plan: ComparePlan, measured: Sequence[MeasuredLaunch]) -> tupl
     return (*judged, *(row for row in beside if row is not None))
 
 
-def shared_metrics(measured: Sequence[MeasuredLaunch]) -> tuple[str, ...]:
+def shared_metrics(measured: Sequence[Launch]) -> tuple[str, ...]:
     """Names that every run of every launch reports, in the order of the first."""
-    runs = [run.values for launch in measured for run in launch.attempt.runs]
+    runs = [run.values for launch in measured for run in launch.measurement.runs]
     return tuple(name for name in runs[0] if all(name in run for run in runs)) if runs else ()
 
 
@@ -334,9 +332,7 @@ def is_open(plan: ComparePlan, claim: Settled) -> bool:
     return plan.max_regression is None and (not plan.expect or claim == "inconclusive")
 
 
-def _sentences(
-    plan: ComparePlan, result: CompareResult, measured: Sequence[MeasuredLaunch]
-) -> tuple[str, ...]:
+def _sentences(plan: ComparePlan, result: CompareResult, measured: Sequence[Launch]) -> tuple[str, ...]:
     needed = max(row.needed or 0 for row in result.judged)
     is_told = needed and is_open(plan, result.claim or "inconclusive")
     rows = {row.name: row for row in result.metrics}
@@ -358,13 +354,13 @@ def _sentences(
     return render_sentences("experiments/templates/compare.summary.jinja", values)
 
 
-def _is_open_guard(result: CompareResult, row: MetricResult, measured: Sequence[MeasuredLaunch]) -> bool:
+def _is_open_guard(result: CompareResult, row: MetricResult, measured: Sequence[Launch]) -> bool:
     """True if a guard stands between good news and its verdict, and the median launches differ."""
     is_good = all(CLAIMS[judged.verdict] == "holds" for judged in result.judged)
     return row.verdict == "inconclusive" and is_good and not has_equal_medians(measured, row.ref)
 
 
-def has_equal_medians(measured: Sequence[MeasuredLaunch], metric: MetricRef) -> bool:
+def has_equal_medians(measured: Sequence[Launch], metric: MetricRef) -> bool:
     """True if the median launch of both sides has one value."""
     sides = [[reported_value(attempt, metric) for attempt in attempts_of(measured, side)] for side in (0, 1)]
     left, right = ([value for value in values if value is not None] for values in sides)

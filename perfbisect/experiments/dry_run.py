@@ -16,17 +16,16 @@ from perfbisect.experiments.setup import MeasurementSetup
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
     CellDocument,
-    ChangeDocument,
     CommandsDocument,
     Document,
     MetricDocument,
     cell_document,
-    change_document,
     metric_document,
 )
 from perfbisect.jobs.estimates import EarlierAttempts, learnt_noise
 from perfbisect.jobs.machines import MachineForecastDocument, forecast_machine, machine_rows
 from perfbisect.model.attempt import Attempt
+from perfbisect.model.change import Change
 from perfbisect.report.sections import command_lines
 from perfbisect.report.template import render_report
 from perfbisect.report.terminal import section_lines
@@ -83,7 +82,7 @@ class ChangePlanDocument(LaunchPlanDocument):
     """
 
     schema_: Literal["perfbisect.change-plan/1"] = Field(default="perfbisect.change-plan/1", alias="schema")
-    change: ChangeDocument
+    change: Change
     how: Literal["run", "baseline", "values", "save"]
     limit: float = 0.0
     line: float | None = None
@@ -137,7 +136,7 @@ def change_plan_document(
         }
     return ChangePlanDocument(
         **_plan_fields(plan, setup, earlier),
-        change=change_document(plan.change),
+        change=plan.change,
         commands=commands_document(setup.cell, plan.setting, plan.change, None),
         **judged,
     )

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from perfbisect.common.quantities import percent
 from perfbisect.engine.experiment import JobStatus
@@ -15,7 +15,6 @@ from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OK, EXIT_REGRESSION
 from perfbisect.experiments.claims import Settled
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
-    ChangeDocument,
     CommandsDocument,
     Document,
     MeasuredDocument,
@@ -25,10 +24,10 @@ from perfbisect.jobs.documents import (
 )
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Done, JobState, LaunchPolicy, fits_budget
 from perfbisect.jobs.plans import BudgetedPlan, PlanPart, plan_cell
-from perfbisect.jobs.replay import LaunchRecord, launches, minutes_saved
-from perfbisect.jobs.runner import LaunchRequest
+from perfbisect.jobs.replay import launches, minutes_saved
 from perfbisect.jobs.sequence import sequential
 from perfbisect.model.attempt import Attempt, Purpose
 from perfbisect.model.cell import Cell, apply_variant
@@ -71,26 +70,15 @@ def combine_words(words: Iterable[VerdictWord]) -> VerdictWord:
     return min(words, key=get_args(VerdictWord).index, default="inconclusive")
 
 
-class MeasuredLaunch(NamedTuple):
-    """A launch that gave values; ``position``: of its side."""
-
-    position: int
-    attempt: Attempt
-
-
-def measured_launches(launches: Iterable[LaunchRecord]) -> tuple[MeasuredLaunch, ...]:
+def measured_launches(launches: Iterable[Launch]) -> tuple[Launch, ...]:
     """The launches that gave values, in order."""
-    return tuple(
-        MeasuredLaunch(launch.position, launch.attempt)
-        for launch in launches
-        # A profiler slows what it watches: its launches explain a step and never measure one.
-        if launch.end == "finished" and launch.attempt is not None and launch.purpose != "profile"
-    )
+    # A profiler slows what it watches: its launches explain a step and never measure one.
+    return tuple(x for x in launches if x.outcome == "measured" and x.purpose != "profile")
 
 
-def attempts_of(measured: Iterable[MeasuredLaunch], position: int) -> tuple[Attempt, ...]:
+def attempts_of(measured: Iterable[Launch], position: int) -> tuple[Attempt, ...]:
     """The attempts of one side."""
-    return tuple(launch.attempt for launch in measured if launch.position == position)
+    return tuple(launch.measurement for launch in measured if launch.position == position)
 
 
 class SidePlan(PlanPart):
@@ -215,12 +203,12 @@ PlanT = TypeVar("PlanT", bound=MeasurementPlan)
 class MeasurementRule(Generic[PlanT]):
     """What kinds of measurements differ in."""
 
-    judge: Callable[[PlanT, Sequence[MeasuredLaunch], MetricRef, int], MetricResult] | None = None
+    judge: Callable[[PlanT, Sequence[Launch], MetricRef, int], MetricResult] | None = None
     """The verdict on a metric, as one of so many tests that share its error; None: nothing is judged.
 
     Raises KeyError where the metric was not reported, ValueError where a value has no level.
     """
-    judge_unvaried: Callable[[PlanT, Sequence[MeasuredLaunch], MetricResult], MetricResult] = (
+    judge_unvaried: Callable[[PlanT, Sequence[Launch], MetricResult], MetricResult] = (
         lambda _plan, _measured, row: row
     )
     """The verdict on a metric beside those under test, where it may never have varied."""
@@ -232,20 +220,20 @@ class MeasurementRule(Generic[PlanT]):
     """Why there is a launch after so many."""
     side_name: Callable[[PlanT, int], str] = lambda plan, side: f"change {plan.sides[side].name}"
     """Names a side in error messages."""
-    admit: Callable[[PlanT, Attempt, Sequence[LaunchRecord]], None] = lambda *_: None
+    admit: Callable[[PlanT, Attempt, Sequence[Launch]], None] = lambda *_: None
     """Raises an error if a launch cannot be compared with the others."""
     purpose: Purpose = "run"
     advice: str = "read the log; choose another --at or --env"
     block: int = 0
     """Launches that belong on one machine; 0: all on one."""
 
-    def judge_all(self, plan: PlanT, measured: Sequence[MeasuredLaunch]) -> tuple[MetricResult, ...]:
+    def judge_all(self, plan: PlanT, measured: Sequence[Launch]) -> tuple[MetricResult, ...]:
         """The verdict on each metric under test."""
         refs = plan.refs
         return tuple(self.judge(plan, measured, ref, len(refs)) for ref in refs) if self.judge else ()
 
     def judge_beside(
-        self, plan: PlanT, measured: Sequence[MeasuredLaunch], metric: MetricRef, *, guards: int = 0
+        self, plan: PlanT, measured: Sequence[Launch], metric: MetricRef, *, guards: int = 0
     ) -> MetricResult | None:
         """The verdict on a metric that is not under test; None where it was not reported or has no ratio.
 
@@ -260,9 +248,7 @@ class MeasurementRule(Generic[PlanT]):
         row = row.model_copy(update={"judged": False, "claim": None, "guard": bool(guards)})
         return row if row.effect is None else self.judge_unvaried(plan, measured, row)
 
-    def judge_guards(
-        self, plan: PlanT, measured: Sequence[MeasuredLaunch]
-    ) -> dict[MetricRef, MetricResult | None]:
+    def judge_guards(self, plan: PlanT, measured: Sequence[Launch]) -> dict[MetricRef, MetricResult | None]:
         """The verdict on each guard; None where it was not reported or has no ratio."""
         guards = self.guards(plan)
         return {guard: self.judge_beside(plan, measured, guard, guards=len(guards)) for guard in guards}
@@ -309,14 +295,14 @@ class MeasurementRule(Generic[PlanT]):
             mate,
         )
 
-    def _done(self, plan: PlanT, measured: Sequence[MeasuredLaunch]) -> Done:
+    def _done(self, plan: PlanT, measured: Sequence[Launch]) -> Done:
         judged = self.judge_all(plan, measured)
         if not judged:
             return Done({"verdict": "measured"})
         word = combine_words(row.verdict for row in judged)
         return Done({"verdict": word, "launches": judged[0].launches})
 
-    def _has_open_guard(self, plan: PlanT, measured: Sequence[MeasuredLaunch]) -> bool:
+    def _has_open_guard(self, plan: PlanT, measured: Sequence[Launch]) -> bool:
         """True if a guard that was reported needs more launches for a verdict."""
         guards = self.judge_guards(plan, measured).values()
         return any(row is not None and row.verdict == "inconclusive" for row in guards)
@@ -327,7 +313,7 @@ class SideDocument(Document):
 
     typed: str
     name: str
-    change: ChangeDocument
+    change: Change
     variant: str
 
 

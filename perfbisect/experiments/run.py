@@ -19,11 +19,13 @@ from perfbisect.experiments.measure import (
     attempts_of,
     metric_fields,
 )
-from perfbisect.jobs.documents import ChangeDocument, Document, change_document, reported_value, spread
+from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import reported_value, spread
 from perfbisect.jobs.plans import require_plan
 from perfbisect.model.attempt import Attempt, key
+from perfbisect.model.change import Change
 from perfbisect.model.metric import parse_metric
 from perfbisect.report.document import Report
 from perfbisect.report.plots import LaunchGroup, launches_plot
@@ -56,8 +58,8 @@ class ChangeResult(MeasurementResult):
     """What ``perfbisect run`` measured of one change."""
 
     shown: ClassVar[Mapping[str, int]] = {"launches": -8}
-    schema_: Literal["perfbisect.run/4"] = Field(default="perfbisect.run/4", alias="schema")
-    change: ChangeDocument
+    schema_: Literal["perfbisect.run/5"] = Field(default="perfbisect.run/5", alias="schema")
+    change: Change
     metrics: tuple[RunMetric, ...]
 
     @property
@@ -76,7 +78,7 @@ def read_run(job: Job, events: Sequence[JournalEvent]) -> ChangeResult:
     return ChangeResult(
         **found.fields("measured"),
         next=f"perfbisect {'report' if found.finished else 'resume'} {job.id}",
-        change=change_document(plan.change),
+        change=plan.change,
         metrics=tuple(row for row in rows if row is not None),
     )
 

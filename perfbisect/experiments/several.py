@@ -34,7 +34,7 @@ class VerifyResult(ComparisonsResult):
     It holds where it holds in every cell, and is refuted where it is in one.
     """
 
-    schema_: Literal["perfbisect.verify/4"] = Field(default="perfbisect.verify/4", alias="schema")
+    schema_: Literal["perfbisect.verify/5"] = Field(default="perfbisect.verify/5", alias="schema")
     claim: str
     source: str
     expected: str
@@ -45,7 +45,7 @@ class VerifyResult(ComparisonsResult):
 class SweepResult(ComparisonsResult):
     """``perfbisect compare --sweep``: one comparison a load, and its signature in words."""
 
-    schema_: Literal["perfbisect.sweep/4"] = Field(default="perfbisect.sweep/4", alias="schema")
+    schema_: Literal["perfbisect.sweep/5"] = Field(default="perfbisect.sweep/5", alias="schema")
     signature: str
 
 

@@ -26,20 +26,19 @@ from perfbisect.explain.hunk_plan import HunkPart, HunksPlan
 from perfbisect.explain.hunk_search import HunkEvent, HunkOutcome, Node, NodeLaunch, NodeResult, NodeUnusable
 from perfbisect.jobs.commands import follow_up_command
 from perfbisect.jobs.documents import (
-    ChangeDocument,
     Document,
     MeasuredDocument,
     MetricDocument,
-    change_document,
     measured_fields,
     metric_document,
 )
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, JournalEvent
+from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Done, Fact, JobState, LaunchPolicy, fits_budget
 from perfbisect.jobs.plans import plan_cell, read_verdict, require_more_budget, require_plan
-from perfbisect.jobs.replay import LaunchRecord, ended_launches, launches, require_comparable
-from perfbisect.jobs.runner import JobContext, LaunchRequest, RevertHunks
+from perfbisect.jobs.replay import ended_launches, launches, require_comparable
+from perfbisect.jobs.runner import JobContext, RevertHunks
 from perfbisect.jobs.sequence import sequential
 from perfbisect.model.attempt import Purpose
 from perfbisect.model.change import Change
@@ -87,7 +86,7 @@ class HunksDocument(MeasuredDocument):
     next: str
     source: str
     """The job whose culprit is explained."""
-    culprit: ChangeDocument
+    culprit: Change
     parent: str
     metric: MetricDocument
     environment: str
@@ -106,7 +105,7 @@ class HunksDocument(MeasuredDocument):
 def make_hunks_document(
     job: Job,
     plan: HunksPlan,
-    records: Sequence[LaunchRecord],
+    records: Sequence[Launch],
     outcome: HunkOutcome | None,
     *,
     seen: Sequence[HunkEvent],
@@ -137,7 +136,7 @@ def make_hunks_document(
         summary=(),
         next=_next_command(job, plan, outcome, patch),
         source=plan.source,
-        culprit=change_document(plan.culprit),
+        culprit=plan.culprit,
         parent=plan.parent,
         metric=metric_document(plan.ref, plan.smallest_effect),
         environment=plan.setting.environment,
@@ -288,14 +287,14 @@ def _node(data: Mapping[str, Any]) -> Node:
 
 
 def search_events(
-    plan: HunksPlan, events: Sequence[JournalEvent], records: Sequence[LaunchRecord]
+    plan: HunksPlan, events: Sequence[JournalEvent], records: Sequence[Launch]
 ) -> list[HunkEvent]:
     """What the search has seen, from a journal."""
     nodes = list(made_changes(plan, events))
     found: list[HunkEvent] = [
-        NodeLaunch(nodes[launch.position], measured_event(launch, launch.attempt, plan.ref))
+        NodeLaunch(nodes[launch.position], measured_event(launch, plan.ref))
         for launch in ended_launches(records)
-        if launch.end == "finished" and launch.attempt is not None
+        if launch.outcome == "measured"
     ]
     unusable = (event.data for event in events if event.kind == "unusable")
     return [*found, *(NodeUnusable(_node(data), str(data["reason"])) for data in unusable)]
@@ -360,7 +359,7 @@ def _reverted(job: Job, plan: HunksPlan, revert: RevertHunks | None, node: Node)
     return Fact("node", {"groups": list(node), "change": _CHANGE.dump_python(change, mode="json")})
 
 
-def _give_up(plan: HunksPlan, error: PerfbisectError, last: LaunchRecord, state: JobState) -> Sequence[Fact]:
+def _give_up(plan: HunksPlan, error: PerfbisectError, last: Launch, state: JobState) -> Sequence[Fact]:
     """Note a node that does not run; its launches do not count."""
     if last.position == 0 or not isinstance(error, BuildError | ServerError):
         return ()
@@ -370,9 +369,9 @@ def _give_up(plan: HunksPlan, error: PerfbisectError, last: LaunchRecord, state:
     told = f"{names}: {error.message}: not asked by itself"
     return (
         *(
-            Fact("discarded", {"attempt": launch.attempt_id, "reason": why})
+            Fact("discarded", {"attempt": launch.id, "reason": why})
             for launch in state.launches
-            if launch.position == last.position and launch.end == "finished"
+            if launch.position == last.position and launch.outcome == "measured"
         ),
         Fact("unusable", {"groups": list(node), "reason": error.message}, told),
     )

@@ -19,11 +19,9 @@ from perfbisect.errors import BuildError, UsageError
 from perfbisect.experiments.dry_run import LaunchPlanDocument
 from perfbisect.explain.hunk_search import forecast_launches
 from perfbisect.jobs.documents import (
-    ChangeDocument,
     Document,
     LongDocument,
     cell_document,
-    change_document,
     metric_document,
 )
 from perfbisect.jobs.estimates import Noise
@@ -243,7 +241,7 @@ class HunksPlanDocument(LaunchPlanDocument, LongDocument):
     shown: ClassVar[Mapping[str, int]] = {"groups": 20, "excluded": 10}
     schema_: Literal["perfbisect.hunks-plan/3"] = Field(default="perfbisect.hunks-plan/3", alias="schema")
     source: str
-    culprit: ChangeDocument
+    culprit: Change
     parent: str
     step: float | None
     groups: tuple[PlannedGroupDocument, ...]
@@ -266,7 +264,7 @@ def hunks_plan_document(plan: HunksPlan, noise: Noise, *, basis: str) -> HunksPl
     metric = metric_document(plan.ref, plan.smallest_effect)
     return HunksPlanDocument(
         source=plan.source,
-        culprit=change_document(plan.culprit),
+        culprit=plan.culprit,
         parent=plan.parent,
         cell=cell_document(plan_cell(plan), plan.ref),
         metric=metric,

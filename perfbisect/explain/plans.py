@@ -32,12 +32,13 @@ from perfbisect.explain.hunk_plan import (
 )
 from perfbisect.explain.profile_job import MOST_LAUNCHES, ProfilePlan
 from perfbisect.explain.report import ExplainDocument, explain_bisection, explain_comparison
-from perfbisect.jobs.documents import ChangeDocument, cell_document, change_document, metric_document
+from perfbisect.jobs.documents import cell_document, metric_document
 from perfbisect.jobs.estimates import earlier_attempts, learnt_noise
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent, read, replaying
 from perfbisect.jobs.plans import JobPlan, find_plan, plan_cell, plan_data, require_plan
 from perfbisect.measure.profiling import ProfileLimits, find_py_spy, sampling_problem
+from perfbisect.model.change import Change
 from perfbisect.report.sections import workload_section
 from perfbisect.report.template import render_sentences
 from perfbisect.report.terminal import section_lines
@@ -133,8 +134,8 @@ class ProfilePlanDocument(LaunchPlanDocument):
 
     schema_: Literal["perfbisect.profile-plan/3"] = Field(default="perfbisect.profile-plan/3", alias="schema")
     source: str
-    a: ChangeDocument
-    b: ChangeDocument
+    a: Change
+    b: Change
 
 
 def plan_profile(
@@ -179,8 +180,8 @@ def plan_profile(
     metric = metric_document(plan.ref, plan.smallest_effect)
     shown = ProfilePlanDocument(
         source=job.id,
-        a=change_document(sides.a.change),
-        b=change_document(sides.b.change),
+        a=sides.a.change,
+        b=sides.b.change,
         cell=cell_document(cell, plan.ref),
         metric=metric,
         metrics=(metric,),

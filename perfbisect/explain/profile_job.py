@@ -31,20 +31,18 @@ from perfbisect.explain.functions import FunctionGrowth, ProfileWindow, SampledL
 from perfbisect.explain.stacks import read_folded
 from perfbisect.explain.trace import TraceProfile, read_trace
 from perfbisect.jobs.documents import (
-    ChangeDocument,
     Document,
     MeasuredDocument,
     MetricDocument,
-    change_document,
     measured_fields,
     metric_document,
 )
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Done, JobState, LaunchPolicy, fits_budget
 from perfbisect.jobs.plans import BudgetedPlan, plan_cell, require_plan
-from perfbisect.jobs.replay import LaunchRecord, launches
-from perfbisect.jobs.runner import LaunchRequest
+from perfbisect.jobs.replay import launches
 from perfbisect.jobs.sequence import sequential
 from perfbisect.measure.profiling import FACT, FOLDER, ProfileFiles
 from perfbisect.model.attempt import Attempt
@@ -104,11 +102,11 @@ class ProfileDocument(MeasuredDocument):
     """``perfbisect explain JOB --profile``; ``source``: that job."""
 
     shown: ClassVar[Mapping[str, int]] = {}
-    schema_: Literal["perfbisect.profile/2"] = Field(default="perfbisect.profile/2", alias="schema")
+    schema_: Literal["perfbisect.profile/3"] = Field(default="perfbisect.profile/3", alias="schema")
     source: str
     finished: bool
-    a: ChangeDocument
-    b: ChangeDocument
+    a: Change
+    b: Change
     metric: MetricDocument
     result: ProfileResultDocument | None
     files: tuple[RecordingDocument, ...]
@@ -234,7 +232,7 @@ def profile_policy(plan: ProfilePlan) -> LaunchPolicy:
     cells = plan.cells
 
     def next_launch(state: JobState) -> LaunchRequest | Done:
-        count = sum(launch.end == "finished" for launch in state.launches)
+        count = sum(launch.outcome == "measured" for launch in state.launches)
         if count >= 2 * plan.launches or (count >= 2 and not fits_budget(state.launches, plan.budget)):
             return Done({"verdict": "recorded"})
         side = _ORDER[count % len(_ORDER)]
@@ -251,7 +249,7 @@ def _conclude(job: Job, plan: ProfilePlan, _verdict: Mapping[str, object]) -> Ma
     return {"verdict": result.kind, "result": result.model_dump(mode="json")}
 
 
-def compare_sides(plan: ProfilePlan, job: Job, records: Sequence[LaunchRecord]) -> ProfileResultDocument:
+def compare_sides(plan: ProfilePlan, job: Job, records: Sequence[Launch]) -> ProfileResultDocument:
     """Compare what was recorded of both sides."""
     attempts: tuple[list[Attempt], list[Attempt]] = ([], [])
     sampled: tuple[list[SampledLaunch], list[SampledLaunch]] = ([], [])
@@ -259,7 +257,7 @@ def compare_sides(plan: ProfilePlan, job: Job, records: Sequence[LaunchRecord]) 
     problems: list[str] = []
     for record in sorted(records, key=lambda record: record.position):
         side, attempt, folder = record.position, record.attempt, job.path / record.folder / FOLDER
-        if record.end != "finished" or attempt is None:
+        if record.outcome != "measured" or attempt is None:
             continue
         files = recorded_files(attempt)
         attempts[side].append(attempt)
@@ -375,8 +373,8 @@ def profile_document(job: Job, events: Sequence[JournalEvent]) -> ProfileDocumen
         ),
         source=plan.source,
         finished=finished(events),
-        a=change_document(plan.a.change),
-        b=change_document(plan.b.change),
+        a=plan.a.change,
+        b=plan.b.change,
         metric=metric_document(plan.ref, plan.smallest_effect),
         result=result,
         files=tuple(file for record in records for file in recordings(record)),
@@ -393,9 +391,9 @@ def _next_command(job: Job, plan: ProfilePlan, result: ProfileResultDocument | N
     return f"perfbisect report {job.id}"
 
 
-def recordings(record: LaunchRecord) -> tuple[RecordingDocument, ...]:
+def recordings(record: Launch) -> tuple[RecordingDocument, ...]:
     """The recordings of a launch, by their paths below the job."""
-    if record.end != "finished" or record.attempt is None:
+    if record.outcome != "measured" or record.attempt is None:
         return ()
     files = recorded_files(record.attempt)
     named: list[tuple[str, RecordingFormat]] = [(window.file, "collapsed stacks") for window in files.windows]

@@ -8,7 +8,8 @@ from pydantic import Field
 
 from perfbisect.bisect.result import BisectResult
 from perfbisect.experiments.compare import CompareResult
-from perfbisect.jobs.documents import CellDocument, ChangeDocument, Document, MetricDocument
+from perfbisect.jobs.documents import CellDocument, Document, MetricDocument
+from perfbisect.model.change import Change
 from perfbisect.report.document import (
     Report,
 )
@@ -28,8 +29,8 @@ class ExplainDocument(Document):
     verdict: str
     cell: CellDocument
     metric: MetricDocument
-    a: ChangeDocument
-    b: ChangeDocument
+    a: Change
+    b: Change
     a_name: str
     b_name: str
     effect: float | None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final, Literal
 
 from pydantic import ValidationError
 
@@ -16,10 +17,11 @@ from perfbisect.fleet.bundle import Bundle, BundleDocument, BundleLaunchDocument
 from perfbisect.jobs.events import EventListener, JobEvent, PhaseStarted
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Clock, Journal
+from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.phases import PhaseRecord, phase_text
 from perfbisect.jobs.plans import plan_cell, require_plan
-from perfbisect.jobs.replay import LaunchRecord, launches
-from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.replay import launches
+from perfbisect.jobs.runner import JobContext, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.system.files import write_atomic
 from perfbisect.system.processes import stop_leftovers
@@ -84,13 +86,22 @@ def bundle_document(job: Job, machine: str, files: Mapping[str, str] | None = No
     )
 
 
-def _launch_document(change: str, launch: LaunchRecord | None) -> BundleLaunchDocument:
+_OUTCOMES: Final[Mapping[str, Literal["running", "measured", "lost"]]] = {
+    "running": "running",
+    "measured": "measured",
+    "failed": "measured",
+    "abandoned": "lost",
+}
+"""What a job says of a launch -> what a bundle says: its attempt has been made, whether it failed or not."""
+
+
+def _launch_document(change: str, launch: Launch | None) -> BundleLaunchDocument:
     if launch is None:
         return BundleLaunchDocument(change=change, outcome="not made")
     return BundleLaunchDocument(
         change=change,
-        outcome="running" if launch.end is None else "lost" if launch.end == "abandoned" else "measured",
-        reason=launch.reason,
+        outcome=_OUTCOMES[launch.outcome],
+        reason=launch.cause,
         folder=launch.folder,
         began=launch.started_at,
     )

@@ -15,8 +15,8 @@ from perfbisect.fleet.agent import read_manifest
 from perfbisect.fleet.base import BundleState, Fleet, Ticket, UnreachableError
 from perfbisect.fleet.bundle import CLIENT, Bundle, BundledLaunch, BundleLaunchDocument
 from perfbisect.fleet.specs import slot_there
+from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.plans import MeasurementConfig, cell_data
-from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.machine import profile
 from perfbisect.machine.slots import Slot
 from perfbisect.measure import faults
@@ -109,7 +109,7 @@ class FleetExecutor:
                 write_attempt(request.folder, attempt)
             return attempt
 
-    def reclaim(self, launch: LaunchRecord, folder: Path, sink: Sink) -> Attempt | None:
+    def reclaim(self, launch: Launch, folder: Path, sink: Sink) -> Attempt | None:
         """The attempt that an earlier process of this job submitted, once it has ended.
 
         None if it was never submitted or came to nothing, or if its machine does not answer: what goes on
@@ -118,12 +118,12 @@ class FleetExecutor:
         Raises:
             Interrupted: Ctrl-C or a stop; the bundle is ended.
         """
-        home = _Home(launch.attempt_id, folder, launch.slot, launch.machine)
+        home = _Home(launch.id, folder, launch.slot, launch.machine)
         try:
             ticket = self._until_reached(lambda: self.fleet.find(launch.token), SUBMITTED_WITHIN_S)
             if ticket is None:
-                return home.second(launch.change_id, launch.purpose, launch.runs)
-            with self._ended_when_stopped(ticket, launch.attempt_id):
+                return home.second(launch.change.id, launch.purpose, launch.runs)
+            with self._ended_when_stopped(ticket, launch.id):
                 return self._follow(ticket, home, sink)
         except UnreachableError:
             self.lost.add(Ticket(launch.token, launch.machine))

@@ -13,9 +13,9 @@ from perfbisect.fleet.building import BuildMachines
 from perfbisect.fleet.executor import FleetExecutor, end_bundles
 from perfbisect.fleet.folders import FolderFleet
 from perfbisect.fleet.specs import absolute_fleet, build_hosts, make_fleet
+from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.machines import MachineDocument
 from perfbisect.jobs.plans import MeasurementConfig
-from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.system.processes import StopRequested
 
 __all__ = [
@@ -61,7 +61,7 @@ def make_executor(
     interference: str,
     stop_requested: StopRequested,
     pause: Callable[[float], None],
-    lost: Iterable[LaunchRecord],
+    lost: Iterable[Launch],
 ) -> FleetExecutor:
     return FleetExecutor(
         make_fleet(setting.fleet, state),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from statistics import median
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,9 +16,10 @@ from perfbisect.common.text import json_text
 from perfbisect.errors import LocatedError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import RESTORE
+from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig
-from perfbisect.jobs.replay import LaunchRecord, lost_minutes
-from perfbisect.model.attempt import Attempt, Purpose, key
+from perfbisect.jobs.replay import lost_minutes
+from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, DeployYaml
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
@@ -68,16 +69,6 @@ class LongDocument(Document):
                 kept[name] = items[:most] if most >= 0 else items[most:]
                 left[name] = len(items) - abs(most)
         return self.model_copy(update={**kept, "left_out": {**self.left_out, **left}})
-
-
-class ChangeDocument(Document):
-    """A commit or release."""
-
-    id: str
-    short: str
-    subject: str = ""
-    date: str = ""
-    author: str = ""
 
 
 class MetricDocument(Document):
@@ -139,35 +130,6 @@ class CommandsDocument(Document):
     note: str = ""
 
 
-class LaunchDocument(Document):
-    """One attempt: ``value`` is that of the launch, ``values`` those of its runs, in the metric's unit."""
-
-    number: int
-    attempt: str
-    position: int
-    change: ChangeDocument
-    purpose: Purpose
-    why: str
-    outcome: Literal["measured", "failed", "abandoned", "running"]
-    value: float | None
-    values: tuple[float, ...]
-    spread: float | None
-    """Robust coefficient of variation over one run's requests, median over the runs."""
-    reason: str
-    fault: str
-    warnings: tuple[str, ...]
-    minutes: float
-    seconds: dict[str, float]
-    started_at: str
-    cold: bool
-    folder: str
-    log: str
-    slot: str = ""
-    """Name of the part of the machine it ran on; empty: the whole of it."""
-    at: float | None = None
-    """Minutes from the beginning of the job's first launch to that of this one; None: not known."""
-
-
 class MinutesDocument(Document):
     """Where the minutes went; ``lost``: those of launches that are no evidence, such as discarded ones."""
 
@@ -185,7 +147,7 @@ class MeasuredDocument(LongDocument):
     shown: ClassVar[Mapping[str, int]] = {"launches": -4}
     job: str
     cell: CellDocument
-    launches: tuple[LaunchDocument, ...] = ()
+    launches: tuple[Launch, ...] = ()
     minutes: MinutesDocument
     versions: dict[str, Any] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -206,39 +168,36 @@ def measured_fields(
     job: Job,
     plan: BudgetedPlan,
     cell: Cell,
-    records: Sequence[LaunchRecord],
-    change_of: Callable[[LaunchRecord], Change],
+    records: Sequence[Launch],
+    change_of: Callable[[Launch], Change],
     saved: float = 0.0,
 ) -> dict[str, Any]:
     """The fields of a :class:`MeasuredDocument`; ``saved``: minutes that were not waited for."""
     return {
         "job": job.id,
         "cell": cell_document(cell, plan.ref),
-        "launches": tuple(_launch_documents(job, plan, records, change_of)),
+        "launches": tuple(_named(job, plan, records, change_of)),
         "minutes": minutes_document(records, plan.budget or 0.0, saved),
         "versions": versions(plan.setting, records),
         "notes": plan.notes,
     }
 
 
-def _launch_documents(
-    job: Job, plan: BudgetedPlan, records: Sequence[LaunchRecord], change_of: Callable[[LaunchRecord], Change]
-) -> Iterator[LaunchDocument]:
+def _named(
+    job: Job, plan: BudgetedPlan, records: Sequence[Launch], change_of: Callable[[Launch], Change]
+) -> Iterator[Launch]:
+    """The launches with the plan's changes and metric."""
     for launch in records:
         try:
             change = change_of(launch)
         except LookupError as error:
             raise LocatedError(
-                f"launch {launch.number} is of change {launch.change_id} at position {launch.position}, "
+                f"launch {launch.number} is of change {launch.change.id} at position {launch.position}, "
                 "which the plan does not have",
                 file=job.journal,
                 next_step=RESTORE,
             ) from error
-        yield launch_document(launch, change, plan.ref)
-
-
-def change_document(change: Change) -> ChangeDocument:
-    return ChangeDocument.model_validate(change, from_attributes=True)
+        yield replace(launch, change=change).valued(plan.ref)
 
 
 def metric_document(metric: MetricRef, smallest_effect: float | None = None) -> MetricDocument:
@@ -270,47 +229,7 @@ def _deploy_document(deploy: DeployYaml) -> dict[str, str]:
     return places if deploy.text is None else {**places, "digest": digest(deploy.text)}
 
 
-def launch_document(launch: LaunchRecord, change: Change, metric: MetricRef) -> LaunchDocument:
-    """One attempt, with its value of one metric."""
-    attempt = launch.attempt
-    runs = attempt.runs if attempt else ()
-    failure = launch.failure
-    return LaunchDocument(
-        number=launch.number,
-        attempt=launch.attempt_id,
-        position=launch.position,
-        change=change_document(change),
-        purpose=launch.purpose,
-        why=launch.why,
-        outcome="running" if launch.end is None else "measured" if launch.end == "finished" else launch.end,
-        value=reported_value(attempt, metric) if attempt else None,
-        values=tuple(run.values[key(metric)] for run in runs if key(metric) in run.values),
-        spread=spread(attempt, metric),
-        reason=f"{failure.phase}: {failure.reason}" if failure else launch.reason,
-        fault=failure.fault if failure else "",
-        warnings=tuple(dict.fromkeys(text for run in runs for text in run.warnings)),
-        minutes=launch.minutes,
-        seconds=dict(attempt.seconds) if attempt else {},
-        started_at=launch.started_at,
-        cold=bool(attempt and attempt.cold),
-        folder=launch.folder,
-        log=failure.log if failure else "",
-        slot=launch.slot,
-        at=launch.at,
-    )
-
-
-def spread(attempt: Attempt | None, metric: MetricRef) -> float | None:
-    """Robust coefficient of variation over a run's requests, median over the runs; None without requests."""
-    if attempt is None:
-        return None
-    known = [
-        run.spread[name] for run in attempt.runs for name in (key(metric), metric.name) if name in run.spread
-    ]
-    return median(known) if known else None
-
-
-def minutes_document(records: Sequence[LaunchRecord], budget: float, saved: float = 0.0) -> MinutesDocument:
+def minutes_document(records: Sequence[Launch], budget: float, saved: float = 0.0) -> MinutesDocument:
     """Where the minutes went, by phase; lost are those of attempts that are no evidence."""
     phases: dict[str, float] = {}
     for launch in records:
@@ -322,7 +241,7 @@ def minutes_document(records: Sequence[LaunchRecord], budget: float, saved: floa
     )
 
 
-def versions(setting: MeasurementConfig, records: Iterable[LaunchRecord]) -> dict[str, Any]:
+def versions(setting: MeasurementConfig, records: Iterable[Launch]) -> dict[str, Any]:
     """Versions of perfbisect, engines, client and machine; several where they differ."""
     provenances = [launch.attempt.provenance for launch in records if launch.attempt is not None]
     facts: Mapping[str, Any] = next((p.facts for p in provenances if p.facts), {})
@@ -337,14 +256,6 @@ def versions(setting: MeasurementConfig, records: Iterable[LaunchRecord]) -> dic
         "client_exclude_newer": setting.client_exclude_newer,
         "constraints": setting.constraints,
     }
-
-
-def reported_value(attempt: Attempt, metric: MetricRef) -> float | None:
-    """The value of a launch; None if a run does not report the metric, or there is no run."""
-    try:
-        return attempt.value(metric)
-    except (KeyError, ValueError):
-        return None
 
 
 def log_differences(a: Iterable[Attempt], b: Iterable[Attempt]) -> tuple[tuple[str, str, str], ...]:

@@ -111,7 +111,7 @@ def recent_attempts(jobs: Jobs) -> tuple[Attempt, ...]:
     for job in jobs.all()[-_JOBS_BACK:]:
         with contextlib.suppress(PerfbisectError):
             records = launches(read(job.journal).events)
-            attempts = (x.attempt for x in records if x.end == "finished")
+            attempts = (x.attempt for x in records if x.outcome == "measured")
             recent += [a for a in attempts if a is not None and a.runs and a.failure is None]
     return tuple(recent)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from perfbisect.jobs.documents import LaunchDocument
+from perfbisect.jobs.launch import Launch, LaunchRequest
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,13 @@ class JobNote(JobEvent):
 
 @dataclass(frozen=True)
 class LaunchStarted(JobEvent):
-    """A launch starts. ``slot``: the part of the machine; empty: all of it."""
+    """A launch starts. ``last``: the highest position of the job."""
 
     number: int
-    change: str
-    position: int
-    of: int
-    purpose: str
-    runs: int
-    why: str
+    request: LaunchRequest
+    last: int
     slot: str = ""
-    subject: str = ""
-    """Subject of the commit."""
+    """The part of the machine; empty: all of it."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ class PhaseStarted(JobEvent):
 class LaunchEnded(JobEvent):
     """A launch ended. ``used``, ``budget``, ``lost``: minutes of the job; ``detail``: what is known since."""
 
-    launch: LaunchDocument
+    launch: Launch
     unit: str
     used: float
     budget: float

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from perfbisect.errors import BuildError, ClientError, MachineError, PerfbisectError, ServerError
 from perfbisect.jobs.events import JobNote, MachineBackoff
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.replay import LaunchRecord
+from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.runner import JobContext
 from perfbisect.machine.slots import Slot
 
@@ -66,7 +66,7 @@ class Failures:
             first = min(self._until, key=lambda name: self._until[name])
             self.tools.wait(max(0.0, self._until.pop(first) - self.tools.seconds()))
 
-    def after(self, launch: LaunchRecord) -> None:
+    def after(self, launch: Launch) -> None:
         """Account for an ended launch; a slot backs off after a failure of the machine.
 
         Raises:
@@ -82,14 +82,13 @@ class Failures:
             self._machine.pop(launch.slot, None)
             self._client = 0
             return
-        reason = f"{failure.phase}: {failure.reason}"
         if failure.fault == "machine":
-            self._machine_failed(launch, reason)
+            self._machine_failed(launch, launch.reason)
         elif failure.fault == "client":
             self._client += 1
             if self._client >= MAX_CLIENT_FAILURES:
                 raise ClientError(
-                    f"the client failed {self._client} times in a row, in {reason}",
+                    f"the client failed {self._client} times in a row, in {launch.reason}",
                     where=self._log(launch),
                     next_step=f"fix the cell or --client; or: perfbisect resume {self.job.id}",
                 )
@@ -101,13 +100,12 @@ class Failures:
         self._until = {name: until for name, until in self._until.items() if name not in given_up}
         self.tools.sink(JobNote(f"machine {machine} is out of use: {reason}"))
 
-    def broken(self, launch: LaunchRecord, what: str, advice: str) -> PerfbisectError:
+    def broken(self, launch: Launch, what: str, advice: str) -> PerfbisectError:
         """The error for a change that must work and fails; ``advice`` is the next step."""
         kind, problem = (ServerError, "does not serve") if launch.built else (BuildError, "cannot be built")
-        phase = launch.failure.phase if launch.failure else "launch"
-        return kind(f"{what} {problem}: {phase}: {launch.reason}", where=self._log(launch), next_step=advice)
+        return kind(f"{what} {problem}: {launch.reason}", where=self._log(launch), next_step=advice)
 
-    def _machine_failed(self, launch: LaunchRecord, reason: str) -> None:
+    def _machine_failed(self, launch: Launch, reason: str) -> None:
         count = self._machine[launch.slot] = self._machine.get(launch.slot, 0) + 1
         self._failed[launch.slot] += 1
         failed, ended, most = self._failed[launch.slot], self._ended[launch.slot], len(self.tools.backoff)
@@ -129,6 +127,6 @@ class Failures:
             next_step=f"perfbisect doctor; then: perfbisect resume {self.job.id}",
         )
 
-    def _log(self, launch: LaunchRecord) -> str:
+    def _log(self, launch: Launch) -> str:
         failure = launch.failure
         return failure.log if failure and failure.log else str(self.job.path / launch.folder)

@@ -10,13 +10,13 @@ from statistics import median
 from typing import TypeVar
 
 from perfbisect.errors import MachineError, PerfbisectError
-from perfbisect.jobs.documents import launch_document
-from perfbisect.jobs.events import JobEvent, JobNote, LaunchEnded
+from perfbisect.jobs.events import JobEvent, JobNote, LaunchEnded, LaunchStarted
 from perfbisect.jobs.failures import Failures
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import EventKind, Journal, JournalEvent
-from perfbisect.jobs.replay import JournalReplay, LaunchRecord, lost_minutes
-from perfbisect.jobs.runner import JobContext, LaunchRequest, SpareCores, launch_started
+from perfbisect.jobs.launch import Launch, LaunchRequest
+from perfbisect.jobs.replay import JournalReplay, lost_minutes
+from perfbisect.jobs.runner import JobContext, SpareCores
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
 from perfbisect.model.change import Change
@@ -30,12 +30,12 @@ class JobState:
     """The journal of a job, and the launches in it."""
 
     events: Sequence[JournalEvent]
-    launches: tuple[LaunchRecord, ...]
+    launches: tuple[Launch, ...]
 
     @property
     def is_running(self) -> bool:
         """Whether a launch is under way."""
-        return any(launch.end is None for launch in self.launches)
+        return any(launch.outcome == "running" for launch in self.launches)
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,18 @@ class LaunchPolicy:
     """In minutes; 0: unlimited."""
     last: int = 0
     """The highest position of a launch."""
-    admit: Callable[[LaunchRecord, JobState, Sequence[Slot]], str] = lambda *_: ""
+    admit: Callable[[Launch, JobState, Sequence[Slot]], str] = lambda *_: ""
     """Why a measured launch does not count, empty where it does, by the slots in use.
 
     An error that it raises ends the job; the launch is discarded.
     """
-    broken: Callable[[LaunchRecord, LaunchRequest, JobState], tuple[str, str] | None] = lambda *_: None
+    broken: Callable[[Launch, LaunchRequest, JobState], tuple[str, str] | None] = lambda *_: None
     """What is broken, and advice, where a launch that has failed ends the job."""
-    recover: Callable[[PerfbisectError, LaunchRecord, JobState], Sequence[Fact]] = lambda *_: ()
+    recover: Callable[[PerfbisectError, Launch, JobState], Sequence[Fact]] = lambda *_: ()
     """The facts after which a job goes on in spite of a launch that would end it."""
-    progress: Callable[[LaunchRecord, JobState], tuple[str, Sequence[JobEvent]]] = lambda *_: ("", ())
+    progress: Callable[[Launch, JobState], tuple[str, Sequence[JobEvent]]] = lambda *_: ("", ())
     """What is known after a launch, for display: the end of its line, and events."""
-    likely: Callable[[JobState, LaunchRecord, SlotView], Iterable[tuple[int, Change]]] = lambda *_: ()
+    likely: Callable[[JobState, Launch, SlotView], Iterable[tuple[int, Change]]] = lambda *_: ()
     """Positions that are probably launched after the one that has just begun."""
 
 
@@ -150,7 +150,7 @@ class Launches:
         """Report a launch that is about to start."""
         self._orders[slot.name] = order
         number = len(self.state.launches) + 1
-        self._tools.sink(launch_started(number, order, self._policy.last, slot.name))
+        self._tools.sink(LaunchStarted(number, order, self._policy.last, slot.name))
 
     def finish(self, attempt_id: str) -> None:
         """Admit and report an announced launch, which has ended and is recorded.
@@ -170,13 +170,14 @@ class Launches:
             for fact in facts:
                 self._record(fact)
 
-    def _finish(self, ended: LaunchRecord, order: LaunchRequest) -> None:
+    def _finish(self, ended: Launch, order: LaunchRequest) -> None:
         policy = self._policy
         if ended.attempt is not None and ended.attempt.failure is None:
             ended = self._admit(ended)
         detail, events = policy.progress(ended, self.state)
-        report = launch_ended(ended, order.change, policy.metric, self.state.launches, policy.budget)
-        self._tools.sink(replace(report, detail=detail))
+        made, named = self.state.launches, replace(ended, change=order.change)
+        used, unit = sum(launch.minutes for launch in made), policy.metric.metric.unit
+        self._tools.sink(LaunchEnded(named, unit, used, policy.budget, lost_minutes(made), detail))
         for event in events:
             self._tools.sink(event)
         broken = policy.broken(ended, order, self.state) if ended.refused else None
@@ -185,7 +186,7 @@ class Launches:
         if ended.slot in self.failures.slots:
             self.failures.after(ended)
 
-    def _admit(self, ended: LaunchRecord) -> LaunchRecord:
+    def _admit(self, ended: Launch) -> Launch:
         try:
             reason = self._policy.admit(ended, self.state, self.failures.in_use)
         except PerfbisectError as error:
@@ -195,18 +196,18 @@ class Launches:
         if not reason:
             return ended
         self._discard(ended, reason)
-        return self._find(ended.attempt_id)
+        return self._find(ended.id)
 
-    def _discard(self, launch: LaunchRecord, reason: str) -> None:
-        self._journal.append("discarded", {"attempt": launch.attempt_id, "reason": reason})
+    def _discard(self, launch: Launch, reason: str) -> None:
+        self._journal.append("discarded", {"attempt": launch.id, "reason": reason})
 
     def _record(self, fact: Fact) -> None:
         self._journal.append(fact.kind, fact.data)
         if fact.told:
             self._tools.sink(JobNote(fact.told))
 
-    def _find(self, attempt_id: str) -> LaunchRecord:
-        return next(launch for launch in self.state.launches if launch.attempt_id == attempt_id)
+    def _find(self, attempt_id: str) -> Launch:
+        return next(launch for launch in self.state.launches if launch.id == attempt_id)
 
 
 class _BuildAhead:
@@ -222,7 +223,7 @@ class _BuildAhead:
         if ahead is None or not self._pool.has_room_beside(ahead.at_once):
             return
         state = launches.state
-        running = next(x for x in reversed(state.launches) if x.end is None and x.slot == slot.name)
+        running = next(x for x in reversed(state.launches) if x.outcome == "running" and x.slot == slot.name)
         begun = self._begun | {launch.position for launch in state.launches}
         for position, change in policy.likely(state, running, launches.view(slot)):
             if position in begun or not ahead.wanted(change):
@@ -292,19 +293,7 @@ def drain(steps: Generator[float, None, _Result]) -> _Result:
             return result
 
 
-def launch_ended(
-    ended: LaunchRecord,
-    change: Change,
-    metric: MetricRef,
-    records: Sequence[LaunchRecord],
-    budget: float,
-) -> LaunchEnded:
-    """The event for an ended launch, with the minutes of all of them."""
-    used, unit = sum(launch.minutes for launch in records), metric.metric.unit
-    return LaunchEnded(launch_document(ended, change, metric), unit, used, budget, lost_minutes(records))
-
-
-def fits_budget(records: Sequence[LaunchRecord], budget: float) -> bool:
+def fits_budget(records: Sequence[Launch], budget: float) -> bool:
     """True if another launch of median length fits into the budget in minutes."""
-    each = [launch.minutes for launch in records if launch.end == "finished"]
+    each = [launch.minutes for launch in records if launch.outcome == "measured"]
     return sum(launch.minutes for launch in records) + (median(each) if each else 0.0) <= budget

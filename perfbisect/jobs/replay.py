@@ -5,79 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from perfbisect.common.checked import InnerPath, Quantity, Seconds, Token, first_problem
+from perfbisect.common.checked import Seconds, Token, first_problem
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import Launch
 from perfbisect.measure.attempt import from_dict
-from perfbisect.model.attempt import Attempt, Failure, Purpose, key, provenance_differences
-from perfbisect.model.metric import MetricRef
+from perfbisect.model.attempt import Attempt, key, provenance_differences
+from perfbisect.model.change import Change
+from perfbisect.model.metric import MetricRef, parse_metric
 
-_MOST_RUNS = 10_000
-_MOST_POSITIONS = 10_000_000
 _MOST_PID = 2**22
 """The largest process id of Linux."""
-
-
-@dataclass(frozen=True)
-class LaunchRecord:
-    """One attempt in the journal; ``end`` is None while it runs or if its process died."""
-
-    number: int
-    attempt_id: str
-    position: Annotated[int, Field(ge=0, le=_MOST_POSITIONS)]
-    change_id: str
-    purpose: Purpose
-    runs: Annotated[int, Field(ge=0, le=_MOST_RUNS)]
-    why: str
-    folder: InnerPath
-    started_at: str
-    token: Token = ""
-    slot: str = ""
-    machine: str = ""
-    """Of a fleet; empty: this machine."""
-    at: Quantity | None = None
-    """Start in minutes after the job's first launch."""
-    trial: tuple[int, ...] = ()
-    """The A/B of a search that it was made for, as the search writes it."""
-    ended: int = -1
-    """Sequence number of the event that ended it."""
-    pid: int = 0
-    created: float = 0.0
-    end: Literal["finished", "failed", "abandoned"] | None = None
-    attempt: Attempt | None = None
-    reason: str = ""
-    lost: float = 0.0
-    discarded: bool = False
-    """It finished but its values do not count: ``reason``."""
-
-    @property
-    def minutes(self) -> float:
-        """Wall minutes, including waiting for builds."""
-        return self.lost if self.attempt is None else sum(self.attempt.seconds.values()) / 60
-
-    @property
-    def failure(self) -> Failure | None:
-        return self.attempt.failure if self.attempt else None
-
-    @property
-    def refused(self) -> bool:
-        """True if the change itself failed."""
-        return self.failure is not None and self.failure.fault == "change"
-
-    @property
-    def is_unresolved(self) -> bool:
-        """True if it may go on on its machine of a fleet: it is open, or was given up there."""
-        is_lost = self.failure is not None and self.failure.fault == "machine" and self.built
-        return bool(self.machine) and (self.end in (None, "abandoned") or is_lost)
-
-    @property
-    def built(self) -> bool:
-        """False if the environment could not be built: a retry would only build again."""
-        return self.failure is None or self.failure.phase != "build"
 
 
 @dataclass(frozen=True)
@@ -95,17 +37,18 @@ class _Abandoned:
     minutes: Seconds
 
 
-_LAUNCH, _SERVER, _ABANDONED = TypeAdapter(LaunchRecord), TypeAdapter(_Server), TypeAdapter(_Abandoned)
+_LAUNCH, _SERVER, _ABANDONED = TypeAdapter(Launch), TypeAdapter(_Server), TypeAdapter(_Abandoned)
 
 
 class JournalReplay:
     """The launches of a job in start order; reads each event of its journal once."""
 
     def __init__(self) -> None:
-        self._launches: dict[str, LaunchRecord] = {}
+        self._launches: dict[str, Launch] = {}
         self._read = 0
+        self._metric: MetricRef | None = None
 
-    def read(self, events: Sequence[JournalEvent]) -> tuple[LaunchRecord, ...]:
+    def read(self, events: Sequence[JournalEvent]) -> tuple[Launch, ...]:
         """Return the launches after these events, which begin with those of earlier calls.
 
         Raises:
@@ -113,18 +56,20 @@ class JournalReplay:
         """
         for event in events[self._read :]:
             try:
-                if event.kind == "started":
-                    data = dict(event.data)
-                    names = {"attempt_id": data.pop("attempt"), "change_id": data.pop("change")}
-                    numbered = {"number": len(self._launches) + 1, "started_at": event.time}
-                    launch = _LAUNCH.validate_python({**data, **names, **numbered})
-                    self._launches[launch.attempt_id] = launch
+                if event.kind == "plan" and "metric" in event.data:
+                    self._metric = parse_metric(event.data["metric"])
+                    # A job that goes on with another metric is judged by it from its first launch on.
+                    for identity, launch in self._launches.items():
+                        self._launches[identity] = launch.valued(self._metric)
+                elif event.kind == "started":
+                    launch = _started(event, len(self._launches) + 1)
+                    self._launches[launch.id] = launch
                 elif event.kind in ("launched", "abandoned", "finished", "failed", "discarded"):
                     attempt = event.data.get("attempt")
                     identity = str(attempt.get("id") if isinstance(attempt, Mapping) else attempt)
                     if identity not in self._launches:
                         raise ValueError(f"attempt {identity!r} never began")
-                    self._launches[identity] = _updated(self._launches[identity], event)
+                    self._launches[identity] = _updated(self._launches[identity], event).valued(self._metric)
             except ValidationError as error:
                 raise event.error(first_problem(error)) from error
             except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -133,60 +78,62 @@ class JournalReplay:
         return tuple(self._launches.values())
 
 
-def launches(events: Sequence[JournalEvent]) -> tuple[LaunchRecord, ...]:
+def launches(events: Sequence[JournalEvent]) -> tuple[Launch, ...]:
     """All launches of a job; UsageError if an event cannot be parsed."""
     return JournalReplay().read(events)
 
 
-def _updated(launch: LaunchRecord, event: JournalEvent) -> LaunchRecord:
+def _started(event: JournalEvent, number: int) -> Launch:
+    data = dict(event.data)
+    names = {"id": data.pop("attempt"), "change": Change.of(data.pop("change"))}
+    return _LAUNCH.validate_python({**data, **names, "number": number, "started_at": event.time})
+
+
+def _updated(launch: Launch, event: JournalEvent) -> Launch:
     data = event.data
     if event.kind == "launched":
         server = _SERVER.validate_python(dict(data))
         # Without a token nothing says that the process is ours.
         pid = server.pid if server.token else 0
         return replace(launch, token=server.token, pid=pid, created=server.created)
-    if event.kind == "discarded" and launch.end == "finished":
-        reason, minutes = str(data["reason"]), launch.minutes
-        return replace(launch, end="abandoned", attempt=None, reason=reason, lost=minutes, discarded=True)
-    if launch.end is not None:
-        raise ValueError(f"attempt {launch.attempt_id} ended twice")
+    if event.kind == "discarded" and launch.outcome == "measured":
+        return launch.discard(str(data["reason"]))
+    if launch.outcome != "running":
+        raise ValueError(f"attempt {launch.id} ended twice")
     launch = replace(launch, ended=event.seq)
     if event.kind == "abandoned":
         lost = _ABANDONED.validate_python(dict(data))
-        return replace(launch, end="abandoned", reason=lost.reason, lost=lost.minutes)
+        return launch.abandoned(lost.reason, lost.minutes)
     attempt = from_dict(data["attempt"])
     if event.kind == "finished" and not attempt.runs and launch.purpose != "profile":
-        raise ValueError(f"attempt {launch.attempt_id} finished without a run")
-    reason = attempt.failure.reason if attempt.failure else ""
-    return replace(
-        launch, end="finished" if event.kind == "finished" else "failed", attempt=attempt, reason=reason
-    )
+        raise ValueError(f"attempt {launch.id} finished without a run")
+    return launch.ended_by(attempt, "measured" if event.kind == "finished" else "failed")
 
 
-def ended_launches(records: Iterable[LaunchRecord]) -> list[LaunchRecord]:
+def ended_launches(records: Iterable[Launch]) -> list[Launch]:
     """Ended launches in the order of their final events, which wall clocks do not disturb."""
-    return sorted((launch for launch in records if launch.end is not None), key=lambda launch: launch.ended)
+    return sorted((x for x in records if x.outcome != "running"), key=lambda launch: launch.ended)
 
 
-def awaiting_retry(records: Iterable[LaunchRecord]) -> dict[int, LaunchRecord]:
+def awaiting_retry(records: Iterable[Launch]) -> dict[int, Launch]:
     """The failed launches to repeat, by position: of a change that was built, after its first failure."""
-    failed: dict[int, LaunchRecord] = {}
+    failed: dict[int, Launch] = {}
     for launch in ended_launches(records):
-        if launch.end == "finished":
+        if launch.outcome == "measured":
             failed.pop(launch.position, None)
-        elif launch.end == "failed" and launch.refused:
+        elif launch.outcome == "failed" and launch.refused:
             is_retry = failed.pop(launch.position, None) is not None
             if launch.built and not is_retry:
                 failed[launch.position] = launch
     return failed
 
 
-def retry_due(records: Sequence[LaunchRecord], slot: str, slots: Collection[str]) -> LaunchRecord | None:
+def retry_due(records: Sequence[Launch], slot: str, slots: Collection[str]) -> Launch | None:
     """The failed launch to repeat on this slot.
 
     It is repeated where it failed, which keeps pairs together, or on any slot if that one is gone.
     """
-    running = {launch.position for launch in records if launch.end is None}
+    running = {launch.position for launch in records if launch.outcome == "running"}
     for launch in awaiting_retry(records).values():
         if launch.position not in running and (launch.slot == slot or launch.slot not in slots):
             return launch
@@ -195,7 +142,7 @@ def retry_due(records: Sequence[LaunchRecord], slot: str, slots: Collection[str]
 
 def require_comparable(
     attempt: Attempt,
-    records: Sequence[LaunchRecord],
+    records: Sequence[Launch],
     metric: MetricRef,
     advice: str = "measure all of a bisection",
 ) -> None:
@@ -219,11 +166,11 @@ def require_reported(attempt: Attempt, metric: MetricRef) -> None:
 
 
 def require_same_provenance(
-    attempt: Attempt, records: Sequence[LaunchRecord], advice: str = "measure all of a bisection"
+    attempt: Attempt, records: Sequence[Launch], advice: str = "measure all of a bisection"
 ) -> None:
     """Require the provenance of the job's first launch. ``advice`` begins the next step of the error."""
-    finished = (x.attempt for x in ended_launches(records) if x.end == "finished" and x.attempt is not None)
-    first = next(finished, attempt)
+    measured = (x.measurement for x in ended_launches(records) if x.outcome == "measured")
+    first = next(measured, attempt)
     for field, left, right in provenance_differences(first.provenance, attempt.provenance):
         raise MachineError(
             f"attempt {attempt.id} cannot be compared with {first.id}: {field} was {left!r} and is {right!r}",
@@ -242,9 +189,9 @@ def require_ratio(values: Sequence[float], metric: MetricRef, *, where: str | No
         )
 
 
-def lost_minutes(records: Iterable[LaunchRecord]) -> float:
+def lost_minutes(records: Iterable[Launch]) -> float:
     """Minutes of ended launches that are no evidence: discarded, abandoned, or not the change's failure."""
-    return sum(x.minutes for x in records if x.end != "finished" and not x.refused)
+    return sum(x.minutes for x in records if x.outcome != "measured" and not x.refused)
 
 
 class Timeline:
@@ -254,7 +201,7 @@ class Timeline:
     last launch plus the wall-clock time since, if that is positive.
     """
 
-    def __init__(self, records: Sequence[LaunchRecord], seconds: Callable[[], float], now: datetime) -> None:
+    def __init__(self, records: Sequence[Launch], seconds: Callable[[], float], now: datetime) -> None:
         known = [launch for launch in records if launch.at is not None]
         self._seconds = seconds
         self._first: float | None = None
@@ -274,7 +221,7 @@ class Timeline:
         return self._offset + (now - self._first) / 60
 
 
-def minutes_saved(events: Iterable[JournalEvent], records: Sequence[LaunchRecord]) -> float:
+def minutes_saved(events: Iterable[JournalEvent], records: Sequence[Launch]) -> float:
     """Minutes saved by overlap: clients imported during server starts, environments built ahead and used."""
     facts = [launch.attempt.provenance.facts for launch in records if launch.attempt is not None]
     seconds = sum(float(fact.get("saved_seconds") or 0.0) for fact in facts)

@@ -15,14 +15,15 @@ from pathlib import Path
 from perfbisect.common.quantities import counted
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, Interrupted, MachineError
-from perfbisect.jobs.events import EventListener, JobNote, LaunchStarted
+from perfbisect.jobs.events import EventListener, JobNote
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Clock, Journal
-from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.launch import Launch, LaunchRequest
+from perfbisect.jobs.replay import launches
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import read_attempt, to_dict
 from perfbisect.measure.executor import AttemptRequest, Executor, PhaseLimits
-from perfbisect.model.attempt import Attempt, Purpose
+from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.system import clock
@@ -77,7 +78,7 @@ class SpareCores:
 StopLeftovers = Callable[..., Sequence[object]]
 """Ends the processes of a dead job and returns them: :func:`perfbisect.system.processes.stop_leftovers`."""
 
-Reclaim = Callable[[LaunchRecord, Path], Attempt | None]
+Reclaim = Callable[[Launch, Path], Attempt | None]
 """Takes the attempt of an open launch from the machine that made it; the folder is that of the attempt."""
 
 
@@ -114,33 +115,6 @@ class JobContext:
     """Returns an open launch's attempt from the machine where it goes on, once it has ended; None: here."""
     revert: Revert | None = None
     revert_hunks: RevertHunks | None = None
-
-
-@dataclass(frozen=True)
-class LaunchRequest:
-    """A launch to start, and why."""
-
-    position: int
-    change: Change
-    purpose: Purpose
-    runs: int
-    why: str
-    cell: Cell | None = None
-    """None: the job's."""
-    side: str = ""
-    """Names the change in errors; empty: by its id."""
-    mate: Change | None = None
-    """The change of the next launch, if both are a pair."""
-    trial: tuple[int, ...] = ()
-    """The A/B of a search that it is made for, as the search writes it."""
-
-
-def launch_started(number: int, order: LaunchRequest, last: int, slot: str) -> LaunchStarted:
-    """The event for a launch that is about to start; ``last``: the highest position."""
-    what = order.purpose, order.runs, order.why
-    return LaunchStarted(
-        number, order.change.short, order.position, last, *what, slot=slot, subject=order.change.subject
-    )
 
 
 def check_stop(job: Job) -> None:
@@ -207,12 +181,12 @@ def record_end(journal: Journal, attempt: Attempt) -> None:
     journal.append("failed" if attempt.failure else "finished", {"attempt": to_dict(attempt)})
 
 
-def record_abandoned(journal: Journal, launch: LaunchRecord, folder: Path, reason: str) -> float:
+def record_abandoned(journal: Journal, launch: Launch, folder: Path, reason: str) -> float:
     """Record an attempt without a result; return the minutes lost, until its last write."""
     began = datetime.fromisoformat(launch.started_at)
     written = [clock.local_moment(path.stat().st_mtime) for path in folder.rglob("*") if path.is_file()]
     minutes = max(0.0, (max(written, default=began) - began).total_seconds()) / 60
-    journal.append("abandoned", {"attempt": launch.attempt_id, "reason": reason, "minutes": minutes})
+    journal.append("abandoned", {"attempt": launch.id, "reason": reason, "minutes": minutes})
     return minutes
 
 
@@ -231,7 +205,7 @@ def recover_interrupted(
         kept = journal.path.with_suffix(".torn").name
         sink(JobNote(f"the journal's last line was torn and has been cut off (kept in {kept})"))
     for launch in launches(journal.events):
-        if launch.end is not None:
+        if launch.outcome != "running":
             continue
         folder = job.path / launch.folder
         pid = launch.pid if may_have_token(launch.pid, launch.created, launch.token) else 0
@@ -239,9 +213,9 @@ def recover_interrupted(
         if leftovers:
             sink(JobNote(f"ended {counted(len(leftovers), 'process')} that attempt {launch.number} had left"))
         attempt = read_attempt(folder)
-        if reclaim is not None and (attempt is None or attempt.id != launch.attempt_id):
+        if reclaim is not None and (attempt is None or attempt.id != launch.id):
             attempt = reclaim(launch, folder)
-        if attempt is not None and attempt.id == launch.attempt_id:
+        if attempt is not None and attempt.id == launch.id:
             record_end(journal, attempt)
             sink(JobNote(f"attempt {launch.number} had ended: taken from {launch.folder}"))
             continue

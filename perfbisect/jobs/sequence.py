@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Decision, Done, Fact, Idle, JobState, LaunchPolicy, SlotView
-from perfbisect.jobs.replay import LaunchRecord, awaiting_retry
-from perfbisect.jobs.runner import LaunchRequest
+from perfbisect.jobs.replay import awaiting_retry
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import MetricRef
@@ -17,7 +17,7 @@ def sequential(
     next_launch: Callable[[JobState], LaunchRequest | Fact | Done],
     metric: MetricRef,
     *,
-    admit: Callable[[Attempt, Sequence[LaunchRecord]], None] = lambda *_: None,
+    admit: Callable[[Attempt, Sequence[Launch]], None] = lambda *_: None,
     budget: float = 0.0,
     advice: str = "",
     block: int = 0,
@@ -37,7 +37,7 @@ def sequential(
             return slot
         return turn(next_launch, state, view, slot)
 
-    def admitted(launch: LaunchRecord, state: JobState, _: Sequence[Slot]) -> str:
+    def admitted(launch: Launch, state: JobState, _: Sequence[Slot]) -> str:
         if launch.attempt is not None:
             admit(launch.attempt, state.launches)
         return ""
@@ -64,11 +64,11 @@ def turn(
     if not isinstance(order, LaunchRequest):
         return order
     failed = awaiting_retry(x for x in state.launches if x.purpose == order.purpose).get(order.position)
-    return order if failed is None else replace(order, why=f"{order.why}, once more: {failed.reason}")
+    return order if failed is None else replace(order, why=f"{order.why}, once more: {failed.cause}")
 
 
 def broken_twice(
-    launch: LaunchRecord, order: LaunchRequest, state: JobState, advice: str = ""
+    launch: Launch, order: LaunchRequest, state: JobState, advice: str = ""
 ) -> tuple[str, str] | None:
     """What is broken: a change that cannot be built, or has failed twice."""
     before = (x for x in state.launches if x.purpose == launch.purpose and 0 <= x.ended < launch.ended)
@@ -88,12 +88,12 @@ class _Blocks:
         if not self.size or not any(slot.machine for slot in in_use):
             return in_use[0]
         machines = list({slot.machine: slot for slot in reversed(in_use)}.values())[::-1]
-        measured = [launch for launch in state.launches if launch.end == "finished"]
+        measured = [launch for launch in state.launches if launch.outcome == "measured"]
         begun = measured[len(measured) - len(measured) % self.size :]
         for slot in machines:
             if begun and slot.name == begun[-1].slot:
                 return slot
         if begun:
             reason = f"its block cannot be continued: {begun[0].machine} is not used any more"
-            return Fact("discarded", {"attempt": begun[0].attempt_id, "reason": reason})
+            return Fact("discarded", {"attempt": begun[0].id, "reason": reason})
         return machines[len(measured) // self.size % len(machines)]

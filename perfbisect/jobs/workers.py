@@ -16,17 +16,11 @@ from perfbisect.errors import Interrupted
 from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
+from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.phases import FILE as PHASE_FILE
 from perfbisect.jobs.phases import PhaseRecord, write_phase
-from perfbisect.jobs.replay import LaunchRecord, Timeline, launches
-from perfbisect.jobs.runner import (
-    JobContext,
-    LaunchRequest,
-    check_stop,
-    record_abandoned,
-    record_end,
-    record_start,
-)
+from perfbisect.jobs.replay import Timeline, launches
+from perfbisect.jobs.runner import JobContext, check_stop, record_abandoned, record_end, record_start
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import FILE
 from perfbisect.measure.executor import AttemptRequest
@@ -164,9 +158,9 @@ class WorkerPool:
         for thread in threads:
             thread.join()
 
-    def _open(self) -> list[LaunchRecord]:
+    def _open(self) -> list[Launch]:
         running = {running.request.id for running in self._running.values()}
-        return [x for x in launches(self._journal.events) if x.end is None and x.attempt_id in running]
+        return [x for x in launches(self._journal.events) if x.outcome == "running" and x.id in running]
 
     def _end_processes(self) -> None:
         """Unblock threads that wait in a system call until their server ends."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
+
+from pydantic import ConfigDict, computed_field
 
 from perfbisect.common.checked import require_argument
 
@@ -22,6 +24,9 @@ class Change:
     unescaped.
     """
 
+    # Its JSON has more than its fields: what is derived from them is not read back.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
+
     id: str
     kind: Kind = "commit"
     subject: str = ""
@@ -31,6 +36,12 @@ class Change:
     def __post_init__(self) -> None:
         require_argument(self.id)  # git and package installers take it as an argument
 
+    @classmethod
+    def of(cls, change_id: str) -> Change:
+        """A change of which the id alone is known."""
+        return cls(change_id, "release" if "==" in change_id.partition(_SWAP)[0] else "commit")
+
+    @computed_field
     @property
     def short(self) -> str:
         """Twelve digits of the hash, or the release, with swapped packages."""

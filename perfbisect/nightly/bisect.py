@@ -11,7 +11,6 @@ from perfbisect.bisect.result import BisectResult
 from perfbisect.common.quantities import counted
 from perfbisect.errors import EXIT_INCONCLUSIVE, EXIT_OUTSIDE, Interrupted, PerfbisectError, UsageError
 from perfbisect.explain.report import explain_bisection
-from perfbisect.jobs.documents import change_document
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import BisectRules
 from perfbisect.nightly.journal import NightFolder, write_traceback
@@ -180,7 +179,7 @@ class EventExaminer:
             code = EXIT_INCONCLUSIVE if isinstance(error, UsageError) else error.exit_code
             return _result(case, "failed", f"{error.message}{where}", job=job, exit_code=code)
         first = suspects[0]
-        culprit = change_document(Change(first.sha, subject=first.subject, date=first.date))
+        culprit = Change(first.sha, subject=first.subject, date=first.date)
         return _result(case, *known, ranked, culprit=culprit, probability=first.p)
 
     def _bisect(self, case: EventCase, cell: CellPlan, ranked: RankedAlert) -> NightBisection:

@@ -22,8 +22,8 @@ from perfbisect.common.text import line
 from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.collect import collect_site
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.jobs.documents import ChangeDocument
 from perfbisect.jobs.folders import Jobs
+from perfbisect.model.change import Change
 from perfbisect.nightly.config import DashboardRules, NightlyFile, WebhookRules
 from perfbisect.nightly.model import Night, NightBisection, NightFindings
 from perfbisect.nightly.night import NightlyContext, NightTask, OpenNight, StepResult
@@ -344,7 +344,7 @@ def _narrowed(bisection: NightBisection) -> dict[str, Any]:
     }
 
 
-def _commit(bisection: NightBisection, culprit: ChangeDocument) -> dict[str, Any]:
+def _commit(bisection: NightBisection, culprit: Change) -> dict[str, Any]:
     profile = bisection.profile
     return {
         "event": bisection.event,

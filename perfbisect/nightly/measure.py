@@ -133,7 +133,7 @@ class CommandMachine:
 
     def end_bundles(self, job: Job) -> Reclaim | None:
         events = job.events()
-        still_open = [launch for launch in launches(events) if launch.end is None]
+        still_open = [launch for launch in launches(events) if launch.outcome == "running"]
         if not still_open:
             return None
         plan: JobPlan = require_plan(job, events, experiment_of(events).plan)

@@ -18,7 +18,8 @@ from perfbisect.errors import (
     EXIT_USAGE,
 )
 from perfbisect.explain.attribution import ConclusionKind
-from perfbisect.jobs.documents import ChangeDocument, Document, LongDocument
+from perfbisect.jobs.documents import Document, LongDocument
+from perfbisect.model.change import Change
 from perfbisect.series.alerts import Alert
 from perfbisect.series.nightly_report import ReportRow
 
@@ -105,7 +106,7 @@ class NightBisection(Document):
     commits: int = 0
     job: str = ""
     outcome: BisectOutcome | Literal[""] = ""
-    culprit: ChangeDocument | None = None
+    culprit: Change | None = None
     candidates: tuple[CandidateDocument, ...] = ()
     """Of a narrowed bisection, the likeliest first."""
     probability: float = 0.0
@@ -154,7 +155,7 @@ class Night(LongDocument):
     dry_run: bool
     began: str
     ended: str
-    commit: ChangeDocument
+    commit: Change
     branch: str
     repository: str
     environment: str

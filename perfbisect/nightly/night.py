@@ -17,7 +17,7 @@ from perfbisect.common.quantities import counted
 from perfbisect.engine.experiment import ResultT
 from perfbisect.errors import Interrupted, MachineError, PerfbisectError
 from perfbisect.explain.profile_job import ProfileDocument
-from perfbisect.jobs.documents import Document, change_document, metric_document
+from perfbisect.jobs.documents import Document, metric_document
 from perfbisect.jobs.estimates import EarlierAttempts
 from perfbisect.jobs.events import EventListener, JobNote
 from perfbisect.jobs.folders import Job, Jobs
@@ -388,7 +388,7 @@ def build_night(
         dry_run=dry_run,
         began=record.events[0].time,
         ended=ended,
-        commit=change_document(plan.commit),
+        commit=plan.commit,
         branch=plan.branch,
         repository=str(context.repository.path),
         environment=plan.setting.environment,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from perfbisect.common.quantities import counted, minutes, percent, spent_text, with_unit
 from perfbisect.common.text import line, lines
-from perfbisect.jobs.documents import LaunchDocument
 from perfbisect.jobs.events import (
     JobEvent,
     JobNote,
@@ -16,6 +15,7 @@ from perfbisect.jobs.events import (
     MachineBackoff,
     PhaseStarted,
 )
+from perfbisect.jobs.launch import Launch
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,11 @@ def notice_lines(notice: JobEvent, *, verbose: bool = False) -> Sequence[str]:
     if isinstance(notice, JobNote):
         return [f"note: {line(notice.text)}"]
     if isinstance(notice, LaunchStarted):
-        of = f" position {notice.position}/{notice.of}" if notice.of else ""
-        runs = counted(notice.runs, "run")
+        request = notice.request
+        of = f" position {request.position}/{notice.last}" if notice.last else ""
+        runs = counted(request.runs, "run")
         where = f" on {line(notice.slot)}" if notice.slot else ""
-        return [f"#{notice.number} {notice.change}{of}{where}, {runs}: {line(notice.why)}"]
+        return [f"#{notice.number} {request.change.short}{of}{where}, {runs}: {line(request.why)}"]
     if isinstance(notice, PhaseStarted):
         return [_phase_line(notice)] if verbose or notice.phase == "warning" else []
     if isinstance(notice, LaunchEnded):
@@ -87,7 +88,7 @@ def error_lines(message: str, where: str | None, next_step: str | None) -> list[
     return out
 
 
-def _value(launch: LaunchDocument, unit: str) -> str:
+def _value(launch: Launch, unit: str) -> str:
     if launch.outcome == "running":
         return "under way"
     if launch.value is None:

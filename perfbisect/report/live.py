@@ -219,7 +219,7 @@ def _parts(count: int, width: int) -> list[range]:
 def _posterior(view: View, posterior: CandidatesUpdated, width: int, ramp: str) -> Iterator[Text]:
     p, room = posterior.probabilities, width - _LABEL
     yield _row("culprit", [(sparkline(p, room, ramp), "cyan")])
-    running = {attempt.launch.position for attempt in view.running.values() if attempt.launch.of}
+    running = {attempt.launch.request.position for attempt in view.running.values() if attempt.launch.last}
     marks = "".join(_mark(part, view.outcomes, running) for part in _parts(len(p), room))
     yield _row("measured", [(marks, "dim")])
     best = sorted(range(1, len(p)), key=lambda i: -p[i])[:_LEADING]
@@ -246,20 +246,20 @@ def _mark(part: Iterable[int], outcomes: Mapping[int, str], running: set[int]) -
 
 
 def _attempt(slot: str, attempt: Running, now: float, width: int) -> Iterator[Text]:
-    launch = attempt.launch
-    of = f" {launch.position}/{launch.of}" if launch.of else ""
-    phase = attempt.phase + (f" of {launch.runs}" if attempt.run else "")
+    launch, request = attempt.launch, attempt.launch.request
+    of = f" {request.position}/{launch.last}" if launch.last else ""
+    phase = attempt.phase + (f" of {request.runs}" if attempt.run else "")
     yield _row(
         slot or "now",
         [
-            (f"#{launch.number} {line(launch.change, 12)}{of} ", "bold"),
+            (f"#{launch.number} {line(request.change.short, 12)}{of} ", "bold"),
             (f"{phase} {_clock(now - attempt.since)}", "green"),
             (f", {_clock(now - attempt.began)} in all" if width >= _WIDE else "", "dim"),
         ],
     )
-    if width >= _WIDE and launch.subject:
-        yield _row("", [(line(launch.subject), "")])
-    yield _row("", [(f"{launch.purpose}: {line(launch.why)}", "dim")])
+    if width >= _WIDE and request.change.subject:
+        yield _row("", [(line(request.change.subject), "")])
+    yield _row("", [(f"{request.purpose}: {line(request.why)}", "dim")])
 
 
 def _budget(view: View, now: float, width: int, ramp: str) -> Iterator[Text]:

@@ -14,7 +14,9 @@ from typing import Any
 
 from perfbisect.common.quantities import counted, minutes, with_unit
 from perfbisect.common.text import line
-from perfbisect.jobs.documents import ChangeDocument, LaunchDocument, MetricDocument
+from perfbisect.jobs.documents import MetricDocument
+from perfbisect.jobs.launch import Launch
+from perfbisect.model.change import Change
 
 Plot = dict[str, Any]
 
@@ -26,7 +28,7 @@ class LaunchGroup:
     name: str
     color: str
     symbol: str
-    launches: tuple[LaunchDocument, ...]
+    launches: tuple[Launch, ...]
     level: float | None = None
 
 
@@ -67,7 +69,7 @@ def launches_plot(
     return {"data": data, "layout": layout(400, shapes=shapes, xaxis=x, yaxis=value_axis(metric))}
 
 
-def _markers(group: LaunchGroup, launches: Sequence[LaunchDocument], x: list[float], unit: str) -> Plot:
+def _markers(group: LaunchGroup, launches: Sequence[Launch], x: list[float], unit: str) -> Plot:
     rows = [
         [
             f"#{launch.number} {change_label(launch.change)}",
@@ -86,11 +88,11 @@ def harmless(text: str, limit: int = 120) -> str:
     return escape(line(text, limit), quote=True)
 
 
-def change_label(change: ChangeDocument) -> str:
+def change_label(change: Change) -> str:
     return f"{harmless(change.short)} {harmless(change.subject, 90)}".rstrip()
 
 
-def launch_times(launches: Sequence[LaunchDocument]) -> list[float]:
+def launch_times(launches: Sequence[Launch]) -> list[float]:
     """Minutes from the first launch to each: as recorded, else one after the other."""
     recorded = [launch.at for launch in launches if launch.at is not None]
     if len(recorded) == len(launches):
@@ -112,7 +114,7 @@ def hover(rows: Sequence[Sequence[str]], template: str = "") -> Plot:
 
 
 def run_dashes(
-    launches: Sequence[LaunchDocument], places: Sequence[float], name: str, color: str, legend: bool = False
+    launches: Sequence[Launch], places: Sequence[float], name: str, color: str, legend: bool = False
 ) -> list[Plot]:
     """The runs of launches that have several, as dashes."""
     runs = [

@@ -19,7 +19,8 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from perfbisect.errors import UsageError
-from perfbisect.jobs.documents import ChangeDocument, Document
+from perfbisect.jobs.documents import Document
+from perfbisect.model.change import Change
 from perfbisect.model.commit_details import CauseWord, Evidence
 from perfbisect.model.metric import MetricRef, parse_metric
 from perfbisect.series.causes import Cause, series_evidence
@@ -63,7 +64,7 @@ class OutcomeCommit(Document):
     probability: float
 
     @classmethod
-    def of(cls, change: ChangeDocument, probability: float) -> OutcomeCommit:
+    def of(cls, change: Change, probability: float) -> OutcomeCommit:
         return cls(id=change.id, short=change.short, subject=change.subject, probability=probability)
 
 

@@ -44,7 +44,7 @@ def test_the_planted_change_is_named(start: Start) -> None:
     ended = [n for n in begun.watch.notices if isinstance(n, LaunchEnded)]
     numbers = list(range(1, len(report.launches) + 1))
     assert [n.number for n in started] == [n.launch.number for n in ended] == numbers
-    assert all(n.why for n in started)
+    assert all(n.request.why for n in started)
     assert ended[0].detail == ""
     assert ended[-1].detail.startswith(f"leading {world.changes[11].short} 0.99, ")
     assert ended[-1].used == pytest.approx(report.minutes.total)
@@ -262,7 +262,7 @@ def test_the_report_needs_the_journal_alone(play: Play) -> None:
     builder = FakeBuilder(merged=frozenset({world.changes[2].id, world.changes[7].id}))
     report = play(world, builder=builder)
     assert BisectResult.model_validate_json(report.text()) == report
-    assert json.loads(report.text())["schema"] == "perfbisect.report/4"
+    assert json.loads(report.text())["schema"] == "perfbisect.report/5"
     assert (report.changes, report.positions) == (10, 8)
     ids = [change.id for change in world.changes]
     assert [[c.id for c in p.changes] for p in report.merged] == [ids[1:3], ids[6:8]]

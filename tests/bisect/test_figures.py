@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 
 from perfbisect.bisect.figures import LevelSpan, ab_levels, ab_pairs, level_spans, plots, step_spans
 from perfbisect.bisect.result import BisectResult
-from perfbisect.jobs.documents import LaunchDocument
 from perfbisect.report import html
 from tests.bisect.test_report import ACTS
 from tests.jobs.world import Watch
@@ -23,9 +23,9 @@ def report(told: tuple[BisectResult, Watch]) -> BisectResult:
     return told[0]
 
 
-def with_launches(report: BisectResult, *rows: dict[str, object]) -> BisectResult:
-    first = report.launches[0].model_dump() | {"purpose": "search", "at": None}
-    made = [LaunchDocument.model_validate(first | {"number": i} | row) for i, row in enumerate(rows, 1)]
+def with_launches(report: BisectResult, *rows: dict[str, Any]) -> BisectResult:
+    first = replace(report.launches[0], purpose="search", at=None)
+    made = [replace(first, number=i, **row) for i, row in enumerate(rows, 1)]
     return report.model_copy(update={"launches": tuple(made)})
 
 
@@ -116,7 +116,7 @@ def test_every_colour_is_one_of_both_themes(rich: BisectResult) -> None:
 @pytest.mark.parametrize("name", ["by-commit", "by-time"])
 def test_a_stopped_launch_is_no_failure(rich: BisectResult, name: str) -> None:
     stopped = next(x for x in rich.launches if x.outcome == "measured")
-    changed = stopped.model_copy(update={"outcome": "abandoned", "value": None, "values": ()})
+    changed = replace(stopped, outcome="abandoned", value=None, values=())
     rows = tuple(changed if x is stopped else x for x in rich.launches)
     before, after = (
         {trace.get("name"): trace for trace in plots(document)[name]["data"]}
@@ -144,10 +144,7 @@ def test_every_launch_is_a_mark(rich: BisectResult, name: str) -> None:
 
 def test_the_reverted_end_stands_beyond_the_range(rich: BisectResult) -> None:
     last = rich.positions - 1
-    more = [
-        rich.launches[0].model_copy(update={"number": 90 + i, "purpose": "revert", "position": last + i})
-        for i in (0, 1)
-    ]
+    more = [replace(rich.launches[0], number=90 + i, purpose="revert", position=last + i) for i in (0, 1)]
     figure = plots(rich.model_copy(update={"launches": (*rich.launches, *more)}))["by-commit"]
     (reverted,) = [trace for trace in figure["data"] if trace.get("name") == "revert check"]
     assert reverted["x"] == [last, last + 1]

@@ -52,7 +52,7 @@ def test_a_machine_unlike_the_others_is_put_out_of_use(start: Start, each: int) 
     assert list(machines_out(events)) == ["odd"]
     of_odd = [x for x in launches(events) if x.machine == "odd"]
     assert len(of_odd) >= 2 * each - 1
-    assert all(x.end == "abandoned" for x in of_odd), "none of them is evidence"
+    assert all(x.outcome == "abandoned" for x in of_odd), "none of them is evidence"
     assert any(x.discarded and "odd is slower than the other machines" in x.reason for x in of_odd)
     began = begun.kinds.index("machine")
     late = [e for e in events[began:] if e.kind == "started" and e.data["machine"] == "odd"]

@@ -26,12 +26,12 @@ def bisection(purposes: tuple[str, ...]) -> Any:
     """A bisection of two positions, each launched once for each purpose."""
     records = [
         SimpleNamespace(
-            position=position, purpose=purpose, attempt=measured(10 * place + position, decode_ms)
+            position=position, purpose=purpose, measurement=measured(10 * place + position, decode_ms)
         )
         for place, purpose in enumerate(purposes)
         for position, decode_ms in ((0, 14.0), (1, 17.2))
     ]
-    sides = tuple([(one, one.attempt) for one in records if one.position == side] for side in (0, 1))
+    sides = tuple([one for one in records if one.position == side] for side in (0, 1))
     positions = [SimpleNamespace(change=SimpleNamespace(short=name)) for name in ("parent", "culprit")]
     plan = SimpleNamespace(positions=positions)
     return SimpleNamespace(measured=records, sides=sides, compared=(0, 1), plan=plan)

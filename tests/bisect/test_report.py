@@ -7,6 +7,7 @@ import hashlib
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from perfbisect.bisect.result import BisectResult
 from perfbisect.environments.base import Refusal
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.events import JobNote, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
+from perfbisect.jobs.launch import LaunchRequest
+from perfbisect.model.change import Change
 from perfbisect.report import html as page_renderer
 from perfbisect.report.console import Console, error_lines, notice_lines
 from perfbisect.report.html import report_html
@@ -211,9 +214,9 @@ def test_nothing_on_the_console_acts(told: tuple[BisectResult, Watch], rich: Bis
 
 
 def test_the_lines_of_a_launch(told: tuple[BisectResult, Watch]) -> None:
-    began = LaunchStarted(7, "abc", 3, 9, "search", 2, "so", slot="gpu1", subject="x")
+    began = LaunchStarted(7, LaunchRequest(3, Change("abc"), "search", 2, "so"), 9, slot="gpu1")
     assert notice_lines(began) == ["#7 abc position 3/9 on gpu1, 2 runs: so"]
-    launch = told[0].launches[0].model_copy(update={"slot": "gpu1", "number": 7})
+    launch = replace(told[0].launches[0], slot="gpu1", number=7)
     assert notice_lines(LaunchEnded(launch, "ms", 1.0, 0.0, 0.0))[0].startswith("   #7 ")
     assert notice_lines(PhaseStarted("launch", {})) == [], "phases are for --verbose"
     warning = PhaseStarted("warning", {"text": "attempt.json is not written"})

@@ -242,5 +242,5 @@ def test_a_second_user_can_wait_for_the_first(bench: Bench, history: PretendHist
     assert first.returncode == 130, told
     out, told = second.communicate(timeout=100)
     assert second.returncode == 0, told
-    assert json.loads(out)["schema"] == "perfbisect.run/4"
+    assert json.loads(out)["schema"] == "perfbisect.run/5"
     assert marked(bench.state) == []

@@ -31,7 +31,9 @@ def example(schema: dict[str, Any], definitions: dict[str, Any], depth: int = 0)
             return example(schema[key][-1 if depth > 8 else 0], definitions, depth + 1)
     kind = schema.get("type")
     if kind == "object":
-        fields = schema.get("properties", {})
+        fields = {
+            name: field for name, field in schema.get("properties", {}).items() if not field.get("readOnly")
+        }
         filled = {name: example(field, definitions, depth + 1) for name, field in fields.items()}
         values = schema.get("additionalProperties")
         return filled | ({"key": example(values, definitions, depth + 1)} if isinstance(values, dict) else {})
@@ -58,7 +60,8 @@ def test_a_document_that_its_schema_allows_is_valid(name: str, model: type[BaseM
     assert document["schema"] == name
     assert "additionalProperties" not in schema
     validated = model.model_validate_json(json.dumps(document))
-    assert json.loads(validated.model_dump_json(by_alias=True)) == document
+    # Without what is computed from the other fields.
+    assert json.loads(validated.model_dump_json(by_alias=True, round_trip=True)) == document
 
 
 @pytest.mark.parametrize("verb", sorted(documents()))
@@ -89,6 +92,6 @@ def test_verbs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["schema", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert listed["schema"] == "perfbisect.schemas/1"
-    assert listed["verbs"]["status"] == ["perfbisect.status/2", "perfbisect.jobs/1"]
+    assert listed["verbs"]["status"] == ["perfbisect.status/3", "perfbisect.jobs/1"]
     assert run(["schema", "cell"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "perfbisect cell"

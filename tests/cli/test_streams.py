@@ -88,7 +88,7 @@ def test_no_inode_for_a_launch_ends_the_job_with_its_measurements_kept(
         begun.run()
     assert caught.value.exit_code == 5
     assert str(caught.value.next_step).endswith(f"perfbisect resume {begun.job.id}")
-    assert [launch.end for launch in begun.records] == ["finished"] * 2
+    assert [launch.outcome for launch in begun.records] == ["measured"] * 2
     monkeypatch.undo()
     assert world.named(begun.run()) == begun.world.changes[7].id
 

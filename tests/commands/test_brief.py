@@ -48,6 +48,6 @@ def test_a_bisection_of_many_commits_is_told_briefly(plan_for: MakePlan, start: 
     assert brief.model_dump(exclude=decided) == report.model_dump(exclude=decided)
     status = status_document(begun.job, datetime.now(timezone.utc))
     assert len(status.text()) < SMALL / 4
-    assert (status.launched, status.outcome, status.exit_code) == (len(report.launches), "found", 3)
+    assert (status.launches, status.outcome, status.exit_code) == (len(report.launches), "found", 3)
     assert 0.5 < status.leading[0].probability <= 0.99
     assert status.leading[0].change == (report.culprit.short if report.culprit else "")

@@ -68,7 +68,7 @@ def test_a_job_goes_on_without_the_shell_that_began_it(bench: Bench) -> None:
     assert json.loads(Path(status["result"]).read_text())["job"] == left["job"]
     log = Path(left["log"]).read_text()
     assert log.startswith("#1 "), "what precedes the job is printed where it was started"
-    assert '"schema": "perfbisect.run/4"' in log
+    assert '"schema": "perfbisect.run/5"' in log
     assert Path(left["folder"]) == Jobs(bench.state).all()[0].path
 
 
@@ -135,7 +135,7 @@ def test_a_job_that_waits_for_the_machine_is_seen_and_stopped(bench: Bench) -> N
     second = run(bench, "--detach", "--wait", "10m")
     assert second["job"] != first["job"]
     status = type_json("status", second["job"])
-    assert (status["state"], status["launched"], status["running"]) == ("running", 0, [])
+    assert (status["state"], status["launches"], status["running"]) == ("running", 0, [])
     assert status["expected"]["at"] is None
     for job in (second, first):
         assert type_json("stop", job["job"], "--wait")["ended"]

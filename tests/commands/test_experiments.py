@@ -22,6 +22,7 @@ from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_U
 from perfbisect.jobs.documents import MeasuredDocument, MetricDocument, measured_fields, metric_document
 from perfbisect.jobs.folders import Job, Jobs, finished
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import LaunchRequest
 from perfbisect.jobs.loop import Decision, Done, Idle, JobState, LaunchPolicy, SlotView
 from perfbisect.jobs.plans import (
     BudgetedPlan,
@@ -32,7 +33,6 @@ from perfbisect.jobs.plans import (
     write_plan,
 )
 from perfbisect.jobs.replay import launches
-from perfbisect.jobs.runner import LaunchRequest
 from perfbisect.machine.profile import load_profile
 from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.measure.executor import AttemptRequest
@@ -67,7 +67,7 @@ def soak_policy(plan: SoakPlan) -> LaunchPolicy:
     """The launches of a soak, for the loop of the engine; everything is admitted."""
 
     def next_launch(state: JobState, _: SlotView) -> Decision:
-        made = sum(launch.end in (None, "finished") for launch in state.launches)
+        made = sum(launch.outcome in ("running", "measured") for launch in state.launches)
         if made < plan.launches:
             return LaunchRequest(0, plan.change, "run", 1, "soak")
         return Idle() if state.is_running else Done({"word": "soaked"})

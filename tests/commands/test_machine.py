@@ -13,12 +13,13 @@ from perfbisect.commands.settings import resolve
 from perfbisect.commands.slots import require_same_machine, slots_here
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.jobs.replay import LaunchRecord
+from perfbisect.jobs.launch import Launch
 from perfbisect.machine import devices
 from perfbisect.machine.profile import Profile, load_profile, machine, machine_name
 from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.model.attempt import Attempt, Provenance
 from perfbisect.model.cell import Cell
+from perfbisect.model.change import Change
 from tests.environments.tiny import write_history
 from tests.machine import fake_smi
 
@@ -80,9 +81,9 @@ def test_a_job_goes_on_with_as_many_workers_as_it_has_measured_with() -> None:
     here = machine({}, Profile(name="cuda", devices="none"))
     whole, half = Slot(""), Slot("cores0-1", server_cores=(0,), client_cores=(1,))
 
-    def measured(on: str) -> list[LaunchRecord]:
+    def measured(on: str) -> list[Launch]:
         made = Attempt("a", "c", "run", Provenance("d", on, "x"))
-        return [LaunchRecord(1, "a", 0, "c", "run", 1, "", "", "", "", end="finished", attempt=made)]
+        return [Launch(1, "a", 0, Change("c"), "run", 1, "", "", "", "", outcome="measured", attempt=made)]
 
     all_of_it, half_of_it = (machine_of(slot, {}, load_profile("cpu")).kind for slot in (whole, half))
     require_same_machine("j", [], half_of_it)

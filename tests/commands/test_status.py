@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from perfbisect.commands.status import idle_slots
-from perfbisect.jobs.documents import LaunchDocument
+from perfbisect.jobs.launch import Launch
 from tests.report.live_session import launched
 
 
-def launch(
-    number: int, slot: str, started_at: str, outcome: Literal["measured", "running"]
-) -> LaunchDocument:
-    return launched(number, 0, slot).launch.model_copy(update={"started_at": started_at, "outcome": outcome})
+def launch(number: int, slot: str, started_at: str, outcome: Literal["measured", "running"]) -> Launch:
+    return replace(launched(number, 0, slot).launch, started_at=started_at, outcome=outcome)
 
 
 def test_a_slot_is_idle_since_the_end_of_its_last_launch() -> None:

@@ -216,7 +216,7 @@ def test_a_file_gives_the_level_back(tmp_path: Path, baseline: MakeLevel) -> Non
     ("text", "why"),
     [
         ("{", "Invalid JSON"),
-        ('{"schema": "perfbisect.check/5"}', "schema: Input should be"),
+        ('{"schema": "perfbisect.check/6"}', "schema: Input should be"),
         ('{"schema": "perfbisect.baseline/1"}', "job: Field required"),
     ],
 )

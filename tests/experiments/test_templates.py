@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,12 @@ def test_text_of_others_comes_through_a_template_as_it_is(
         "cell": result.cell.model_copy(update={"name": HOSTILE, "model": HOSTILE}),
         "notes": (HOSTILE,),
         "next": f"perfbisect report {HOSTILE}",
-        "launches": (launch.model_copy(update={"why": HOSTILE, "warnings": (HOSTILE,)}),),
+        "launches": (replace(launch, why=HOSTILE, warnings=(HOSTILE,)),),
     }
     for side in sides or ("change",):
         part = getattr(result, side)
         change = part.change if sides else part
-        hostile = change.model_copy(update={"subject": HOSTILE})
+        hostile = replace(change, subject=HOSTILE)
         changed[side] = part.model_copy(update={"change": hostile, "typed": HOSTILE}) if sides else hostile
     report = kind.report(result.model_copy(update=changed))
     found = list(texts(report))

@@ -24,9 +24,10 @@ from perfbisect.fleet.folders import FolderFleet
 from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
+from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.plans import MeasurementConfig
-from perfbisect.jobs.replay import LaunchRecord, launches
-from perfbisect.jobs.runner import JobContext, LaunchRequest, recover_interrupted
+from perfbisect.jobs.replay import launches
+from perfbisect.jobs.runner import JobContext, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Attempt
@@ -121,14 +122,14 @@ class Killer:
 
 def drive(
     fleet: FolderFleet, job: Job, changes: Sequence[str] = ONE, killer: Killer | None = None
-) -> tuple[LaunchRecord, ...]:
+) -> tuple[Launch, ...]:
     """Run or resume the job until its launch, or the two of a pair, have results; returns its launches."""
     cell, killer = load_cell(str(CELL)), killer or Killer()
     builder = OneEnvironment(job.path / "cache" / "environment")
     setting = MeasurementConfig(environment="existing:nowhere")
     executor = FleetExecutor(fleet, builder, setting, pause=lambda seconds: time.sleep(min(seconds, 0.1)))
 
-    def reclaim(launch: LaunchRecord, folder: Path) -> Attempt | None:
+    def reclaim(launch: Launch, folder: Path) -> Attempt | None:
         return executor.reclaim(launch, folder, lambda *_: None)
 
     tools = JobContext(

@@ -19,8 +19,8 @@ from perfbisect.fleet import executor as executor_module
 from perfbisect.fleet.base import BundleState, Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, BundleDocument, BundleLaunchDocument
 from perfbisect.fleet.executor import FleetExecutor, end_bundles
+from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.plans import MeasurementConfig
-from perfbisect.jobs.replay import LaunchRecord
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import read_attempt, write_attempt
 from perfbisect.measure.executor import AttemptRequest, PhaseLimits
@@ -174,11 +174,11 @@ class World:
         return calls.index(("cancel", token(first))) < calls.index(("submit", token(second)))
 
 
-def record(number: int, change: Change = A, **changed: Any) -> LaunchRecord:
+def record(number: int, change: Change = A, **changed: Any) -> Launch:
     """A launch in the journal, by default as a killed driver leaves it."""
     began, folder = "2026-01-01T00:00:00+00:00", f"attempts/{number:03d}"
     fields: dict[str, Any] = {"token": token(number), "slot": "fast", "machine": "fast"} | changed
-    return LaunchRecord(number, f"job-{number}", 0, change.id, "confirm", 1, "", folder, began, **fields)
+    return Launch(number, f"job-{number}", 0, change, "confirm", 1, "", folder, began, **fields)
 
 
 @pytest.fixture
@@ -317,12 +317,16 @@ def test_a_launch_may_go_on_unless_its_machine_said_how_it_ended(world: World) -
     lost = world.launch(1)
     refused = replace(lost, failure=Failure("launch", "change", "it does not start", ""))
     unbuilt = replace(lost, failure=Failure("build", "machine", "no room", ""))
-    open_, abandoned, failed = record(1), record(2, end="abandoned"), record(3, end="failed", attempt=lost)
+    open_, abandoned, failed = (
+        record(1),
+        record(2, outcome="abandoned"),
+        record(3, outcome="failed", attempt=lost),
+    )
     assert [launch.is_unresolved for launch in (open_, abandoned, failed)] == [True] * 3
     resolved = (
-        record(4, end="finished", attempt=replace(lost, failure=None)),
-        record(5, end="failed", attempt=refused),
-        record(6, end="failed", attempt=unbuilt),
+        record(4, outcome="measured", attempt=replace(lost, failure=None)),
+        record(5, outcome="failed", attempt=refused),
+        record(6, outcome="failed", attempt=unbuilt),
         record(7, machine=""),
     )
     assert [launch.is_unresolved for launch in resolved] == [False] * 4
@@ -394,7 +398,7 @@ def test_a_later_driver_finds_the_second_launch_with_the_first(world: World) -> 
     assert found is not None
     assert (found.id, found.change_id) == ("job-2", B.id)
     assert len(world.fleet.sent) == 1
-    other = replace(launch, change_id=C.id)
+    other = replace(launch, change=C)
     assert world.driver().reclaim(other, folder, lambda *_: None) is None
     assert json.loads((folder / "attempt.json").read_text())["attempt"]["id"] == "job-2"
 

@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import launches
 from tests.fakes.history import ENGINE, make_history
 from tests.fakes.ssh import PretendMachines
 from tests.fleet.driver import CELL
@@ -98,8 +99,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     assert not world.living()
 
 
-def _measured(job: Job) -> list[LaunchRecord]:
-    return [launch for launch in launches(job.events()) if launch.end == "finished"]
+def _measured(job: Job) -> list[Launch]:
+    return [launch for launch in launches(job.events()) if launch.outcome == "measured"]
 
 
 @pytest.mark.fleet
@@ -148,13 +149,13 @@ def test_a_killed_driver_takes_back_what_goes_on_without_it(world: World) -> Non
     process.send_signal(signal.SIGKILL)
     process.communicate()
     before = launches(world.job.events())
-    still_open = [launch for launch in before if launch.end is None]
+    still_open = [launch for launch in before if launch.outcome == "running"]
     assert still_open
     code, document = world.finish(world.start("resume", "--json"))
     assert code == 3, document
     assert document["culprits"][0]["changes"][0]["id"] == world.history.culprit
-    after = {launch.attempt_id: launch for launch in launches(world.job.events())}
-    assert [after[launch.attempt_id].end for launch in still_open] == ["finished"] * len(still_open)
+    after = {launch.id: launch for launch in launches(world.job.events())}
+    assert [after[launch.id].outcome for launch in still_open] == ["measured"] * len(still_open)
     # The verdict cuts off what is under way on the other machine: a bundle of at most two launches each.
     finished = len(_measured(world.job))
     assert finished <= world.measured_there() <= finished + 2 * (len(after) - finished)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.replay import LaunchRecord, launches
+from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import launches
 from perfbisect.series.store import SeriesStore
 from tests.fakes.history import ENGINE
 from tests.fleet.test_fleet_jobs import World
@@ -45,7 +46,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     assert not world.living()
 
 
-def made(world: World) -> list[LaunchRecord]:
+def made(world: World) -> list[Launch]:
     """The launches of all jobs."""
     folders = sorted((world.folder / "state" / "jobs").iterdir())
     return [launch for folder in folders for launch in launches(Job(folder).events())]
@@ -57,7 +58,7 @@ def night(world: World) -> dict[str, Any]:
     return document
 
 
-def overlap(a: LaunchRecord, b: LaunchRecord) -> bool:
+def overlap(a: Launch, b: Launch) -> bool:
     """Whether two launches were under way at the same time."""
     begun = [datetime.fromisoformat(launch.started_at) for launch in (a, b)]
     ended = [t + timedelta(minutes=launch.minutes) for t, launch in zip(begun, (a, b), strict=True)]
@@ -69,7 +70,7 @@ def test_a_night_is_spread_over_the_machines(world: World) -> None:
     assert sorted(machines.values()) == ["alpha", "beta"]
     measured = made(world)
     assert len(measured) == 4
-    assert {launch.end for launch in measured} == {"finished"}
+    assert {launch.outcome for launch in measured} == {"measured"}
     first = {launch.machine: launch for launch in reversed(measured)}
     assert overlap(first["alpha"], first["beta"]), "they measure at the same time"
     with SeriesStore.of(world.folder / "state") as store:
@@ -82,12 +83,12 @@ def test_a_killed_night_goes_on_and_one_that_is_given_up_leaves_nothing(world: W
         world.wait_for_launch()
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    still_open = [launch for launch in made(world) if launch.end is None]
+    still_open = [launch for launch in made(world) if launch.outcome == "running"]
     assert still_open
     later = datetime.now(timezone.utc) + timedelta(hours=13)
     world.env["PERFBISECT_NOW"] = later.isoformat()
     night(world)
     after = made(world)
-    assert not [launch for launch in after if launch.end is None]
-    finished = [launch for launch in after if launch.end == "finished"]
+    assert not [launch for launch in after if launch.outcome == "running"]
+    finished = [launch for launch in after if launch.outcome == "measured"]
     assert world.measured_there() == len(finished), "what a machine measured counts, and nothing goes on"

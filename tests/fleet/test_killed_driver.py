@@ -62,19 +62,19 @@ def test_a_driver_that_is_killed_is_resumed(site: Site, job: Job, point: str) ->
     _run_killed_driver(site, job, point)
     site.release()
     before = launches(job.events())
-    assert [launch.end for launch in before] == ([] if point == "before the start" else [None])
+    assert [launch.outcome for launch in before] == ([] if point == "before the start" else ["running"])
     after = drive(site.fleet(), job)
-    made = [launch for launch in after if launch.end == "finished"]
+    made = [launch for launch in after if launch.outcome == "measured"]
     assert len(made) == 1
     attempt = read_attempt(job.path / made[0].folder)
-    assert attempt is not None and (attempt.id, attempt.slot) == (made[0].attempt_id, "fast")
+    assert attempt is not None and (attempt.id, attempt.slot) == (made[0].id, "fast")
     assert (job.path / made[0].folder / "server.log").read_text() == "a server\n"
     assert len(site.measured()) == 1
     if point in SUBMITTED:
         assert [launch.token for launch in after] == [launch.token for launch in before]
     else:
         assert point in NOT_SUBMITTED
-        assert [launch.end for launch in after] == ["abandoned"] * len(before) + ["finished"]
+        assert [launch.outcome for launch in after] == ["abandoned"] * len(before) + ["measured"]
 
 
 _STOPPED = [
@@ -108,11 +108,11 @@ def test_a_pair_whose_driver_is_killed_is_measured_once(site: Site, job: Job, po
     _run_killed_driver(site, job, point, *PAIR)
     site.release()
     after = drive(site.fleet(), job, PAIR)
-    assert [(launch.change_id, launch.end) for launch in after] == [(sha, "finished") for sha in PAIR]
+    assert [(launch.change.id, launch.outcome) for launch in after] == [(sha, "measured") for sha in PAIR]
     assert len(site.measured()) == 2
     for launch in after:
         attempt = read_attempt(job.path / launch.folder)
         assert attempt is not None and (attempt.id, attempt.change_id) == (
-            launch.attempt_id,
-            launch.change_id,
+            launch.id,
+            launch.change.id,
         )

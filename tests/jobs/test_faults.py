@@ -122,7 +122,7 @@ def test_a_machine_that_fails_too_often_but_never_in_a_row_ends_the_job(start: S
         begun.run(backoff=(1.0,) * 6)
     assert caught.value.exit_code == 5
     assert caught.value.next_step == f"perfbisect doctor; then: perfbisect resume {begun.job.id}"
-    assert [x.end for x in begun.records].count("finished") == 3, "what was measured is kept"
+    assert [x.outcome for x in begun.records].count("measured") == 3, "what was measured is kept"
     world.fault = lambda *_: None
     assert named(begun.run()) == world.changes[7].id
 

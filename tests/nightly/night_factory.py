@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfbisect.jobs.documents import ChangeDocument, change_document
 from perfbisect.model.change import Change
 from perfbisect.model.commit_details import Evidence
 from perfbisect.nightly.model import (
@@ -22,8 +21,8 @@ HOSTILE = "[x](http://evil) <!channel> | @team `a` <script>"
 """Markdown, HTML, Slack's mention of everybody, the end of a table's cell."""
 
 
-def change(sha: str) -> ChangeDocument:
-    return change_document(Change(sha, subject=HOSTILE))
+def change(sha: str) -> Change:
+    return Change(sha, subject=HOSTILE)
 
 
 def alert(**changed: Any) -> Alert:

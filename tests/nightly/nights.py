@@ -286,7 +286,7 @@ class FleetPlace(Place):
 
     def end_bundles(self, job: Job) -> Reclaim | None:
         self.ended.append(job.id)
-        return lambda launch, _: replace(self.left[job.id], id=launch.attempt_id)
+        return lambda launch, _: replace(self.left[job.id], id=launch.id)
 
 
 @cache

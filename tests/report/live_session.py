@@ -8,17 +8,17 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from perfbisect.jobs.documents import ChangeDocument, LaunchDocument
 from perfbisect.jobs.events import JobEvent, JobNote, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
+from perfbisect.jobs.launch import Launch, LaunchRequest
+from perfbisect.model.change import Change
 from perfbisect.report.console import CandidatesUpdated
 from perfbisect.report.live import Live
 
 COUNT = 24
 CULPRIT = 17
 CHANGES = tuple(
-    ChangeDocument(
+    Change(
         id=f"{i:02x}" * 20,
-        short=f"{i:02x}" * 6,
         subject=f"Change {i} [b]\x1b[2Jred[/b] \u202e" + "x" * 90,
     )
     for i in range(COUNT)
@@ -32,12 +32,11 @@ def believed(share: float) -> CandidatesUpdated:
 
 
 def launched(number: int, position: int, slot: str, *, failed: bool = False) -> LaunchEnded:
-    launch = LaunchDocument(
-        number=number, attempt=f"a-{number}", position=position, change=CHANGES[position],
-        purpose="search", why="", outcome="failed" if failed else "measured",
-        value=None if failed else 10.0 + number, values=() if failed else (10.0 + number,), spread=None,
-        reason="launch: died" if failed else "", fault="change" if failed else "", warnings=(), minutes=1.0,
-        seconds={}, started_at="", cold=False, folder="", log="", slot=slot,
+    launch = Launch(
+        number, f"a-{number}", position, CHANGES[position], "search", runs=1, why="", folder="",
+        started_at="", slot=slot, outcome="failed" if failed else "measured", minutes=1.0,
+        value=None if failed else 10.0 + number, values=() if failed else (10.0 + number,),
+        reason="launch: died" if failed else "", fault="change" if failed else "",
     )  # fmt: skip
     return LaunchEnded(launch, "ms", float(number), 60.0, 0.0)
 
@@ -47,10 +46,8 @@ def notices() -> Iterator[JobEvent]:
     yield JobNote("a note with a [bold]bracket[/bold]")
     for number, position in enumerate((0, COUNT - 1, 12, CULPRIT), 1):
         slot = f"gpu{number % 2}"
-        change = CHANGES[position]
-        yield LaunchStarted(
-            number, change.short, position, COUNT - 1, "search", 2, "most bits a minute", slot, change.subject
-        )
+        request = LaunchRequest(position, CHANGES[position], "search", 2, "most bits a minute")
+        yield LaunchStarted(number, request, COUNT - 1, slot)
         for phase in ("build", "launch", "ready", "warm"):
             yield PhaseStarted(phase, {"seconds": 1.0}, slot)
         for run in (1, 2):

@@ -8,6 +8,8 @@ import pytest
 
 from perfbisect.jobs.events import JobNote, LaunchStarted, PhaseStarted
 from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.launch import LaunchRequest
+from perfbisect.model.change import Change
 from scripts import bench
 from scripts.bench import Cost, Marks, journal, main, table
 
@@ -35,7 +37,8 @@ def test_marks_tell_ours_from_what_an_attempt_needs() -> None:
     clock = iter([0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 127.0, 255.0])
     marks = Marks(lambda: next(clock))
     marks(JobNote("a decision was made"))  # 0 to 1: ours
-    marks(LaunchStarted(1, "a", 0, 1, "end", 1, "why"))  # 1 to 3: ours, the journal; now it builds
+    request = LaunchRequest(0, Change("a"), "end", 1, "why")
+    marks(LaunchStarted(1, request, 1))  # 1 to 3: ours, the journal; now it builds
     marks(PhaseStarted("fetch", {}))  # 3 to 7: the build's
     marks(PhaseStarted("build", {}))  # 7 to 15: the build's
     marks(PhaseStarted("launch", {}))  # 15 to 31: ours, commands and provenance; now the engine starts
@@ -55,7 +58,7 @@ def test_a_long_journal_is_one(tmp_path: Path) -> None:
     events = bench.read(path).events
     assert all(isinstance(event, JournalEvent) for event in events)
     seen = bench.launches(events)
-    assert [x.end for x in seen] == ["finished"] * 10
+    assert [x.outcome for x in seen] == ["measured"] * 10
     assert {x.position for x in seen} == set(range(8))
 
 

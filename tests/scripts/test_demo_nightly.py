@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from perfbisect.jobs.replay import LaunchRecord
+from perfbisect.jobs.launch import Launch
 from perfbisect.model.attempt import Attempt, Provenance
+from perfbisect.model.change import Change
 from perfbisect.nightly.config import find_cells, load_nightly
 from scripts.demo_nightly_judge import Found, judge
 from scripts.demo_nightly_world import (
@@ -74,12 +75,12 @@ def test_the_client_changes_one_number(world: World) -> None:
     path.write_text(before)
 
 
-def launch(number: int, commit: str, cell: str, purpose: Any = "run", end: Any = "finished") -> LaunchRecord:
+def launch(number: int, commit: str, cell: str, purpose: Any = "run", outcome: Any = "measured") -> Launch:
     identity = f"j-{number:03d}"
     made = Attempt(identity, commit, purpose, Provenance(cell, "toy", "client"))
-    return LaunchRecord(
-        number, identity, 0, commit, purpose, 1, "", "", "2026-03-02T02:00:00+00:00", f"token {number}",
-        pid=1, end=end, attempt=made if end == "finished" else None,
+    return Launch(
+        number, identity, 0, Change(commit), purpose, 1, "", "", "2026-03-02T02:00:00+00:00", outcome=outcome,
+        token=f"token {number}", pid=1, attempt=made if outcome == "measured" else None,
     )  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def alert(cell: str, metric: str, cause: str, effect: float, first: int) -> dict
 def as_planted(world: World) -> Found:
     """Ten nights as they must end."""
     nights: list[dict[str, Any]] = []
-    launches: list[LaunchRecord] = []
+    launches: list[Launch] = []
     for night in range(1, NIGHTS + 1):
         state = "failed" if night == BROKEN else "measured" if COMMITS[night] else "skipped"
         cells = [{"name": name, "state": state, "reason": "import vllm failed"} for name in CELLS]
@@ -111,13 +112,13 @@ def as_planted(world: World) -> Found:
          "commits": 5, "probability": 0.99, "minutes": 1.0, "why": ""},
     ]  # fmt: skip
     measured = len(launches)
-    launches.append(launch(measured + 1, world.heads[4], "wide", end="abandoned"))
+    launches.append(launch(measured + 1, world.heads[4], "wide", outcome="abandoned"))
     launches.append(launch(measured + 2, world.slow, "wide", purpose="search"))
     return Found(
         world=world,
         nights=tuple(nights),
         launches=tuple(launches),
-        kept=frozenset({launches[0].attempt_id}),
+        kept=frozenset({launches[0].id}),
         started=len(launches),
         points=measured,
         report=f"instrument {' '.join(CELLS)}",

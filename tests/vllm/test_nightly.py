@@ -80,7 +80,7 @@ def test_a_night_and_the_same_commit_again(tmp_path: Path, history: Demo) -> Non
     assert all(1.0 < cell["value"] < 1000.0 and cell["unit"] == "ms" for cell in first["cells"])
     assert (tmp_path / "report" / "nightly.md").is_file()
     seen = [launch for job in Jobs(tmp_path / "state").all() for launch in launches(read(job.journal).events)]
-    assert [launch.end for launch in seen] == ["finished"] * 4
+    assert [launch.outcome for launch in seen] == ["measured"] * 4
     assert len({launch.token for launch in seen}) == 2, "two starts served two cells twice"
     for launch in seen:
         assert launch.attempt is not None
