@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from perfbisect.common.digests import environment_key
-from perfbisect.errors import BuildError, FaultCode
+from perfbisect.errors import FaultCode
 from perfbisect.model.change import Change
 
 
@@ -155,62 +154,3 @@ class BuildSite(Protocol):
             MachineError: the machine does not answer, or would build another environment.
         """
         ...
-
-
-class SelectingBuilder(Builder):
-    """Delegates each change to one of several builders."""
-
-    def __init__(self, builders: Sequence[Builder], spec: str = "") -> None:
-        self.builders = tuple(builders)
-        self.spec = spec or ",".join(builder.spec for builder in builders)
-
-    @abstractmethod
-    def select(self, change: Change) -> Builder | None:
-        """The builder of a change; None if all refuse it."""
-
-    def group(self, change: Change) -> str:
-        builder = self.select(change)
-        return builder.group(change) if builder else ""
-
-    def binaries(self, change: Change) -> str:
-        builder = self.select(change)
-        return builder.binaries(change) if builder else self.key(change)
-
-    def key(self, change: Change) -> str:
-        builder = self.select(change)
-        return builder.key(change) if builder else environment_key("no builder/1", self.spec, change.id)
-
-    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        builder = self.select(change)
-        if builder is None:
-            refusal = self.refuses(change)
-            raise BuildError(f"{change.short}: {refusal.reason if refusal else 'no builder takes it'}")
-        return builder.ensure(change, log=log, timeout=timeout)
-
-    def cached(self, change: Change) -> bool:
-        builder = self.select(change)
-        return builder is not None and builder.cached(change)
-
-    def minutes(self, change: Change) -> float | None:
-        builder = self.select(change)
-        return builder.minutes(change) if builder else None
-
-    def price(self, changes: Iterable[Change]) -> BuildPrice:
-        selected = [(self.select(change), change) for change in changes]
-        return sum(
-            (
-                builder.price([change for chosen, change in selected if chosen is builder])
-                for builder in self.builders
-            ),
-            BuildPrice(),
-        )
-
-    def disk(self, changes: Iterable[Change]) -> int | None:
-        selected = [(self.select(change), change) for change in changes]
-        total = 0
-        for builder in self.builders:
-            size = builder.disk([change for chosen, change in selected if chosen is builder])
-            if size is None:
-                return None
-            total += size
-        return total

@@ -93,7 +93,7 @@ FORMS: dict[str, SpecForm] = {
     ),
     "existing": SpecForm("existing:/venv/bin/python", _options("package path trust"), has_own_client=True),
 }
-"""The builders, by name."""
+"""The builders, by name: that of the module in :mod:`perfbisect.environments.builders`."""
 
 CLIENT_OF_CHANGE = "change"
 """Value of ``--client`` for each change's own client."""

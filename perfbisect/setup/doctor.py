@@ -23,11 +23,12 @@ from perfbisect.environments import uv
 from perfbisect.environments.base import Builder
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders import wheel
-from perfbisect.environments.builders.image import ImageBuilder
-from perfbisect.environments.builders.overlay import NearestWheelOverlay
+from perfbisect.environments.builders.cached import CachedBuilder
+from perfbisect.environments.builders.image import ImageSettings
+from perfbisect.environments.builders.overlay import NearestWheel
 from perfbisect.environments.builders.overrides import OverrideBuilder
-from perfbisect.environments.builders.wheel import WheelBuilder
-from perfbisect.environments.factory import ChainBuilder
+from perfbisect.environments.builders.selecting import ChainBuilder
+from perfbisect.environments.builders.wheel import WheelSettings
 from perfbisect.errors import BuildError, PerfbisectError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.machines import DoctorCheckDocument, MachineDocument
@@ -447,11 +448,15 @@ def index_checks(make_builder: Callable[[], Builder] | None, change: Change | No
     builder = builder.inner if isinstance(builder, OverrideBuilder) else builder
     builders = builder.builders if isinstance(builder, ChainBuilder) else (builder,)
     for part in builders:
-        part = part.wheels if isinstance(part, NearestWheelOverlay) else part
-        if change is not None and isinstance(part, WheelBuilder):
-            yield "index", partial(check_wheel_index, part, change)
-        if change is not None and isinstance(part, ImageBuilder):
-            yield "images", partial(check_images, part, change)
+        settings = part.settings if isinstance(part, CachedBuilder) else None
+        if isinstance(settings, NearestWheel):
+            part, settings = settings.base, settings.base.settings
+        if part is None or change is None:
+            continue
+        if isinstance(settings, WheelSettings):
+            yield "index", partial(check_wheel_index, part, settings, change)
+        if isinstance(settings, ImageSettings):
+            yield "images", partial(check_images, part, settings, change)
 
 
 def check_registry() -> Finding:
@@ -467,8 +472,8 @@ def check_registry() -> Finding:
             return _unreachable(what, error)
 
 
-def check_wheel_index(builder: WheelBuilder, change: Change) -> Finding:
-    what = f"wheel index {builder.index.template}"
+def check_wheel_index(builder: Builder, settings: WheelSettings, change: Change) -> Finding:
+    what = f"wheel index {settings.index.template}"
     try:
         refusal = builder.refuses(change)
     except PerfbisectError as error:
@@ -478,13 +483,13 @@ def check_wheel_index(builder: WheelBuilder, change: Change) -> Finding:
     return Finding("good", f"{what}: has a wheel for {change.short}")
 
 
-def check_images(builder: ImageBuilder, change: Change) -> Finding:
+def check_images(builder: Builder, settings: ImageSettings, change: Change) -> Finding:
     """Whether the tool works for this user, and finds the image of a change."""
     try:
-        what = f"images {builder.template} by {builder.store.version()}"
+        what = f"images {settings.template} by {settings.store.version()}"
         refusal = builder.refuses(change)
     except PerfbisectError as error:
-        return _unreachable(f"images {builder.template}", error)
+        return _unreachable(f"images {settings.template}", error)
     if refusal is not None:
         return Finding("note", f"{what}: works, but for {change.short}: {refusal.reason}")
     return Finding("good", f"{what}: has one for {change.short}")

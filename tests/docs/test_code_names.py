@@ -8,7 +8,7 @@ import re
 import pytest
 
 from perfbisect.clients.base import Client
-from perfbisect.environments.builders.cached import CommitBuilder
+from perfbisect.environments.builders.cached import Recipe
 from perfbisect.serving.families import Family
 from tests.docs.commands import ROOT, Document, documents
 from tests.docs.test_paths import DEVELOPERS
@@ -17,7 +17,7 @@ PAGES = [page for page in documents() if page.name.startswith(DEVELOPERS)]
 IN_FILE = re.compile(r"((?:`\w+`(?:, | and )?)+) in `([\w/]+\.py)`")
 """``A`` and ``B`` in ``package/module.py``."""
 NAME = re.compile(r"`(\w+)(?:\([\w, ]*\))?`")
-EXTENDED: dict[str, type] = {"A family": Family, "A client": Client, "An environment builder": CommitBuilder}
+EXTENDED: dict[str, type] = {"A family": Family, "A client": Client, "An environment builder": Recipe}
 
 
 def defined(path: str) -> set[str]:

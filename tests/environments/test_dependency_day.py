@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import requests
@@ -191,7 +192,7 @@ def test_the_client_is_built_as_of_its_own_day(
     )
     days: list[str | None] = []
 
-    def client(builder: CachedBuilder) -> Environment:
+    def client(builder: CachedBuilder[Any, Any]) -> Environment:
         days.append(builder.limits.exclude_newer)
         return world.installed
 

@@ -1,14 +1,13 @@
-"""Base classes of builders whose environments are kept in the cache."""
+"""The builder over the cache. What differs between kinds of environments is a recipe of functions."""
 
 from __future__ import annotations
 
 import statistics
-from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
@@ -21,7 +20,7 @@ from perfbisect.environments.packages import EnginePackage, engine, torch_backen
 from perfbisect.environments.source_tree import blobs_inside, tree_digests
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, RevisionError
-from perfbisect.model.change import Change
+from perfbisect.model.change import Change, Kind
 
 CLIENT_TIMEOUT_S = 3600.0
 
@@ -54,6 +53,118 @@ class BuildContext:
         return self.repository
 
 
+@dataclass(frozen=True)
+class Installation:
+    """An engine's package, and how it is installed. ``beside``: requirements installed with it."""
+
+    package: EnginePackage
+    limits: DependencyLimits
+    python: str = ""
+    beside: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, spec: Spec, context: BuildContext, package: EnginePackage | None = None) -> Installation:
+        package = package or engine(spec.option("package", "vllm"))
+        return cls(package, context.limits, spec.option("python"), spec.words("with"))
+
+    def key_parts(self) -> tuple[object, ...]:
+        """The part of a key that decides what an installation of the package gives."""
+        package = self.package
+        python = self.python or uv.base_python_version()
+        # A key without ``with=`` is as it was before that option existed: built environments stay valid.
+        beside = (self.beside,) if self.beside else ()
+        names = (package.name, package.module, package.alias, package.drop, python)
+        return (*names, *self.limits.key_parts(), *beside)
+
+    def create_venv(
+        self, build: BuildRun, staging: Path, requirements: Iterable[str], variant: str = ""
+    ) -> Path:
+        """Create ``staging/venv`` with requirements and those beside; returns its interpreter."""
+        interpreter = uv.create(build, staging / "venv", self.python)
+        wanted, backend = (*requirements, *self.beside), torch_backend(variant)
+        uv.install(build, interpreter, wanted, self.package, folder=staging, torch_backend=backend)
+        return interpreter
+
+    def import_venv(self, build: BuildRun, folder: Path, what: str, venv: str = "venv") -> ImportedEngine:
+        return import_own_engine(build, folder / venv / "bin" / "python", self.package, folder, what=what)
+
+    def import_layer(
+        self, build: BuildRun, change: Change, base: Environment, folder: Path
+    ) -> ImportedEngine:
+        return import_own_engine(
+            build, base.interpreter, self.package, folder, what=change.short, layer=folder / LAYER
+        )
+
+
+@dataclass(frozen=True)
+class CommitTree:
+    """A commit, and the digest of what enters its environment; None if it lacks the folder."""
+
+    change: Change
+    tree: str | None
+
+
+@dataclass(frozen=True)
+class CommitTrees:
+    """The part of a repository's commits that enters their environments.
+
+    ``whole``: documentation, tests and CI decide the environment; None: only ``folder`` does.
+    """
+
+    repository: Repository
+    folder: str
+    whole: bool | None = None
+
+    def find(self, changes: Sequence[Change]) -> dict[str, CommitTree]:
+        trees = self.look_up(changes)
+        return {change.id: CommitTree(change, trees[change.id]) for change in changes}
+
+    def look_up(self, changes: Iterable[Change]) -> dict[str, str | None]:
+        """Digest of that part of each commit, by few git processes in all; None if there is no ``folder``.
+
+        Raises:
+            RevisionError: a commit is not in the repository.
+        """
+        shas = [change.id for change in changes]
+        if self.whole is None:
+            return self.repository.tree_ids(shas, self.folder)
+        return tree_digests(self.repository, shas, self.folder, whole=self.whole)
+
+    def refuses(self, change: Change, tree: str | None) -> Refusal | None:
+        return Refusal(f"{change.short} has no folder {self.folder}/") if tree is None else None
+
+    def client(self, spec: Spec) -> Change | None:
+        """The commit of ``client=``, if the specification has it."""
+        revision = spec.option("client")
+        return self.repository.resolve(revision) if revision else None
+
+    def check(
+        self, build: BuildRun, found: ImportedEngine, change: Change, *, inside: str, what: str = ""
+    ) -> CheckedEnvironment:
+        """Check that an engine is a commit, whose package is ``inside``."""
+        tracked = blobs_inside(self.repository, change.id, inside)
+        shown = identify_commit(found, change.id, tracked, what=what or change.short, log=build.log)
+        facts = {"identified_by": shown, "engine_says_commit": found.commit}
+        return found.checked(change.id, uv.list_packages(build, found.interpreter), facts)
+
+
+class Found(Protocol):
+    """What was looked up of a change."""
+
+    @property
+    def change(self) -> Change: ...
+
+
+S = TypeVar("S")
+L = TypeVar("L", bound=Found)
+
+
+def claim_commit(_settings: object, found: Found, _build: BuildRun, environment: Environment) -> Environment:
+    """An environment built for another commit with the same key is this commit's as well."""
+    change = found.change
+    return replace(environment, engine_commit=change.source) if change.kind == "commit" else environment
+
+
 def median_minutes(stamps: Iterable[Stamp]) -> float | None:
     """Median build time; None without stamps."""
     seconds = [stamp.seconds for stamp in stamps]
@@ -66,51 +177,118 @@ def median_bytes(stamps: Iterable[Stamp]) -> int | None:
     return round(statistics.median(sizes)) if sizes else None
 
 
-class CachedBuilder(Builder):
-    """A builder over a cache. ``client_change``: whose environment is the client's on all sides."""
+@dataclass(frozen=True)
+class Recipe(Generic[S, L]):
+    """One way to make environments: functions of settings ``S`` and of what was found of a change, ``L``.
 
-    in_place = False
-    """Content is made in its final folder, for what cannot be moved."""
-    client_change: Change | None = None
+    ``look_up``: what git, indices and registries say of many changes at once; it gets what is known already.
+    ``refuses``: cheaply, without building, why a change cannot be built. ``key_parts``: what decides the
+    content: equal parts are equal environments. ``make``: writes the environment to an empty folder, and
+    returns facts for its stamp. ``check``: checks that the engine in the final folder is the change.
 
-    def __init__(self, spec: Spec, context: BuildContext, package: EnginePackage | None = None) -> None:
-        self.spec = spec.text
-        self.package = package or engine(spec.option("package", "vllm"))
+    ``in_place``: content is made in its final folder, for what cannot be moved. ``keyed_if_refused``: a key
+    needs no ``refuses``. ``wrong_kind``: why a release, or a commit, is refused. ``base``: of a layer, a
+    builder and the change that it builds. ``renew``: asks again for what was without an answer. ``claim``:
+    takes an environment as that of a change. ``label``: what the stamp says was built. ``minutes``, ``price``
+    and ``disk``: estimates, from earlier builds.
+    """
+
+    name: str
+    look_up: Callable[[S, Sequence[Change], Mapping[str, L]], Mapping[str, L]]
+    refuses: Callable[[S, L], Refusal | None]
+    key_parts: Callable[[S, L], tuple[object, ...]]
+    make: Callable[[S, L, BuildRun, Path], Mapping[str, Any]]
+    check: Callable[[S, L, BuildRun, Path], CheckedEnvironment]
+    guess_min: float = 4.0
+    in_place: bool = False
+    keyed_if_refused: bool = False
+    wrong_kind: str = "{spec} builds {kind}s; {change} is a {other}"
+    base: Callable[[S, L], tuple[Builder, Change]] | None = None
+    renew: Callable[[S, L], L] | None = None
+    claim: Callable[[S, L, BuildRun, Environment], Environment] = claim_commit
+    label: Callable[[S, L], str] = lambda _, found: found.change.id
+    group: Callable[[S, L], str] | None = None
+    minutes: Callable[[S, Sequence[Stamp]], float | None] = lambda _, stamps: median_minutes(stamps)
+    price: Callable[[S, Sequence[Stamp], Sequence[Change]], BuildPrice] | None = None
+    disk: Callable[[S, L, Sequence[Stamp]], int | None] = lambda _settings, _found, stamps: median_bytes(
+        stamps
+    )
+    notes: Callable[[S, Mapping[str, L], Sequence[Stamp]], tuple[str, ...]] = lambda *_: ()
+
+
+LAYER = "layer"
+"""Folder of an environment that comes first on the path, over another environment."""
+_FIRST_LAYER_MIN = 0.2
+_FIRST_LAYER_BYTES = 50_000_000
+"""Estimated cost of the first layer; the cost of later ones is measured."""
+
+
+class CachedBuilder(Builder, Generic[S, L]):
+    """Builds by a recipe, and keeps environments in the cache.
+
+    ``kind``: of the changes, None: either. ``client``: whose environment is the client's on all sides, or
+    the builder that has one. ``known``: what was looked up, by the id of its change.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe[S, L],
+        spec: str,
+        context: BuildContext,
+        settings: S,
+        *,
+        kind: Kind | None = "commit",
+        client: Change | Builder | None = None,
+    ) -> None:
+        self.recipe = recipe
+        self.name = recipe.name
+        self.guess_min = recipe.guess_min
+        self.spec = spec
+        self.settings = settings
         self.cache = context.cache
         self.limits = context.limits
         self.site = context.site
-        self.python = spec.option("python")
-        self.extra = spec.words("with")
+        self.kind = kind
+        self.pinned_client = client
+        self.known: dict[str, L] = {}
 
-    @abstractmethod
-    def key_parts(self, change: Change) -> tuple[object, ...]:
-        """What decides the content of a change's environment."""
+    def prepare(self, changes: Iterable[Change]) -> None:
+        unknown = {
+            change.id: change for change in changes if change.id not in self.known and self._takes(change)
+        }
+        if unknown:
+            self.known |= self.recipe.look_up(self.settings, tuple(unknown.values()), self.known)
 
-    @abstractmethod
-    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
-        """Write the environment to an empty folder; returns facts for its stamp."""
+    def found(self, change: Change) -> L:
+        """What is known of a change, which is looked up if nothing is."""
+        self.prepare((change,))
+        return self.known[change.id]
 
-    @abstractmethod
-    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
-        """Check that the environment in its final folder is the change."""
+    def _takes(self, change: Change) -> bool:
+        return self.kind is None or change.kind == self.kind
 
-    def install_parts(self) -> tuple[object, ...]:
-        """The part of a key that decides what an installation of a package gives."""
-        package = self.package
-        python = self.python or uv.base_python_version()
-        beside = (self.extra,) if self.extra else ()
-        names = (package.name, package.module, package.alias, package.drop, python)
-        return (*names, *self.limits.key_parts(), *beside)
+    def refuses(self, change: Change) -> Refusal | None:
+        if not self._takes(change):
+            words = {"spec": self.spec, "kind": self.kind, "change": change.short, "other": change.kind}
+            return Refusal(self.recipe.wrong_kind.format(**words), error=True)
+        try:
+            found = self.found(change)
+        except RevisionError as error:
+            return Refusal(f"{change.short} cannot be read: {error.message}", error=True)
+        return self.recipe.refuses(self.settings, found)
 
     def key(self, change: Change) -> str:
-        if self.refuses(change) is not None:  # never built: equal to no other key
+        if not self.recipe.keyed_if_refused and self.refuses(change) is not None:
+            # Never built: equal to no other key.
             return environment_key(f"{self.name} refused/1", self.spec, change.id)
-        return environment_key(f"{self.name}/1", *self.key_parts(change))
+        return environment_key(f"{self.name}/1", *self.recipe.key_parts(self.settings, self.found(change)))
 
     def cached(self, change: Change) -> bool:
         return self.cache.stamp(self.key(change)) is not None
 
     def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
+        if self.recipe.renew is not None and self._takes(change):
+            self.known[change.id] = self.recipe.renew(self.settings, self.found(change))
         build, seconds = BuildRun(log, timeout, self.limits), 0.0
         if not self.cached(change):
             if (refusal := self.refuses(change)) is not None:
@@ -118,194 +296,103 @@ class CachedBuilder(Builder):
             if self.site is not None:
                 key = self.key(change)
                 seconds = self.site.build(self.spec, change, key, log=log, timeout=timeout)
-        seconds += self.ensure_base(build, change)
+        found = self.found(change)
+        if self.recipe.base is not None:
+            # The base is locked as in use as long as the layer.
+            seconds += base_environment(self.recipe.base(self.settings, found), build).seconds
         environment = self.cache.ensure(
             self.key(change),
             builder=self.name,
             spec=self.spec,
-            change=self.label(change),
-            make=partial(self.make, build, change),
-            check=partial(self.check, build, change),
+            change=self.recipe.label(self.settings, found),
+            make=partial(self.recipe.make, self.settings, found, build),
+            check=partial(self.recipe.check, self.settings, found, build),
             timeout=timeout,
-            in_place=self.in_place,
+            in_place=self.recipe.in_place,
         )
         environment = replace(environment, seconds=seconds + environment.seconds)
-        return self.claim(environment, change)
-
-    def ensure_base(self, build: BuildRun, change: Change) -> float:
-        """Build what the environment stands on, if anything; returns the seconds that it took."""
-        del build, change
-        return 0.0
-
-    def label(self, change: Change) -> str:
-        """What the stamp says was built."""
-        return change.id
-
-    def claim(self, environment: Environment, change: Change) -> Environment:
-        """An environment built for another commit with the same key is this commit's as well."""
-        return replace(environment, engine_commit=change.source) if change.kind == "commit" else environment
+        return self.recipe.claim(self.settings, found, build, environment)
 
     def client(self) -> Environment | None:
-        if self.client_change is None:
-            return None
-        log = self.cache.log(self.key(self.client_change))
-        return self.ensure(self.client_change, log=log, timeout=CLIENT_TIMEOUT_S)
+        client = self.pinned_client
+        if not isinstance(client, Change):
+            return client.client() if client else None
+        return self.ensure(client, log=self.cache.log(self.key(client)), timeout=CLIENT_TIMEOUT_S)
+
+    def binaries(self, change: Change) -> str:
+        is_refused = not self.recipe.keyed_if_refused and self.refuses(change) is not None
+        if self.recipe.base is None or is_refused:
+            return self.key(change)
+        builder, below = self.recipe.base(self.settings, self.found(change))
+        return builder.binaries(below)
+
+    def group(self, change: Change) -> str:
+        if self.recipe.group is None or not self._takes(change):
+            return ""
+        return self.recipe.group(self.settings, self.found(change))
 
     def minutes(self, change: Change) -> float | None:
-        return 0.0 if self.cached(change) else median_minutes(self.stamps())
+        if self.cached(change):
+            return 0.0
+        if self.recipe.base is None:
+            return self.recipe.minutes(self.settings, self.stamps())
+        if self.refuses(change) is not None:
+            return None
+        builder, below = self.recipe.base(self.settings, self.found(change))
+        base = builder.minutes(below)
+        return None if base is None else base + (median_minutes(self.stamps()) or _FIRST_LAYER_MIN)
+
+    def price(self, changes: Iterable[Change]) -> BuildPrice:
+        if self.recipe.price is not None:
+            missing = self._missing(changes)
+            return self.recipe.price(self.settings, self.stamps(), missing) if missing else BuildPrice()
+        if self.recipe.base is None:
+            return super().price(changes)
+        missing = self._missing(changes)
+        layers = len(missing) * (median_minutes(self.stamps()) or _FIRST_LAYER_MIN)
+        below = (
+            builder.price(changes) for builder, changes in self._bases_of(missing, self.recipe.base).items()
+        )
+        return sum(below, BuildPrice(layers))
 
     def disk(self, changes: Iterable[Change]) -> int | None:
-        missing = self.missing(changes)
-        each = self.bytes_of(missing[0]) if missing else 0
-        return None if each is None else each * len(missing)
+        missing, stamps = self._missing(changes), self.stamps()
+        if self.recipe.base is None:
+            each = self.recipe.disk(self.settings, self.found(missing[0]), stamps) if missing else 0
+            return None if each is None else each * len(missing)
+        sizes = [
+            builder.disk(changes) for builder, changes in self._bases_of(missing, self.recipe.base).items()
+        ]
+        known = [size for size in sizes if size is not None]
+        layers = len(missing) * (median_bytes(stamps) or _FIRST_LAYER_BYTES)
+        return layers + sum(known) if len(known) == len(sizes) else None
 
-    def bytes_of(self, change: Change) -> int | None:
-        """Estimated bytes of the environment of a change that is not cached."""
-        del change
-        return median_bytes(self.stamps())
+    def notes(self) -> tuple[str, ...]:
+        return self.recipe.notes(self.settings, self.known, self.stamps())
 
     def stamps(self) -> tuple[Stamp, ...]:
         """Earlier builds of this specification, else of this builder, from which costs are estimated."""
         stamps = [stamp for stamp in self.cache.stamps() if stamp.builder == self.name and stamp.seconds > 0]
         return tuple(stamp for stamp in stamps if stamp.spec == self.spec) or tuple(stamps)
 
-    def missing(self, changes: Iterable[Change]) -> list[Change]:
+    def _missing(self, changes: Iterable[Change]) -> list[Change]:
         """One change per key that can be built and is not cached."""
         absent = (change for change in changes if not self.cached(change))
         return list({self.key(change): change for change in absent if self.refuses(change) is None}.values())
 
-    def create_venv(
-        self, build: BuildRun, staging: Path, requirements: Iterable[str], variant: str = ""
-    ) -> Path:
-        """Create ``staging/venv`` with requirements and those of ``with=``; returns its interpreter."""
-        interpreter = uv.create(build, staging / "venv", self.python)
-        wanted, backend = (*requirements, *self.extra), torch_backend(variant)
-        uv.install(build, interpreter, wanted, self.package, folder=staging, torch_backend=backend)
-        return interpreter
-
-    def import_venv(self, build: BuildRun, folder: Path, what: str, venv: str = "venv") -> ImportedEngine:
-        return import_own_engine(build, folder / venv / "bin" / "python", self.package, folder, what=what)
-
-
-class CommitBuilder(CachedBuilder):
-    """A cached builder of commits; ``folder`` of the repository must exist at a commit.
-
-    ``whole``: documentation, tests and CI decide the environment; None: only ``folder`` does.
-    """
-
-    def __init__(
-        self, spec: Spec, context: BuildContext, package: EnginePackage | None = None, *,
-        folder: str | None = None, whole: bool | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(spec, context, package)
-        self.repository = context.required_repository(spec)
-        self.folder = self.package.folder if folder is None else folder
-        self.whole = whole
-        if revision := spec.option("client"):
-            self.client_change = self.repository.resolve(revision)
-        self.trees: dict[str, str | None] = {}
-        """Digest of the part of a commit that enters its environment; None if ``folder`` is missing."""
-
-    def prepare(self, changes: Iterable[Change]) -> None:
-        unknown = [change.id for change in changes if change.kind == "commit" and change.id not in self.trees]
-        if unknown:
-            self.look_up(unknown)
-
-    def look_up(self, shas: Collection[str]) -> None:
-        """Read what decides the environments of new commits, by few git processes in all."""
-        if self.whole is None:
-            self.trees |= self.repository.tree_ids(shas, self.folder)
-        else:
-            self.trees |= tree_digests(self.repository, shas, self.folder, whole=self.whole)
-
-    def refuses(self, change: Change) -> Refusal | None:
-        if change.kind != "commit":
-            return Refusal(f"{self.spec} builds commits; {change.id} is a release", error=True)
-        try:
-            self.prepare((change,))
-        except RevisionError as error:
-            return Refusal(f"{change.short} cannot be read: {error.message}", error=True)
-        if self.trees[change.id] is None:
-            return Refusal(f"{change.short} has no folder {self.folder}/")
-        return None
-
-    def check_commit(
-        self,
-        build: BuildRun,
-        change: Change,
-        folder: Path,
-        *,
-        inside: str,
-        venv: str = "venv",
-        what: str = "",
-    ) -> CheckedEnvironment:
-        """Check that the virtual environment in ``folder`` runs a commit, whose package is ``inside``."""
-        found = self.import_venv(build, folder, change.short, venv)
-        tracked = blobs_inside(self.repository, change.id, inside)
-        shown = identify_commit(found, change.id, tracked, what=what or change.short, log=build.log)
-        facts = {"identified_by": shown, "engine_says_commit": found.commit}
-        return found.checked(change.id, uv.list_packages(build, found.interpreter), facts)
-
-
-LAYER = "layer"
-_FIRST_MINUTES = 0.2
-_FIRST_BYTES = 50_000_000
-"""Estimated cost of the first layer; the cost of later ones is measured."""
-
-
-class LayerBuilder(CachedBuilder):
-    """Environments that are a folder, first on the path, over another environment."""
-
-    @abstractmethod
-    def base(self, change: Change) -> tuple[Builder, Change]:
-        """What a change's layer lies over: a builder, and the change that it builds."""
-
-    def binaries(self, change: Change) -> str:
-        builder, below = self.base(change)
-        return builder.binaries(below)
-
-    def base_environment(self, build: BuildRun, change: Change) -> Environment:
-        builder, below = self.base(change)
-        return builder.ensure(below, log=build.log, timeout=build.timeout)
-
-    def ensure_base(self, build: BuildRun, change: Change) -> float:
-        """The base is locked as in use as long as the layer."""
-        return self.base_environment(build, change).seconds
-
-    def import_layer(
-        self, build: BuildRun, change: Change, base: Environment, folder: Path
-    ) -> ImportedEngine:
-        return import_own_engine(
-            build, base.interpreter, self.package, folder, what=change.short, layer=folder / LAYER
-        )
-
-    def minutes(self, change: Change) -> float | None:
-        if self.cached(change):
-            return 0.0
-        if self.refuses(change) is not None:
-            return None
-        builder, below = self.base(change)
-        base = builder.minutes(below)
-        return None if base is None else base + (median_minutes(self.stamps()) or _FIRST_MINUTES)
-
-    def price(self, changes: Iterable[Change]) -> BuildPrice:
-        missing = self.missing(changes)
-        layers = len(missing) * (median_minutes(self.stamps()) or _FIRST_MINUTES)
-        below = (builder.price(changes) for builder, changes in self._bases_of(missing).items())
-        return sum(below, BuildPrice(layers))
-
-    def _bases_of(self, changes: Iterable[Change]) -> Mapping[Builder, list[Change]]:
+    def _bases_of(
+        self, changes: Iterable[Change], base: Callable[[S, L], tuple[Builder, Change]]
+    ) -> Mapping[Builder, list[Change]]:
         bases: dict[Builder, list[Change]] = {}
-        for builder, below in map(self.base, changes):
+        for builder, below in (base(self.settings, self.found(change)) for change in changes):
             bases.setdefault(builder, []).append(below)
         return bases
 
-    def disk(self, changes: Iterable[Change]) -> int | None:
-        missing = self.missing(changes)
-        sizes = [builder.disk(changes) for builder, changes in self._bases_of(missing).items()]
-        known = [size for size in sizes if size is not None]
-        layers = len(missing) * (median_bytes(self.stamps()) or _FIRST_BYTES)
-        return layers + sum(known) if len(known) == len(sizes) else None
+
+def base_environment(base: tuple[Builder, Change], build: BuildRun) -> Environment:
+    """The environment that a layer lies over, built if it is missing."""
+    builder, below = base
+    return builder.ensure(below, log=build.log, timeout=build.timeout)
 
 
 def compile_files(build: BuildRun, interpreter: Path, folder: Path, files: Iterable[str]) -> None:

@@ -149,3 +149,6 @@ def _checkout(found: ImportedEngine) -> tuple[str, bool] | None:
         return head.id, repository.is_dirty(inside.parent.as_posix())
     except (PerfbisectError, ValueError):
         return None
+
+
+builder = ExistingBuilder

@@ -10,23 +10,30 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from perfbisect.changes.git import Repository
 from perfbisect.environments import container, uv
 from perfbisect.environments.base import Environment, Refusal
 from perfbisect.environments.build import BuildRun, interpreter_environment
-from perfbisect.environments.builders.cached import BuildContext, CachedBuilder
-from perfbisect.environments.cache import CheckedEnvironment, variables
+from perfbisect.environments.builders.cached import (
+    BuildContext,
+    CachedBuilder,
+    Recipe,
+    claim_commit,
+)
+from perfbisect.environments.cache import CheckedEnvironment, Stamp, variables
 from perfbisect.environments.container import Container
 from perfbisect.environments.health import check_version, identify_commit, import_engine
-from perfbisect.environments.images import STORES, ImageLookup, default_tool, full_reference
+from perfbisect.environments.images import STORES, ImageLookup, ImageStore, default_tool, full_reference
+from perfbisect.environments.packages import EnginePackage, engine
 from perfbisect.environments.source_tree import blobs_inside
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, MachineError
-from perfbisect.model.change import Change
+from perfbisect.model.change import Change, Kind
 
 REVISION = "org.opencontainers.image.revision"
 _NAMED = re.compile(r"\{(\w+)\}")
@@ -56,143 +63,206 @@ lines = sorted(f"{name}=={version}\\n" for name, version in names if name)
 """
 
 
-class ImageBuilder(CachedBuilder):
-    """Builds commits, or releases if the reference has ``{version}``."""
+@dataclass(frozen=True)
+class ImageSettings:
+    """``template``: of the image's name; ``words``: more arguments of the tool's run command."""
 
-    name = "image"
-
-    def __init__(self, spec: Spec, context: BuildContext) -> None:
-        super().__init__(spec, context.here)  # an image is fetched, not built
-        self.template = full_reference(spec.argument)
-        named = set(_NAMED.findall(self.template))
-        self.kind = "release" if named == {"version"} else "commit"
-        is_known = named and (named == {"version"} or named <= {"sha", "short"})
-        if not is_known or not _REFERENCE.fullmatch(_NAMED.sub("x", self.template)):
-            problem = f"{spec.argument!r} is not the name of an image for each change"
-            raise spec.error(problem, "for example REGISTRY/NAME:{sha}, with {sha}, {short} or {version}")
-        tool = spec.option("tool") or default_tool()
-        if tool not in STORES:
-            problem = f"tool={tool!r} is not known" if tool else "no podman, docker or enroot on PATH"
-            raise spec.error(problem, f"install one, or write tool= with one of {', '.join(STORES)}")
-        self.tool = tool
-        kind, program = STORES[tool]
-        self.store = kind(program)
-        self.words = spec.words("run")
-        self._lookups: dict[str, ImageLookup] = {}
-        self._is_plan = context.is_plan
-        self.repository = context.required_repository(spec) if self.kind == "commit" else None
-        if client := spec.option("client"):
-            release = Change(f"{self.package.name}=={client}", "release")
-            self.client_change = self.repository.resolve(client) if self.repository else release
-
-    def prepare(self, changes: Iterable[Change]) -> None:
-        named = {name for change in changes if (name := self.reference(change))} - set(self._lookups)
-        if named:
-            try:
-                self._lookups |= self.store.find(sorted(named))
-            except MachineError as error:
-                if not self._is_plan:
-                    raise
-                self._lookups |= dict.fromkeys(named, ImageLookup("silent", problem=error.message))
-
-    def notes(self) -> tuple[str, ...]:
-        silent = {lookup.problem for lookup in self._lookups.values() if lookup.state == "silent"}
-        return tuple(f"images could not be looked up: {problem}" for problem in sorted(silent))
-
-    def reference(self, change: Change) -> str:
-        """The image's name; empty for a change that has none by its kind."""
-        if change.kind != self.kind:
-            return ""
-        name, _, version = change.source.partition("==")
-        values = {"sha": change.source, "short": change.source[:_SHORT], "version": version}
-        filled = _NAMED.sub(lambda found: values[found[1]], self.template)
-        is_ours = self.kind == "commit" or name == self.package.name
-        return filled if is_ours and _REFERENCE.fullmatch(filled) else ""
-
-    def refuses(self, change: Change) -> Refusal | None:
-        reference = self.reference(change)
-        if not reference:
-            return Refusal(f"{self.spec} has images of a {self.kind}; {change.short} is none", error=True)
-        lookup = self.lookup(change)
-        reason = f"no image: {lookup.problem}"
-        return Refusal(reason, code="image_missing") if lookup.state == "hole" else None
-
-    def key_parts(self, change: Change) -> tuple[object, ...]:
-        """The digest names the content; each change is checked to be in it, so its id is part too."""
-        content = self.lookup(change).digest
-        return (
-            content,
-            change.source,
-            self.tool,
-            self.words,
-            self._python,
-            self.package.module,
-            str(uv.base_python()),
-        )
+    spec: str
+    template: str
+    package: EnginePackage
+    python: str
+    tool: str
+    store: ImageStore
+    words: tuple[str, ...]
+    repository: Repository | None
+    is_plan: bool
 
     @property
-    def _python(self) -> str:
-        return self.python or "python3"
+    def kind(self) -> Kind:
+        """Images of commits need their repository; others are of releases."""
+        return "commit" if self.repository else "release"
 
-    def ensure(self, change: Change, *, log: Path, timeout: float) -> Environment:
-        """Fetch an image again that was removed behind the environment's back."""
-        if self.lookup(change).state == "silent":
-            self._lookups |= self.store.find((self.reference(change),))
-        environment = super().ensure(change, log=log, timeout=timeout)
-        image, digest = (str(environment.facts[name]) for name in ("image_id", "digest"))
-        if not self.store.has(image):
-            self.store.fetch(BuildRun(log, timeout), self.reference(change), digest, environment.folder)
-        return replace(environment, env={**environment.env, **_tool_variables()})
 
-    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
-        reference = self.reference(change)
-        digest = self.lookup(change).digest
-        image = self.store.fetch(build, reference, digest, staging)
-        interpreter = staging / "bin" / "python"
-        interpreter.parent.mkdir()
-        (staging / "caches" / "home").mkdir(parents=True)
-        settings = Container(self.tool, image, self._python, self.words)
-        (staging / container.SETTINGS).write_text(json.dumps(asdict(settings)))
-        source = Path(container.__file__).read_text("utf-8")
-        interpreter.write_text(f"#!{uv.base_python()} -IS\n{source}")
-        interpreter.chmod(0o755)
-        facts = {"image": reference, "image_id": image, "digest": digest, "tool": self.tool}
-        labelled = self.store.labels(image).get(REVISION, "").lower()
-        if self.kind == "commit" and _COMMIT.fullmatch(labelled) and not change.source.startswith(labelled):
-            raise BuildError(f"{change.short}: the label of {reference} says it is commit {labelled}")
-        argv = (str(interpreter), "-c", _COPY, self.package.module, str(staging))
-        env = interpreter_environment(interpreter, variables(staging), _tool_variables())
-        output = build.run(argv, env=env, cwd=staging)
-        if output.code or output.timed_out:
-            message = f"{change.short}: {reference} does not run: {output.last_line}"
-            raise BuildError(message, where=build.log, output=output.text)
-        return {**facts, "labelled_commit": labelled}
+@dataclass(frozen=True)
+class ChangeImage:
+    """``reference``: the image's name, empty for a change that has none."""
 
-    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
-        """Check that the engine in the image is the change, by what it reports and by its files."""
-        interpreter, what = folder / "bin" / "python", f"{change.short} ({self.reference(change)})"
-        env = {**variables(folder), **_tool_variables()}
-        found = import_engine(build, interpreter, self.package.module, env=env, what=what)
-        found = replace(found, file=folder / self.package.module / "__init__.py")
-        shown, commit = "version", found.commit
-        if self.repository is None:
-            check_version(build, found, change.source.partition("==")[2], what)
-        else:
-            tracked = blobs_inside(self.repository, change.source, self.package.folder)
-            shown = identify_commit(found, change.source, tracked, what=what, log=build.log)
-            commit = change.source
-        facts = {"identified_by": shown, "engine_says_commit": found.commit}
-        return found.checked(commit, (folder / "packages.txt").read_text().splitlines(), facts)
+    change: Change
+    reference: str
+    image: ImageLookup
 
-    def bytes_of(self, change: Change) -> int | None:
-        size = self.lookup(change).bytes
-        return None if size is None else size * _UNPACKED
 
-    def lookup(self, change: Change) -> ImageLookup:
-        """What is known of a change's image; asked for once."""
-        self.prepare((change,))
-        return self._lookups[self.reference(change)]
+def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ImageSettings, ChangeImage]:
+    """The builder of commits, or of releases if the reference has ``{version}``."""
+    package, words = engine(spec.option("package", "vllm")), spec.words("run")
+    template = full_reference(spec.argument)
+    named = set(_NAMED.findall(template))
+    is_known = named and (named == {"version"} or named <= {"sha", "short"})
+    if not is_known or not _REFERENCE.fullmatch(_NAMED.sub("x", template)):
+        problem = f"{spec.argument!r} is not the name of an image for each change"
+        raise spec.error(problem, "for example REGISTRY/NAME:{sha}, with {sha}, {short} or {version}")
+    tool = spec.option("tool") or default_tool()
+    if tool not in STORES:
+        problem = f"tool={tool!r} is not known" if tool else "no podman, docker or enroot on PATH"
+        raise spec.error(problem, f"install one, or write tool= with one of {', '.join(STORES)}")
+    store, program = STORES[tool]
+    repository = None if named == {"version"} else context.required_repository(spec)
+    settings = ImageSettings(
+        spec.text,
+        template,
+        package,
+        spec.option("python") or "python3",
+        tool,
+        store(program),
+        words,
+        repository,
+        context.is_plan,
+    )
+    client = None
+    if version := spec.option("client"):
+        client = (
+            repository.resolve(version) if repository else Change(f"{package.name}=={version}", "release")
+        )
+    # No other machine is asked: an image is fetched, not built.
+    return CachedBuilder(RECIPE, spec.text, context.here, settings, kind=settings.kind, client=client)
+
+
+def look_up(
+    settings: ImageSettings, changes: Sequence[Change], known: Mapping[str, ChangeImage]
+) -> dict[str, ChangeImage]:
+    references = {change.id: _reference(settings, change) for change in changes}
+    images = {found.reference: found.image for found in known.values()}
+    unknown = sorted({name for name in references.values() if name} - set(images))
+    if unknown:
+        try:
+            images |= settings.store.find(unknown)
+        except MachineError as error:
+            if not settings.is_plan:
+                raise
+            images |= dict.fromkeys(unknown, ImageLookup("silent", problem=error.message))
+    none = ImageLookup("hole")
+    return {
+        change.id: ChangeImage(change, references[change.id], images.get(references[change.id], none))
+        for change in changes
+    }
+
+
+def _reference(settings: ImageSettings, change: Change) -> str:
+    """The image's name; empty for a release of another package."""
+    name, _, version = change.source.partition("==")
+    values = {"sha": change.source, "short": change.source[:_SHORT], "version": version}
+    filled = _NAMED.sub(lambda found: values[found[1]], settings.template)
+    is_ours = settings.repository is not None or name == settings.package.name
+    return filled if is_ours and _REFERENCE.fullmatch(filled) else ""
+
+
+def renew(settings: ImageSettings, found: ChangeImage) -> ChangeImage:
+    if not found.reference or found.image.state != "silent":
+        return found
+    return replace(found, image=settings.store.find((found.reference,))[found.reference])
+
+
+def refuses(settings: ImageSettings, found: ChangeImage) -> Refusal | None:
+    if not found.reference:
+        reason = f"{settings.spec} has images of a {settings.kind}; {found.change.short} is none"
+        return Refusal(reason, error=True)
+    reason = f"no image: {found.image.problem}"
+    return Refusal(reason, code="image_missing") if found.image.state == "hole" else None
+
+
+def key_parts(settings: ImageSettings, found: ChangeImage) -> tuple[object, ...]:
+    """The digest names the content; each change is checked to be in it, so its id is part too."""
+    return (
+        found.image.digest,
+        found.change.source,
+        settings.tool,
+        settings.words,
+        settings.python,
+        settings.package.module,
+        str(uv.base_python()),
+    )
+
+
+def make(settings: ImageSettings, found: ChangeImage, build: BuildRun, staging: Path) -> Mapping[str, Any]:
+    change, reference, digest = found.change, found.reference, found.image.digest
+    image = settings.store.fetch(build, reference, digest, staging)
+    interpreter = staging / "bin" / "python"
+    interpreter.parent.mkdir()
+    (staging / "caches" / "home").mkdir(parents=True)
+    written = Container(settings.tool, image, settings.python, settings.words)
+    (staging / container.SETTINGS).write_text(json.dumps(asdict(written)))
+    source = Path(container.__file__).read_text("utf-8")
+    interpreter.write_text(f"#!{uv.base_python()} -IS\n{source}")
+    interpreter.chmod(0o755)
+    facts = {"image": reference, "image_id": image, "digest": digest, "tool": settings.tool}
+    labelled = settings.store.labels(image).get(REVISION, "").lower()
+    if settings.repository and _COMMIT.fullmatch(labelled) and not change.source.startswith(labelled):
+        raise BuildError(f"{change.short}: the label of {reference} says it is commit {labelled}")
+    argv = (str(interpreter), "-c", _COPY, settings.package.module, str(staging))
+    env = interpreter_environment(interpreter, variables(staging), _tool_variables())
+    output = build.run(argv, env=env, cwd=staging)
+    if output.code or output.timed_out:
+        message = f"{change.short}: {reference} does not run: {output.last_line}"
+        raise BuildError(message, where=build.log, output=output.text)
+    return {**facts, "labelled_commit": labelled}
+
+
+def check(settings: ImageSettings, found: ChangeImage, build: BuildRun, folder: Path) -> CheckedEnvironment:
+    """Check that the engine in the image is the change, by what it reports and by its files."""
+    change, module = found.change, settings.package.module
+    interpreter, what = folder / "bin" / "python", f"{change.short} ({found.reference})"
+    env = {**variables(folder), **_tool_variables()}
+    imported = import_engine(build, interpreter, module, env=env, what=what)
+    # The container's path is none of this machine; the copy of the engine's text files is.
+    imported = replace(imported, file=folder / module / "__init__.py")
+    shown, commit = "version", imported.commit
+    if settings.repository is None:
+        check_version(build, imported, change.source.partition("==")[2], what)
+    else:
+        tracked = blobs_inside(settings.repository, change.source, settings.package.folder)
+        shown = identify_commit(imported, change.source, tracked, what=what, log=build.log)
+        commit = change.source
+    facts = {"identified_by": shown, "engine_says_commit": imported.commit}
+    return imported.checked(commit, (folder / "packages.txt").read_text().splitlines(), facts)
+
+
+def claim(
+    settings: ImageSettings, found: ChangeImage, build: BuildRun, environment: Environment
+) -> Environment:
+    """Fetch an image again that was removed behind the environment's back."""
+    image, digest = (str(environment.facts[name]) for name in ("image_id", "digest"))
+    if not settings.store.has(image):
+        settings.store.fetch(BuildRun(build.log, build.timeout), found.reference, digest, environment.folder)
+    environment = claim_commit(settings, found, build, environment)
+    return replace(environment, env={**environment.env, **_tool_variables()})
 
 
 def _tool_variables() -> dict[str, str]:
     return {name: os.environ[name] for name in container.TOOL_VARIABLES if name in os.environ}
+
+
+def disk(_settings: ImageSettings, found: ChangeImage, _stamps: Sequence[Stamp]) -> int | None:
+    size = found.image.bytes
+    return None if size is None else size * _UNPACKED
+
+
+def notes(
+    _settings: ImageSettings, known: Mapping[str, ChangeImage], _stamps: Sequence[Stamp]
+) -> tuple[str, ...]:
+    silent = {found.image.problem for found in known.values() if found.image.state == "silent"}
+    return tuple(f"images could not be looked up: {problem}" for problem in sorted(silent))
+
+
+RECIPE = Recipe(
+    name="image",
+    wrong_kind="{spec} has images of a {kind}; {change} is none",
+    look_up=look_up,
+    refuses=refuses,
+    key_parts=key_parts,
+    make=make,
+    check=check,
+    renew=renew,
+    claim=claim,
+    disk=disk,
+    notes=notes,
+)

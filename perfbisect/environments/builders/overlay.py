@@ -11,8 +11,7 @@ import functools
 import hashlib
 import os
 import shutil
-from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,18 +21,21 @@ from perfbisect.common.digests import environment_key, file_blob_id, text_digest
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.environments.build import BuildRun
+from perfbisect.environments.builders import release, wheel
 from perfbisect.environments.builders.cached import (
     CLIENT_TIMEOUT_S,
     LAYER,
     BuildContext,
-    CommitBuilder,
-    LayerBuilder,
+    CachedBuilder,
+    CommitTrees,
+    Installation,
+    Recipe,
+    base_environment,
     compile_files,
 )
 from perfbisect.environments.builders.existing import ExistingBuilder
-from perfbisect.environments.builders.release import ReleaseBuilder
-from perfbisect.environments.builders.wheel import WheelBuilder
-from perfbisect.environments.cache import CheckedEnvironment
+from perfbisect.environments.builders.wheel import CommitWheel, WheelSettings, variant_of
+from perfbisect.environments.cache import CheckedEnvironment, Stamp
 from perfbisect.environments.health import FOREIGN_SHARE, LocatedEngine, locate_engine
 from perfbisect.environments.packages import EnginePackage, package
 from perfbisect.environments.source_tree import blobs_inside, files_inside, sync_tree
@@ -45,14 +47,34 @@ _BYTE_CODE = "__pycache__"
 _BINARY = (".so", ".pyd", ".bin", ".cubin", ".hsaco")
 
 
-class InterpreterBase(ExistingBuilder):
+class InterpreterBase(Builder):
     """A user's interpreter as the base of overlays: read, never written."""
 
+    name = "existing"
+
     def __init__(self, spec: Spec, context: BuildContext) -> None:
-        super().__init__(spec, context)
-        self.spec = f"existing:{self.interpreter}"
+        self._existing = ExistingBuilder(spec, context)
+        self.interpreter, self.module = self._existing.interpreter, self._existing.module
+        self.spec = self._existing.spec = f"existing:{self.interpreter}"
+        self.cache = context.cache
         log = self.cache.log(f"interpreter-{text_digest(str(self.interpreter))}")
         self._build = BuildRun(log, CLIENT_TIMEOUT_S)
+
+    def refuses(self, change: Change) -> Refusal | None:
+        del change
+        return None
+
+    def cached(self, change: Change) -> bool:
+        del change
+        return True
+
+    def minutes(self, change: Change) -> float | None:
+        del change
+        return 0.0
+
+    def disk(self, changes: Iterable[Change]) -> int | None:
+        del changes
+        return 0
 
     @functools.cached_property
     def _packages(self) -> str:
@@ -90,7 +112,7 @@ class InterpreterBase(ExistingBuilder):
         )
 
     def client(self) -> Environment | None:
-        return self.client_environment(self._state) if self._located.file else None
+        return self._existing.client_environment(self._state) if self._located.file else None
 
 
 def _file_states(folder: Path) -> list[tuple[str, int, int]]:
@@ -103,159 +125,217 @@ def _file_states(folder: Path) -> list[tuple[str, int, int]]:
     return states
 
 
-class OverlayBuilder(LayerBuilder, CommitBuilder):
-    """Builds commits over a base: a commit's own Python, with what else the base's package has."""
+@dataclass(frozen=True)
+class OverlaySettings:
+    """``base``: the builder of what lies below."""
 
-    name = "overlay"
-
-    @abstractmethod
-    def base_commit(self, change: Change) -> Change | None:
-        """The commit that a change's base was built from; None if nothing in the repository is compiled."""
-
-    @abstractmethod
-    def has_old_optional(self, change: Change) -> bool:
-        """Whether the base's optional files are built from other sources than the change's."""
-
-    def key_parts(self, change: Change) -> tuple[object, ...]:
-        builder, below = self.base(change)
-        base_tree = "any"  # the tree that decides which of the base's files are carried over
-        if commit := self.base_commit(change):
-            self.prepare((commit,))
-            base_tree = str(self.trees[commit.id])
-        left_out = ("without optional files",) if self.has_old_optional(change) else ()
-        return (builder.key(below), self.trees[change.id], self.package.module, base_tree, *left_out)
-
-    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
-        """Link what equals the base or is not in git, then write the rest from git."""
-        base, target = self.base_environment(build, change), staging / LAYER / self.package.folder
-        located = locate_engine(build, base.interpreter, self.package.module, base.env)
-        same: list[str] = []
-        carried: list[str] = []
-        dropped = 0
-        if located.folder is not None:
-            blobs = read_blobs(located.folder, change.id)
-            commit = self.base_commit(change)
-            tracked = blobs_inside(self.repository, commit.id, self.package.folder) if commit else None
-            if commit and tracked is not None:
-                self._check_base(change, commit, blobs, tracked)
-            wanted = files_inside(self.repository, change.id, self.package.folder)
-            files = {path: entry.blob for path, entry in wanted.items() if entry.mode != "120000"}
-            same = [path for path, blob in files.items() if blob == blobs.get(path)]
-            others = [path for path in blobs if path not in wanted]
-            carried = sorted(path for path in others if self._is_carried(path, change, tracked))
-            dropped = len(others) - len(carried)
-            link_files(located.folder, target, (*same, *carried), located.tag)
-        synced = sync_tree(target, self.repository, change.id, self.package.folder, keep=lambda _: True)
-        written = synced.written
-        compile_files(build, base.interpreter, target, written)
-        return {
-            "files_linked": len(same),
-            "files_changed": len(written),
-            "files_carried": carried,
-            "files_dropped": dropped,
-        }
-
-    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
-        base, commit = self.base_environment(build, change), self.base_commit(change)
-        found = self.import_layer(build, change, base, folder)
-        facts = {
-            "base": self.base(change)[1].id,
-            "base_commit": commit.id if commit else "any",
-            "tree": self.trees[change.id],
-            "engine_says_commit": found.commit,
-        }
-        return found.checked(change.id, base.facts["packages"], facts, folder / LAYER)
-
-    def _is_carried(self, path: str, change: Change, tracked: Mapping[str, str] | None) -> bool:
-        """True for the base's compiled and generated files: those that git does not have."""
-        name = PurePosixPath(path).name
-        if self.package.makes_optional(name) and self.has_old_optional(change):
-            return False
-        if tracked is not None:
-            return path not in tracked
-        return _is_binary(name) or any(fnmatch.fnmatch(name, pattern) for pattern in self.package.generated)
-
-    def _check_base(
-        self, change: Change, commit: Change, blobs: Mapping[str, str], tracked: Mapping[str, str]
-    ) -> None:
-        """Raise BuildError if the base is not what its commit says."""
-        shared = [path for path, blob in blobs.items() if blob and path in tracked]
-        foreign = sorted(path for path in shared if blobs[path] != tracked[path])
-        if len(foreign) > FOREIGN_SHARE * max(len(shared), 1) or (tracked and not shared):
-            named = f", among them {', '.join(foreign[:3])}" if foreign else ""
-            raise BuildError(
-                f"{self.base(change)[1].id} was not built from {commit.short}: "
-                f"{len(foreign)} of {len(shared)} files differ{named}",
-                next_step="name the commit it was built from: base=REV",
-            )
+    installation: Installation
+    trees: CommitTrees
+    base: Builder
 
 
-class FixedBaseOverlay(OverlayBuilder):
-    """Overlays over one base: a release (``NAME==VERSION``) or a user's interpreter."""
+@dataclass(frozen=True)
+class OverlaidCommit:
+    """A commit, and what lies below it.
 
-    def __init__(self, spec: Spec, context: BuildContext) -> None:
-        self._base: ReleaseBuilder | InterpreterBase
-        self._platform = ""
-        if "==" in spec.argument:
-            self._base, self._below = _release_base(spec, context)
-            super().__init__(spec, context, self._base.package)
-            self._platform = self.package.platform_of(spec.option("variant"))
-        else:
-            super().__init__(spec, context)
-            if unused := {"variant", "wheel", "with"} & set(spec.options):
-                raise spec.error(f"{min(unused)}= does not apply to an interpreter", "leave it out")
-            self._base = InterpreterBase(spec, context)
-            self._below = Change(str(self._base.interpreter), "release")
-        revision = spec.option("base")
-        self.any_base = revision == "any"
-        self.commit = self.repository.resolve(revision) if revision not in ("", "any") else None
-        self._differing: dict[str, list[str]] = {}
+    ``below``: the change whose environment that is, if any. ``base_commit``: from which that was built, None
+    if nothing in the repository is compiled. ``base_tree``: decides which of its files are carried over.
+    ``has_old_optional``: its optional files are built from other sources. ``refusal``: why nothing fits.
+    """
 
-    def base(self, change: Change) -> tuple[Builder, Change]:
-        del change
-        return self._base, self._below
+    change: Change
+    tree: str | None
+    state: BuildState
+    below: Change | None
+    base_commit: Change | None
+    base_tree: str
+    has_old_optional: bool
+    refusal: Refusal | None
 
-    def base_commit(self, change: Change) -> Change | None:
-        del change
-        return self.commit
+    @property
+    def base(self) -> Change:
+        assert self.below is not None  # else it is refused
+        return self.below
 
-    def has_old_optional(self, change: Change) -> bool:
-        return any(self.package.is_optional(path) for path in self._differing.get(change.id, ()))
 
-    def look_up(self, shas: Collection[str]) -> None:
-        super().look_up(shas)
-        if self.commit is not None:
-            pairs = [(self.commit.id, sha) for sha in shas]
-            changes = self.repository.file_changes(pairs, self.package.pathspecs)
-            for sha, changed in zip(shas, changes, strict=True):
-                paths = [change.path for change in changed]
-                self._differing[sha] = [path for path in paths if self.package.is_used(path, self._platform)]
+def key_parts(settings: OverlaySettings, commit: OverlaidCommit) -> tuple[object, ...]:
+    left_out = ("without optional files",) if commit.has_old_optional else ()
+    module, below = settings.installation.package.module, settings.base.key(commit.base)
+    return (below, commit.tree, module, commit.base_tree, *left_out)
 
-    def refuses(self, change: Change) -> Refusal | None:
-        if change.kind == "commit" and self.commit is None and not self.any_base:
-            return Refusal(
-                f"{self.spec} does not say which commit {self._below.id} was built from: add base=REV "
-                "(base=any if nothing in the repository is compiled)",
-                error=True,
-            )
-        refusal = super().refuses(change)
-        if refusal is not None:
-            return refusal
-        files = [path for path in self._differing.get(change.id, ()) if not self.package.is_optional(path)]
-        if files and self.commit is not None:
-            count = "1 file differs" if len(files) == 1 else f"{len(files)} files differ"
-            more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-            return Refusal(
-                f"needs compiling or other packages than {self._below.id} (built from {self.commit.short}): "
-                f"{count}: {', '.join(files[:3])}{more}"
-            )
-        return self._base.refuses(self._below) if isinstance(self._base, ReleaseBuilder) else None
 
-    def notes(self) -> tuple[str, ...]:
-        return self._base.notes()
+def refuses(settings: OverlaySettings, commit: OverlaidCommit) -> Refusal | None:
+    return settings.trees.refuses(commit.change, commit.tree) or commit.refusal
 
-    def client(self) -> Environment | None:
-        return super().client() or self._base.client()
+
+def make(
+    settings: OverlaySettings, commit: OverlaidCommit, build: BuildRun, staging: Path
+) -> Mapping[str, Any]:
+    """Link what equals the base or is not in git, then write the rest from git."""
+    package, repository, change = settings.installation.package, settings.trees.repository, commit.change
+    base, target = base_environment((settings.base, commit.base), build), staging / LAYER / package.folder
+    located = locate_engine(build, base.interpreter, package.module, base.env)
+    same: list[str] = []
+    carried: list[str] = []
+    dropped = 0
+    if located.folder is not None:
+        blobs = read_blobs(located.folder, change.id)
+        built_from = commit.base_commit
+        tracked = blobs_inside(repository, built_from.id, package.folder) if built_from else None
+        if built_from and tracked is not None:
+            _check_base(commit.base, built_from, blobs, tracked)
+        wanted = files_inside(repository, change.id, package.folder)
+        files = {path: entry.blob for path, entry in wanted.items() if entry.mode != "120000"}
+        same = [path for path, blob in files.items() if blob == blobs.get(path)]
+        others = [path for path in blobs if path not in wanted]
+        carried = sorted(path for path in others if _is_carried(path, package, commit, tracked))
+        dropped = len(others) - len(carried)
+        link_files(located.folder, target, (*same, *carried), located.tag)
+    written = sync_tree(target, repository, change.id, package.folder, keep=lambda _: True).written
+    compile_files(build, base.interpreter, target, written)
+    return {
+        "files_linked": len(same),
+        "files_changed": len(written),
+        "files_carried": carried,
+        "files_dropped": dropped,
+    }
+
+
+def check(
+    settings: OverlaySettings, commit: OverlaidCommit, build: BuildRun, folder: Path
+) -> CheckedEnvironment:
+    base = base_environment((settings.base, commit.base), build)
+    found = settings.installation.import_layer(build, commit.change, base, folder)
+    facts = {
+        "base": commit.base.id,
+        "base_commit": commit.base_commit.id if commit.base_commit else "any",
+        "tree": commit.tree,
+        "engine_says_commit": found.commit,
+    }
+    return found.checked(commit.change.id, base.facts["packages"], facts, folder / LAYER)
+
+
+def _is_carried(
+    path: str, package: EnginePackage, commit: OverlaidCommit, tracked: Mapping[str, str] | None
+) -> bool:
+    """True for the base's compiled and generated files: those that git does not have."""
+    name = PurePosixPath(path).name
+    if package.makes_optional(name) and commit.has_old_optional:
+        return False
+    if tracked is not None:
+        return path not in tracked
+    return _is_binary(name) or any(fnmatch.fnmatch(name, pattern) for pattern in package.generated)
+
+
+def _check_base(base: Change, commit: Change, blobs: Mapping[str, str], tracked: Mapping[str, str]) -> None:
+    """Raise BuildError if the base is not what its commit says."""
+    shared = [path for path, blob in blobs.items() if blob and path in tracked]
+    foreign = sorted(path for path in shared if blobs[path] != tracked[path])
+    if len(foreign) > FOREIGN_SHARE * max(len(shared), 1) or (tracked and not shared):
+        named = f", among them {', '.join(foreign[:3])}" if foreign else ""
+        raise BuildError(
+            f"{base.id} was not built from {commit.short}: "
+            f"{len(foreign)} of {len(shared)} files differ{named}",
+            next_step="name the commit it was built from: base=REV",
+        )
+
+
+@dataclass(frozen=True)
+class FixedBase(OverlaySettings):
+    """Overlays over one base: a release (``NAME==VERSION``) or a user's interpreter.
+
+    ``commit``: that it was built from; ``any_base``: nothing in the repository is compiled.
+    """
+
+    spec: str
+    below: Change
+    platform: str
+    commit: Change | None
+    any_base: bool
+
+
+def fixed_base_builder(spec: Spec, context: BuildContext) -> CachedBuilder[FixedBase, OverlaidCommit]:
+    base: Builder
+    if "==" in spec.argument:
+        base, below = _release_base(spec, context)
+        package = base.settings.installation.package
+        platform = package.platform_of(spec.option("variant"))
+        installation = Installation.of(spec, context, package)
+    else:
+        installation, platform = Installation.of(spec, context), ""
+    trees = CommitTrees(context.required_repository(spec), installation.package.folder)
+    client = trees.client(spec)
+    if "==" not in spec.argument:
+        if unused := {"variant", "wheel", "with"} & set(spec.options):
+            raise spec.error(f"{min(unused)}= does not apply to an interpreter", "leave it out")
+        base = InterpreterBase(spec, context)
+        below = Change(str(base.interpreter), "release")
+    revision = spec.option("base")
+    commit = trees.repository.resolve(revision) if revision not in ("", "any") else None
+    settings = FixedBase(installation, trees, base, spec.text, below, platform, commit, revision == "any")
+    return CachedBuilder(FIXED_BASE, spec.text, context, settings, client=client or base)
+
+
+def look_up_fixed(
+    settings: FixedBase, changes: Sequence[Change], _known: Mapping[str, OverlaidCommit]
+) -> dict[str, OverlaidCommit]:
+    commit, package = settings.commit, settings.installation.package
+    trees = settings.trees.look_up((*changes, commit) if commit else changes)
+    differing: dict[str, list[str]] = {}
+    if commit is not None:
+        there = [change.id for change in changes if trees[change.id] is not None]
+        pairs = [(commit.id, sha) for sha in there]
+        files = settings.trees.repository.file_changes(pairs, package.pathspecs)
+        for sha, changed in zip(there, files, strict=True):
+            differing[sha] = [each.path for each in changed if package.is_used(each.path, settings.platform)]
+    found = {}
+    for change in changes:
+        paths = differing.get(change.id, [])
+        found[change.id] = OverlaidCommit(
+            change,
+            trees[change.id],
+            BuildState(),
+            settings.below,
+            commit,
+            str(trees[commit.id]) if commit else "any",
+            any(package.is_optional(path) for path in paths),
+            _refuses_base(settings, [path for path in paths if not package.is_optional(path)]),
+        )
+    return found
+
+
+def _refuses_base(settings: FixedBase, differing: Sequence[str]) -> Refusal | None:
+    """``differing``: compiled sources, build files and requirements unlike those of the base's commit."""
+    if not differing or settings.commit is None:
+        return None
+    count = "1 file differs" if len(differing) == 1 else f"{len(differing)} files differ"
+    more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+    return Refusal(
+        f"needs compiling or other packages than {settings.below.id} (built from {settings.commit.short}): "
+        f"{count}: {', '.join(differing[:3])}{more}"
+    )
+
+
+def refuses_fixed(settings: FixedBase, commit: OverlaidCommit) -> Refusal | None:
+    if settings.commit is None and not settings.any_base:
+        return Refusal(
+            f"{settings.spec} does not say which commit {settings.below.id} was built from: add base=REV "
+            "(base=any if nothing in the repository is compiled)",
+            error=True,
+        )
+    return refuses(settings, commit) or settings.base.refuses(settings.below)
+
+
+FIXED_BASE = Recipe(
+    name="overlay",
+    look_up=look_up_fixed,
+    refuses=refuses_fixed,
+    key_parts=key_parts,
+    make=make,
+    check=check,
+    base=lambda settings, commit: (settings.base, commit.base),
+    notes=lambda settings, _known, _stamps: settings.base.notes(),
+)
 
 
 @dataclass(frozen=True)
@@ -310,75 +390,102 @@ def _digest(path: str, blob: str) -> int:
     )
 
 
-class NearestWheelOverlay(OverlayBuilder):
+@dataclass(frozen=True)
+class NearestWheel(OverlaySettings):
     """Overlays over the wheels of a per-commit index, one for all commits with the same build inputs.
 
     The wheel is that of the first such commit that has one, so that holes of the index are filled, too.
     """
 
-    def __init__(self, spec: Spec, context: BuildContext) -> None:
-        self.wheels = WheelBuilder(spec, context.here)
-        super().__init__(spec, context, self.wheels.package)
-        self._states = BuildStates(self.repository, self.package)
-        self._of: dict[str, BuildState] = {}
-        self._bases: dict[int, Change] = {}
-
-    def base(self, change: Change) -> tuple[Builder, Change]:
-        return self.wheels, self._bases[self._of[change.id].needed]
-
-    def base_commit(self, change: Change) -> Change | None:
-        return self.base(change)[1]
-
-    def has_old_optional(self, change: Change) -> bool:
-        base = self.base(change)[1]
-        return self._of[change.id].optional != self._of[base.id].optional
-
-    def look_up(self, shas: Collection[str]) -> None:
-        super().look_up(shas)
-        ordered = list(dict.fromkeys(shas))
-        if self.wheels.variant is None:
-            self.wheels.prepare((Change(ordered[0]), Change(ordered[-1])))
-        states = self._states.read(ordered, self.package.platform_of(self.wheels.variant or ""))
-        self._of |= states
-        without: dict[int, list[Change]] = {}
-        for sha, state in states.items():
-            if state.needed not in self._bases:
-                without.setdefault(state.needed, []).append(Change(sha))
-        while without:
-            candidates = {state: changes.pop(0) for state, changes in without.items()}
-            self.wheels.prepare(candidates.values())
-            self._bases |= {
-                state: change for state, change in candidates.items() if self.wheels.refuses(change) is None
-            }
-            without = {
-                state: changes for state, changes in without.items() if changes and state not in self._bases
-            }
-
-    def refuses(self, change: Change) -> Refusal | None:
-        refusal = super().refuses(change)
-        if refusal is None and self._of[change.id].needed not in self._bases:
-            own = self.wheels.refuses(change)
-            reason = own.reason if own else "no wheel"
-            return Refusal(
-                f"{reason}; nor is there one of a commit with equal compiled sources and requirements"
-            )
-        return refusal
-
-    def notes(self) -> tuple[str, ...]:
-        used = {state.needed for state in self._of.values()} & set(self._bases)
-        covered = sum(state.needed in self._bases for state in self._of.values())
-        if not used:
-            return self.wheels.notes()
-        note = f"{covered} commits lie over the wheels of {len(used)}: one for all with equal build inputs"
-        return (note, *self.wheels.notes())
+    base: CachedBuilder[WheelSettings, CommitWheel]
+    states: BuildStates
 
 
-def overlay_builder(spec: Spec, context: BuildContext) -> OverlayBuilder:
+def nearest_wheel_builder(spec: Spec, context: BuildContext) -> CachedBuilder[NearestWheel, OverlaidCommit]:
+    wheels = wheel.builder(spec, context.here)
+    installation = wheels.settings.installation
+    trees = CommitTrees(wheels.settings.trees.repository, installation.package.folder)
+    states = BuildStates(trees.repository, installation.package)
+    settings = NearestWheel(installation, trees, wheels, states)
+    return CachedBuilder(NEAREST_WHEEL, spec.text, context, settings, client=trees.client(spec))
+
+
+def look_up_nearest(
+    settings: NearestWheel, changes: Sequence[Change], known: Mapping[str, OverlaidCommit]
+) -> dict[str, OverlaidCommit]:
+    wheels, package = settings.base, settings.installation.package
+    # A commit that was without a wheel may get that of a commit which is asked for now.
+    changes = (*changes, *(commit.change for commit in known.values() if commit.below is None))
+    trees = settings.trees.look_up(changes)
+    if not wheels.known:
+        wheels.prepare((changes[0], changes[-1]))
+    platform = package.platform_of(variant_of(wheels.known) or "")
+    there = [change.id for change in changes if trees[change.id] is not None]
+    states = settings.states.read(there, platform)
+    bases = {commit.state.needed: commit.below for commit in known.values() if commit.below}
+    without: dict[int, list[Change]] = {}
+    for sha, state in states.items():
+        if state.needed not in bases:
+            without.setdefault(state.needed, []).append(Change(sha))
+    while without:
+        candidates = {state: changes.pop(0) for state, changes in without.items()}
+        wheels.prepare(candidates.values())
+        bases |= {state: change for state, change in candidates.items() if wheels.refuses(change) is None}
+        without = {state: changes for state, changes in without.items() if changes and state not in bases}
+    base_trees = settings.trees.look_up(bases.values())
+    optional = settings.states.read([below.id for below in bases.values()], platform)
+    found = {}
+    for change in changes:
+        state = states.get(change.id, BuildState())
+        below = bases.get(state.needed) if change.id in states else None
+        found[change.id] = OverlaidCommit(
+            change,
+            trees[change.id],
+            state,
+            below,
+            below,
+            str(base_trees[below.id]) if below else "",
+            below is not None and optional[below.id].optional != state.optional,
+            None if below else _refuses_without_wheel(wheels.refuses(change)),
+        )
+    return found
+
+
+def _refuses_without_wheel(own: Refusal | None) -> Refusal:
+    reason = own.reason if own else "no wheel"
+    return Refusal(f"{reason}; nor is there one of a commit with equal compiled sources and requirements")
+
+
+def notes_nearest(
+    settings: NearestWheel, known: Mapping[str, OverlaidCommit], _stamps: Sequence[Stamp]
+) -> tuple[str, ...]:
+    covered = [commit.state.needed for commit in known.values() if commit.below is not None]
+    if not covered:
+        return settings.base.notes()
+    wheels = f"the wheels of {len(set(covered))}: one for all with equal build inputs"
+    return (f"{len(covered)} commits lie over {wheels}", *settings.base.notes())
+
+
+NEAREST_WHEEL = Recipe(
+    name="overlay",
+    look_up=look_up_nearest,
+    refuses=refuses,
+    key_parts=key_parts,
+    make=make,
+    check=check,
+    base=lambda settings, commit: (settings.base, commit.base),
+    notes=notes_nearest,
+)
+
+
+def builder(spec: Spec, context: BuildContext) -> Builder:
     """The builder of an overlay, by what its base is."""
-    return (NearestWheelOverlay if spec.has_index else FixedBaseOverlay)(spec, context)
+    return (nearest_wheel_builder if spec.has_index else fixed_base_builder)(spec, context)
 
 
-def _release_base(spec: Spec, context: BuildContext) -> tuple[ReleaseBuilder, Change]:
+def _release_base(
+    spec: Spec, context: BuildContext
+) -> tuple[CachedBuilder[release.ReleaseSettings, release.Release], Change]:
     """The builder of a base ``NAME==VERSION``, and that release."""
     requirement = spec.requirement("NAME==VERSION")
     pins = list(requirement.specifier)
@@ -388,9 +495,9 @@ def _release_base(spec: Spec, context: BuildContext) -> tuple[ReleaseBuilder, Ch
     kept = ("package", "python", "variant", "wheel", "with")
     options = {key: spec.options[key] for key in kept if key in spec.options}
     text = ",".join((f"release:{name}", *(f"{key}={value}" for key, value in options.items())))
-    builder = ReleaseBuilder(Spec(text, "release", name, options), context)
-    builder.client_change = builder.change(pins[0].version)
-    return builder, builder.client_change
+    builder = release.builder(Spec(text, "release", name, options), context)
+    builder.pinned_client = Change(f"{name}=={pins[0].version}", "release")
+    return builder, builder.pinned_client
 
 
 def read_blobs(folder: Path, like: str) -> dict[str, str]:

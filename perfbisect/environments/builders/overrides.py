@@ -5,21 +5,27 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from perfbisect.common.digests import environment_key, text_digest
+from perfbisect.common.digests import text_digest
 from perfbisect.common.json_text import WRONG_SHAPE, parse_json
 from perfbisect.environments import uv
-from perfbisect.environments.base import Builder, Environment, Refusal, SelectingBuilder
-from perfbisect.environments.build import BuildRun, interpreter_environment
-from perfbisect.environments.builders.cached import LAYER, BuildContext, LayerBuilder
-from perfbisect.environments.cache import CheckedEnvironment, variables
+from perfbisect.environments.base import Builder, Environment, Refusal
+from perfbisect.environments.build import BuildRun, DependencyLimits, interpreter_environment
+from perfbisect.environments.builders.cached import (
+    LAYER,
+    BuildContext,
+    CachedBuilder,
+    Recipe,
+    base_environment,
+)
+from perfbisect.environments.builders.selecting import SelectingBuilder
+from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache, variables
 from perfbisect.environments.health import import_engine, is_same_version
-from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 
@@ -42,7 +48,8 @@ class OverrideBuilder(SelectingBuilder):
     """
 
     def __init__(self, inner: Builder, context: BuildContext, python: str = "") -> None:
-        self.layers = PackageLayerBuilder(inner, context, python)
+        settings = OverrideSettings(inner, context.cache, context.limits, python)
+        self.layers = CachedBuilder(RECIPE, inner.spec, context.here, settings, kind=None)
         super().__init__((inner, self.layers), spec=inner.spec)
         self.inner = inner
         self.site = context.site
@@ -70,71 +77,80 @@ class OverrideBuilder(SelectingBuilder):
         return self.inner.notes()
 
 
-class PackageLayerBuilder(LayerBuilder):
-    """Builds the layers."""
+@dataclass(frozen=True)
+class OverrideSettings:
+    """``lookups``: why a package is unavailable, None if it is available."""
 
-    name = "swap"
+    inner: Builder
+    cache: EnvironmentCache
+    limits: DependencyLimits
+    python: str
+    lookups: dict[str, Refusal | None] = field(default_factory=dict)
 
-    def __init__(self, inner: Builder, context: BuildContext, python: str) -> None:
-        super().__init__(Spec(inner.spec, inner.name, "", {"python": python}), context.here)
-        self.inner = inner
-        self._lookups: dict[str, Refusal | None] = {}
 
-    def base(self, change: Change) -> tuple[Builder, Change]:
-        return self.inner, change.unswapped
+@dataclass(frozen=True)
+class Overridden:
+    change: Change
 
-    def refuses(self, change: Change) -> Refusal | None:
-        refusals = (self._look_up(pip) for pip in change.pips)
-        below = self.inner.refuses(change.unswapped)
-        return below or next((refusal for refusal in refusals if refusal is not None), None)
 
-    def key(self, change: Change) -> str:
-        """Without a look at the registry: a built layer needs none."""
-        return environment_key("swap/1", *self.key_parts(change))
+def refuses(settings: OverrideSettings, found: Overridden) -> Refusal | None:
+    below = settings.inner.refuses(found.change.unswapped)
+    # The registry is asked only for what can be built without the override.
+    refusals = (_look_up(settings, pip) for pip in found.change.pips)
+    return below or next((refusal for refusal in refusals if refusal is not None), None)
 
-    def key_parts(self, change: Change) -> tuple[object, ...]:
-        return (self.inner.key(change.unswapped), change.pips, self.limits.exclude_newer or "")
 
-    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
-        base, layer = self.base_environment(build, change), staging / LAYER
-        if "image" in base.facts:
-            raise BuildError(f"{change.short}: +pip: cannot change an image", where=build.log)
-        for pip in change.pips:
-            uv.install_layer(build, layer, pip, str(base.interpreter))
-        _check_libraries(build, layer, change)
-        return {}
+def _look_up(settings: OverrideSettings, pip: str) -> Refusal | None:
+    """Why a package is unavailable, looked up once; None if it is available."""
+    if pip not in settings.lookups:
+        build = BuildRun(settings.cache.log(f"swap-{text_digest(pip)}"), 300.0, settings.limits)
+        build.log.parent.mkdir(parents=True, exist_ok=True)
+        python = settings.python or str(uv.base_python())
+        try:
+            uv.install_layer(build, build.log.parent / "nothing", pip, python, dry_run=True)
+            settings.lookups[pip] = None
+        except BuildError as error:
+            settings.lookups[pip] = Refusal(f"{pip} is not available: {error.message}")
+    return settings.lookups[pip]
 
-    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
-        base = self.base_environment(build, change)
-        below = base.env.get("PYTHONPATH", "")
-        path = (folder / LAYER, *map(Path, filter(None, below.split(":"))))
-        env = {**base.env, **variables(folder, ":".join(map(str, path)))}
-        module, what = Path(base.engine_file).parent.name, change.short
-        found = import_engine(build, base.interpreter, module, env=env, what=what)
-        if found.file.resolve() != Path(base.engine_file).resolve():
-            raise BuildError(
-                f"{what}: with the packages overridden, {module} comes from {found.file} instead of "
-                f"{base.engine_file}: +pip: cannot replace the engine itself",
-                where=build.log,
-            )
-        _check_versions(build, base.interpreter, env, change)
-        packages = override_packages(base.facts.get("packages", ()), change.pips)
-        facts = {**base.facts, **found.facts, "packages": packages, "swapped": list(change.pips)}
-        checked = found.checked(base.engine_commit, packages, {**facts, "below": base.key}, *path)
-        return replace(checked, packages_digest=text_digest(base.packages_digest + "\n".join(packages)))
 
-    def _look_up(self, pip: str) -> Refusal | None:
-        """Why a package is unavailable, looked up once; None if it is available."""
-        if pip not in self._lookups:
-            build = BuildRun(self.cache.log(f"swap-{text_digest(pip)}"), 300.0, self.limits)
-            build.log.parent.mkdir(parents=True, exist_ok=True)
-            python = self.python or str(uv.base_python())
-            try:
-                uv.install_layer(build, build.log.parent / "nothing", pip, python, dry_run=True)
-                self._lookups[pip] = None
-            except BuildError as error:
-                self._lookups[pip] = Refusal(f"{pip} is not available: {error.message}")
-        return self._lookups[pip]
+def key_parts(settings: OverrideSettings, found: Overridden) -> tuple[object, ...]:
+    change = found.change
+    return (settings.inner.key(change.unswapped), change.pips, settings.limits.exclude_newer or "")
+
+
+def base_of(settings: OverrideSettings, found: Overridden) -> tuple[Builder, Change]:
+    return settings.inner, found.change.unswapped
+
+
+def make(settings: OverrideSettings, found: Overridden, build: BuildRun, staging: Path) -> Mapping[str, Any]:
+    base, layer, change = base_environment(base_of(settings, found), build), staging / LAYER, found.change
+    if "image" in base.facts:
+        raise BuildError(f"{change.short}: +pip: cannot change an image", where=build.log)
+    for pip in change.pips:
+        uv.install_layer(build, layer, pip, str(base.interpreter))
+    _check_libraries(build, layer, change)
+    return {}
+
+
+def check(settings: OverrideSettings, found: Overridden, build: BuildRun, folder: Path) -> CheckedEnvironment:
+    base, change = base_environment(base_of(settings, found), build), found.change
+    below = base.env.get("PYTHONPATH", "")
+    path = (folder / LAYER, *map(Path, filter(None, below.split(":"))))
+    env = {**base.env, **variables(folder, ":".join(map(str, path)))}
+    module, what = Path(base.engine_file).parent.name, change.short
+    imported = import_engine(build, base.interpreter, module, env=env, what=what)
+    if imported.file.resolve() != Path(base.engine_file).resolve():
+        raise BuildError(
+            f"{what}: with the packages overridden, {module} comes from {imported.file} instead of "
+            f"{base.engine_file}: +pip: cannot replace the engine itself",
+            where=build.log,
+        )
+    _check_versions(build, base.interpreter, env, change)
+    packages = override_packages(base.facts.get("packages", ()), change.pips)
+    facts = {**base.facts, **imported.facts, "packages": packages, "swapped": list(change.pips)}
+    checked = imported.checked(base.engine_commit, packages, {**facts, "below": base.key}, *path)
+    return replace(checked, packages_digest=text_digest(base.packages_digest + "\n".join(packages)))
 
 
 def override_packages(packages: Sequence[str], pips: Sequence[str]) -> list[str]:
@@ -178,3 +194,16 @@ def _check_versions(build: BuildRun, interpreter: Path, env: Mapping[str, str], 
         if not is_same_version(found[name], version):
             message = f"{change.short}: {name} is {found[name] or 'not installed'}, not {version}"
             raise BuildError(message, where=build.log)
+
+
+RECIPE = Recipe(
+    name="swap",
+    # A layer that was built needs no look at the registry.
+    keyed_if_refused=True,
+    look_up=lambda _settings, changes, _known: {change.id: Overridden(change) for change in changes},
+    refuses=refuses,
+    key_parts=key_parts,
+    make=make,
+    check=check,
+    base=base_of,
+)

@@ -6,24 +6,27 @@ Each commit's tree is a thin layer, so that commits with different pins can be c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE, Pins
 from perfbisect.common.quantities import counted
 from perfbisect.environments import uv
-from perfbisect.environments.base import Builder, Environment, Refusal
+from perfbisect.environments.base import Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import (
     LAYER,
     BuildContext,
     CachedBuilder,
-    CommitBuilder,
-    LayerBuilder,
+    CommitTrees,
+    Installation,
+    Recipe,
+    base_environment,
     compile_files,
 )
 from perfbisect.environments.builders.release import add_alias, site_packages, write_metadata
@@ -33,9 +36,10 @@ from perfbisect.environments.builders.wheel import (
     ReleaseWheels,
     allowed_variants,
     machine_cuda,
+    wheel_index,
 )
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
-from perfbisect.environments.cache import CheckedEnvironment, variables
+from perfbisect.environments.cache import CheckedEnvironment, Stamp, variables
 from perfbisect.environments.health import check_version, locate_engine
 from perfbisect.environments.packages import engine, package
 from perfbisect.environments.source_tree import DeclaredBase, declared_bases, sync_tree, version_at
@@ -44,89 +48,125 @@ from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 
 
-class PinnedBaseBuilder(CachedBuilder):
-    """Builds the engine that a commit pins: a ``release``, or a commit from a wheel index."""
+@dataclass(frozen=True)
+class PinnedBaseSettings:
+    """The engine that commits pin: a release, or a commit from a wheel index."""
 
-    name = "pinned base"
+    installation: Installation
+    repository: Repository
+    platform: str
+    index: WheelIndex
+    variants: tuple[str, ...]
+    releases: ReleaseWheels
 
-    def __init__(self, spec: Spec, context: BuildContext) -> None:
-        super().__init__(spec, context, package(spec.option("release", "vllm")))
-        template = spec.index_url(spec.options["wheel"]) if "wheel" in spec.options else ""
-        self.index = WheelIndex(template, self.package.distribution, self.python, optional=context.is_plan)
-        variant = spec.option("variant")
-        self.variants = allowed_variants(template, variant, context.machine) if template else ("",)
-        self.releases = ReleaseWheels(self.package, variant, self.python, "", context)
-        self.declared: dict[str, DeclaredBase] = {}
 
-    def refuses(self, change: Change) -> Refusal | None:
-        pins, name = self.declared[change.id].pins, self.package.name
-        if pins is None:
-            return Refusal(f"it has no {DOCKERFILE}, which names its {name}")
-        if pins.kind == "unknown":
-            return Refusal(f"its {DOCKERFILE} names no {name} of a known form")
-        if not pins.commit:
-            return self.releases.refusal(pins.release)
-        short = pins.commit[:12]
-        if not self.index.template:
-            reason = f"it needs the wheel of {name} commit {short}: add wheel=URL with {{sha}} in it"
-            return Refusal(reason)
-        lookup = self._wheel(pins.commit)[1]
-        return Refusal(f"no wheel of {short}: {lookup.reason}") if lookup.state == "hole" else None
+@dataclass(frozen=True)
+class PinnedBase:
+    """What a commit declares of the engine below it."""
 
-    def key_parts(self, change: Change) -> tuple[object, ...]:
-        declared, pins = self.declared[change.id], self._pins(change)
-        source: tuple[str, ...] = ("release", pins.release, *self.releases.key_parts(pins.release))
-        if pins.commit:
-            source = (self.index.template, pins.commit, self._wheel(pins.commit)[0])
-        replaced = [(package.name, package.version) for package in pins.packages]
-        return (source, replaced, declared.requirements, *self.install_parts())
+    change: Change
+    declared: DeclaredBase
 
-    def label(self, change: Change) -> str:
-        return f"{self.package.name} {self.declared[change.id].group}"
+    @property
+    def pins(self) -> Pins:
+        assert self.declared.pins is not None  # else it is refused
+        return self.declared.pins
 
-    def claim(self, environment: Environment, change: Change) -> Environment:
-        del change
-        return environment  # its engine is not the change
 
-    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
-        pins, engine = self._pins(change), self.package
-        if pins.commit:
-            variant = self._wheel(pins.commit)[0]
-            requirements = self.index.requirements(pins.commit, variant)
-        else:
-            requirements, variant = self.releases.requirements(pins.release)
-        interpreter = self.create_venv(build, staging, requirements, variant)
-        if declared := self.declared[change.id].requirements:
-            file = staging / "requirements.txt"
-            file.write_text("".join(f"{line}\n" for line in declared))
-            uv.install(build, interpreter, ["-r", str(file)], engine, folder=staging)
-        replaced = _replaced(pins, uv.list_packages(build, interpreter))
-        if replaced:
-            uv.install(build, interpreter, replaced, engine, folder=staging)
-        if engine.alias is not None and not pins.commit:
-            add_alias(site_packages(staging / "venv"), *engine.alias, pins.release)
-        return {"pin": pins.text, "replaced": replaced, **self.limits.facts()}
+def pinned_base_builder(
+    spec: Spec, context: BuildContext, repository: Repository
+) -> CachedBuilder[PinnedBaseSettings, PinnedBase]:
+    installation = Installation.of(spec, context, package(spec.option("release", "vllm")))
+    template = spec.index_url(spec.options["wheel"]) if "wheel" in spec.options else ""
+    variant = spec.option("variant")
+    settings = PinnedBaseSettings(
+        installation,
+        repository,
+        spec.option("platform") or (CUDA if machine_cuda(context.machine) else CPU),
+        wheel_index(installation, template, context),
+        allowed_variants(template, variant, context.machine) if template else ("",),
+        ReleaseWheels(installation, variant, "", context),
+    )
+    return CachedBuilder(BASE_RECIPE, spec.text, context.here, settings)
 
-    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
-        pins, group = self._pins(change), self.declared[change.id].group
-        found = self.import_venv(build, folder, group)
-        said = found.reported_commit
-        if not pins.commit:
-            check_version(build, found, pins.release, group)
-        elif said and not pins.commit.startswith(said):
-            message = f"the wheel of {self.package.name} {pins.commit[:12]} says it is commit {said}"
-            raise BuildError(message, where=build.log)
-        return found.checked(pins.commit, uv.list_packages(build, found.interpreter), {})
 
-    def _pins(self, change: Change) -> Pins:
-        pins = self.declared[change.id].pins
-        assert pins is not None  # else it is refused
-        return pins
+def look_up_base(
+    settings: PinnedBaseSettings, changes: Sequence[Change], _known: Mapping[str, PinnedBase]
+) -> dict[str, PinnedBase]:
+    declared = declared_bases(settings.repository, [change.id for change in changes], settings.platform)
+    return {change.id: PinnedBase(change, declared[change.id]) for change in changes}
 
-    def _wheel(self, sha: str) -> tuple[str, WheelLookup]:
-        """The variant of which the index has the commit's wheel, and that wheel; or why it has none."""
-        variant, _ = self.index.choose_variant(self.variants, (sha,))
-        return variant, self.index.find((sha,), variant)[sha]
+
+def refuses_base(settings: PinnedBaseSettings, base: PinnedBase) -> Refusal | None:
+    pins, name = base.declared.pins, settings.installation.package.name
+    if pins is None:
+        return Refusal(f"it has no {DOCKERFILE}, which names its {name}")
+    if pins.kind == "unknown":
+        return Refusal(f"its {DOCKERFILE} names no {name} of a known form")
+    if not pins.commit:
+        return settings.releases.refusal(pins.release)
+    short = pins.commit[:12]
+    if not settings.index.template:
+        reason = f"it needs the wheel of {name} commit {short}: add wheel=URL with {{sha}} in it"
+        return Refusal(reason)
+    lookup = _wheel(settings, pins.commit)[1]
+    return Refusal(f"no wheel of {short}: {lookup.reason}") if lookup.state == "hole" else None
+
+
+def base_key_parts(settings: PinnedBaseSettings, base: PinnedBase) -> tuple[object, ...]:
+    pins = base.pins
+    source: tuple[str, ...] = ("release", pins.release, *settings.releases.key_parts(pins.release))
+    if pins.commit:
+        source = (settings.index.template, pins.commit, _wheel(settings, pins.commit)[0])
+    replaced = [(package.name, package.version) for package in pins.packages]
+    return (source, replaced, base.declared.requirements, *settings.installation.key_parts())
+
+
+def base_label(settings: PinnedBaseSettings, base: PinnedBase) -> str:
+    return f"{settings.installation.package.name} {base.declared.group}"
+
+
+def make_base(
+    settings: PinnedBaseSettings, base: PinnedBase, build: BuildRun, staging: Path
+) -> Mapping[str, Any]:
+    pins, installation, engine = base.pins, settings.installation, settings.installation.package
+    if pins.commit:
+        variant = _wheel(settings, pins.commit)[0]
+        requirements = settings.index.requirements(pins.commit, variant)
+    else:
+        requirements, variant = settings.releases.requirements(pins.release)
+    interpreter = installation.create_venv(build, staging, requirements, variant)
+    if declared := base.declared.requirements:
+        file = staging / "requirements.txt"
+        file.write_text("".join(f"{line}\n" for line in declared))
+        uv.install(build, interpreter, ["-r", str(file)], engine, folder=staging)
+    replaced = _replaced(pins, uv.list_packages(build, interpreter))
+    if replaced:
+        uv.install(build, interpreter, replaced, engine, folder=staging)
+    if engine.alias is not None and not pins.commit:
+        add_alias(site_packages(staging / "venv"), *engine.alias, pins.release)
+    return {"pin": pins.text, "replaced": replaced, **installation.limits.facts()}
+
+
+def check_base(
+    settings: PinnedBaseSettings, base: PinnedBase, build: BuildRun, folder: Path
+) -> CheckedEnvironment:
+    pins, group = base.pins, base.declared.group
+    found = settings.installation.import_venv(build, folder, group)
+    said = found.reported_commit
+    if not pins.commit:
+        check_version(build, found, pins.release, group)
+    elif said and not pins.commit.startswith(said):
+        name = settings.installation.package.name
+        message = f"the wheel of {name} {pins.commit[:12]} says it is commit {said}"
+        raise BuildError(message, where=build.log)
+    return found.checked(pins.commit, uv.list_packages(build, found.interpreter), {})
+
+
+def _wheel(settings: PinnedBaseSettings, sha: str) -> tuple[str, WheelLookup]:
+    """The variant of which the index has the commit's wheel, and that wheel; or why it has none."""
+    variant, _ = settings.index.choose_variant(settings.variants, (sha,))
+    return variant, settings.index.find((sha,), variant)[sha]
 
 
 def _replaced(pins: Pins, packages: Iterable[str]) -> list[str]:
@@ -139,83 +179,120 @@ def _replaced(pins: Pins, packages: Iterable[str]) -> list[str]:
     ]
 
 
-class PinnedBuilder(LayerBuilder, CommitBuilder):
-    """Builds commits of a package; ``platform`` names the requirements file."""
+BASE_RECIPE = Recipe(
+    name="pinned base",
+    look_up=look_up_base,
+    refuses=refuses_base,
+    key_parts=base_key_parts,
+    make=make_base,
+    check=check_base,
+    label=base_label,
+    # Its engine is not the change.
+    claim=lambda _settings, _base, _build, environment: environment,
+)
 
-    name = "pinned"
 
-    def __init__(self, spec: Spec, context: BuildContext) -> None:
-        if not spec.argument.replace(".", "_").isidentifier():
-            raise spec.error(f"{spec.argument!r} is no package", "name what is imported: pinned:vllm_omni")
-        super().__init__(spec, context, engine(spec.argument))
-        self.platform = spec.option("platform") or (CUDA if machine_cuda(context.machine) else CPU)
-        self.bases = PinnedBaseBuilder(spec, context.here)
+@dataclass(frozen=True)
+class PinnedSettings:
+    installation: Installation
+    trees: CommitTrees
+    bases: CachedBuilder[PinnedBaseSettings, PinnedBase]
 
-    def base(self, change: Change) -> tuple[Builder, Change]:
-        return self.bases, change
 
-    def look_up(self, shas: Collection[str]) -> None:
-        super().look_up(shas)
-        self.bases.declared |= declared_bases(self.repository, shas, self.platform)
+@dataclass(frozen=True)
+class PinnedCommit:
+    change: Change
+    tree: str | None
+    below: PinnedBase
 
-    def group(self, change: Change) -> str:
-        if change.kind != "commit":
-            return ""
-        self.prepare((change,))
-        return self.bases.label(change) if self.bases.declared[change.id].group else ""
 
-    def refuses(self, change: Change) -> Refusal | None:
-        return super().refuses(change) or self.bases.refuses(change)
+def builder(spec: Spec, context: BuildContext) -> CachedBuilder[PinnedSettings, PinnedCommit]:
+    """The builder of commits of a package; ``platform=`` names the requirements file."""
+    if not spec.argument.replace(".", "_").isidentifier():
+        raise spec.error(f"{spec.argument!r} is no package", "name what is imported: pinned:vllm_omni")
+    installation = Installation.of(spec, context, engine(spec.argument))
+    trees = CommitTrees(context.required_repository(spec), installation.package.folder)
+    client = trees.client(spec)
+    bases = pinned_base_builder(spec, context, trees.repository)
+    settings = PinnedSettings(installation, trees, bases)
+    return CachedBuilder(RECIPE, spec.text, context, settings, client=client)
 
-    def key_parts(self, change: Change) -> tuple[object, ...]:
-        return (self.bases.key(change), self.trees[change.id], self.package.module)
 
-    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
-        """Write the commit's package, and its version as a build does: in a file and as metadata."""
-        base, layer = self.base_environment(build, change), staging / LAYER
-        target, version = layer / self.package.folder, version_at(self.repository, change.id)
-        written = sync_tree(target, self.repository, change.id, self.package.folder).written
-        if not (target / "_version.py").exists():
-            (target / "_version.py").write_text(_version_file(version))
-        metadata = layer / f"{self.package.name.replace('-', '_')}-{version}.dist-info"
-        write_metadata(metadata, self.package.name, version)
-        compile_files(build, base.interpreter, target, (*written, "_version.py"))
-        return {}
+def look_up(
+    settings: PinnedSettings, changes: Sequence[Change], _known: Mapping[str, PinnedCommit]
+) -> dict[str, PinnedCommit]:
+    trees = settings.trees.look_up(changes)
+    settings.bases.prepare(changes)
+    return {
+        change.id: PinnedCommit(change, trees[change.id], settings.bases.found(change)) for change in changes
+    }
 
-    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
-        base, layer = self.base_environment(build, change), folder / LAYER
-        found = self.import_layer(build, change, base, folder)
-        module = self.bases.package.module
-        below = locate_engine(build, base.interpreter, module, variables(folder, str(layer)))
-        if below.file != base.engine_file:
-            raise BuildError(
-                f"{change.short}: {module} would come from {below.file or 'nowhere'}, not from "
-                f"{base.engine_file}",
-                where=build.log,
+
+def key_parts(settings: PinnedSettings, commit: PinnedCommit) -> tuple[object, ...]:
+    return (settings.bases.key(commit.change), commit.tree, settings.installation.package.module)
+
+
+def make(settings: PinnedSettings, commit: PinnedCommit, build: BuildRun, staging: Path) -> Mapping[str, Any]:
+    """Write the commit's package, and its version as a build does: in a file and as metadata."""
+    package, repository, sha = settings.installation.package, settings.trees.repository, commit.change.id
+    base, layer = base_environment((settings.bases, commit.change), build), staging / LAYER
+    target, version = layer / package.folder, version_at(repository, sha)
+    written = sync_tree(target, repository, sha, package.folder).written
+    if not (target / "_version.py").exists():
+        (target / "_version.py").write_text(_version_file(version))
+    metadata = layer / f"{package.name.replace('-', '_')}-{version}.dist-info"
+    write_metadata(metadata, package.name, version)
+    compile_files(build, base.interpreter, target, (*written, "_version.py"))
+    return {}
+
+
+def check(
+    settings: PinnedSettings, commit: PinnedCommit, build: BuildRun, folder: Path
+) -> CheckedEnvironment:
+    change, layer = commit.change, folder / LAYER
+    base = base_environment((settings.bases, change), build)
+    found = settings.installation.import_layer(build, change, base, folder)
+    module = settings.bases.settings.installation.package.module
+    below = locate_engine(build, base.interpreter, module, variables(folder, str(layer)))
+    if below.file != base.engine_file:
+        raise BuildError(
+            f"{change.short}: {module} would come from {below.file or 'nowhere'}, not from "
+            f"{base.engine_file}",
+            where=build.log,
+        )
+    facts = {
+        "pin": base.facts["pin"],
+        "replaced": base.facts["replaced"],
+        "below": {"key": base.key, "version": base.engine_version, "commit": base.engine_commit},
+        "tree": commit.tree,
+    }
+    checked = found.checked(change.id, base.facts["packages"], facts, layer)
+    version = found.version or version_at(settings.trees.repository, change.id)
+    return replace(checked, engine_version=version)
+
+
+def group(settings: PinnedSettings, commit: PinnedCommit) -> str:
+    return base_label(settings.bases.settings, commit.below) if commit.below.declared.group else ""
+
+
+def notes(
+    settings: PinnedSettings, known: Mapping[str, PinnedCommit], _stamps: Sequence[Stamp]
+) -> tuple[str, ...]:
+    images: dict[str, str] = {}
+    groups: Counter[str] = Counter()
+    for sha, commit in known.items():
+        declared = commit.below.declared
+        groups.update([declared.group] if declared.group else [])
+        pins = declared.pins
+        if pins and not pins.commit and pins.tag.removeprefix("v") != pins.release:
+            images.setdefault(
+                pins.tag,
+                f"the image of {sha[:12]} is {pins.tag}; installed is the release {pins.release}",
             )
-        facts = {
-            "pin": base.facts["pin"],
-            "replaced": base.facts["replaced"],
-            "below": {"key": base.key, "version": base.engine_version, "commit": base.engine_commit},
-            "tree": self.trees[change.id],
-        }
-        checked = found.checked(change.id, base.facts["packages"], facts, layer)
-        return replace(checked, engine_version=found.version or version_at(self.repository, change.id))
-
-    def notes(self) -> tuple[str, ...]:
-        images: dict[str, str] = {}
-        groups: Counter[str] = Counter()
-        for sha, declared in self.bases.declared.items():
-            groups.update([declared.group] if declared.group else [])
-            pins = declared.pins
-            if pins and not pins.commit and pins.tag.removeprefix("v") != pins.release:
-                images.setdefault(
-                    pins.tag,
-                    f"the image of {sha[:12]} is {pins.tag}; installed is the release {pins.release}",
-                )
-        shares = ", ".join(f"{group} under {counted(count, 'commit')}" for group, count in groups.items())
-        pinned = f"{self.bases.package.name} as {DOCKERFILE} of each commit pins it: {shares}"
-        return (pinned, *images.values(), *self.bases.releases.notes(), *self.bases.index.notes())
+    shares = ", ".join(f"{group} under {counted(count, 'commit')}" for group, count in groups.items())
+    base = settings.bases.settings
+    pinned = f"{base.installation.package.name} as {DOCKERFILE} of each commit pins it: {shares}"
+    return (pinned, *images.values(), *base.releases.notes(), *base.index.notes())
 
 
 def _version_file(version: str) -> str:
@@ -226,3 +303,18 @@ def _version_file(version: str) -> str:
         f"__version_tuple__ = version_tuple = {parts!r}\n"
         "__commit_id__ = commit_id = None\n"
     )
+
+
+RECIPE = Recipe(
+    name="pinned",
+    look_up=look_up,
+    refuses=lambda settings, commit: (
+        settings.trees.refuses(commit.change, commit.tree) or settings.bases.refuses(commit.change)
+    ),
+    key_parts=key_parts,
+    make=make,
+    check=check,
+    base=lambda settings, commit: (settings.bases, commit.change),
+    group=group,
+    notes=notes,
+)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from perfbisect.environments import uv
 from perfbisect.environments.base import Refusal
 from perfbisect.environments.build import BuildRun
-from perfbisect.environments.builders.cached import BuildContext, CachedBuilder
+from perfbisect.environments.builders.cached import BuildContext, CachedBuilder, Installation, Recipe
 from perfbisect.environments.builders.wheel import DEFAULT, ReleaseWheels
 from perfbisect.environments.cache import CheckedEnvironment
 from perfbisect.environments.health import check_version
@@ -23,79 +24,90 @@ from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 
 
-class ReleaseBuilder(CachedBuilder):
-    """Builds changes ``NAME==VERSION``."""
+@dataclass(frozen=True)
+class ReleaseSettings:
+    installation: Installation
+    wheels: ReleaseWheels
 
-    name = "release"
-    guess_min = 1.5
 
-    def __init__(self, spec: Spec, context: BuildContext) -> None:
-        requirement = spec.requirement("a package name")
-        if str(requirement) != requirement.name:
-            raise spec.error(
-                f"{spec.argument!r} names a version; the version is the change",
-                f"write release:{requirement.name}, and the versions as --good and --bad",
-            )
-        super().__init__(spec, context, package(requirement.name, spec.option("package")))
-        self.wheels = ReleaseWheels(
-            self.package, spec.option("variant"), self.python, spec.option("wheel"), context
+@dataclass(frozen=True)
+class Release:
+    """A change ``NAME==VERSION``; without ``version`` it is of another package."""
+
+    change: Change
+    version: str
+
+
+def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ReleaseSettings, Release]:
+    """The builder of a package's releases."""
+    requirement = spec.requirement("a package name")
+    if str(requirement) != requirement.name:
+        raise spec.error(
+            f"{spec.argument!r} names a version; the version is the change",
+            f"write release:{requirement.name}, and the versions as --good and --bad",
         )
-        if self.wheels.variant not in ("", DEFAULT) and not self.wheels.index.template:
-            problem = f"variant= of {self.package.name} needs the index of its releases"
-            raise spec.error(problem, "add wheel=URL with {version} in it")
-        if client := spec.option("client"):
-            try:
-                self.client_change = self.change(str(Version(client)))
-            except InvalidVersion as error:
-                problem = f"client={client!r} is not a version"
-                raise spec.error(problem, "for example client=0.32.0") from error
-
-    def change(self, version: str) -> Change:
-        """A release of this package."""
-        return Change(f"{self.package.name}=={version}", "release")
-
-    def refuses(self, change: Change) -> Refusal | None:
-        if change.kind != "release":
-            return Refusal(f"{self.spec} builds releases; {change.short} is a commit", error=True)
-        version = self._version(change)
-        if version is None:
-            reason = f"{change.id!r} is not a release {self.package.name}==VERSION"
-            return Refusal(reason, error=True)
-        return self.wheels.refusal(version)
-
-    def key_parts(self, change: Change) -> tuple[object, ...]:
-        version = self._version(change)
-        assert version is not None  # else it is refused
-        return (version, *self.install_parts(), *self.wheels.key_parts(version))
-
-    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
-        version = self._version(change)
-        requirements, variant = self.wheels.requirements(str(version))
-        self.create_venv(build, staging, requirements, variant)
-        if self.package.alias is not None:
-            add_alias(site_packages(staging / "venv"), *self.package.alias, str(version))
-        return {"variant": variant or DEFAULT, **self.limits.facts()}
-
-    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
-        version = self._version(change)
-        what = f"{self.package.name}=={version}"
-        found = self.import_venv(build, folder, what)
-        check_version(build, found, str(version), what)
-        return found.checked(found.commit, uv.list_packages(build, found.interpreter), {})
-
-    def notes(self) -> tuple[str, ...]:
-        return self.wheels.notes()
-
-    def _version(self, change: Change) -> str | None:
-        """The version of a release; None if it is not a release of this package."""
+    installation = Installation.of(spec, context, package(requirement.name, spec.option("package")))
+    name, variant = installation.package.name, spec.option("variant")
+    wheels = ReleaseWheels(installation, variant, spec.option("wheel"), context)
+    if variant not in ("", DEFAULT) and not wheels.index.template:
+        problem = f"variant= of {name} needs the index of its releases"
+        raise spec.error(problem, "add wheel=URL with {version} in it")
+    client = None
+    if version := spec.option("client"):
         try:
-            requirement = Requirement(change.id)
-            (pin,) = requirement.specifier
-            if pin.operator == "==" and canonicalize_name(requirement.name) == self.package.name:
-                return str(Version(pin.version))
-        except (InvalidRequirement, InvalidVersion, ValueError):
-            pass
-        return None
+            client = Change(f"{name}=={Version(version)}", "release")
+        except InvalidVersion as error:
+            problem = f"client={version!r} is not a version"
+            raise spec.error(problem, "for example client=0.32.0") from error
+    settings = ReleaseSettings(installation, wheels)
+    return CachedBuilder(RECIPE, spec.text, context, settings, kind="release", client=client)
+
+
+def look_up(
+    settings: ReleaseSettings, changes: Sequence[Change], _known: Mapping[str, Release]
+) -> dict[str, Release]:
+    name = settings.installation.package.name
+    return {change.id: Release(change, version_of(change, name)) for change in changes}
+
+
+def version_of(change: Change, name: str) -> str:
+    """The version of a release; empty if it is not a release of this package."""
+    try:
+        requirement = Requirement(change.id)
+        (pin,) = requirement.specifier
+        if pin.operator == "==" and canonicalize_name(requirement.name) == name:
+            return str(Version(pin.version))
+    except (InvalidRequirement, InvalidVersion, ValueError):
+        pass
+    return ""
+
+
+def refuses(settings: ReleaseSettings, release: Release) -> Refusal | None:
+    if not release.version:
+        name = settings.installation.package.name
+        return Refusal(f"{release.change.id!r} is not a release {name}==VERSION", error=True)
+    return settings.wheels.refusal(release.version)
+
+
+def key_parts(settings: ReleaseSettings, release: Release) -> tuple[object, ...]:
+    version = release.version
+    return (version, *settings.installation.key_parts(), *settings.wheels.key_parts(version))
+
+
+def make(settings: ReleaseSettings, release: Release, build: BuildRun, staging: Path) -> Mapping[str, Any]:
+    installation = settings.installation
+    requirements, variant = settings.wheels.requirements(release.version)
+    installation.create_venv(build, staging, requirements, variant)
+    if installation.package.alias is not None:
+        add_alias(site_packages(staging / "venv"), *installation.package.alias, release.version)
+    return {"variant": variant or DEFAULT, **installation.limits.facts()}
+
+
+def check(settings: ReleaseSettings, release: Release, build: BuildRun, folder: Path) -> CheckedEnvironment:
+    what = f"{settings.installation.package.name}=={release.version}"
+    found = settings.installation.import_venv(build, folder, what)
+    check_version(build, found, release.version, what)
+    return found.checked(found.commit, uv.list_packages(build, found.interpreter), {})
 
 
 def site_packages(venv: Path) -> Path:
@@ -119,3 +131,15 @@ def add_alias(site: Path, name: str, local: str, version: str) -> None:
     write_metadata(folder, name, full)
     rows = (f"{folder.name}/{file},,\n" for file in ("METADATA", "INSTALLER", "RECORD"))
     (folder / "RECORD").write_text("".join(rows))
+
+
+RECIPE = Recipe(
+    name="release",
+    guess_min=1.5,
+    look_up=look_up,
+    refuses=refuses,
+    key_parts=key_parts,
+    make=make,
+    check=check,
+    notes=lambda settings, _known, _stamps: settings.wheels.notes(),
+)

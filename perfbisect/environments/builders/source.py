@@ -9,20 +9,28 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
 from perfbisect.common.secret_references import SECRET_REFUSED, literal_secrets
 from perfbisect.environments import uv
 from perfbisect.environments.base import BuildPrice
 from perfbisect.environments.build import BuildRun
-from perfbisect.environments.builders.cached import BuildContext, CommitBuilder, median_minutes
+from perfbisect.environments.builders.cached import (
+    BuildContext,
+    CachedBuilder,
+    CommitTree,
+    CommitTrees,
+    Installation,
+    Recipe,
+    median_minutes,
+)
 from perfbisect.environments.cache import (
     CheckedEnvironment,
+    Stamp,
     exclusive_lock,
     os_errors_as_machine_errors,
 )
@@ -134,11 +142,8 @@ class BuildTree:
     """A project's build folder: ``tree/``, ``venv/``, and marks of what they contain."""
 
     path: Path
-    repository: Repository
-    folder: str
-    package: EnginePackage
-    python: str
-    whole: bool
+    trees: CommitTrees
+    installation: Installation
 
     @property
     def tree(self) -> Path:
@@ -192,10 +197,10 @@ class BuildTree:
         self._unfinished.touch()
         synced = sync_tree(
             self.tree,
-            self.repository,
+            self.trees.repository,
             change.id,
-            self.folder,
-            whole=self.whole,
+            self.trees.folder,
+            whole=bool(self.trees.whole),
             keep=lambda path: path.partition("/")[0] in _KEPT,
         )
         gone = None if before is None else [path for path in before if path not in synced.paths]
@@ -219,7 +224,7 @@ class BuildTree:
         """
         compiled = [path for path in synced.removed if path.endswith(".so")]
         python_only = gone is not None and all(
-            path.startswith(f"{self.package.folder}/") and path.endswith(".py")
+            path.startswith(f"{self.installation.package.folder}/") and path.endswith(".py")
             for path in (*synced.written, *gone, *compiled)
         )
         build = self.tree / "build"
@@ -235,15 +240,15 @@ class BuildTree:
         """Interpreter with the build requirements, at one path for all commits: build files contain paths."""
         wanted = build_requirements(self.tree)
         mark, venv = self.path / "tools", self.path / "venv"
-        key = environment_key(wanted, build.limits.key_parts(), self.package.drop)
+        key = environment_key(wanted, build.limits.key_parts(), self.installation.package.drop)
         interpreter = venv / "bin" / "python"
         if mark.is_file() and mark.read_text() == key and interpreter.exists():
             return interpreter
         mark.unlink(missing_ok=True)
         shutil.rmtree(venv, ignore_errors=True)
-        uv.create(build, venv, self.python)
+        uv.create(build, venv, self.installation.python)
         if wanted:
-            uv.install(build, interpreter, wanted, self.package, folder=self.path)
+            uv.install(build, interpreter, wanted, self.installation.package, folder=self.path)
         mark.write_text(key)
         return interpreter
 
@@ -252,96 +257,129 @@ _COMPILED_MIN, _PYTHON_MIN = (40.0, 15.0), (4.0, 2.0)
 """Guesses for a first and an incremental build, with and without compiling: one of vLLM takes 20 to 60."""
 
 
-class SourceBuilder(CommitBuilder):
-    """Builds commits of the project in ``folder`` of the repository."""
+@dataclass(frozen=True)
+class SourceSettings:
+    installation: Installation
+    trees: CommitTrees
+    variables: Mapping[str, str]
+    compilers: tuple[str, ...]
+    ccache: str | None
+    build_tree: BuildTree
 
-    name = "source"
 
-    def __init__(self, spec: Spec, context: BuildContext) -> None:
-        folder = spec.argument.strip("/")
-        if folder.startswith(("..", "~")) or spec.argument.startswith("/"):
-            raise spec.error(
-                f"{spec.argument!r} is not a folder inside the repository",
-                "name the folder of the project inside the repository, or none; the repository is --repo",
-            )
-        whole = spec.flag("whole")
-        super().__init__(spec, context, folder=folder.removeprefix("./").strip("."), whole=whole)
-        self.variables = build_variables(os.environ, spec.words("env"))
-        self._compilers = compiler_versions(self.variables)
-        self._ccache = shutil.which("ccache", path=os.environ.get("PATH"))
-        name = environment_key(
-            str(self.repository.path.resolve()), self.folder, self.package.module,
-            self.python or str(uv.base_python()), whole,
-            (relevant_variables(self.variables), self._compilers),
-        )  # fmt: skip
-        path = self.cache.path / "builds" / name
-        self.build_tree = BuildTree(path, self.repository, self.folder, self.package, self.python, whole)
-
-    def key_parts(self, change: Change) -> tuple[object, ...]:
-        return (
-            self.folder,
-            self.whole,
-            self.trees[change.id],
-            relevant_variables(self.variables),
-            self._compilers,
-            *self.install_parts(),
+def builder(spec: Spec, context: BuildContext) -> CachedBuilder[SourceSettings, CommitTree]:
+    """The builder of commits of the project in a folder of the repository."""
+    folder = spec.argument.strip("/")
+    if folder.startswith(("..", "~")) or spec.argument.startswith("/"):
+        raise spec.error(
+            f"{spec.argument!r} is not a folder inside the repository",
+            "name the folder of the project inside the repository, or none; the repository is --repo",
         )
+    whole = spec.flag("whole")
+    installation = Installation.of(spec, context)
+    repository = context.required_repository(spec)
+    trees = CommitTrees(repository, folder.removeprefix("./").strip("."), whole)
+    client = trees.client(spec)
+    variables = build_variables(os.environ, spec.words("env"))
+    compilers = compiler_versions(variables)
+    name = environment_key(
+        str(repository.path.resolve()), trees.folder, installation.package.module,
+        installation.python or str(uv.base_python()), whole,
+        (relevant_variables(variables), compilers),
+    )  # fmt: skip
+    settings = SourceSettings(
+        installation,
+        trees,
+        variables,
+        compilers,
+        shutil.which("ccache", path=os.environ.get("PATH")),
+        BuildTree(context.cache.path / "builds" / name, trees, installation),
+    )
+    return CachedBuilder(RECIPE, spec.text, context, settings, client=client)
 
-    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
-        variables = with_precompiled_commit(self.variables, self.package, change.id)
-        version = {"SETUPTOOLS_SCM_PRETEND_VERSION": version_at(self.repository, change.id)}
-        cmake = self.repository.tree_id(change.id, f"{self.folder}/CMakeLists.txt") is not None
-        given = version | with_ccache(variables, self._ccache, cmake=cmake)
-        wheel, facts = self.build_tree.build_wheel(build, change, given, out=staging / "wheel")
-        self.create_venv(build, staging, [str(wheel)])
-        shutil.rmtree(wheel.parent)
-        return {
-            "variables": redacted(variables),
-            "ccache": self._ccache or "",
-            "compilers": list(self._compilers),
-            **facts,
-            **self.limits.facts(),
-        }
 
-    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
-        inside = "/".join(filter(None, (self.folder, self.package.folder)))
-        return self.check_commit(build, change, folder, inside=inside)
+def key_parts(settings: SourceSettings, commit: CommitTree) -> tuple[object, ...]:
+    return (
+        settings.trees.folder,
+        settings.trees.whole,
+        commit.tree,
+        relevant_variables(settings.variables),
+        settings.compilers,
+        *settings.installation.key_parts(),
+    )
 
-    def price(self, changes: Iterable[Change]) -> BuildPrice:
-        """The first build compiles everything, later ones what changed."""
-        missing = self.missing(changes)
-        if not missing:
-            return BuildPrice()
-        path = f"{self.folder}/CMakeLists.txt"
-        compiles = any(self.repository.tree_ids([change.id for change in missing], path).values())
-        compiles = compiles and not is_precompiled(self.variables, self.package)
-        guess = _COMPILED_MIN if compiles else _PYTHON_MIN
-        first, later = self._median_minutes()
-        count = len(missing) - (not self.build_tree.is_warm)
-        each = later if later is not None else guess[1]
-        minutes = count * each + (first if first is not None else guess[0]) * (len(missing) - count)
-        is_guess = later is None if count else first is None
-        return BuildPrice(minutes, {self.name: guess[0]} if is_guess else {})
 
-    def minutes(self, change: Change) -> float | None:
-        if self.cached(change):
-            return 0.0
-        first, incremental = self._median_minutes()
-        return first if not self.build_tree.is_warm or incremental is None else incremental
+def make(settings: SourceSettings, commit: CommitTree, build: BuildRun, staging: Path) -> Mapping[str, Any]:
+    installation, repository, sha = settings.installation, settings.trees.repository, commit.change.id
+    variables = with_precompiled_commit(settings.variables, installation.package, sha)
+    version = {"SETUPTOOLS_SCM_PRETEND_VERSION": version_at(repository, sha)}
+    cmake = repository.tree_id(sha, f"{settings.trees.folder}/CMakeLists.txt") is not None
+    given = version | with_ccache(variables, settings.ccache, cmake=cmake)
+    wheel, facts = settings.build_tree.build_wheel(build, commit.change, given, out=staging / "wheel")
+    installation.create_venv(build, staging, [str(wheel)])
+    shutil.rmtree(wheel.parent)
+    return {
+        "variables": redacted(variables),
+        "ccache": settings.ccache or "",
+        "compilers": list(settings.compilers),
+        **facts,
+        **installation.limits.facts(),
+    }
 
-    def notes(self) -> tuple[str, ...]:
-        notes = [f"ccache {self._ccache} keeps compiled files" if self._ccache else "there is no ccache"]
-        variables = redacted(relevant_variables(self.variables))
-        if variables:
-            notes.append("built with " + " ".join(f"{name}={value}" for name, value in variables.items()))
-        first, incremental = self._median_minutes()
-        if first is not None and incremental is not None:
-            notes.append(f"a first build took {first:.1f} min, later ones {incremental:.1f} min")
-        return (f"source: {'; '.join(notes)}",)
 
-    def _median_minutes(self) -> tuple[float | None, float | None]:
-        """Minutes of a first and of an incremental build."""
-        stamps = self.stamps()
-        first = [stamp for stamp in stamps if stamp.facts.get("incremental") is False]
-        incremental = [stamp for stamp in stamps if stamp.facts.get("incremental") is True]
-        return median_minutes(first), median_minutes(incremental)
+def check(settings: SourceSettings, commit: CommitTree, build: BuildRun, folder: Path) -> CheckedEnvironment:
+    inside = "/".join(filter(None, (settings.trees.folder, settings.installation.package.folder)))
+    found = settings.installation.import_venv(build, folder, commit.change.short)
+    return settings.trees.check(build, found, commit.change, inside=inside)
+
+
+def price(settings: SourceSettings, stamps: Sequence[Stamp], missing: Sequence[Change]) -> BuildPrice:
+    """The first build compiles everything, later ones what changed."""
+    path = f"{settings.trees.folder}/CMakeLists.txt"
+    compiles = any(settings.trees.repository.tree_ids([change.id for change in missing], path).values())
+    compiles = compiles and not is_precompiled(settings.variables, settings.installation.package)
+    guess = _COMPILED_MIN if compiles else _PYTHON_MIN
+    first, later = _first_and_later_minutes(stamps)
+    count = len(missing) - (not settings.build_tree.is_warm)
+    each = later if later is not None else guess[1]
+    minutes = count * each + (first if first is not None else guess[0]) * (len(missing) - count)
+    is_guess = later is None if count else first is None
+    return BuildPrice(minutes, {RECIPE.name: guess[0]} if is_guess else {})
+
+
+def minutes(settings: SourceSettings, stamps: Sequence[Stamp]) -> float | None:
+    first, later = _first_and_later_minutes(stamps)
+    return first if not settings.build_tree.is_warm or later is None else later
+
+
+def notes(
+    settings: SourceSettings, _known: Mapping[str, CommitTree], stamps: Sequence[Stamp]
+) -> tuple[str, ...]:
+    ccache = settings.ccache
+    notes = [f"ccache {ccache} keeps compiled files" if ccache else "there is no ccache"]
+    variables = redacted(relevant_variables(settings.variables))
+    if variables:
+        notes.append("built with " + " ".join(f"{name}={value}" for name, value in variables.items()))
+    first, later = _first_and_later_minutes(stamps)
+    if first is not None and later is not None:
+        notes.append(f"a first build took {first:.1f} min, later ones {later:.1f} min")
+    return (f"source: {'; '.join(notes)}",)
+
+
+def _first_and_later_minutes(stamps: Sequence[Stamp]) -> tuple[float | None, float | None]:
+    first = [stamp for stamp in stamps if stamp.facts.get("incremental") is False]
+    later = [stamp for stamp in stamps if stamp.facts.get("incremental") is True]
+    return median_minutes(first), median_minutes(later)
+
+
+RECIPE = Recipe(
+    name="source",
+    look_up=lambda settings, changes, _: settings.trees.find(changes),
+    refuses=lambda settings, commit: settings.trees.refuses(commit.change, commit.tree),
+    key_parts=key_parts,
+    make=make,
+    check=check,
+    minutes=minutes,
+    price=price,
+    notes=notes,
+)

@@ -9,17 +9,24 @@ import functools
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from perfbisect.common.digests import environment_key
 from perfbisect.environments.base import Refusal
 from perfbisect.environments.build import BuildRun
-from perfbisect.environments.builders.cached import BuildContext, CommitBuilder
+from perfbisect.environments.builders.cached import (
+    BuildContext,
+    CachedBuilder,
+    CommitTrees,
+    Installation,
+    Recipe,
+    median_bytes,
+)
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
-from perfbisect.environments.cache import CheckedEnvironment
-from perfbisect.environments.packages import EnginePackage
+from perfbisect.environments.cache import CheckedEnvironment, Stamp
 from perfbisect.environments.source_tree import declared_numbers
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
@@ -88,6 +95,12 @@ def cuda_refusal(needed: int | None, driver: tuple[int, int] | None) -> str:
     return f"built for CUDA {needed}, and the driver is for CUDA {driver[0]}.{driver[1]}"
 
 
+def wheel_index(installation: Installation, template: str, context: BuildContext) -> WheelIndex:
+    """The index at an address, of an installation's package; ``template`` may be empty."""
+    distribution = installation.package.distribution
+    return WheelIndex(template, distribution, installation.python, optional=context.is_plan)
+
+
 class ReleaseWheels:
     """Wheels of releases of a variant, for machines on which the registry's do not run.
 
@@ -95,12 +108,12 @@ class ReleaseWheels:
     """
 
     def __init__(
-        self, package: EnginePackage, variant: str, python: str, template: str, context: BuildContext
+        self, installation: Installation, variant: str, template: str, context: BuildContext
     ) -> None:
-        self.package = package
+        self.package = package = installation.package
         self.variant = variant
         template = (template or package.release_index).replace("{version}", "{sha}")
-        self.index = WheelIndex(template, package.distribution, python, optional=context.is_plan)
+        self.index = wheel_index(installation, template, context)
         self.driver = None if variant or not package.release_cuda else machine_cuda(context.machine)
         self.used: set[str] = set()
         """Variants other than the registry's that were chosen."""
@@ -169,105 +182,173 @@ _UNPACKED = 3
 """Unpacked size of a wheel of compiled files, as a multiple of its size."""
 
 
-class WheelBuilder(CommitBuilder):
-    """Builds commits; ``variants`` are the builds of a wheel that may be taken, best first."""
+@dataclass(frozen=True)
+class WheelSettings:
+    """``variants``: builds that may be taken, best first. ``driver``: its CUDA, where wheels need one.
 
-    name = "wheel"
+    ``remembered``: folder of the variants that were chosen.
+    """
 
-    def __init__(self, spec: Spec, context: BuildContext) -> None:
-        super().__init__(spec, context, folder="", whole=False)
-        template = spec.index_url(spec.argument)
-        self.index = WheelIndex(template, self.package.distribution, self.python, optional=context.is_plan)
-        self.machine = context.machine
-        self.variants = allowed_variants(template, spec.option("variant"), context.machine)
-        self.variant: str | None = None
-        is_default = spec.option("variant") == DEFAULT
-        has_cuda = not is_default and self.package.cuda_pattern is not None
-        self._driver = machine_cuda(context.machine) if has_cuda else None
-        self._cuda: dict[str, int] = {}
-        self._lookups: dict[str, WheelLookup] = {}
+    installation: Installation
+    trees: CommitTrees
+    index: WheelIndex
+    variants: tuple[str, ...]
+    driver: tuple[int, int] | None
+    machine: str
+    remembered: Path
 
-    def look_up(self, shas: Collection[str]) -> None:
-        """Choose the variant, once, and look up the wheel of every commit."""
-        if self.variant is None:
-            ends = list(dict.fromkeys((next(iter(shas)), list(shas)[-1])))
-            self.variant = self._choose_variant(ends)
-        self._lookups |= self.index.find(shas, self.variant)
-        if not self.variant and self._driver is not None and self.package.cuda_pattern is not None:
-            self._cuda |= declared_numbers(self.repository, shas, *self.package.cuda_pattern)
-        super().look_up(shas)
 
-    def refuses(self, change: Change) -> Refusal | None:
-        refusal = super().refuses(change)
-        if refusal is not None:
-            return refusal
-        lookup = self._lookups[change.id]
-        if lookup.state == "hole":
-            return Refusal(f"no wheel: {lookup.reason}")
-        why = cuda_refusal(self._cuda.get(change.id), self._driver)
-        return Refusal(f"the wheel at its address is {why}") if why else None
+@dataclass(frozen=True)
+class CommitWheel:
+    """A commit's wheel of a variant. ``cuda``: major version that the commit declares, if it counts."""
 
-    def key_parts(self, change: Change) -> tuple[object, ...]:
-        return (self.index.template, self.variant, self.trees[change.id], *self.install_parts())
+    change: Change
+    tree: str | None
+    wheel: WheelLookup
+    variant: str
+    cuda: int | None
 
-    def make(self, build: BuildRun, change: Change, staging: Path) -> Mapping[str, Any]:
-        wheel, variant = self._wheel(change), self.variant or ""
-        self.create_venv(build, staging, self.index.requirements(change.id, variant), variant)
-        return {"wheel": wheel.url, "variant": variant or DEFAULT, **self.limits.facts()}
 
-    def check(self, build: BuildRun, change: Change, folder: Path) -> CheckedEnvironment:
-        what = f"{change.short} ({self._wheel(change).file})"
-        return self.check_commit(build, change, folder, inside=self.package.folder, what=what)
+def builder(spec: Spec, context: BuildContext) -> CachedBuilder[WheelSettings, CommitWheel]:
+    """The builder of the wheels of an index."""
+    installation = Installation.of(spec, context)
+    trees = CommitTrees(context.required_repository(spec), "", whole=False)
+    client, variant = trees.client(spec), spec.option("variant")
+    template = spec.index_url(spec.argument)
+    has_cuda = variant != DEFAULT and installation.package.cuda_pattern is not None
+    settings = WheelSettings(
+        installation,
+        trees,
+        wheel_index(installation, template, context),
+        allowed_variants(template, variant, context.machine),
+        machine_cuda(context.machine) if has_cuda else None,
+        context.machine,
+        context.cache.path / "indices",
+    )
+    return CachedBuilder(RECIPE, spec.text, context, settings, client=client)
 
-    def notes(self) -> tuple[str, ...]:
-        notes = []
-        others = ", ".join(name for name in self.variants if name and name != self.variant)
-        if self.variant:
-            runs = f" (it also runs {others}: variant=NAME)" if others else ""
-            where = f"a {self.machine} machine" if self.machine else "this machine"
-            notes.append(f"wheels of the variant {self.variant}, which {where} runs{runs}")
-        elif self.variant is not None and others:
-            notes.append(
-                f"the index does not have {others}, which fits the machine, for both ends: wheels are those "
-                "at the commit's own address, whatever they were built for"
-            )
-        notes += self.index.notes()
-        for state, words in (("hole", "has no wheel for"), ("silent", "did not answer for")):
-            if state == "silent" and self.index.no_answer is not None:
-                continue
-            problems: dict[str, list[str]] = {}
-            for sha, lookup in self._lookups.items():
-                if lookup.state == state:
-                    problems.setdefault(lookup.problem, []).append(sha[:12])
-            if problems:
-                named = "; ".join(f"{', '.join(shas)} ({problem})" for problem, shas in problems.items())
-                count = sum(map(len, problems.values()))
-                notes.append(f"the index {words} {count} of {len(self._lookups)} commits: {named}")
-        return tuple(notes)
 
-    def bytes_of(self, change: Change) -> int | None:
-        url = self._lookups[change.id].url
-        size = self.index.size(url) if url and not self.stamps() else None
-        return super().bytes_of(change) if size is None else size * _UNPACKED
+def look_up(
+    settings: WheelSettings, changes: Sequence[Change], known: Mapping[str, CommitWheel]
+) -> dict[str, CommitWheel]:
+    """Choose the variant, once, and look up the wheel of every commit."""
+    shas = [change.id for change in changes]
+    variant = variant_of(known)
+    if variant is None:
+        variant = _choose_variant(settings, list(dict.fromkeys((shas[0], shas[-1]))))
+    wheels = settings.index.find(shas, variant)
+    cuda: Mapping[str, int] = {}
+    pattern = settings.installation.package.cuda_pattern
+    if not variant and settings.driver is not None and pattern is not None:
+        cuda = declared_numbers(settings.trees.repository, shas, *pattern)
+    trees = settings.trees.look_up(changes)
+    return {
+        change.id: CommitWheel(change, trees[change.id], wheels[change.id], variant, cuda.get(change.id))
+        for change in changes
+    }
 
-    def _wheel(self, change: Change) -> WheelLookup:
-        """A commit's wheel; an index that did not answer is asked again."""
-        self._lookups |= self.index.find((change.id,), self.variant or "")
-        lookup = self._lookups[change.id]
-        if lookup.state == "hole":
-            raise BuildError(f"{change.short}: no wheel: {lookup.reason}")
-        return lookup
 
-    def _choose_variant(self, ends: list[str]) -> str:
-        """The variant of the index for both ends; remembered for the same ends."""
-        if len(self.variants) == 1:
-            return self.variants[0]
-        name = environment_key(self.index.template, self.package.name, self.variants, ends)
-        remembered = self.cache.path / "indices" / name
-        if remembered.is_file() and (variant := remembered.read_text().strip()) in self.variants:
-            return variant
-        best, is_there = self.index.choose_variant(self.variants, ends)
-        if is_there:
-            remembered.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(remembered, f"{best}\n")
-        return best
+def variant_of(known: Mapping[str, CommitWheel]) -> str | None:
+    """The variant that was chosen for all commits; None before the first lookup."""
+    return next((commit.variant for commit in known.values()), None)
+
+
+def _choose_variant(settings: WheelSettings, ends: list[str]) -> str:
+    """The variant of the index for both ends; remembered for the same ends."""
+    index, variants = settings.index, settings.variants
+    if len(variants) == 1:
+        return variants[0]
+    name = environment_key(index.template, settings.installation.package.name, variants, ends)
+    # A resumed job must get its old keys, even if the index has a better variant by now.
+    remembered = settings.remembered / name
+    if remembered.is_file() and (variant := remembered.read_text().strip()) in variants:
+        return variant
+    best, is_there = index.choose_variant(variants, ends)
+    if is_there:
+        remembered.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(remembered, f"{best}\n")
+    return best
+
+
+def refuses(settings: WheelSettings, commit: CommitWheel) -> Refusal | None:
+    refusal = settings.trees.refuses(commit.change, commit.tree)
+    if refusal is not None:
+        return refusal
+    if commit.wheel.state == "hole":
+        return Refusal(f"no wheel: {commit.wheel.reason}")
+    why = cuda_refusal(commit.cuda, settings.driver)
+    return Refusal(f"the wheel at its address is {why}") if why else None
+
+
+def key_parts(settings: WheelSettings, commit: CommitWheel) -> tuple[object, ...]:
+    return (settings.index.template, commit.variant, commit.tree, *settings.installation.key_parts())
+
+
+def make(settings: WheelSettings, commit: CommitWheel, build: BuildRun, staging: Path) -> Mapping[str, Any]:
+    wheel, variant = _wheel(settings, commit), commit.variant
+    requirements = settings.index.requirements(commit.change.id, variant)
+    settings.installation.create_venv(build, staging, requirements, variant)
+    return {"wheel": wheel.url, "variant": variant or DEFAULT, **settings.installation.limits.facts()}
+
+
+def check(settings: WheelSettings, commit: CommitWheel, build: BuildRun, folder: Path) -> CheckedEnvironment:
+    what = f"{commit.change.short} ({_wheel(settings, commit).file})"
+    found = settings.installation.import_venv(build, folder, commit.change.short)
+    inside = settings.installation.package.folder
+    return settings.trees.check(build, found, commit.change, inside=inside, what=what)
+
+
+def _wheel(settings: WheelSettings, commit: CommitWheel) -> WheelLookup:
+    """A commit's wheel; an index that did not answer is asked again."""
+    lookup = settings.index.find((commit.change.id,), commit.variant)[commit.change.id]
+    if lookup.state == "hole":
+        raise BuildError(f"{commit.change.short}: no wheel: {lookup.reason}")
+    return lookup
+
+
+def disk(settings: WheelSettings, commit: CommitWheel, stamps: Sequence[Stamp]) -> int | None:
+    url = commit.wheel.url
+    size = settings.index.size(url) if url and not stamps else None
+    return median_bytes(stamps) if size is None else size * _UNPACKED
+
+
+def notes(
+    settings: WheelSettings, known: Mapping[str, CommitWheel], _stamps: Sequence[Stamp]
+) -> tuple[str, ...]:
+    notes = []
+    variant = variant_of(known)
+    others = ", ".join(name for name in settings.variants if name and name != variant)
+    if variant:
+        runs = f" (it also runs {others}: variant=NAME)" if others else ""
+        where = f"a {settings.machine} machine" if settings.machine else "this machine"
+        notes.append(f"wheels of the variant {variant}, which {where} runs{runs}")
+    elif variant is not None and others:
+        notes.append(
+            f"the index does not have {others}, which fits the machine, for both ends: wheels are those "
+            "at the commit's own address, whatever they were built for"
+        )
+    notes += settings.index.notes()
+    for state, words in (("hole", "has no wheel for"), ("silent", "did not answer for")):
+        if state == "silent" and settings.index.no_answer is not None:
+            continue
+        problems: dict[str, list[str]] = {}
+        for sha, commit in known.items():
+            if commit.wheel.state == state:
+                problems.setdefault(commit.wheel.problem, []).append(sha[:12])
+        if problems:
+            named = "; ".join(f"{', '.join(shas)} ({problem})" for problem, shas in problems.items())
+            count = sum(map(len, problems.values()))
+            notes.append(f"the index {words} {count} of {len(known)} commits: {named}")
+    return tuple(notes)
+
+
+RECIPE = Recipe(
+    name="wheel",
+    look_up=look_up,
+    refuses=refuses,
+    key_parts=key_parts,
+    make=make,
+    check=check,
+    disk=disk,
+    notes=notes,
+)

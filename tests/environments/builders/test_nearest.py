@@ -12,7 +12,8 @@ from perfbisect.changes.git import Repository
 from perfbisect.environments import packages
 from perfbisect.environments.base import Builder
 from perfbisect.environments.builders import wheel as wheel_builder
-from perfbisect.environments.builders.overlay import NearestWheelOverlay
+from perfbisect.environments.builders.cached import CachedBuilder
+from perfbisect.environments.builders.overlay import NearestWheel
 from perfbisect.environments.spec import pinned_client
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
@@ -42,8 +43,9 @@ class Site:
     ) -> Builder:
         spec = f"overlay:{self.index.address}/{{sha}},package=tiny_engine{more}"
         builder = plain_builder(spec, repository=repository or self.world.repository, cache=self.world.cache)
-        assert isinstance(builder, NearestWheelOverlay)
-        builder.wheels.index.pause_s = 0.01
+        assert isinstance(builder, CachedBuilder)
+        assert isinstance(builder.settings, NearestWheel)
+        builder.settings.base.settings.index.pause_s = 0.01
         builder.prepare([Change(sha) for sha in shas])
         return builder
 
@@ -172,7 +174,6 @@ def test_planning_asks_for_a_page_a_group(site: Site, tmp_path: Path) -> None:
     repository, shas = site.world.of(*commits)
     site.serve(shas[0], repository=repository)
     builder = site.builder(*shas, repository=repository)
-    assert isinstance(builder, NearestWheelOverlay)
     assert sum(builder.refuses(Change(sha)) is None for sha in shas) == 50
     site.index.asked.clear()
     again = site.builder(*shas[:50], repository=repository)

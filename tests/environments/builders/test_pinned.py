@@ -11,7 +11,8 @@ import pytest
 from perfbisect.changes.git import Repository
 from perfbisect.environments.base import Environment
 from perfbisect.environments.builders import wheel as wheel_builder
-from perfbisect.environments.builders.pinned import PinnedBuilder
+from perfbisect.environments.builders.cached import CachedBuilder
+from perfbisect.environments.builders.pinned import PinnedCommit, PinnedSettings
 from perfbisect.environments.factory import make_builder
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
@@ -109,11 +110,11 @@ def index(tmp_path: Path) -> Iterator[Index]:
         yield made
 
 
-def builder(omni: Omni, cache: Path, more: str = "") -> PinnedBuilder:
+def builder(omni: Omni, cache: Path, more: str = "") -> CachedBuilder[PinnedSettings, PinnedCommit]:
     made = plain_builder(
         f"pinned:vllm_omni{more}", repository=Repository.open(omni.path), cache=cache / "pinned"
     )
-    assert isinstance(made, PinnedBuilder)
+    assert isinstance(made, CachedBuilder)
     return made
 
 

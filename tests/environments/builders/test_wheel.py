@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from perfbisect.changes.git import Repository
-from perfbisect.environments.base import Environment
+from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.builders import wheel as wheel_builder
-from perfbisect.environments.builders.wheel import WheelBuilder
+from perfbisect.environments.builders.cached import CachedBuilder
+from perfbisect.environments.builders.wheel import CommitWheel, WheelSettings
 from perfbisect.environments.builders.wheel_index import page_of
 from perfbisect.environments.packages import torch_backend
 from perfbisect.errors import BuildError, MachineError
@@ -34,11 +35,13 @@ class Site:
     cache: Path
     log: Path
 
-    def builder(self, more: str = DEFAULT, day: str | None = None) -> WheelBuilder:
+    def builder(
+        self, more: str = DEFAULT, day: str | None = None
+    ) -> CachedBuilder[WheelSettings, CommitWheel]:
         spec = f"wheel:{self.index.address}/{{sha}},package=tiny_engine{more}"
         builder = plain_builder(spec, repository=self.repository, cache=self.cache, exclude_newer=day)
-        assert isinstance(builder, WheelBuilder)
-        builder.index.pause_s = 0.01
+        assert isinstance(builder, CachedBuilder)
+        builder.settings.index.pause_s = 0.01
         return builder
 
     def serve(self, sha: str, of: str = "", *, variant: str = "", version: str = "", says: str = "") -> str:
@@ -47,7 +50,7 @@ class Site:
         wheel = wheel_of(folder, self.repository, of or sha, version=version, says=says)
         return self.index.add(sha, wheel, variant=variant)
 
-    def ensure(self, builder: WheelBuilder, change: Change) -> Environment:
+    def ensure(self, builder: Builder, change: Change) -> Environment:
         return builder.ensure(change, log=self.log, timeout=60)
 
     @property
@@ -170,7 +173,7 @@ def test_a_wheel_for_rocm_comes_with_what_it_is_pinned_to(
     torch = write_wheel(served, "tiny-torch", "2.11.0+git1c57644", {"tiny_torch.py": b""})
     site.index.add_root(sha, "rocm723", torch)
     builder = site.builder("", day="2025-01-01")
-    assert builder.variants == ("rocm723",), "never the wheel at the commit's own address"
+    assert builder.settings.variants == ("rocm723",), "never the wheel at the commit's own address"
     built = site.ensure(builder, Change(sha))
     assert built.facts["variant"] == "rocm723"
     assert "tiny-torch==2.11.0+git1c57644" in built.facts["packages"]
@@ -181,7 +184,7 @@ def test_a_wheel_for_rocm_comes_with_what_it_is_pinned_to(
     with pytest.raises(BuildError, match=r"no wheel: HTTP 404 at .*/rocm723/tiny-torch/"):
         site.ensure(builder, Change(other))
     monkeypatch.setenv("ROCM_PATH", str(site.cache))
-    assert site.builder("").variants == ("cpu", "")
+    assert site.builder("").settings.variants == ("cpu", "")
 
 
 def test_uv_is_given_the_builds_of_torch_that_it_knows() -> None:
@@ -259,9 +262,9 @@ def test_a_silent_page_does_not_choose_the_variant(site: Site, monkeypatch: pyte
 def test_the_variant_may_stand_anywhere_in_the_address(site: Site) -> None:
     address = f"{site.index.address}/x/{{variant}}/{{sha}}/simple/"
     builder = plain_builder(f"wheel:{address}", repository=site.repository, cache=site.cache)
-    assert isinstance(builder, WheelBuilder)
-    assert builder.variants == ("cpu",)
-    page = page_of(builder.index.template, "a1", "cpu", "tiny-engine")
+    assert isinstance(builder, CachedBuilder)
+    assert builder.settings.variants == ("cpu",)
+    page = page_of(builder.settings.index.template, "a1", "cpu", "tiny-engine")
     assert page == f"{site.index.address}/x/cpu/a1/simple/tiny-engine/"
 
 

@@ -8,7 +8,8 @@ import pytest
 from packaging.tags import Tag
 
 from perfbisect.changes.git import Repository
-from perfbisect.environments.builders.wheel import WheelBuilder, driver_cuda, variants
+from perfbisect.environments.builders.cached import CachedBuilder
+from perfbisect.environments.builders.wheel import WheelSettings, driver_cuda, variants
 from perfbisect.environments.builders.wheel_index import (
     WheelIndex,
     choose_wheel,
@@ -172,8 +173,8 @@ def test_every_wheel_index_of_a_chain_is_looked_at(
         other = "wheel:http://127.0.0.1:9/{sha},package=tiny_engine,variant=default"
         builder = plain_builder(f"{one},{other},source", repository=repository, cache=tmp_path)
         for part in getattr(builder, "builders", ()):
-            if isinstance(part, WheelBuilder):
-                part.index.pause_s = 0.001
+            if isinstance(part, CachedBuilder) and isinstance(part.settings, WheelSettings):
+                part.settings.index.pause_s = 0.001
         results = run_checks(list(index_checks(lambda: builder, Change(history.base))))[1:]
         assert [(result.state, result.found.partition("/{sha}")[0]) for result in results] == [
             ("good", f"wheel index {index.address}"),
