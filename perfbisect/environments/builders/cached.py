@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
@@ -97,10 +97,16 @@ class Installation:
 
 
 @dataclass(frozen=True)
-class CommitTree:
-    """A commit, and the digest of what enters its environment; None if it lacks the folder."""
+class Found:
+    """A change; a builder's own value adds what it looked up of it."""
 
     change: Change
+
+
+@dataclass(frozen=True)
+class CommitTree(Found):
+    """A commit, and the digest of what enters its environment; None if it lacks the folder."""
+
     tree: str | None
 
 
@@ -130,8 +136,9 @@ class CommitTrees:
             return self.repository.tree_ids(shas, self.folder)
         return tree_digests(self.repository, shas, self.folder, whole=self.whole)
 
-    def refuses(self, change: Change, tree: str | None) -> Refusal | None:
-        return Refusal(f"{change.short} has no folder {self.folder}/") if tree is None else None
+    def refuses(self, commit: CommitTree) -> Refusal | None:
+        is_missing = commit.tree is None
+        return Refusal(f"{commit.change.short} has no folder {self.folder}/") if is_missing else None
 
     def client(self, spec: Spec) -> Change | None:
         """The commit of ``client=``, if the specification has it."""
@@ -146,13 +153,6 @@ class CommitTrees:
         shown = identify_commit(found, change.id, tracked, what=what or change.short, log=build.log)
         facts = {"identified_by": shown, "engine_says_commit": found.commit}
         return found.checked(change.id, uv.list_packages(build, found.interpreter), facts)
-
-
-class Found(Protocol):
-    """What was looked up of a change."""
-
-    @property
-    def change(self) -> Change: ...
 
 
 S = TypeVar("S")
@@ -181,10 +181,11 @@ def median_bytes(stamps: Iterable[Stamp]) -> int | None:
 class Recipe(Generic[S, L]):
     """One way to make environments: functions of settings ``S`` and of what was found of a change, ``L``.
 
-    ``look_up``: what git, indices and registries say of many changes at once; it gets what is known already.
     ``refuses``: cheaply, without building, why a change cannot be built. ``key_parts``: what decides the
     content: equal parts are equal environments. ``make``: writes the environment to an empty folder, and
     returns facts for its stamp. ``check``: checks that the engine in the final folder is the change.
+    ``look_up``: what git, indices and registries say of many changes at once; it gets what is known already.
+    Without it, ``L`` is the change alone.
 
     ``in_place``: content is made in its final folder, for what cannot be moved. ``keyed_if_refused``: a key
     needs no ``refuses``. ``wrong_kind``: why a release, or a commit, is refused. ``base``: of a layer, a
@@ -194,11 +195,11 @@ class Recipe(Generic[S, L]):
     """
 
     name: str
-    look_up: Callable[[S, Sequence[Change], Mapping[str, L]], Mapping[str, L]]
     refuses: Callable[[S, L], Refusal | None]
     key_parts: Callable[[S, L], tuple[object, ...]]
     make: Callable[[S, L, BuildRun, Path], Mapping[str, Any]]
     check: Callable[[S, L, BuildRun, Path], CheckedEnvironment]
+    look_up: Callable[[S, Sequence[Change], Mapping[str, L]], Mapping[str, L]] | None = None
     guess_min: float = 4.0
     in_place: bool = False
     keyed_if_refused: bool = False
@@ -256,11 +257,13 @@ class CachedBuilder(Builder, Generic[S, L]):
         unknown = {
             change.id: change for change in changes if change.id not in self.known and self._takes(change)
         }
-        if unknown:
+        if unknown and self.recipe.look_up is not None:
             self.known |= self.recipe.look_up(self.settings, tuple(unknown.values()), self.known)
 
     def found(self, change: Change) -> L:
         """What is known of a change, which is looked up if nothing is."""
+        if self.recipe.look_up is None:
+            return cast(L, Found(change))
         self.prepare((change,))
         return self.known[change.id]
 

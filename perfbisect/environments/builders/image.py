@@ -22,6 +22,7 @@ from perfbisect.environments.build import BuildRun, interpreter_environment
 from perfbisect.environments.builders.cached import (
     BuildContext,
     CachedBuilder,
+    Found,
     Recipe,
     claim_commit,
 )
@@ -84,10 +85,9 @@ class ImageSettings:
 
 
 @dataclass(frozen=True)
-class ChangeImage:
+class ChangeImage(Found):
     """``reference``: the image's name, empty for a change that has none."""
 
-    change: Change
     reference: str
     image: ImageLookup
 

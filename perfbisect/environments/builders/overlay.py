@@ -27,14 +27,16 @@ from perfbisect.environments.builders.cached import (
     LAYER,
     BuildContext,
     CachedBuilder,
+    CommitTree,
     CommitTrees,
+    Found,
     Installation,
     Recipe,
     base_environment,
     compile_files,
 )
 from perfbisect.environments.builders.existing import ExistingBuilder
-from perfbisect.environments.builders.wheel import CommitWheel, WheelSettings, variant_of
+from perfbisect.environments.builders.wheel import CommitWheel, ReleaseWheels, WheelSettings, variant_of
 from perfbisect.environments.cache import CheckedEnvironment, Stamp
 from perfbisect.environments.health import FOREIGN_SHARE, LocatedEngine, locate_engine
 from perfbisect.environments.packages import EnginePackage, package
@@ -135,7 +137,7 @@ class OverlaySettings:
 
 
 @dataclass(frozen=True)
-class OverlaidCommit:
+class OverlaidCommit(CommitTree):
     """A commit, and what lies below it.
 
     ``below``: the change whose environment that is, if any. ``base_commit``: from which that was built, None
@@ -143,8 +145,6 @@ class OverlaidCommit:
     ``has_old_optional``: its optional files are built from other sources. ``refusal``: why nothing fits.
     """
 
-    change: Change
-    tree: str | None
     state: BuildState
     below: Change | None
     base_commit: Change | None
@@ -165,7 +165,7 @@ def key_parts(settings: OverlaySettings, commit: OverlaidCommit) -> tuple[object
 
 
 def refuses(settings: OverlaySettings, commit: OverlaidCommit) -> Refusal | None:
-    return settings.trees.refuses(commit.change, commit.tree) or commit.refusal
+    return settings.trees.refuses(commit) or commit.refusal
 
 
 def make(
@@ -483,9 +483,7 @@ def builder(spec: Spec, context: BuildContext) -> Builder:
     return (nearest_wheel_builder if spec.has_index else fixed_base_builder)(spec, context)
 
 
-def _release_base(
-    spec: Spec, context: BuildContext
-) -> tuple[CachedBuilder[release.ReleaseSettings, release.Release], Change]:
+def _release_base(spec: Spec, context: BuildContext) -> tuple[CachedBuilder[ReleaseWheels, Found], Change]:
     """The builder of a base ``NAME==VERSION``, and that release."""
     requirement = spec.requirement("NAME==VERSION")
     pins = list(requirement.specifier)

@@ -20,6 +20,7 @@ from perfbisect.environments.builders.cached import (
     LAYER,
     BuildContext,
     CachedBuilder,
+    Found,
     Recipe,
     base_environment,
 )
@@ -88,12 +89,7 @@ class OverrideSettings:
     lookups: dict[str, Refusal | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Overridden:
-    change: Change
-
-
-def refuses(settings: OverrideSettings, found: Overridden) -> Refusal | None:
+def refuses(settings: OverrideSettings, found: Found) -> Refusal | None:
     below = settings.inner.refuses(found.change.unswapped)
     # The registry is asked only for what can be built without the override.
     refusals = (_look_up(settings, pip) for pip in found.change.pips)
@@ -114,16 +110,16 @@ def _look_up(settings: OverrideSettings, pip: str) -> Refusal | None:
     return settings.lookups[pip]
 
 
-def key_parts(settings: OverrideSettings, found: Overridden) -> tuple[object, ...]:
+def key_parts(settings: OverrideSettings, found: Found) -> tuple[object, ...]:
     change = found.change
     return (settings.inner.key(change.unswapped), change.pips, settings.limits.exclude_newer or "")
 
 
-def base_of(settings: OverrideSettings, found: Overridden) -> tuple[Builder, Change]:
+def base_of(settings: OverrideSettings, found: Found) -> tuple[Builder, Change]:
     return settings.inner, found.change.unswapped
 
 
-def make(settings: OverrideSettings, found: Overridden, build: BuildRun, staging: Path) -> Mapping[str, Any]:
+def make(settings: OverrideSettings, found: Found, build: BuildRun, staging: Path) -> Mapping[str, Any]:
     base, layer, change = base_environment(base_of(settings, found), build), staging / LAYER, found.change
     if "image" in base.facts:
         raise BuildError(f"{change.short}: +pip: cannot change an image", where=build.log)
@@ -133,7 +129,7 @@ def make(settings: OverrideSettings, found: Overridden, build: BuildRun, staging
     return {}
 
 
-def check(settings: OverrideSettings, found: Overridden, build: BuildRun, folder: Path) -> CheckedEnvironment:
+def check(settings: OverrideSettings, found: Found, build: BuildRun, folder: Path) -> CheckedEnvironment:
     base, change = base_environment(base_of(settings, found), build), found.change
     below = base.env.get("PYTHONPATH", "")
     path = (folder / LAYER, *map(Path, filter(None, below.split(":"))))
@@ -200,7 +196,6 @@ RECIPE = Recipe(
     name="swap",
     # A layer that was built needs no look at the registry.
     keyed_if_refused=True,
-    look_up=lambda _settings, changes, _known: {change.id: Overridden(change) for change in changes},
     refuses=refuses,
     key_parts=key_parts,
     make=make,

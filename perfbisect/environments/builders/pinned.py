@@ -13,7 +13,6 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE, Pins
 from perfbisect.common.quantities import counted
 from perfbisect.environments import uv
@@ -23,6 +22,7 @@ from perfbisect.environments.builders.cached import (
     LAYER,
     BuildContext,
     CachedBuilder,
+    CommitTree,
     CommitTrees,
     Installation,
     Recipe,
@@ -53,7 +53,7 @@ class PinnedBaseSettings:
     """The engine that commits pin: a release, or a commit from a wheel index."""
 
     installation: Installation
-    repository: Repository
+    trees: CommitTrees
     platform: str
     index: WheelIndex
     variants: tuple[str, ...]
@@ -61,10 +61,9 @@ class PinnedBaseSettings:
 
 
 @dataclass(frozen=True)
-class PinnedBase:
-    """What a commit declares of the engine below it."""
+class PinnedCommit(CommitTree):
+    """A commit, and what it declares of the engine below it."""
 
-    change: Change
     declared: DeclaredBase
 
     @property
@@ -74,14 +73,14 @@ class PinnedBase:
 
 
 def pinned_base_builder(
-    spec: Spec, context: BuildContext, repository: Repository
-) -> CachedBuilder[PinnedBaseSettings, PinnedBase]:
+    spec: Spec, context: BuildContext, trees: CommitTrees
+) -> CachedBuilder[PinnedBaseSettings, PinnedCommit]:
     installation = Installation.of(spec, context, package(spec.option("release", "vllm")))
     template = spec.index_url(spec.options["wheel"]) if "wheel" in spec.options else ""
     variant = spec.option("variant")
     settings = PinnedBaseSettings(
         installation,
-        repository,
+        trees,
         spec.option("platform") or (CUDA if machine_cuda(context.machine) else CPU),
         wheel_index(installation, template, context),
         allowed_variants(template, variant, context.machine) if template else ("",),
@@ -91,13 +90,14 @@ def pinned_base_builder(
 
 
 def look_up_base(
-    settings: PinnedBaseSettings, changes: Sequence[Change], _known: Mapping[str, PinnedBase]
-) -> dict[str, PinnedBase]:
-    declared = declared_bases(settings.repository, [change.id for change in changes], settings.platform)
-    return {change.id: PinnedBase(change, declared[change.id]) for change in changes}
+    settings: PinnedBaseSettings, changes: Sequence[Change], _known: Mapping[str, PinnedCommit]
+) -> dict[str, PinnedCommit]:
+    trees = settings.trees.look_up(changes)
+    declared = declared_bases(settings.trees.repository, list(trees), settings.platform)
+    return {change.id: PinnedCommit(change, trees[change.id], declared[change.id]) for change in changes}
 
 
-def refuses_base(settings: PinnedBaseSettings, base: PinnedBase) -> Refusal | None:
+def refuses_base(settings: PinnedBaseSettings, base: PinnedCommit) -> Refusal | None:
     pins, name = base.declared.pins, settings.installation.package.name
     if pins is None:
         return Refusal(f"it has no {DOCKERFILE}, which names its {name}")
@@ -113,7 +113,7 @@ def refuses_base(settings: PinnedBaseSettings, base: PinnedBase) -> Refusal | No
     return Refusal(f"no wheel of {short}: {lookup.reason}") if lookup.state == "hole" else None
 
 
-def base_key_parts(settings: PinnedBaseSettings, base: PinnedBase) -> tuple[object, ...]:
+def base_key_parts(settings: PinnedBaseSettings, base: PinnedCommit) -> tuple[object, ...]:
     pins = base.pins
     source: tuple[str, ...] = ("release", pins.release, *settings.releases.key_parts(pins.release))
     if pins.commit:
@@ -122,12 +122,12 @@ def base_key_parts(settings: PinnedBaseSettings, base: PinnedBase) -> tuple[obje
     return (source, replaced, base.declared.requirements, *settings.installation.key_parts())
 
 
-def base_label(settings: PinnedBaseSettings, base: PinnedBase) -> str:
+def base_label(settings: PinnedBaseSettings, base: PinnedCommit) -> str:
     return f"{settings.installation.package.name} {base.declared.group}"
 
 
 def make_base(
-    settings: PinnedBaseSettings, base: PinnedBase, build: BuildRun, staging: Path
+    settings: PinnedBaseSettings, base: PinnedCommit, build: BuildRun, staging: Path
 ) -> Mapping[str, Any]:
     pins, installation, engine = base.pins, settings.installation, settings.installation.package
     if pins.commit:
@@ -149,7 +149,7 @@ def make_base(
 
 
 def check_base(
-    settings: PinnedBaseSettings, base: PinnedBase, build: BuildRun, folder: Path
+    settings: PinnedBaseSettings, base: PinnedCommit, build: BuildRun, folder: Path
 ) -> CheckedEnvironment:
     pins, group = base.pins, base.declared.group
     found = settings.installation.import_venv(build, folder, group)
@@ -196,14 +196,7 @@ BASE_RECIPE = Recipe(
 class PinnedSettings:
     installation: Installation
     trees: CommitTrees
-    bases: CachedBuilder[PinnedBaseSettings, PinnedBase]
-
-
-@dataclass(frozen=True)
-class PinnedCommit:
-    change: Change
-    tree: str | None
-    below: PinnedBase
+    bases: CachedBuilder[PinnedBaseSettings, PinnedCommit]
 
 
 def builder(spec: Spec, context: BuildContext) -> CachedBuilder[PinnedSettings, PinnedCommit]:
@@ -213,7 +206,7 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[PinnedSettings, 
     installation = Installation.of(spec, context, engine(spec.argument))
     trees = CommitTrees(context.required_repository(spec), installation.package.folder)
     client = trees.client(spec)
-    bases = pinned_base_builder(spec, context, trees.repository)
+    bases = pinned_base_builder(spec, context, trees)
     settings = PinnedSettings(installation, trees, bases)
     return CachedBuilder(RECIPE, spec.text, context, settings, client=client)
 
@@ -221,11 +214,8 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[PinnedSettings, 
 def look_up(
     settings: PinnedSettings, changes: Sequence[Change], _known: Mapping[str, PinnedCommit]
 ) -> dict[str, PinnedCommit]:
-    trees = settings.trees.look_up(changes)
     settings.bases.prepare(changes)
-    return {
-        change.id: PinnedCommit(change, trees[change.id], settings.bases.found(change)) for change in changes
-    }
+    return {change.id: settings.bases.found(change) for change in changes}
 
 
 def key_parts(settings: PinnedSettings, commit: PinnedCommit) -> tuple[object, ...]:
@@ -272,7 +262,7 @@ def check(
 
 
 def group(settings: PinnedSettings, commit: PinnedCommit) -> str:
-    return base_label(settings.bases.settings, commit.below) if commit.below.declared.group else ""
+    return base_label(settings.bases.settings, commit) if commit.declared.group else ""
 
 
 def notes(
@@ -281,7 +271,7 @@ def notes(
     images: dict[str, str] = {}
     groups: Counter[str] = Counter()
     for sha, commit in known.items():
-        declared = commit.below.declared
+        declared = commit.declared
         groups.update([declared.group] if declared.group else [])
         pins = declared.pins
         if pins and not pins.commit and pins.tag.removeprefix("v") != pins.release:
@@ -308,9 +298,7 @@ def _version_file(version: str) -> str:
 RECIPE = Recipe(
     name="pinned",
     look_up=look_up,
-    refuses=lambda settings, commit: (
-        settings.trees.refuses(commit.change, commit.tree) or settings.bases.refuses(commit.change)
-    ),
+    refuses=lambda settings, commit: settings.trees.refuses(commit) or settings.bases.refuses(commit.change),
     key_parts=key_parts,
     make=make,
     check=check,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from perfbisect.environments import uv
 from perfbisect.environments.base import Refusal
 from perfbisect.environments.build import BuildRun
-from perfbisect.environments.builders.cached import BuildContext, CachedBuilder, Installation, Recipe
+from perfbisect.environments.builders.cached import BuildContext, CachedBuilder, Found, Installation, Recipe
 from perfbisect.environments.builders.wheel import DEFAULT, ReleaseWheels
 from perfbisect.environments.cache import CheckedEnvironment
 from perfbisect.environments.health import check_version
@@ -24,21 +23,7 @@ from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
 
 
-@dataclass(frozen=True)
-class ReleaseSettings:
-    installation: Installation
-    wheels: ReleaseWheels
-
-
-@dataclass(frozen=True)
-class Release:
-    """A change ``NAME==VERSION``; without ``version`` it is of another package."""
-
-    change: Change
-    version: str
-
-
-def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ReleaseSettings, Release]:
+def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ReleaseWheels, Found]:
     """The builder of a package's releases."""
     requirement = spec.requirement("a package name")
     if str(requirement) != requirement.name:
@@ -59,54 +44,49 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ReleaseSettings,
         except InvalidVersion as error:
             problem = f"client={version!r} is not a version"
             raise spec.error(problem, "for example client=0.32.0") from error
-    settings = ReleaseSettings(installation, wheels)
-    return CachedBuilder(RECIPE, spec.text, context, settings, kind="release", client=client)
+    return CachedBuilder(RECIPE, spec.text, context, wheels, kind="release", client=client)
 
 
-def look_up(
-    settings: ReleaseSettings, changes: Sequence[Change], _known: Mapping[str, Release]
-) -> dict[str, Release]:
-    name = settings.installation.package.name
-    return {change.id: Release(change, version_of(change, name)) for change in changes}
-
-
-def version_of(change: Change, name: str) -> str:
-    """The version of a release; empty if it is not a release of this package."""
+def _version(wheels: ReleaseWheels, release: Found) -> str:
+    """The version of a release ``NAME==VERSION``; empty if it is not a release of this package."""
     try:
-        requirement = Requirement(change.id)
+        requirement = Requirement(release.change.id)
         (pin,) = requirement.specifier
-        if pin.operator == "==" and canonicalize_name(requirement.name) == name:
+        is_ours = canonicalize_name(requirement.name) == wheels.installation.package.name
+        if pin.operator == "==" and is_ours:
             return str(Version(pin.version))
     except (InvalidRequirement, InvalidVersion, ValueError):
         pass
     return ""
 
 
-def refuses(settings: ReleaseSettings, release: Release) -> Refusal | None:
-    if not release.version:
-        name = settings.installation.package.name
+def refuses(wheels: ReleaseWheels, release: Found) -> Refusal | None:
+    version = _version(wheels, release)
+    if not version:
+        name = wheels.installation.package.name
         return Refusal(f"{release.change.id!r} is not a release {name}==VERSION", error=True)
-    return settings.wheels.refusal(release.version)
+    return wheels.refusal(version)
 
 
-def key_parts(settings: ReleaseSettings, release: Release) -> tuple[object, ...]:
-    version = release.version
-    return (version, *settings.installation.key_parts(), *settings.wheels.key_parts(version))
+def key_parts(wheels: ReleaseWheels, release: Found) -> tuple[object, ...]:
+    version = _version(wheels, release)
+    return (version, *wheels.installation.key_parts(), *wheels.key_parts(version))
 
 
-def make(settings: ReleaseSettings, release: Release, build: BuildRun, staging: Path) -> Mapping[str, Any]:
-    installation = settings.installation
-    requirements, variant = settings.wheels.requirements(release.version)
+def make(wheels: ReleaseWheels, release: Found, build: BuildRun, staging: Path) -> Mapping[str, Any]:
+    version, installation = _version(wheels, release), wheels.installation
+    requirements, variant = wheels.requirements(version)
     installation.create_venv(build, staging, requirements, variant)
     if installation.package.alias is not None:
-        add_alias(site_packages(staging / "venv"), *installation.package.alias, release.version)
+        add_alias(site_packages(staging / "venv"), *installation.package.alias, version)
     return {"variant": variant or DEFAULT, **installation.limits.facts()}
 
 
-def check(settings: ReleaseSettings, release: Release, build: BuildRun, folder: Path) -> CheckedEnvironment:
-    what = f"{settings.installation.package.name}=={release.version}"
-    found = settings.installation.import_venv(build, folder, what)
-    check_version(build, found, release.version, what)
+def check(wheels: ReleaseWheels, release: Found, build: BuildRun, folder: Path) -> CheckedEnvironment:
+    version = _version(wheels, release)
+    what = f"{wheels.installation.package.name}=={version}"
+    found = wheels.installation.import_venv(build, folder, what)
+    check_version(build, found, version, what)
     return found.checked(found.commit, uv.list_packages(build, found.interpreter), {})
 
 
@@ -136,10 +116,9 @@ def add_alias(site: Path, name: str, local: str, version: str) -> None:
 RECIPE = Recipe(
     name="release",
     guess_min=1.5,
-    look_up=look_up,
     refuses=refuses,
     key_parts=key_parts,
     make=make,
     check=check,
-    notes=lambda settings, _known, _stamps: settings.wheels.notes(),
+    notes=lambda wheels, _known, _stamps: wheels.notes(),
 )

@@ -375,7 +375,7 @@ def _first_and_later_minutes(stamps: Sequence[Stamp]) -> tuple[float | None, flo
 RECIPE = Recipe(
     name="source",
     look_up=lambda settings, changes, _: settings.trees.find(changes),
-    refuses=lambda settings, commit: settings.trees.refuses(commit.change, commit.tree),
+    refuses=lambda settings, commit: settings.trees.refuses(commit),
     key_parts=key_parts,
     make=make,
     check=check,

@@ -20,6 +20,7 @@ from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import (
     BuildContext,
     CachedBuilder,
+    CommitTree,
     CommitTrees,
     Installation,
     Recipe,
@@ -110,6 +111,7 @@ class ReleaseWheels:
     def __init__(
         self, installation: Installation, variant: str, template: str, context: BuildContext
     ) -> None:
+        self.installation = installation
         self.package = package = installation.package
         self.variant = variant
         template = (template or package.release_index).replace("{version}", "{sha}")
@@ -199,11 +201,9 @@ class WheelSettings:
 
 
 @dataclass(frozen=True)
-class CommitWheel:
+class CommitWheel(CommitTree):
     """A commit's wheel of a variant. ``cuda``: major version that the commit declares, if it counts."""
 
-    change: Change
-    tree: str | None
     wheel: WheelLookup
     variant: str
     cuda: int | None
@@ -271,7 +271,7 @@ def _choose_variant(settings: WheelSettings, ends: list[str]) -> str:
 
 
 def refuses(settings: WheelSettings, commit: CommitWheel) -> Refusal | None:
-    refusal = settings.trees.refuses(commit.change, commit.tree)
+    refusal = settings.trees.refuses(commit)
     if refusal is not None:
         return refusal
     if commit.wheel.state == "hole":
