@@ -12,18 +12,22 @@ from perfbisect.commands.workspace import Workspace
 from perfbisect.common.quantities import parse_age, parse_size
 
 if TYPE_CHECKING:
-    from perfbisect.commands.documents import EnvGcDocument, GcItemDocument
+    from perfbisect.commands.documents import CacheFolderDocument, EnvGcDocument
     from perfbisect.environments.gc import CacheEntry
 
 
-def _gc_item(entry: CacheEntry) -> GcItemDocument:
-    from perfbisect.commands.documents import GcItemDocument
+def _row(entry: CacheEntry) -> CacheFolderDocument:
+    from perfbisect.commands.documents import CacheFolderDocument
 
+    stamp = entry.stamp
     used = datetime.fromtimestamp(entry.used_at, timezone.utc).strftime("%Y-%m-%d") if entry.used_at else ""
-    return GcItemDocument(
+    return CacheFolderDocument(
         folder=str(entry.folder),
         kind=entry.kind,
+        builder=stamp.builder if stamp else "",
+        spec=stamp.spec if stamp else "",
         change=entry.change,
+        engine_version=stamp.engine_version if stamp else "",
         megabytes=round(entry.bytes / 1e6, 1),
         last_used=used,
         why=entry.reason,
@@ -55,30 +59,18 @@ def list_kept(
     Example:
       perfbisect env list --json
     """
-    from perfbisect.commands.documents import EnvironmentDocument, EnvListDocument
+    from perfbisect.commands.documents import EnvListDocument
     from perfbisect.environments.gc import list_environments, total_bytes
 
     cache = workspace.cache
     entries = list_environments(cache)
-    rows = [
-        EnvironmentDocument(
-            key=entry.folder.name,
-            builder=entry.stamp.builder if entry.stamp else "",
-            spec=entry.stamp.spec if entry.stamp else "",
-            change=entry.change,
-            engine_version=entry.stamp.engine_version if entry.stamp else "",
-            folder=str(entry.folder),
-            complete=entry.stamp is not None,
-            megabytes=round(entry.bytes / 1e6, 1),
-        )
-        for entry in entries
-    ]
+    rows = tuple(map(_row, entries))
     lines = [
         f"{row.builder or 'unfinished':<10} {row.change[:24]:<24} {row.megabytes:8.1f} MB  {row.folder}"
         for row in rows
     ]
     total = round(total_bytes(entries) / 1e6, 1)
-    document = EnvListDocument(cache=str(cache), environments=tuple(rows), megabytes=total)
+    document = EnvListDocument(cache=str(cache), environments=rows, megabytes=total)
     if len(rows) > 1:
         lines.append(f"{total:.1f} MB together: a file that environments share counts once")
     return CommandResult(document, lines or [f"no environments in {cache}"])
@@ -119,16 +111,7 @@ def build(
     log = workspace.cache / "logs" / f"build-{builder.key(change)[:16]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     made = builder.ensure(change, log=log, timeout=PhaseLimits().build)
-    document = EnvBuildDocument(
-        change=change.id,
-        spec=builder.spec,
-        key=made.key,
-        interpreter=str(made.interpreter),
-        engine_version=made.engine_version,
-        engine_commit=made.engine_commit,
-        engine_file=made.engine_file,
-        seconds=made.seconds,
-    )
+    document = EnvBuildDocument(change=change.id, spec=builder.spec, environment=made)
     took = f"built in {made.seconds:.1f} s" if made.seconds else "was there already"
     return CommandResult(document, [f"{change.short}: {took}: {made.interpreter}"])
 
@@ -174,8 +157,8 @@ def gc(
         dry_run=dry_run,
         freed_megabytes=round(sum(item.bytes for item in done.removed) / 1e6, 1),
         kept_megabytes=round(sum(item.bytes for item in (*done.in_use, *done.kept)) / 1e6, 1),
-        removed=tuple(map(_gc_item, done.removed)),
-        in_use=tuple(map(_gc_item, done.in_use)),
-        kept=tuple(map(_gc_item, done.kept)),
+        removed=tuple(map(_row, done.removed)),
+        in_use=tuple(map(_row, done.in_use)),
+        kept=tuple(map(_row, done.kept)),
     )
     return CommandResult(document, _gc_lines(document))

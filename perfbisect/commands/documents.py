@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from perfbisect.changes.pins import ReplacedPackage
+from perfbisect.environments.base import Environment
 from perfbisect.jobs.documents import Document
 from perfbisect.model.change import Change
 
@@ -34,64 +35,52 @@ class VersionDocument(Document):
     documents: tuple[str, ...]
 
 
-class EnvironmentDocument(Document):
-    """An environment in the cache."""
+class CacheFolderDocument(Document):
+    """A folder of the cache: ``environment``, ``build folder`` or ``unfinished``, named by its key.
 
-    key: str
+    ``megabytes``: on disk; of ``env gc`` what removing it frees. ``why``: it was, or would be, removed.
+    """
+
+    folder: str
+    kind: str
     builder: str
     spec: str
     change: str
     engine_version: str
-    folder: str
-    complete: bool
-    megabytes: float
-
-
-class EnvListDocument(Document):
-    """``perfbisect env list``; ``megabytes``: of all together, where a file that they share counts once."""
-
-    schema_: Literal["perfbisect.env-list/1"] = Field(default="perfbisect.env-list/1", alias="schema")
-    cache: str
-    environments: tuple[EnvironmentDocument, ...]
-    megabytes: float = 0.0
-
-
-class EnvBuildDocument(Document):
-    """``perfbisect env build``. ``seconds``: 0 where it was there already."""
-
-    schema_: Literal["perfbisect.env-build/1"] = Field(default="perfbisect.env-build/1", alias="schema")
-    change: str
-    spec: str
-    key: str
-    interpreter: str
-    engine_version: str
-    engine_commit: str
-    engine_file: str
-    seconds: float
-
-
-class GcItemDocument(Document):
-    """A folder of the cache. ``megabytes``: what removing it frees; ``why``: it was, or would be, removed."""
-
-    folder: str
-    kind: str
-    change: str
     megabytes: float
     last_used: str
     why: str
 
 
+class EnvListDocument(Document):
+    """``perfbisect env list``; ``megabytes``: of all together, where a file that they share counts once."""
+
+    schema_: Literal["perfbisect.env-list/2"] = Field(default="perfbisect.env-list/2", alias="schema")
+    cache: str
+    environments: tuple[CacheFolderDocument, ...]
+    megabytes: float = 0.0
+
+
+class EnvBuildDocument(Document):
+    """``perfbisect env build``; ``spec``: of all builders of a chain."""
+
+    schema_: Literal["perfbisect.env-build/2"] = Field(default="perfbisect.env-build/2", alias="schema")
+    change: str
+    spec: str
+    environment: Environment
+
+
 class EnvGcDocument(Document):
     """``perfbisect env gc``. ``in_use``: what would have been removed, but somebody uses it."""
 
-    schema_: Literal["perfbisect.env-gc/1"] = Field(default="perfbisect.env-gc/1", alias="schema")
+    schema_: Literal["perfbisect.env-gc/2"] = Field(default="perfbisect.env-gc/2", alias="schema")
     cache: str
     dry_run: bool
     freed_megabytes: float
     kept_megabytes: float
-    removed: tuple[GcItemDocument, ...]
-    in_use: tuple[GcItemDocument, ...]
-    kept: tuple[GcItemDocument, ...]
+    removed: tuple[CacheFolderDocument, ...]
+    in_use: tuple[CacheFolderDocument, ...]
+    kept: tuple[CacheFolderDocument, ...]
 
 
 class DashboardDocument(Document):

@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import ConfigDict, Field
 
 from perfbisect.errors import FaultCode
 from perfbisect.model.change import Change
@@ -14,22 +16,31 @@ from perfbisect.model.change import Change
 
 @dataclass(frozen=True)
 class Environment:
-    """An interpreter in which a change's engine imports, health-checked.
+    """An interpreter in which a change's engine imports, health-checked; written, it is its own stamp.
 
-    ``env``: variables that it needs (``PYTHONPATH``, cache folders); ``folder``: its own folder, with
-    ``caches`` inside for compile and kernel caches; ``seconds``: build time, 0.0 if it was cached.
+    ``folder``: its own, with ``caches`` inside for compile and kernel caches; ``env``: variables that it
+    needs (``PYTHONPATH``, cache folders). A stamp has neither, and its paths inside the folder are relative.
+    ``seconds``: build time, 0.0 if it was cached. ``python_path``: folders that come first on its path.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     key: str
     interpreter: Path
-    folder: Path
-    env: Mapping[str, str]
-    engine_version: str
-    engine_commit: str
-    engine_file: str
-    packages_digest: str
+    folder: Annotated[Path, Field(exclude=True)] = Path()
+    env: Annotated[Mapping[str, str], Field(exclude=True)] = field(default_factory=dict)
+    engine_version: str = ""
+    engine_commit: str = ""
+    engine_file: str = ""
+    packages_digest: str = ""
     seconds: float = 0.0
     facts: Mapping[str, Any] = field(default_factory=dict)
+    python_path: tuple[Path, ...] = ()
+    builder: str = ""
+    spec: str = ""
+    change: str = ""
+    built_at: float = 0.0
+    schema: Literal["perfbisect.environment/2"] = "perfbisect.environment/2"
 
     @property
     def caches(self) -> Path:

@@ -10,18 +10,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import secrets
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import filelock
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from perfbisect.environments.base import Environment
 from perfbisect.errors import MachineError
@@ -128,59 +129,33 @@ def file_stats(folder: Path) -> Iterator[os.stat_result]:
                 yield (Path(parent) / name).lstat()
 
 
-@dataclass(frozen=True)
-class CheckedEnvironment:
-    """What a health check found. ``python_path``: folders that come first on the interpreter's path."""
-
-    interpreter: Path
-    engine_version: str
-    engine_commit: str
-    engine_file: Path
-    packages_digest: str
-    facts: Mapping[str, Any]
-    python_path: tuple[Path, ...] = ()
+_STAMP = TypeAdapter(Environment)
+_WRITTEN = {field.name for field in fields(Environment)} - {"folder", "env", "python_path", "schema"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stamp(CheckedEnvironment):
-    """Record of a finished environment; paths inside its folder are relative to it."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    schema: Literal["perfbisect.environment/2"] = "perfbisect.environment/2"
-    key: str
-    builder: str
-    spec: str
-    change: str
-    seconds: float
-    built_at: float
-
-    def environment(self, folder: Path, seconds: float = 0.0) -> Environment:
-        """The environment in the stamped folder; ``seconds``: what building it now took."""
-        path = ":".join(str(folder / part) for part in self.python_path)
-        return Environment(
-            key=self.key,
-            interpreter=folder / self.interpreter,
-            folder=folder,
-            env=variables(folder, path),
-            engine_version=self.engine_version,
-            engine_commit=self.engine_commit,
-            engine_file=str(folder / self.engine_file),
-            packages_digest=self.packages_digest,
-            seconds=seconds,
-            facts={"builder": self.builder, **self.facts},
-        )
-
-
-_STAMP = TypeAdapter(Stamp)
-
-
-def read_stamp(folder: Path) -> Stamp | None:
+def read_stamp(folder: Path) -> Environment | None:
     """The stamp in a folder; None if it is missing, damaged or of another schema."""
     try:
-        return _STAMP.validate_json((folder / STAMP).read_bytes())
+        text = (folder / STAMP).read_bytes()
+        stamp = _STAMP.validate_json(text)
     except (OSError, ValueError):
         return None
+    # Environments that are not stamped have defaults; in a stamp, a missing field is damage.
+    return stamp if json.loads(text).keys() >= _WRITTEN else None
+
+
+def _placed(stamp: Environment, folder: Path, seconds: float = 0.0) -> Environment:
+    """The environment in the stamped folder; ``seconds``: what building it now took."""
+    path = ":".join(str(folder / part) for part in stamp.python_path)
+    return replace(
+        stamp,
+        interpreter=folder / stamp.interpreter,
+        folder=folder,
+        env=variables(folder, path),
+        engine_file=str(folder / stamp.engine_file),
+        seconds=seconds,
+        facts={"builder": stamp.builder, **stamp.facts},
+    )
 
 
 class EnvironmentCache:
@@ -196,7 +171,7 @@ class EnvironmentCache:
     def log(self, key: str) -> Path:
         return self.path / "logs" / f"{key}.log"
 
-    def stamp(self, key: str) -> Stamp | None:
+    def stamp(self, key: str) -> Environment | None:
         """The stamp of a complete environment; None if it must be built."""
         folder = self.folder(key)
         stamp = read_stamp(folder)
@@ -205,7 +180,7 @@ class EnvironmentCache:
         is_complete = (folder / stamp.interpreter).exists() and (folder / stamp.engine_file).exists()
         return stamp if is_complete else None
 
-    def stamps(self) -> tuple[Stamp, ...]:
+    def stamps(self) -> tuple[Environment, ...]:
         folders = sorted(self.root.glob("[!.]*")) if self.root.is_dir() else []
         return tuple(stamp for folder in folders if (stamp := read_stamp(folder)) is not None)
 
@@ -217,7 +192,7 @@ class EnvironmentCache:
         spec: str,
         change: str,
         make: Callable[[Path], Mapping[str, Any]],
-        check: Callable[[Path], CheckedEnvironment],
+        check: Callable[[Path], Environment],
         timeout: float,
         in_place: bool = False,
     ) -> Environment:
@@ -255,7 +230,7 @@ class EnvironmentCache:
                     made_facts=facts,
                 )
             self._locks.acquire(folder)
-            return stamp.environment(folder, stamp.seconds)
+            return _placed(stamp, folder, stamp.seconds)
 
     def receive(self, key: str, fill: Callable[[Path], None], timeout: float) -> None:
         """Add an environment that another machine built; ``fill`` writes it, with its stamp, to a folder.
@@ -280,7 +255,7 @@ class EnvironmentCache:
         if self.stamp(key) is None or not self._locks.acquire(folder):
             return None
         stamp = self.stamp(key)  # it may have been removed in between
-        return None if stamp is None else stamp.environment(folder)
+        return None if stamp is None else _placed(stamp, folder)
 
     def failure(self, key: str) -> str | None:
         """Why an earlier build of a key failed, as a chain of builders noted it."""
@@ -333,17 +308,18 @@ class EnvironmentCache:
 
 
 def _stamp(
-    folder: Path, checked: CheckedEnvironment, *, made_facts: Mapping[str, Any], **origin: Any
-) -> Stamp:
+    folder: Path, checked: Environment, *, made_facts: Mapping[str, Any], **origin: Any
+) -> Environment:
     """Write the stamp of a checked environment."""
-    found = {field.name: getattr(checked, field.name) for field in fields(checked)}
-    found |= {
-        "interpreter": _relative(checked.interpreter, folder),
-        "engine_file": _relative(checked.engine_file, folder),
-        "python_path": tuple(_relative(path, folder) for path in checked.python_path),
-        "facts": {**checked.facts, **made_facts, BYTES: own_bytes(folder)},
-    }
-    stamp = Stamp(**found, **origin, built_at=round(time.time(), 3))
+    stamp = replace(
+        checked,
+        interpreter=_relative(checked.interpreter, folder),
+        engine_file=str(_relative(Path(checked.engine_file), folder)),
+        python_path=tuple(_relative(path, folder) for path in checked.python_path),
+        facts={**checked.facts, **made_facts, BYTES: own_bytes(folder)},
+        built_at=round(time.time(), 3),
+        **origin,
+    )
     replace_file(folder / STAMP, _STAMP.dump_json(stamp, indent=1).decode() + "\n")
     return stamp
 

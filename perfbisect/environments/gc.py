@@ -12,10 +12,10 @@ from pathlib import Path
 
 import filelock
 
+from perfbisect.environments.base import Environment
 from perfbisect.environments.cache import (
     USED,
     EnvironmentCache,
-    Stamp,
     exclusive_use,
     file_stats,
     os_errors_as_machine_errors,
@@ -34,7 +34,7 @@ class CacheEntry:
     key: str
     folder: Path
     kind: str
-    stamp: Stamp | None
+    stamp: Environment | None
     used_at: float
     bytes: int = 0
     reason: str = ""

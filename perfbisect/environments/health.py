@@ -15,8 +15,9 @@ from packaging.version import InvalidVersion, Version
 
 from perfbisect.common.digests import file_blob_id, text_digest
 from perfbisect.common.json_text import parse_json
+from perfbisect.environments.base import Environment
 from perfbisect.environments.build import BuildRun, Output, interpreter_environment
-from perfbisect.environments.cache import CheckedEnvironment, variables
+from perfbisect.environments.cache import variables
 from perfbisect.environments.packages import EnginePackage
 from perfbisect.errors import BuildError, FaultCode, MachineError
 from perfbisect.system.logs import excerpt
@@ -109,13 +110,14 @@ class ImportedEngine:
 
     def checked(
         self, commit: str, packages: Sequence[str], facts: Mapping[str, Any], *python_path: Path
-    ) -> CheckedEnvironment:
-        """The result of a health check; ``commit``: which one the engine is."""
-        return CheckedEnvironment(
+    ) -> Environment:
+        """The environment before it has a key and a stamp; ``commit``: which one the engine is."""
+        return Environment(
+            key="",
             interpreter=self.interpreter,
             engine_version=self.version,
             engine_commit=commit,
-            engine_file=self.file,
+            engine_file=str(self.file),
             packages_digest=text_digest("".join(f"{line}\n" for line in packages)),
             facts={**self.facts, "packages": list(packages), **facts},
             python_path=python_path,

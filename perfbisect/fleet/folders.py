@@ -275,7 +275,7 @@ def with_bases(folder: Path) -> list[Path]:
         stamp = read_stamp(each)
         if stamp is None:
             continue
-        links = [each / path for path in (stamp.interpreter, *stamp.python_path, stamp.engine_file)]
+        links = [each / path for path in (stamp.interpreter, *stamp.python_path, Path(stamp.engine_file))]
         links += [path.readlink() for path in links if path.is_symlink()]
         for path in links:
             if path.is_absolute() and path.is_relative_to(folder.parent):

@@ -1,4 +1,4 @@
-"""CheckedEnvironment once, safely: dead builds, two builders at once, full disks, torn stamps."""
+"""Environments are built once, safely: dead builds, two builders at once, full disks, torn stamps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from perfbisect.changes.git import Repository
-from perfbisect.environments import cache
 from perfbisect.environments.base import Environment
 from perfbisect.environments.cache import STAMP, EnvironmentCache, read_stamp
 from perfbisect.errors import MachineError
@@ -195,7 +194,7 @@ def test_a_lock_that_is_held_too_long(tmp_path: Path) -> None:
         holder.communicate("")
 
 
-def _never(folder: Path) -> cache.CheckedEnvironment:
+def _never(folder: Path) -> Environment:
     raise AssertionError(folder)
 
 

@@ -13,12 +13,8 @@ from pathlib import Path
 import filelock
 import pytest
 
-from perfbisect.environments.cache import (
-    USED,
-    CheckedEnvironment,
-    EnvironmentCache,
-    own_bytes,
-)
+from perfbisect.environments.base import Environment
+from perfbisect.environments.cache import USED, EnvironmentCache, own_bytes
 from perfbisect.environments.gc import CacheEntry, collect, list_environments, total_bytes
 from perfbisect.errors import MachineError
 from tests.environments.conftest import World
@@ -38,7 +34,7 @@ def built(cache: Path, key: str, *, kilobytes: int = 8, days: float = 0.0) -> Pa
     cache = EnvironmentCache(cache)
     cache.ensure(
         key, builder="test", spec="test:", change=f"change {key}", make=make, timeout=5.0,
-        check=lambda folder: CheckedEnvironment(folder / "engine", "1", "", folder / "engine", "", {}),
+        check=lambda folder: Environment("", folder / "engine", engine_file=str(folder / "engine")),
     )  # fmt: skip
     folder = cache.folder(key)
     del cache  # lets go of it

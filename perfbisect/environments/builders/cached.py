@@ -14,7 +14,7 @@ from perfbisect.common.digests import environment_key
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, BuildPrice, BuildSite, Environment, Refusal
 from perfbisect.environments.build import BuildRun, DependencyLimits, interpreter_environment
-from perfbisect.environments.cache import BYTES, CheckedEnvironment, EnvironmentCache, Stamp
+from perfbisect.environments.cache import BYTES, EnvironmentCache
 from perfbisect.environments.health import ImportedEngine, identify_commit, import_own_engine
 from perfbisect.environments.packages import EnginePackage, engine, torch_backend
 from perfbisect.environments.source_tree import blobs_inside, tree_digests
@@ -147,7 +147,7 @@ class CommitTrees:
 
     def check(
         self, build: BuildRun, found: ImportedEngine, change: Change, *, inside: str, what: str = ""
-    ) -> CheckedEnvironment:
+    ) -> Environment:
         """Check that an engine is a commit, whose package is ``inside``."""
         tracked = blobs_inside(self.repository, change.id, inside)
         shown = identify_commit(found, change.id, tracked, what=what or change.short, log=build.log)
@@ -165,13 +165,13 @@ def claim_commit(_settings: object, found: Found, _build: BuildRun, environment:
     return replace(environment, engine_commit=change.source) if change.kind == "commit" else environment
 
 
-def median_minutes(stamps: Iterable[Stamp]) -> float | None:
+def median_minutes(stamps: Iterable[Environment]) -> float | None:
     """Median build time; None without stamps."""
     seconds = [stamp.seconds for stamp in stamps]
     return statistics.median(seconds) / 60.0 if seconds else None
 
 
-def median_bytes(stamps: Iterable[Stamp]) -> int | None:
+def median_bytes(stamps: Iterable[Environment]) -> int | None:
     """Median of the bytes that one environment alone holds; None if unknown."""
     sizes = [size for stamp in stamps if isinstance(size := stamp.facts.get(BYTES), int)]
     return round(statistics.median(sizes)) if sizes else None
@@ -198,7 +198,7 @@ class Recipe(Generic[S, L]):
     refuses: Callable[[S, L], Refusal | None]
     key_parts: Callable[[S, L], tuple[object, ...]]
     make: Callable[[S, L, BuildRun, Path], Mapping[str, Any]]
-    check: Callable[[S, L, BuildRun, Path], CheckedEnvironment]
+    check: Callable[[S, L, BuildRun, Path], Environment]
     look_up: Callable[[S, Sequence[Change], Mapping[str, L]], Mapping[str, L]] | None = None
     guess_min: float = 4.0
     in_place: bool = False
@@ -209,12 +209,12 @@ class Recipe(Generic[S, L]):
     claim: Callable[[S, L, BuildRun, Environment], Environment] = claim_commit
     label: Callable[[S, L], str] = lambda _, found: found.change.id
     group: Callable[[S, L], str] | None = None
-    minutes: Callable[[S, Sequence[Stamp]], float | None] = lambda _, stamps: median_minutes(stamps)
-    price: Callable[[S, Sequence[Stamp], Sequence[Change]], BuildPrice] | None = None
-    disk: Callable[[S, L, Sequence[Stamp]], int | None] = lambda _settings, _found, stamps: median_bytes(
-        stamps
+    minutes: Callable[[S, Sequence[Environment]], float | None] = lambda _, stamps: median_minutes(stamps)
+    price: Callable[[S, Sequence[Environment], Sequence[Change]], BuildPrice] | None = None
+    disk: Callable[[S, L, Sequence[Environment]], int | None] = lambda _settings, _found, stamps: (
+        median_bytes(stamps)
     )
-    notes: Callable[[S, Mapping[str, L], Sequence[Stamp]], tuple[str, ...]] = lambda *_: ()
+    notes: Callable[[S, Mapping[str, L], Sequence[Environment]], tuple[str, ...]] = lambda *_: ()
 
 
 LAYER = "layer"
@@ -373,7 +373,7 @@ class CachedBuilder(Builder, Generic[S, L]):
     def notes(self) -> tuple[str, ...]:
         return self.recipe.notes(self.settings, self.known, self.stamps())
 
-    def stamps(self) -> tuple[Stamp, ...]:
+    def stamps(self) -> tuple[Environment, ...]:
         """Earlier builds of this specification, else of this builder, from which costs are estimated."""
         stamps = [stamp for stamp in self.cache.stamps() if stamp.builder == self.name and stamp.seconds > 0]
         return tuple(stamp for stamp in stamps if stamp.spec == self.spec) or tuple(stamps)

@@ -12,6 +12,7 @@ from typing import Any
 
 from perfbisect.common.digests import text_digest
 from perfbisect.environments import uv
+from perfbisect.environments.base import Environment
 from perfbisect.environments.build import BuildRun, registry_environment
 from perfbisect.environments.builders.cached import (
     BuildContext,
@@ -22,7 +23,6 @@ from perfbisect.environments.builders.cached import (
     Recipe,
 )
 from perfbisect.environments.builders.source import build_variables
-from perfbisect.environments.cache import CheckedEnvironment
 from perfbisect.environments.source_tree import sync_tree
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, MachineError
@@ -93,7 +93,7 @@ def make(settings: CommandSettings, commit: CommitTree, build: BuildRun, staging
     return {"command": settings.template, "variables": variables, **settings.installation.limits.facts()}
 
 
-def check(settings: CommandSettings, commit: CommitTree, build: BuildRun, folder: Path) -> CheckedEnvironment:
+def check(settings: CommandSettings, commit: CommitTree, build: BuildRun, folder: Path) -> Environment:
     installation, change = settings.installation, commit.change
     found = installation.import_venv(build, folder, change.short, "env")
     return settings.trees.check(build, found, change, inside=installation.package.folder)

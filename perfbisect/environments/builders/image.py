@@ -26,7 +26,7 @@ from perfbisect.environments.builders.cached import (
     Recipe,
     claim_commit,
 )
-from perfbisect.environments.cache import CheckedEnvironment, Stamp, variables
+from perfbisect.environments.cache import variables
 from perfbisect.environments.container import Container
 from perfbisect.environments.health import check_version, identify_commit, import_engine
 from perfbisect.environments.images import STORES, ImageLookup, ImageStore, default_tool, full_reference
@@ -207,7 +207,7 @@ def make(settings: ImageSettings, found: ChangeImage, build: BuildRun, staging: 
     return {**facts, "labelled_commit": labelled}
 
 
-def check(settings: ImageSettings, found: ChangeImage, build: BuildRun, folder: Path) -> CheckedEnvironment:
+def check(settings: ImageSettings, found: ChangeImage, build: BuildRun, folder: Path) -> Environment:
     """Check that the engine in the image is the change, by what it reports and by its files."""
     change, module = found.change, settings.package.module
     interpreter, what = folder / "bin" / "python", f"{change.short} ({found.reference})"
@@ -241,13 +241,13 @@ def _tool_variables() -> dict[str, str]:
     return {name: os.environ[name] for name in container.TOOL_VARIABLES if name in os.environ}
 
 
-def disk(_settings: ImageSettings, found: ChangeImage, _stamps: Sequence[Stamp]) -> int | None:
+def disk(_settings: ImageSettings, found: ChangeImage, _stamps: Sequence[Environment]) -> int | None:
     size = found.image.bytes
     return None if size is None else size * _UNPACKED
 
 
 def notes(
-    _settings: ImageSettings, known: Mapping[str, ChangeImage], _stamps: Sequence[Stamp]
+    _settings: ImageSettings, known: Mapping[str, ChangeImage], _stamps: Sequence[Environment]
 ) -> tuple[str, ...]:
     silent = {found.image.problem for found in known.values() if found.image.state == "silent"}
     return tuple(f"images could not be looked up: {problem}" for problem in sorted(silent))

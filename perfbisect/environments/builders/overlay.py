@@ -37,7 +37,6 @@ from perfbisect.environments.builders.cached import (
 )
 from perfbisect.environments.builders.existing import ExistingBuilder
 from perfbisect.environments.builders.wheel import CommitWheel, ReleaseWheels, WheelSettings, variant_of
-from perfbisect.environments.cache import CheckedEnvironment, Stamp
 from perfbisect.environments.health import FOREIGN_SHARE, LocatedEngine, locate_engine
 from perfbisect.environments.packages import EnginePackage, package
 from perfbisect.environments.source_tree import blobs_inside, files_inside, sync_tree
@@ -201,9 +200,7 @@ def make(
     }
 
 
-def check(
-    settings: OverlaySettings, commit: OverlaidCommit, build: BuildRun, folder: Path
-) -> CheckedEnvironment:
+def check(settings: OverlaySettings, commit: OverlaidCommit, build: BuildRun, folder: Path) -> Environment:
     base = base_environment((settings.base, commit.base), build)
     found = settings.installation.import_layer(build, commit.change, base, folder)
     facts = {
@@ -457,7 +454,7 @@ def _refuses_without_wheel(own: Refusal | None) -> Refusal:
 
 
 def notes_nearest(
-    settings: NearestWheel, known: Mapping[str, OverlaidCommit], _stamps: Sequence[Stamp]
+    settings: NearestWheel, known: Mapping[str, OverlaidCommit], _stamps: Sequence[Environment]
 ) -> tuple[str, ...]:
     covered = [commit.state.needed for commit in known.values() if commit.below is not None]
     if not covered:

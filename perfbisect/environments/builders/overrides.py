@@ -25,7 +25,7 @@ from perfbisect.environments.builders.cached import (
     base_environment,
 )
 from perfbisect.environments.builders.selecting import SelectingBuilder
-from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache, variables
+from perfbisect.environments.cache import EnvironmentCache, variables
 from perfbisect.environments.health import import_engine, is_same_version
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
@@ -129,7 +129,7 @@ def make(settings: OverrideSettings, found: Found, build: BuildRun, staging: Pat
     return {}
 
 
-def check(settings: OverrideSettings, found: Found, build: BuildRun, folder: Path) -> CheckedEnvironment:
+def check(settings: OverrideSettings, found: Found, build: BuildRun, folder: Path) -> Environment:
     base, change = base_environment(base_of(settings, found), build), found.change
     below = base.env.get("PYTHONPATH", "")
     path = (folder / LAYER, *map(Path, filter(None, below.split(":"))))

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from perfbisect.changes.pins import DOCKERFILE, Pins
 from perfbisect.common.quantities import counted
 from perfbisect.environments import uv
-from perfbisect.environments.base import Refusal
+from perfbisect.environments.base import Environment, Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import (
     LAYER,
@@ -39,7 +39,7 @@ from perfbisect.environments.builders.wheel import (
     wheel_index,
 )
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
-from perfbisect.environments.cache import CheckedEnvironment, Stamp, variables
+from perfbisect.environments.cache import variables
 from perfbisect.environments.health import check_version, locate_engine
 from perfbisect.environments.packages import engine, package
 from perfbisect.environments.source_tree import DeclaredBase, declared_bases, sync_tree, version_at
@@ -150,7 +150,7 @@ def make_base(
 
 def check_base(
     settings: PinnedBaseSettings, base: PinnedCommit, build: BuildRun, folder: Path
-) -> CheckedEnvironment:
+) -> Environment:
     pins, group = base.pins, base.declared.group
     found = settings.installation.import_venv(build, folder, group)
     said = found.reported_commit
@@ -236,9 +236,7 @@ def make(settings: PinnedSettings, commit: PinnedCommit, build: BuildRun, stagin
     return {}
 
 
-def check(
-    settings: PinnedSettings, commit: PinnedCommit, build: BuildRun, folder: Path
-) -> CheckedEnvironment:
+def check(settings: PinnedSettings, commit: PinnedCommit, build: BuildRun, folder: Path) -> Environment:
     change, layer = commit.change, folder / LAYER
     base = base_environment((settings.bases, change), build)
     found = settings.installation.import_layer(build, change, base, folder)
@@ -266,7 +264,7 @@ def group(settings: PinnedSettings, commit: PinnedCommit) -> str:
 
 
 def notes(
-    settings: PinnedSettings, known: Mapping[str, PinnedCommit], _stamps: Sequence[Stamp]
+    settings: PinnedSettings, known: Mapping[str, PinnedCommit], _stamps: Sequence[Environment]
 ) -> tuple[str, ...]:
     images: dict[str, str] = {}
     groups: Counter[str] = Counter()

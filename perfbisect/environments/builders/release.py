@@ -11,11 +11,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from perfbisect.environments import uv
-from perfbisect.environments.base import Refusal
+from perfbisect.environments.base import Environment, Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import BuildContext, CachedBuilder, Found, Installation, Recipe
 from perfbisect.environments.builders.wheel import DEFAULT, ReleaseWheels
-from perfbisect.environments.cache import CheckedEnvironment
 from perfbisect.environments.health import check_version
 from perfbisect.environments.packages import package
 from perfbisect.environments.spec import Spec
@@ -82,7 +81,7 @@ def make(wheels: ReleaseWheels, release: Found, build: BuildRun, staging: Path) 
     return {"variant": variant or DEFAULT, **installation.limits.facts()}
 
 
-def check(wheels: ReleaseWheels, release: Found, build: BuildRun, folder: Path) -> CheckedEnvironment:
+def check(wheels: ReleaseWheels, release: Found, build: BuildRun, folder: Path) -> Environment:
     version = _version(wheels, release)
     what = f"{wheels.installation.package.name}=={version}"
     found = wheels.installation.import_venv(build, folder, what)

@@ -17,7 +17,7 @@ from typing import Any
 from perfbisect.common.digests import environment_key
 from perfbisect.common.secret_references import SECRET_REFUSED, literal_secrets
 from perfbisect.environments import uv
-from perfbisect.environments.base import BuildPrice
+from perfbisect.environments.base import BuildPrice, Environment
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import (
     BuildContext,
@@ -28,12 +28,7 @@ from perfbisect.environments.builders.cached import (
     Recipe,
     median_minutes,
 )
-from perfbisect.environments.cache import (
-    CheckedEnvironment,
-    Stamp,
-    exclusive_lock,
-    os_errors_as_machine_errors,
-)
+from perfbisect.environments.cache import exclusive_lock, os_errors_as_machine_errors
 from perfbisect.environments.packages import EnginePackage
 from perfbisect.environments.source_tree import SyncResult, build_requirements, sync_tree, version_at
 from perfbisect.environments.spec import Spec
@@ -327,13 +322,13 @@ def make(settings: SourceSettings, commit: CommitTree, build: BuildRun, staging:
     }
 
 
-def check(settings: SourceSettings, commit: CommitTree, build: BuildRun, folder: Path) -> CheckedEnvironment:
+def check(settings: SourceSettings, commit: CommitTree, build: BuildRun, folder: Path) -> Environment:
     inside = "/".join(filter(None, (settings.trees.folder, settings.installation.package.folder)))
     found = settings.installation.import_venv(build, folder, commit.change.short)
     return settings.trees.check(build, found, commit.change, inside=inside)
 
 
-def price(settings: SourceSettings, stamps: Sequence[Stamp], missing: Sequence[Change]) -> BuildPrice:
+def price(settings: SourceSettings, stamps: Sequence[Environment], missing: Sequence[Change]) -> BuildPrice:
     """The first build compiles everything, later ones what changed."""
     path = f"{settings.trees.folder}/CMakeLists.txt"
     compiles = any(settings.trees.repository.tree_ids([change.id for change in missing], path).values())
@@ -347,13 +342,13 @@ def price(settings: SourceSettings, stamps: Sequence[Stamp], missing: Sequence[C
     return BuildPrice(minutes, {RECIPE.name: guess[0]} if is_guess else {})
 
 
-def minutes(settings: SourceSettings, stamps: Sequence[Stamp]) -> float | None:
+def minutes(settings: SourceSettings, stamps: Sequence[Environment]) -> float | None:
     first, later = _first_and_later_minutes(stamps)
     return first if not settings.build_tree.is_warm or later is None else later
 
 
 def notes(
-    settings: SourceSettings, _known: Mapping[str, CommitTree], stamps: Sequence[Stamp]
+    settings: SourceSettings, _known: Mapping[str, CommitTree], stamps: Sequence[Environment]
 ) -> tuple[str, ...]:
     ccache = settings.ccache
     notes = [f"ccache {ccache} keeps compiled files" if ccache else "there is no ccache"]
@@ -366,7 +361,7 @@ def notes(
     return (f"source: {'; '.join(notes)}",)
 
 
-def _first_and_later_minutes(stamps: Sequence[Stamp]) -> tuple[float | None, float | None]:
+def _first_and_later_minutes(stamps: Sequence[Environment]) -> tuple[float | None, float | None]:
     first = [stamp for stamp in stamps if stamp.facts.get("incremental") is False]
     later = [stamp for stamp in stamps if stamp.facts.get("incremental") is True]
     return median_minutes(first), median_minutes(later)

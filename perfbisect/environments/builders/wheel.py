@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.common.digests import environment_key
-from perfbisect.environments.base import Refusal
+from perfbisect.environments.base import Environment, Refusal
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.cached import (
     BuildContext,
@@ -27,7 +27,6 @@ from perfbisect.environments.builders.cached import (
     median_bytes,
 )
 from perfbisect.environments.builders.wheel_index import WheelIndex, WheelLookup
-from perfbisect.environments.cache import CheckedEnvironment, Stamp
 from perfbisect.environments.source_tree import declared_numbers
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
@@ -291,7 +290,7 @@ def make(settings: WheelSettings, commit: CommitWheel, build: BuildRun, staging:
     return {"wheel": wheel.url, "variant": variant or DEFAULT, **settings.installation.limits.facts()}
 
 
-def check(settings: WheelSettings, commit: CommitWheel, build: BuildRun, folder: Path) -> CheckedEnvironment:
+def check(settings: WheelSettings, commit: CommitWheel, build: BuildRun, folder: Path) -> Environment:
     what = f"{commit.change.short} ({_wheel(settings, commit).file})"
     found = settings.installation.import_venv(build, folder, commit.change.short)
     inside = settings.installation.package.folder
@@ -306,14 +305,14 @@ def _wheel(settings: WheelSettings, commit: CommitWheel) -> WheelLookup:
     return lookup
 
 
-def disk(settings: WheelSettings, commit: CommitWheel, stamps: Sequence[Stamp]) -> int | None:
+def disk(settings: WheelSettings, commit: CommitWheel, stamps: Sequence[Environment]) -> int | None:
     url = commit.wheel.url
     size = settings.index.size(url) if url and not stamps else None
     return median_bytes(stamps) if size is None else size * _UNPACKED
 
 
 def notes(
-    settings: WheelSettings, known: Mapping[str, CommitWheel], _stamps: Sequence[Stamp]
+    settings: WheelSettings, known: Mapping[str, CommitWheel], _stamps: Sequence[Environment]
 ) -> tuple[str, ...]:
     notes = []
     variant = variant_of(known)

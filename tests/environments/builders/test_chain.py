@@ -12,7 +12,7 @@ import pytest
 from perfbisect.changes.git import Repository
 from perfbisect.common.digests import environment_key
 from perfbisect.environments.base import Builder, BuildPrice, Environment, Refusal
-from perfbisect.environments.cache import CheckedEnvironment, EnvironmentCache
+from perfbisect.environments.cache import EnvironmentCache
 from perfbisect.environments.factory import ChainBuilder, make_builder
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.model.change import Change
@@ -53,9 +53,10 @@ class Scripted(Builder):
         if change.id in self.failing:
             raise self.failing[change.id]
         here = Path(__file__)
+        found = Environment("", here, engine_version="1", engine_commit=change.id, engine_file=str(here))
         return self.cache.ensure(
             self.key(change), builder=self.name, spec=self.spec, change=change.id, make=lambda _: {},
-            check=lambda _: CheckedEnvironment(here, "1", change.id, here, "", {}), timeout=timeout,
+            check=lambda _: found, timeout=timeout,
         )  # fmt: skip
 
     def minutes(self, change: Change) -> float | None:
