@@ -202,7 +202,8 @@ class _Merger:
             self.clusters[first] = whole
             for index in reversed(gone):
                 del self.clusters[index]
-            at = 0  # what was fine by itself may now be part of a larger one
+            # What was fine by itself may now be part of a larger one.
+            at = 0
         return self.clusters
 
     def _needed(self, at: int) -> list[int]:

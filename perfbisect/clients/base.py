@@ -209,7 +209,8 @@ class Client(ABC):
     def read_values(self, cell: Cell, document: Document, known: Mapping[str, float]) -> dict[str, float]:
         """All metrics of a run, of which ``known`` are computed. :raises ClientError: missing, or zero."""
         keys = self.metrics(cell)
-        if known.get("output_tokens", 2.0) <= 1:  # One token has no time between tokens.
+        if known.get("output_tokens", 2.0) <= 1:
+            # One token has no time between tokens.
             keys = tuple(key for key in keys if not key.startswith(("tpot:", "itl:")))
         derived = {key for key in keys if "_per_" in key}
         optional = {*ACCEPTANCE, *self.may_report(cell)}
@@ -372,7 +373,8 @@ def fact(document: Document, name: str) -> int | float | str | None:
 def shown(value: object) -> str:
     """A value of a result in a message."""
     if isinstance(value, int) and not is_number(value) and not isinstance(value, bool):
-        return "a number that is too large"  # Python refuses to print some of them.
+        # Python refuses to print some of them.
+        return "a number that is too large"
     return line(repr(value), 80)
 
 

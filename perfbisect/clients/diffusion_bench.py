@@ -107,7 +107,8 @@ class DiffusionBench(Client):
             "seed": seed,
             "output-file": str(result),
             "disable-tqdm": True,
-            "extra-body": dict(cell.extra_body) or None,  # read since b14ff230 (#5010)
+            # Read since b14ff230 (#5010).
+            "extra-body": dict(cell.extra_body) or None,
         }
         options = {**own, **cell.dataset_args, **cell.client.args}
         return ("-c", STARTER, *option_tokens(options, negatable=False))

@@ -99,7 +99,8 @@ class Host:
         woken, channel = self.woken, self.channel.fileno()
         while True:
             readable, _, _ = select.select([woken, channel], [], [])
-            if channel in readable:  # no request comes during a run
+            if channel in readable:
+                # No request comes during a run.
                 os.kill(child, signal.SIGKILL)
             if woken in readable:
                 os.read(woken, 64)
@@ -128,7 +129,8 @@ def become(request: dict[str, Any]) -> str:
     if flag != "-m":
         raise ValueError(f"not a module: {request['argv']}")
     sys.argv = [module, *arguments]
-    sys.modules.pop(module, None)  # it is run as __main__, from its beginning
+    # It is run as __main__, from its beginning.
+    sys.modules.pop(module, None)
     return str(module)
 
 
@@ -137,7 +139,8 @@ def main() -> str | None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     if sys.path and sys.path[0] == "":
-        sys.path[0] = os.getcwd()  # as ``-m`` has it  # noqa: PTH109
+        # As ``-m`` has it.
+        sys.path[0] = os.getcwd()  # noqa: PTH109
     began, used = time.monotonic(), time.process_time()
     try:
         load(sys.argv[2:])

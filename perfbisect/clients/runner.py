@@ -149,7 +149,8 @@ class Runner:
         """End the host and its runs. :raises ServerError: one survived."""
         host, self.host = self.host, None
         if self._channel is not None:
-            self._channel.close()  # ends the host
+            # Ends the host.
+            self._channel.close()
         if host is not None:
             processes.stop(host, 0.0)
             if host.log.exists() and not host.log.stat().st_size:

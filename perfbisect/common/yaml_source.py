@@ -18,8 +18,10 @@ from perfbisect.common.text import nearest
 from perfbisect.errors import LocatedError, UsageError
 
 try:
-    from yaml import CSafeLoader as _SafeLoader  # ten times as fast
-except ImportError:  # PyYAML without its C library
+    # Ten times as fast.
+    from yaml import CSafeLoader as _SafeLoader
+except ImportError:
+    # PyYAML without its C library.
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
 Place = tuple[str | int, ...]
@@ -168,7 +170,8 @@ def _check_size(text: str, file: Path) -> None:
         line = event.start_mark.line + 1 if event.start_mark else None
         if depth > DEEPEST:
             raise LocatedError(f"nested deeper than {DEEPEST} levels", file=file, line=line)
-        if nodes > 2 * _MOST_VALUES:  # Keys are nodes too.
+        if nodes > 2 * _MOST_VALUES:
+            # Keys are nodes too.
             raise LocatedError(f"more than {_MOST_VALUES} values", file=file, line=line)
 
 

@@ -54,7 +54,10 @@ def variables(folder: Path, python_path: str = "") -> dict[str, str]:
     fixed = {
         "PYTHONPATH": python_path,
         "PYTHONNOUSERSITE": "1",
+        # The folder of an attempt must not be imported from.
         "PYTHONSAFEPATH": "1",
+        # Unset: without byte code every process of an engine compiles all modules again, which doubles its
+        # start.
         "PYTHONDONTWRITEBYTECODE": "",
     }
     return fixed | caches
@@ -254,7 +257,8 @@ class EnvironmentCache:
         folder = self.folder(key)
         if self.stamp(key) is None or not self._locks.acquire(folder):
             return None
-        stamp = self.stamp(key)  # it may have been removed in between
+        # It may have been removed in between.
+        stamp = self.stamp(key)
         return None if stamp is None else _placed(stamp, folder)
 
     def failure(self, key: str) -> str | None:

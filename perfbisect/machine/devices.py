@@ -90,6 +90,8 @@ class Smi:
     def _query(self, option: str, fields: Mapping[str, str], only: Sequence[str] = ()) -> SmiRows:
         selection = (f"--id={','.join(only)}",) if only else ()
         while True:
+            # A driver refuses a whole query for one field that it does not know: that field is left out
+            # from then on.
             known = {name: field for name, field in fields.items() if field not in self._unknown}
             query = f"{option}={','.join(known.values())}"
             output, problem = self._run(query, "--format=csv,noheader,nounits", *selection)
@@ -107,6 +109,7 @@ class Smi:
 
 def run_command(argv: Sequence[str], timeout_s: float) -> tuple[str, str]:
     """Run a command that lists devices: its output, and why it failed, empty if it did not."""
+    # Numbers with a decimal point, in any locale.
     done = capture(argv, timeout_s, {**environ.allowed(os.environ), "LC_ALL": "C"})
     if done.returncode != 0:
         problem = excerpt(" ".join((done.stdout + " " + done.stderr).split()), 1000)
@@ -249,6 +252,7 @@ def _with_instances(devices: Sequence[Gpu], listing: str) -> tuple[Gpu, ...]:
         if head := _GPU_LINE.match(line):
             parent = next((gpu for gpu in devices if gpu.uuid == head[3]), None)
         elif parent is not None and (instance := _MIG_LINE.match(line)):
+            # nvidia-smi has no column for it: the profile's name (2g.20gb) does.
             size = _PROFILE_MEMORY.search(instance[1])
             below[parent.uuid].append(
                 replace(
@@ -292,6 +296,7 @@ def _masked(devices: Sequence[Gpu], entry: str) -> Gpu | None:
     matching = [gpu for gpu in devices if gpu.uuid.startswith(entry)]
     if not entry.startswith(("GPU-", "MIG-")) or len(matching) != 1:
         return None
+    # As CUDA does: a partitioned device stands for its first instance.
     if matching[0].mig:
         return next((gpu for gpu in devices if gpu.parent == matching[0].uuid), None)
     return matching[0]
@@ -348,6 +353,7 @@ def wait_for_memory(
         MachineError: memory is still in use after ``timeout`` seconds, or a device is no longer listed.
         Interrupted: ``stop_requested`` returned true.
     """
+    # The driver reports memory of whole devices: that of one instance says nothing here.
     whole = [uuid for uuid in uuids if not uuid.startswith("MIG-")]
     if not whole:
         return
@@ -355,7 +361,10 @@ def wait_for_memory(
     is_reported = False
     while True:
         current = {reading.uuid: reading for reading in readings(smi, whole)}
+        # The engine takes a share of the whole memory, and refuses to start if less is free.
         full = [reading for reading in current.values() if 1.0 - reading.share_used < share]
+        # A device that fell off the bus is no longer listed; the wait may outlast a driver that is slow to
+        # answer.
         lost = [uuid for uuid in whole if uuid not in current]
         if not full and not lost:
             return

@@ -196,6 +196,7 @@ def _processor_reasons(samples: RunSamples, limits: InterferenceLimits) -> Itera
     processors = f"of {counted(samples.processors, 'processor')}"
     if limit is not None and foreign.mean > limit:
         yield f"other work used {foreign.mean:.0%} {processors} (limit {limit:.0%})"
+    # A mean hides a burst, which delays the requests under way and so the tail of the latencies.
     elif limit is not None and foreign.over(2 * limit) > limits.burst:
         yield (
             f"other work used more than {2 * limit:.0%} {processors} in {foreign.over(2 * limit):.0%} of the "
@@ -207,6 +208,7 @@ def _processor_reasons(samples: RunSamples, limits: InterferenceLimits) -> Itera
 
 def _memory_reasons(samples: RunSamples, limits: InterferenceLimits) -> Iterator[str]:
     available, total = samples["available_memory"], samples.total_memory
+    # The lowest sample: pages that were reclaimed once are read again later.
     if limits.available is not None and available.values and available.low < limits.available * total:
         yield (
             f"{available.low:.0f} MiB of memory were left, of {total:.0f} "
@@ -222,6 +224,7 @@ def _device_reasons(device: DeviceSamples, limits: InterferenceLimits) -> Iterat
         holders = ", ".join(
             f"{name} with {'unknown' if memory is None else format(memory, '.0f')} MiB"
             for name, memory in device.foreign.items()
+            # A process whose memory the driver does not tell may have any amount.
             if memory is None or memory > limits.device_memory
         )
         if holders:
@@ -232,6 +235,7 @@ def _device_reasons(device: DeviceSamples, limits: InterferenceLimits) -> Iterat
                 f"device {device.uuid} was held back ({reason}) in {share:.0%} of the samples, at up to "
                 f"{device['temperature'].high:.0f} degrees (limit {limits.slowed:.0%})"
             )
+    # An idle device lowers its clock by itself.
     clock, busy = device["clock"].median(default=1.0), device["utilization"].median() >= _BUSY_DEVICE
     if limits.clock is not None and busy and clock < limits.clock:
         yield f"device {device.uuid} ran at {clock:.0%} of its highest clock (limit {limits.clock:.0%})"

@@ -106,6 +106,7 @@ def lease(
     names = _lock_names(slots)
     reported = ""
     with ExitStack() as held:
+        # Polled, not blocked in flock: a wait can be stopped, and says who has the lock.
         while (taken := _take(folder, names)) is None:
             busy = _describe_conflicts(folder, names)
             if busy and busy != reported:
@@ -125,6 +126,7 @@ def lease(
         died: dict[LeaseHolder, None] = {}
         for path, descriptor in taken.items():
             held.callback(_release, descriptor)
+            # A holder that ended well emptied its file: what is left in it names one that was killed.
             if left := _read(descriptor):
                 died[left] = None
             if names[path.name]:
@@ -203,9 +205,11 @@ def _lock_names(slots: Iterable[Slot]) -> dict[str, bool]:
     exclusive = False
     names: set[str] = set()
     for slot in slots:
+        # Without pinned cores the scheduler may use all: nobody else may measure meanwhile.
         exclusive = exclusive or not slot.cores
         names.update(f"device-{uuid.replace('/', '_')}{_SUFFIX}" for uuid in slot.devices)
         names.update(f"core-{core}{_SUFFIX}" for core in slot.cores)
+    # In one order for all processes, and none is kept while waiting: so none waits in a circle.
     return {_MACHINE + _SUFFIX: exclusive, **dict.fromkeys(sorted(names), True)}
 
 
@@ -237,6 +241,7 @@ def _make_folder(folder: Path) -> None:
             f"{folder} is no folder, or a link to one: locks are not kept there", next_step=_ADVICE
         )
     trusted = {0, os.getuid()}
+    # The owner of a folder may always remove what is in it; the sticky bit holds for all others.
     if status.st_uid not in trusted and not status.st_mode & stat.S_ISVTX:
         raise MachineError(
             f"the folder of locks {folder} belongs to another user and has no sticky bit: its locks can be "
@@ -247,6 +252,7 @@ def _make_folder(folder: Path) -> None:
 
 def _make_shared(folder: Path) -> None:
     """Make a folder for all users; another process may make it at the same time."""
+    # Made under another name: with its own, it would be closed to other users for a moment.
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         made.chmod(0o1777)
@@ -285,9 +291,11 @@ def _lock(path: Path, kind: int) -> int | None:
         except OSError as error:
             os.close(descriptor)
             raise MachineError(f"{path} cannot be locked: {error.strerror or error}") from error
+        # flock holds the file, not its name: a lock on a removed file excludes nobody.
         if _is_same_file(path, descriptor):
             return descriptor
-        os.close(descriptor)  # the file was removed between our opening and locking it
+        # The file was removed between our opening and locking it.
+        os.close(descriptor)
     return None
 
 
@@ -299,7 +307,8 @@ def _open(path: Path) -> int:
     """
     error: OSError | None = None
     for attempt in range(_TRIES):
-        time.sleep(0.01 * attempt)  # whoever makes the folder opens it to others a moment later
+        # Whoever makes the folder opens it to others a moment later.
+        time.sleep(0.01 * attempt)
         for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL):
             try:
                 descriptor = os.open(path, flags | _SAFE, 0o666)
@@ -308,8 +317,10 @@ def _open(path: Path) -> int:
                     error = raised
                 continue
             if flags & os.O_CREAT:
+                # The umask took these bits away, and other users must open it.
                 os.fchmod(descriptor, 0o666)
             status = os.fstat(descriptor)
+            # A hard link would let the owner be written into another file of this user.
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
                 os.close(descriptor)
                 raise MachineError(
@@ -339,7 +350,8 @@ def _write(descriptor: int, holder: LeaseHolder, slots: tuple[Slot, ...]) -> Non
     """Write the owner; a read-only lock file has none."""
     try:
         user = holder.user or getpass.getuser()
-    except (KeyError, OSError):  # a user id without an entry, as in containers
+    except (KeyError, OSError):
+        # A user id without an entry, as in containers.
         user = str(os.getuid())
     owner = replace(
         holder,
@@ -360,6 +372,7 @@ def _owner(path: Path) -> LeaseHolder | None:
     except OSError:
         return None
     try:
+        # Shared, and let go at once: a look must not make another process wait.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return _read(descriptor) or LeaseHolder()
@@ -374,6 +387,7 @@ def _read(descriptor: int) -> LeaseHolder | None:
     """The owner in a lock file, without control characters; None if there is none."""
     data: Any = None
     with suppress(OSError, *WRONG_SHAPE):
+        # Any user may write there: little is read, and control characters are left out.
         data = json.loads(os.pread(descriptor, 4096, 0))
     if not isinstance(data, dict):
         return None

@@ -209,6 +209,7 @@ class Profile(_Section):
         13815, 41848). CUDA's indices equal the driver's in PCI order only. A MIG instance has no index.
         """
         if any(gpu.parent for gpu in group):
+            # The only way to name an instance; many versions of vLLM end on it all the same.
             return {self.variable: ",".join(gpu.uuid for gpu in group)}
         given = self.select.env if self.select else {}
         env = {name: value.replace("{gpus}", str(len(group))) for name, value in given.items()}
@@ -248,6 +249,7 @@ class CommandSmi(Smi):
         query = self.profile.query
         assert query is not None
         listed = query.rows(self.timeout_s)
+        # Drivers of other vendors list devices, memory and processes by different commands.
         memory = {self._uuid(row): row for row in self._rows(self.profile.memory)}
         driver = next(iter(self._rows(self.profile.driver if "driver" in fields else None)), {})
         rows = []
@@ -348,11 +350,14 @@ class Machine:
         """
         mark = f", {self.mark}" if self.mark else ""
         if not self.gpus:
+            # On a CPU the slot's share of the processors decides the speed.
             share = f"{self.part} of {self.cores}" if self.part else f"{self.cores}"
             return f"{self.cpu} x {share}{mark}"
         names = Counter(gpu.name for gpu in self.gpus)
         devices = " + ".join(f"{name} x {count}" for name, count in sorted(names.items()))
         drivers = "/".join(sorted({gpu.driver for gpu in self.gpus if gpu.driver}))
+        # FlashInfer compiles other kernels where CUDA's compiler is there: machines with and without it are
+        # not comparable.
         nvcc = ", nvcc" if self.nvcc else ""
         drivers = f", driver {drivers}" if drivers else ""
         return f"{devices}{drivers}{nvcc}, {CPU}{self.cpu}{mark}"
@@ -382,6 +387,7 @@ def machine(shell: Mapping[str, str], profile: Profile = CUDA, *, part: int = 0)
 def _cpu_model() -> str:
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+        # x86, then names that kernels for ARM use.
         for label in ("model name", "Model", "Hardware"):
             if match := re.search(rf"^{label}[ \t]*:[ \t]*(\S.*)$", text, re.MULTILINE):
                 return " ".join(match[1].split())
@@ -396,6 +402,7 @@ def oom_kills(root: Path = Path("/")) -> int:
     with suppress(OSError, ValueError):
         own = re.search(r"^0::/(.*)$", (root / "proc/self/cgroup").read_text("utf-8"), re.MULTILINE)
         group = root / "sys/fs/cgroup" / (own[1] if own else "") / "memory.events"
+        # The root group of the host has no such file.
         counts = group if group.is_file() else root / "proc/vmstat"
         for line in counts.read_text("ascii").splitlines():
             name, _, value = line.partition(" ")

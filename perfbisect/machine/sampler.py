@@ -72,6 +72,7 @@ class _DeviceSampler:
     def take(self, own_pids: Callable[[], Collection[int]]) -> None:
         for reading in devices.readings(self._smi, self._uuids):
             values = self._values[reading.uuid]
+            # A share of the maximum: the limits are then the same for all kinds of devices.
             if reading.clock is not None and reading.top_clock:
                 values.add("clock", reading.clock / reading.top_clock)
             for name in ("temperature", "power", "power_limit", "used", "utilization"):
@@ -84,6 +85,8 @@ class _DeviceSampler:
         own = own_pids() if tenants else ()
         is_identified = any(tenant.pid in own for tenant in tenants)
         self._identified = self._identified or is_identified
+        # In a container the driver lists the host's process ids: then nobody can be told apart, and nothing
+        # is claimed.
         self.hidden = not self._identified
         if is_identified:
             for tenant in tenants:
@@ -91,11 +94,13 @@ class _DeviceSampler:
 
     def _attribute(self, tenant: DeviceProcess, is_own: bool) -> None:
         row = process(tenant.pid)
-        if row is None:  # it has ended since
+        if row is None:
+            # It has ended since.
             return
         inside = tenant.uuid in self._leased
         if is_own and not inside:
             self.strayed.setdefault(f"{row} on {tenant.uuid}")
+        # A device with MIG instances is shared by design: other instances are no conflict.
         elif inside and not is_own and tenant.uuid not in self._shared:
             foreign = self._foreign[tenant.uuid]
             before = foreign.get(str(row))
@@ -145,6 +150,7 @@ def cpu_times(processors: Collection[int] = ()) -> CpuTimes | None:
             name, *fields = line.split()
             if name in wanted:
                 rows.append([int(field) / _TICKS for field in fields[:8]])
+    # A processor that went offline has no row, and sums of different sets cannot be subtracted.
     if len(rows) != len(wanted) or any(len(row) < 8 for row in rows):
         return None
     user, nice, system, _, _, irq, soft, steal = (sum(column) for column in zip(*rows, strict=True))
@@ -173,6 +179,7 @@ def _private_memory(pid: int) -> float:
     """Private resident memory of a process in MiB; 0 if it has ended."""
     with suppress(psutil.Error):
         used = psutil.Process(pid).memory_info()
+        # Shared pages, such as weights in shared memory, would count once for each process.
         return float(used.rss - used.shared) / 2**20
     return 0.0
 
@@ -194,9 +201,11 @@ class _CpuAccount:
     def total(self, living: Iterable[Process]) -> float:
         current = {row.identity: row for row in living}
         for identity, row in current.items():
+            # What a process used before the run belongs to no sample.
             self._first.setdefault(identity, 0.0 if row.created >= self.since else _cpu_seconds(row))
         pids = {row.pid for row in current.values()}
         for identity, row in self._last.items():
+            # A parent in the set gets the time of a child that it waited for: counted there, not twice.
             if identity not in current and row.parent not in pids:
                 self._ended += _cpu_seconds(row) - self._first[identity]
         self._last = current
@@ -224,6 +233,7 @@ class _HostSampler:
         self._attributed = False
         self._stalled: Mapping[str, float] = {}
         self._stalled_at = time.monotonic()
+        # The first reading is the zero of the counters since boot.
         self._sample_processes(record=False)
         self._sample_pressure(record=False)
 
@@ -235,6 +245,7 @@ class _HostSampler:
         """Add one sample; returns the machine's memory in MiB."""
         resident = self._sample_processes() if last or time.monotonic() >= self._next else None
         self._sample_pressure()
+        # The load average counts tasks that wait for a disk as well: it is recorded, no limit uses it.
         self._values.add("load", os.getloadavg()[0] / (psutil.cpu_count() or 1))
         total, available = memory()
         self._values.add("available_memory", available)
@@ -251,13 +262,16 @@ class _HostSampler:
         own = self._account.total(living) + (0.0 if self._pinned else times.user + times.system)
         cpu = cpu_times(self._cores)
         now = time.monotonic()
+        # With many processes a look takes longer, and comes less often: it must not become a load itself.
         self._next = began + _PROCESS_SHARE * (now - began)
+        # A short interval is added to the next one, unless there is no other.
         if not record or now - self._at >= _SHORTEST_S or not self._attributed:
             if record and cpu and self._cpu and (shares := cpu.shares(self._cpu)):
                 busy, steal = shares
                 mine = (own - self._own) / (cpu.total - self._cpu.total)
                 self._values.add("own_cpu", mine)
-                self._values.add("foreign_cpu", busy - mine)  # not clipped at 0, which would bias the mean
+                # Not clipped at 0, which would bias the mean.
+                self._values.add("foreign_cpu", busy - mine)
                 self._values.add("steal", steal)
                 self._attributed = True
             self._cpu, self._own, self._at = cpu, own, now
@@ -312,6 +326,7 @@ class Sampler:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # The thread takes a last sample, so that a run shorter than the interval has one.
         self._stop.set()
         self._thread.join()
         self._ended = time.monotonic()
@@ -345,6 +360,7 @@ class Sampler:
                     next_device = now + max(_DEVICE_INTERVAL_S, _DEVICE_SHARE * (time.monotonic() - now))
                 if last:
                     break
-        except Exception as error:  # a sampler that fails must not end a measurement
+        except Exception as error:
+            # A sampler that fails must not end a measurement.
             self._problem = f"{type(error).__name__}: {error}"
         self._cost = time.thread_time()

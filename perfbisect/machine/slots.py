@@ -57,6 +57,7 @@ class Topology:
         places: dict[frozenset[int], list[Gpu]] = {}
         for gpu in whole:
             places.setdefault(self.near.get(gpu.uuid, frozenset()), []).append(gpu)
+        # Places that overlap in part cannot be divided one by one.
         if frozenset() in places or len(frozenset().union(*places)) != sum(map(len, places)):
             places = {frozenset(): whole}
         shares: dict[str, tuple[Core, ...]] = {}
@@ -103,6 +104,7 @@ def _physical(allowed: Collection[int], root: Path) -> tuple[Core, ...]:
     cores = set()
     for cpu in allowed:
         together = _cpus(root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        # In a container only some threads of a core may be usable.
         cores.add(tuple(sorted({cpu, *together} & set(allowed))))
     return tuple(sorted(cores))
 
@@ -135,6 +137,7 @@ def parse_matrix(text: str) -> dict[int, tuple[int, ...]]:
     The header is underlined by escape sequences, which touch its first word.
     """
     head = next((line for line in text.splitlines() if "CPU Affinity" in line), "")
+    # Columns are counted: their number differs with devices and network cards, their order does not.
     before = len(re.findall(r"(?:GPU|NIC|mlx5_|CPU)\d+\b", head.partition("CPU Affinity")[0]))
     local = {}
     for line in text.splitlines():
@@ -205,6 +208,7 @@ def plan_slots(
         return _of_cores(topology, workers, bool(pin) or workers > 1, profile.none_of(hardware.gpus))
     shares = topology.shares(everything)
     chosen = _groups(hardware.gpus, gpus, workers, topology, shares, set(avoid), profile.variable)
+    # Another job may run on the other devices: without pinning, both would use the same cores.
     others = len(all_devices.usable(everything)) > gpus
     pinned = pin if pin is not None else workers > 1 or others
     return tuple(
@@ -228,6 +232,7 @@ def _of_cores(topology: Topology, workers: int, pinned: bool, mask: Mapping[str,
             f"{count}{threads}",
             next_step=f"{fewer}a machine with {needed} physical cores",
         )
+    # By NUMA node, so that few slots reach over two.
     ordered = sorted(topology.cores, key=lambda core: (topology.node(core), core))
     return tuple(
         _pinned(f"cores{group[0][0]}-{group[-1][0]}", (), group, mask) for group in parts(ordered, workers)
@@ -249,6 +254,7 @@ def _groups(
     """
     fitting = [gpu for gpu in devices if not gpu.mig and (size == 1 or not gpu.parent)]
     best: list[tuple[Gpu, ...]] = []
+    # All slots of a job are of one kind: launches on them are compared.
     for kind in dict.fromkeys((gpu.name, gpu.driver) for gpu in fitting):
         alike = [gpu for gpu in fitting if (gpu.name, gpu.driver) == kind]
         groups = _chunks([gpu for gpu in alike if gpu.uuid not in avoid], size, topology, shares)
@@ -314,6 +320,7 @@ def _of_devices(
 
 
 def _pinned(name: str, uuids: tuple[str, ...], cores: Sequence[Core], env: Mapping[str, str]) -> Slot:
+    # The client must not wait for a core: its delay would be measured as the server's.
     clients = max(1, min(len(cores) // _CLIENT_SHARE, _MAX_CLIENT_CORES))
     return Slot(
         name,

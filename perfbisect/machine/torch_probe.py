@@ -134,6 +134,7 @@ def probe(
 
 def parse(text: str) -> Mapping[str, Any] | None:
     """Find the result in the output; None if there is none."""
+    # Libraries print on import: the result is the marked line.
     line = next((line for line in reversed(text.splitlines()) if line.startswith(_MARK)), "")
     try:
         torch = parse_json(line.removeprefix(_MARK))

@@ -38,6 +38,7 @@ def plain(value: object) -> Any:
         return [plain(item) for item in sorted(value, key=repr)]
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    # Scalars of numpy and torch, which clients put into results.
     if not isinstance(value, PurePath) and hasattr(value, "item"):
         return plain(value.item())
     return str(value)

@@ -79,16 +79,21 @@ class InterferenceMonitor:
         Raises:
             DiscardedRunError: a limit was exceeded, whether it succeeded or not.
         """
+        # A start loads files and compiles: load of others delays it and changes no result; another process
+        # on the device may.
         limits = self.limits if measured else replace(UNJUDGED, device_memory=self.limits.device_memory)
         sampler = Sampler(self.ours, slot=self.slot, smi=self.smi, known=self.devices)
         facts: dict[str, Any] = {}
         try:
             with sampler:
                 yield facts
+        # Discarded already: load as a further reason would hide the first.
         except (DiscardedRunError, SharedPortError):
             raise
         except ATTEMPT_ERRORS as error:
             reason = interference_reason(sampler.summary(), self.limits)
+            # Load may cause a timeout or a lack of memory, but no error of the engine's own: that is data
+            # about the change.
             if reason is None or is_own_error(error):
                 raise
             message = error.message if isinstance(error, PerfbisectError) else str(error)
@@ -149,8 +154,10 @@ class BenchRuns:
         request = self.record.request
         cell = request.cell if index else request.cell.discarded
         result, log = self._result(name), self.log(name)
+        # Else the result of an attempt that was killed before could count as this run's.
         result.unlink(missing_ok=True)
         self.server.check_ports(f"before run {name}")
+        # Counters run on from the start of the server: a run is the difference.
         before, cpu_before = self.server.counters(), self._cpu()
         unfinished: list[int] = []
         try:
@@ -160,9 +167,12 @@ class BenchRuns:
                 token=f"{self.runner.token}.client-{name}",
                 timeout=request.limits.bench,
                 stop_requested=_StopCondition(self.server, self.stop_requested),
+                # Asked before the client is ended: the server drops the requests of a client that goes
+                # away.
                 at_limit=lambda: unfinished.append(self.server.in_flight()),
             )
         except Interrupted:
+            # The stop was either asked for, or was made because the server had ended.
             if self.stop_requested() or (trouble := self.server.trouble()) is None:
                 raise
             raise self._server_failed(trouble, "(its client went on, and was stopped)") from None
@@ -173,6 +183,7 @@ class BenchRuns:
         except ClientError as error:
             raise self._client_failed(error, log, has_errors=_has_errors(document)) from error
         cpu_s, after = cpu_increase(cpu_before, self._cpu()), self.server.counters()
+        # Both before and after: a listener that came meanwhile shared the requests.
         self.server.check_ports(f"after run {name}")
         cache_before, cache_after = prefix_cache(before), prefix_cache(after)
         rate = hit_rate(cache_before, cache_after)
@@ -200,6 +211,7 @@ class BenchRuns:
     def _read(self, ended: ProcessResult, result: Path, log: Path, unfinished: int) -> Mapping[str, Any]:
         """The result of a client that has ended well."""
         limit = self.record.request.limits.bench
+        # Requests in the server mean that it hangs; without any, the client does.
         if unfinished:
             message = f"the server had {unfinished} requests unfinished when the limit of a run had passed"
             hung = ServerError(message, where=self.server.owned.log, code="server_hung")
@@ -232,10 +244,12 @@ class BenchRuns:
     def _client_failed(self, error: ClientError, log: Path, *, has_errors: bool = False) -> BlamedError:
         """Classify a failure: the server's if it died or does not answer."""
         text = logs.text_of(log, END_OF_LOG)
+        # The machine's faults first: a full disk fails client and server alike.
         row = self.record.classifier.row(error, "bench", text)
         if row.fault == "machine":
             return BlamedError(error, row, self.record.classifier.reason(error, "bench", text))
         trouble = self.server.trouble()
+        # Failed requests are the server's answers, even if it answers again afterwards.
         if trouble is None and has_errors:
             trouble = ServerError("the server answered requests with errors", where=self.server.owned.log)
         if trouble is not None:
@@ -252,6 +266,7 @@ class BenchRuns:
 def _read_result(path: Path) -> bytes:
     """:raises OSError: no file that can be read, or one that is too large."""
     state = path.stat()
+    # A pipe would block.
     if not stat.S_ISREG(state.st_mode):
         raise OSError("it is no file")
     if state.st_size > _LARGEST_RESULT:
@@ -274,10 +289,13 @@ def measure_runs(bench: BenchRuns, sink: Sink) -> None:
         server.check_ports(f"before run {index}")
         refusal = server.reset_caches()
         if refusal:
+            # A server that died does not answer either.
             if server.command.reset_requests and (trouble := server.trouble()) is not None:
                 raise trouble
             record.facts["cache_reset"] = f"no: {refusal}"
             count = 1
+            # Without a reset, the caches are warm from the run before: one run a launch is comparable,
+            # further ones are not.
             if index > 1:
                 return
         record.log = bench.log(str(index))

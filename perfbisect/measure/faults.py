@@ -272,6 +272,7 @@ class FaultClassifier:
             return error.row
         part = _failed_part(error, phase)
         events = {part}
+        # The kernel's counter: a killed process says nothing, and its parent only that it vanished.
         if profile.oom_kills() > self.oom_kills:
             events.add("oom kill")
         code = fault_code(error)
@@ -299,6 +300,7 @@ class FaultClassifier:
             return True
         if not row.pattern and row.event is None:
             return False
+        # What a signal's receiver logs is no error to it: those rows read lines of any level.
         searched = lines if row.if_silent else [line for line in lines if not _HARMLESS.match(line)]
         return (
             (row.event is None or row.event in events)
@@ -310,6 +312,7 @@ class FaultClassifier:
 def fault_code(error: BaseException) -> FaultCode | None:
     """The code of an error, or of the OSError behind it."""
     cause: BaseException | None = error
+    # The system's error may be wrapped several times.
     while cause is not None:
         if isinstance(cause, PerfbisectError) and cause.code is not None:
             return cause.code
@@ -336,6 +339,7 @@ def is_own_error(error: BaseException) -> bool:
 
 
 def _failed_part(error: BaseException, phase: Phase) -> Event:
+    # A server that does not end has measured already: what is wrong then is not the change.
     if isinstance(error, MachineError | OSError) or phase == "stop":
         return "machine"
     if isinstance(error, BuildError):

@@ -89,6 +89,7 @@ class LocalExecutor:
         scratch = scratch_folder(record.token)
         try:
             try:
+                # Engines keep their sockets there: other users have no access.
                 scratch.mkdir(mode=0o700)
                 if self._prepare(record, sink):
                     self._serve(record, started, sink)
@@ -105,6 +106,7 @@ class LocalExecutor:
         hardware = machine_of(slot, self.shell, self.profile)
         attempt = record.to_attempt(hardware, slot, pinned=self.client_environment is not None)
         folder = record.request.folder
+        # The client wrote it, and may repeat secrets that it was given.
         for result in folder.glob("run-*.json"):
             redact_file(result)
         try:
@@ -150,6 +152,8 @@ class LocalExecutor:
         needed = hub_repositories(cell)
         if is_offline(self.shell):
             return OFFLINE
+        # Once for all attempts: a look at the hub costs seconds, and its failure would fail a launch that
+        # has all files.
         if needed and (cell.digest, cell.variant) not in self._complete:
             env = environ.for_interpreter(
                 self.shell, environment.interpreter, environment.env, fill(cell.env, self.shell)
@@ -158,6 +162,7 @@ class LocalExecutor:
                 complete = fetch_models(
                     needed,
                     interpreter=environment.interpreter,
+                    # Downloads alone use the user's proxies.
                     env=environ.with_proxies(env, self.shell),
                     log=record.log,
                     token=f"{record.token}.fetch",
@@ -173,6 +178,7 @@ class LocalExecutor:
     def _runner(self, record: AttemptRecord, environment: Environment) -> Runner:
         """Digest the client and build its runner."""
         request, client, slot = record.request, record.instrument, self._slot(record.request)
+        # A client that reads its prompts from a hub does so before it loads the server.
         offline = {} if needs_hub_dataset(request.cell) else record.offline
         env = environ.for_interpreter(
             self.shell, environment.interpreter, environment.env, offline, record.scratch,
@@ -183,9 +189,11 @@ class LocalExecutor:
             self._versions[known] = identify_client(
                 client, environment, env, request.folder, self.stop_requested
             )
+        # A pinned client has no date of the change: its era is told by its version.
         date = request.change.date if self.client_environment is None else ""
         record.client = replace(self._versions[known], date=date)
         modules = client.preload(env)
+        # A fork does not reach into a container, where each client is a command of its own.
         reason = "in a container" if "image" in environment.facts else "" if self.overlap else "asked for"
         plain = self._plain.get(known, reason) if modules else ""
         return Runner(
@@ -232,7 +240,9 @@ class LocalExecutor:
         request, environment, slot = record.request, record.environment, self._slot(record.request)
         assert environment is not None
         record.phase, record.log = "launch", request.folder / "server.log"
+        # Logs are appended to: the last words of an earlier attempt must not explain this one.
         record.log.unlink(missing_ok=True)
+        # A model name of its own: a foreign server on the port would answer to another one.
         endpoint = Endpoint(ports.free_port(), f"pb-{record.token[:12]}")
         command = self._command(request, environment, endpoint, slot)
         for name, text in command.files.items():
@@ -245,7 +255,9 @@ class LocalExecutor:
             command.env, slot.env,
         )  # fmt: skip
         record.facts |= {"model_name": endpoint.model_name, "server": command_facts(argv, env)}
+        # Secrets are filled in after the facts are recorded, which have the references.
         argv, env = fill(argv, self.shell), fill(env, self.shell)
+        # Before the wait for memory: the time of a launch is what a user waits for.
         launched = time.monotonic()
         share = add_serve_args(request.cell, profile.serve_args).serve_args.get("gpu-memory-utilization")
         wait_for_memory(
@@ -256,6 +268,7 @@ class LocalExecutor:
             on_wait=lambda text: sink("wait", {"text": text}),
             stop_requested=self.stop_requested,
         )
+        # Before the server takes the devices' memory.
         self._add_torch_facts(record, env, slot)
         lost = profile.lease.lost if profile.lease else ()
         with running_server(record, argv, env, endpoint, started=started, sink=sink, lost=lost) as owned:
@@ -278,6 +291,7 @@ class LocalExecutor:
         assert runner is not None
         bench = BenchRuns(record, runner, server, monitor, self.stop_requested)
         record.facts["client"] = command_facts(bench.argv(cell, "1", cell.seed + 1), runner.env)
+        # The client is imported while the server starts.
         with self._hosted_client(record, runner):
             with monitor.sample(measured=False):
                 server.wait_named(
@@ -291,6 +305,8 @@ class LocalExecutor:
             sink("ready", seconds)
             with record.timed("warm", bench.log("warm")):
                 self._await_client(record, runner)
+                # Other prompts than any measured run: the warm run fills kernels' caches, not the prefix
+                # cache.
                 warm = bench.run("warm", 0, cell.seed + WARM_SEED_OFFSET)
             record.facts["warm"] = {"values": dict(warm.values), "warnings": warm.warnings}
             sink("warm", {"seconds": record.seconds["warm"]})
@@ -307,6 +323,7 @@ class LocalExecutor:
         runner.ready(record.request.limits.first_request, self.stop_requested)
         environment = self.client_environment or record.environment
         if runner.plain and environment is not None:
+            # Remembered: forked and plain runs differ, so all runs of a job are made in the same way.
             self._plain[environment.key, record.instrument.name] = runner.plain
 
     @contextmanager

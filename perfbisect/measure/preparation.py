@@ -65,6 +65,7 @@ _DIGEST_LIMIT_S = 60.0
 
 def hub_repositories(cell: Cell) -> tuple[str, ...]:
     """Hub repositories of model, tokenizer and draft model: ``owner/name`` or ``owner/name@revision``."""
+    # The engine downloads a draft model too, and would have to do so offline.
     draft = cell.serve_args.get("speculative-config")
     named = [
         (cell.model, cell.revision.model),
@@ -74,6 +75,7 @@ def hub_repositories(cell: Cell) -> tuple[str, ...]:
     remote = (
         f"{name}@{revision}" if revision else str(name)
         for name, revision in named
+        # A path is no repository of a hub.
         if name and not str(name).startswith(("/", ".")) and not (revision or "").startswith(LOCAL)
     )
     return tuple(dict.fromkeys(remote))

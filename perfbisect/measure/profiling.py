@@ -119,6 +119,7 @@ def with_torch_profiler(command: ServerCommand, package: Path, folder: Path) -> 
         "profiler": "torch",
         "torch_profiler_dir": str(folder),
         "torch_profiler_with_stack": False,
+        # The API server makes no steps of the model.
         "ignore_frontend": True,
         "max_iterations": TRACED_STEPS,
     }
@@ -127,6 +128,7 @@ def with_torch_profiler(command: ServerCommand, package: Path, folder: Path) -> 
     except OSError:
         text = ""
     if "torch_profiler_dir" in text:
+        # The engine refuses options that its version does not have: its source says which it has.
         known = {name: value for name, value in wanted.items() if re.search(rf"^    {name}:", text, re.M)}
         return replace(command, args=(*command.args, f"--{_OPTION}", json.dumps(known)))
     variables = {
@@ -147,6 +149,7 @@ def engine_root(owned: ProcessTree) -> int:
     """The first Python process of a server: a lease command or a container may stand before it."""
     named = {row.pid: row for row in owned.living() if _PYTHON.match(row.name)}
     roots = [row for row in named.values() if row.parent not in named]
+    # The oldest is the API server, below which py-spy finds the engine's processes.
     return min(roots, key=lambda row: (row.created, row.pid)).pid if roots else owned.pid
 
 
@@ -274,6 +277,7 @@ def profile_load(
     folder.mkdir(exist_ok=True)
     capture = ProfileCapture(bench.server, folder, record.token, env, limits, stop_requested, find_py_spy())
     thread = threading.Thread(target=capture.run, name="profile", daemon=True)
+    # The load ends with the recording, not with its last request.
     load = replace(bench, stop_requested=lambda: stop_requested() or capture.finished.is_set())
     start_thread(thread)
     try:

@@ -114,10 +114,12 @@ class AttemptRecord:
     def fail(self, error: BaseException, server: OwnedProcess | None = None) -> None:
         """Keep the first failure; later ones follow from it. ``server``: its log helps to classify."""
         if isinstance(error, ports.SharedPortError):
+            # Whose server answered is unknown from the start on.
             self.runs.clear()
         if self.failure is not None:
             return
         is_servers = server is not None and isinstance(error, ServerError)
+        # Only for the server's own failures: its log names errors of requests that it survived.
         text = logs.text_of(server.log, END_OF_LOG) if server is not None and is_servers else ""
         row = self.classifier.row(error, self.phase, text)
         reason = self.classifier.reason(error, self.phase, text)

@@ -58,11 +58,13 @@ def running_server(
         finally:
             _stop(record, owned, port, sink)
     finally:
+        # Whatever has the token, also of a start that failed halfway.
         processes.stop_leftovers(record.token, 0, 0.0, grace=0.0)
 
 
 def _lost_lease(error: Exception, owned: OwnedProcess, lost: tuple[int, ...]) -> MachineError | None:
     """The lost lease that caused an error."""
+    # The lease command ends its server first, and itself with the telling code a moment later.
     end = time.monotonic() + (_LEASE_WAIT_S if lost else 0.0)
     while (code := owned.exited()) is None and time.monotonic() < end:
         time.sleep(0.05)
@@ -80,6 +82,7 @@ def _stop(record: AttemptRecord, owned: OwnedProcess, port: int, sink: Sink) -> 
             removed = processes.stop(owned, record.request.limits.stop)
             if removed:
                 record.facts["shared_memory_removed"] = removed
+            # After a failure nobody waits: the port of the next attempt is another one.
             ports.wait_free(port, _PORT_WAIT_S if record.failure is None else 0.0)
         except (ServerError, MachineError) as error:
             record.fail(error)
@@ -109,6 +112,8 @@ def check_stages(cell: Cell, slot: Slot, platform: str, *, root: str = "") -> No
         UsageError: the cell names other devices.
         ServerError: the change's deploy YAML names other devices.
     """
+    # If all numbers of a stage are outside of what is visible, vLLM-Omni takes them as the machine's: a
+    # masked worker then runs on a foreign device.
     if not slot.devices and not slot.env:
         return
     deploy = cell.deploy_yaml

@@ -70,7 +70,9 @@ def _samples(page: str) -> Iterator[_Sample]:
             value = float(found["value"])
         except ValueError:
             continue
+        # A page may have NaN and +Inf, with which no sum is a number.
         if math.isfinite(value):
+            # vLLM-Omni has a page for all stages, told apart by a label.
             stage = _STAGE.search(found["labels"] or "")
             yield _Sample(found["name"], stage[1] if stage else "", value)
 
@@ -82,6 +84,7 @@ def read_counters(page: str) -> EngineCounters:
     """
     sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for sample in _samples(page):
+        # One series for each engine, replica and finish reason.
         sums[sample.stage][sample.name] += sample.value
     stages = {}
     for stage, named in sums.items():
@@ -119,6 +122,7 @@ def hit_rate(before: Mapping[str, float], after: Mapping[str, float]) -> float |
     if not before or not after:
         return None
     queries, hits = after["queries"] - before["queries"], after["hits"] - before["hits"]
+    # Counters are not read at one instant: hits of a query may be counted first.
     return min(1.0, max(0.0, hits / queries)) if queries > 0 else None
 
 
@@ -133,6 +137,7 @@ def process_role(process: Process, leader: int) -> str:
 
     Without titles (before vLLM 0.10) only ``leader``, the process that was started, is told from the others.
     """
+    # Engines set titles, of which the kernel keeps the beginning in the name of the process.
     title = _TITLE.match(process.name)
     if title:
         return next((role for start, role in _ROLES if title[1].startswith(start)), "other")
@@ -146,8 +151,10 @@ CpuReading = Mapping[Identity, tuple[str, float]]
 def read_cpu(processes: Iterable[Process], leader: int, client_session: int | None = None) -> CpuReading:
     """CPU seconds of an engine's processes, without those in the client's session."""
     return {
+        # Engine core and workers may spin while they wait: these seconds are no measure of the work done.
         row.identity: (process_role(row, leader), row.cpu_seconds + row.waited_seconds)
         for row in processes
+        # The client's host shares the attempt's token, not its work.
         if row.session != client_session
     }
 

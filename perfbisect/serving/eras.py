@@ -35,6 +35,7 @@ class Era:
         The date takes precedence: versions between releases are less precise.
         """
         if date:
+            # Both in UTC and in one form: text sorts as time does.
             return date[:19] >= self.date
         found = re.match(r"\d+(\.\d+)*", version)
         return None if found is None else tuple(map(int, found[0].split("."))) >= self.version

@@ -144,6 +144,7 @@ def engine_facts(log_text: str) -> dict[str, str]:
     sizes: dict[tuple[str, str], float] = {}
     facts: dict[str, str] = {}
     for line in log_text.splitlines():
+        # After that, lines may hold prompts, which could look like facts.
         if _STARTED in line:
             break
         stage, message = _split_stage(_COLOUR.sub("", line))
@@ -202,6 +203,7 @@ def fact_differences(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[tuple[
 
 
 def _normalize(value: str) -> str:
+    # What differs between any two attempts would hide what differs between two changes.
     for pattern, placeholder in _PLACEHOLDERS:
         value = pattern.sub(placeholder, value)
     return value
@@ -219,4 +221,5 @@ def _is_same(left: str, right: str) -> bool:
     a, b = _size(left), _size(right)
     if a is None or b is None or a[1] != b[1]:
         return left == right
+    # Sizes of caches follow from free memory, which no two starts have exactly alike.
     return abs(a[0] - b[0]) <= _TOLERANCE * max(a[0], b[0])

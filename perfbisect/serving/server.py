@@ -51,7 +51,10 @@ class Server:
         """
         began, last, output = time.monotonic(), "nothing listens on its port", ""
         while True:
+            # vLLM opens its port only when the engine is ready: until then its process is all that there is
+            # to see.
             self.check_going("before it was ready", stop_requested)
+            # A connection is cheap; who listens is read from the process table only once somebody does.
             if ports.answers(self.endpoint.host, self.endpoint.port):
                 self.check_ports("while waiting for it")
                 try:
@@ -76,6 +79,7 @@ class Server:
         document = answer.json()
         rows = document.get("data") if answer.status == 200 and isinstance(document, dict) else None
         names = [str(row["id"]) for row in rows or () if isinstance(row, dict) and "id" in row]
+        # The model's name is random: another name is another server.
         if names and self.endpoint.model_name not in names:
             raise ServerError(
                 f"the server on port {self.endpoint.port} is not the one that was started: model "
@@ -94,10 +98,14 @@ class Server:
         """
         request = self.command.first_request
         self._probe(request, limit, stop_requested, lambda answer: _problem(answer, request))
+        # Clients stream: a whole answer does not prove that streams work.
+        # An engine whose attention kernel lacks the model's head size lists its model, answers /health, and
+        # dies at the first request: only a completion shows it.
         if "stream" in request.body and not request.content_type:
             streamed = replace(request, body={**request.body, "stream": True})
             self._probe(streamed, limit, stop_requested, _stream_problem)
         self.check_ports("after the first request")
+        # All processes of the engine exist now: what shared memory they hold is noted for a kill later.
         self.owned.observe()
 
     def value(self, request: ProbeRequest, limit: float, stop_requested: StopRequested = never) -> Any:
@@ -149,6 +157,7 @@ class Server:
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         cause = logs.cause(self.owned.log)
         message = f"the server {ended} {when}" + (f": {cause}" if cause else "")
+        # perfbisect has sent none, so that the kernel or a person did.
         if code == -signal.SIGKILL:
             message += ", not sent by perfbisect: out of memory?"
         raise self._failure(
@@ -187,6 +196,7 @@ class Server:
         """The server's failure, or None if it is healthy and answers."""
         try:
             self.check_going("during the run")
+            # The API server answers this without its engine: only a completion proves both.
             answer = self._ask("/health")
             if answer.status >= 500:
                 return ServerError(f"/health: {answer}", where=self.owned.log, output=str(answer))
@@ -197,6 +207,7 @@ class Server:
         except NoAnswerError as error:
             silent = ServerError(f"/health: {error}", where=self.owned.log, output=error.output)
         try:
+            # A server that is about to die says more by its exit code than by its silence.
             end = time.monotonic() + _EXIT_OF_SILENT
             while time.monotonic() < end:
                 self.check_going("during the run")
@@ -210,6 +221,8 @@ class Server:
 
         Retries while the engine answers ``"success": false``: it still holds blocks of finished requests.
         """
+        # Prefix caching is on by default, and a seed repeats its prompts: with warm caches a TTFT is many
+        # times shorter.
         if not self.command.reset_requests:
             return "this engine has no request that empties its caches"
         for request in self.command.reset_requests:
@@ -220,6 +233,7 @@ class Server:
                 except NoAnswerError as error:
                     return f"{request.path}: {error}"
                 document = answer.json()
+                # Old engines answer without a body, which is success.
                 is_held = isinstance(document, dict) and document.get("success") is False
                 if answer.status != 200 or (is_held and time.monotonic() > end):
                     return f"{request.path}: {answer}"
@@ -258,6 +272,7 @@ def _problem(answer: Reply, request: ProbeRequest) -> str:
     document = answer.json()
     if document is None:
         return "the first answer is not JSON"
+    # Some engines put an error into an answer of status 200.
     if isinstance(document, dict) and document.get("error"):
         return "the first answer is an error, with status 200"
     if request.must_contain and not _value_at(document, request.must_contain.split(".")):

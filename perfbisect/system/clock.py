@@ -15,8 +15,10 @@ from perfbisect.errors import UsageError
 
 VARIABLE = "PERFBISECT_NOW"
 
-_UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
-_TIMEX_SIZE = 512  # more than struct timex has anywhere; its modes are 0: read only
+# TIME_ERROR of adjtimex(2).
+_UNSYNCHRONISED = 5
+# More than struct timex has anywhere; its modes are 0: read only.
+_TIMEX_SIZE = 512
 
 
 def now(environment: Mapping[str, str] = os.environ) -> datetime:
@@ -36,6 +38,7 @@ def local_moment(seconds: float, environment: Mapping[str, str] = os.environ) ->
         raise UsageError(
             f"{VARIABLE}={text!r} is no time with a zone", next_step=f"{VARIABLE}=2026-11-01T02:00:00+00:00"
         ) from None
+    # Shifted and not frozen: durations between two readings stay real.
     real_start = datetime.fromtimestamp(psutil.Process().create_time(), timezone.utc)
     return start.astimezone(timezone.utc) + (real - real_start)
 

@@ -36,6 +36,7 @@ def for_interpreter(
     """
     environment = allowed(shell)
     path = environment.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    # An empty entry of PATH is the current folder.
     environment["PATH"] = f"{interpreter.parent}:{path}".rstrip(":")
     for layer in layers:
         environment.update(layer)

@@ -72,6 +72,7 @@ def replace_file(path: Path, text: str | Iterable[str]) -> None:
     try:
         with staging.open("w", encoding="utf-8", newline="") as file:
             file.writelines([text] if isinstance(text, str) else text)
+            # Before the rename: else a crash of the machine may leave the new name with no content.
             file.flush()
             os.fsync(file.fileno())
         os.replace(staging, path)  # noqa: PTH105 - one name for tests of a full disk to take over
@@ -79,6 +80,7 @@ def replace_file(path: Path, text: str | Iterable[str]) -> None:
         with suppress(OSError):
             staging.unlink()
         raise
+    # The rename is an entry of the folder, which has to reach the disk as well.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -95,10 +97,12 @@ def write_atomic(
         MachineError: the disk is full or the path is not writable.
     """
     try:
+        # A rename would replace /dev/stdout or a named pipe by a file.
         if path.exists() and not path.is_file() and not path.is_dir():
             with path.open("w", encoding="utf-8", newline="") as file:
                 file.writelines([text] if isinstance(text, str) else text)
             return
+        # A link stays a link: a rename onto it would replace it.
         target = Path(os.path.realpath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
         replace_file(target, text)

@@ -42,11 +42,13 @@ def list_segments() -> frozenset[Segment]:
 
 def segments_before(created: float) -> frozenset[Segment]:
     """The shared memory that is older than a process: weights that a user keeps there, for example."""
+    # Files have wall time, processes have time after boot.
     boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     older: set[Segment] = set()
     for path, inode in list_segments():
         with suppress(OSError):
             status = Path(path).stat(follow_symlinks=False)
+            # The earlier of both times: what may be the user's is kept.
             if min(status.st_mtime, status.st_ctime) < boot + created:
                 older.add((path, inode))
     return frozenset(older)
@@ -58,7 +60,8 @@ def held_segments(pids: Iterable[int]) -> frozenset[Segment]:
     paths = {path for pid in pids for path in (*opened(pid), *_mapped(pid)) if path.startswith(prefix)}
     found: set[Segment] = set()
     for path in paths:
-        with suppress(OSError):  # unlinked already: nothing to remove
+        with suppress(OSError):
+            # Unlinked already: nothing to remove.
             found.add((path, Path(path).stat(follow_symlinks=False).st_ino))
     return frozenset(found)
 
@@ -69,10 +72,12 @@ def remove_segments(segments: Iterable[Segment]) -> tuple[str, ...]:
     if not wanted:
         return ()
     removed: list[str] = []
+    # Of all users and launches: another engine may have opened the segment since.
     everyone = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
     for path, inode in sorted(wanted - held_segments(everyone)):
         with suppress(OSError):
             found = Path(path).stat(follow_symlinks=False)
+            # Names of segments are used again: only the file that was seen is removed.
             if found.st_ino == inode and found.st_uid == os.getuid():
                 Path(path).unlink()
                 removed.append(path)

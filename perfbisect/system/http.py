@@ -141,6 +141,7 @@ def open_session(url: str, *, token: str | None = None, retries: Retry | None = 
     if token and not is_safe_for_token(url):
         raise UsageError(f"{public_url(url)}: tokens are only sent over https", next_step="use https://")
     session = requests.Session()
+    # Neither proxies nor .netrc apply to this machine.
     session.trust_env = urlsplit(url).hostname not in _LOOPBACK
     if token is not None:
         session.auth = _Bearer(token)
@@ -224,6 +225,7 @@ def send_request(
     """
 
     def send() -> Reply:
+        # In parts: an endless answer is left after the limit, not read into memory.
         with session.request(method, url, stream=True, **options) as response:
             content = bytearray()
             for chunk in response.iter_content(1 << 16):
@@ -256,10 +258,12 @@ def answer_within(limit_s: float, ask: Callable[[], T], meanwhile: Callable[[], 
     def work() -> None:
         try:
             call.set_result(ask())
+        # All of them go to the thread that waits; else it would wait until the limit.
         except BaseException as error:
             call.set_exception(error)
 
     deadline = time.monotonic() + limit_s
+    # A daemon: one that hangs in a read must not keep the program from its end.
     start_thread(threading.Thread(target=work, name="request", daemon=True))
     while not wait([call], _TICK_S).done:
         meanwhile()
@@ -316,6 +320,7 @@ class RestClient:
     def _get(self, url: str, parameters: Mapping[str, str | int] | None) -> Reply:
         """:raises UsageError: refused or missing. :raises MachineError: no usable response."""
         where = public_url(url)
+        # A token belongs to one host.
         if urlsplit(url).netloc != self._host:
             raise MachineError(f"{self.what} redirects to another host", where=where)
         try:
@@ -396,6 +401,7 @@ def ask_server(
     elif body is not None:
         options["json"] = dict(body)
     with requests.Session() as session:
+        # A proxy in the environment would stand between the client and the server that is measured.
         session.trust_env = False
         try:
             return send_request(

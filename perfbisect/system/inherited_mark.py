@@ -18,6 +18,7 @@ _PART_BITS = 30
 
 def set_mark(token: str) -> None:
     """Mark this process and all that it starts; without effect below another launch that may not raise it."""
+    # Both limits: a process may lower its hard limit and not raise it, so a descendant cannot restore it.
     mark = _mark(token)
     with suppress(OSError, ValueError):
         resource.setrlimit(_RLIMIT_LOCKS, (mark, mark))
@@ -27,8 +28,10 @@ def has_mark(pid: int, token: str) -> bool:
     """Whether a process has the mark of ``token`` or of ``token.anything``."""
     try:
         found = resource.prlimit(pid, _RLIMIT_LOCKS)[1]
-    except OSError:  # gone, or another user's
+    except OSError:
+        # Gone, or another user's.
         return False
+    # An owner's token without a part means all of its parts: the low bits do not count.
     shift = 0 if "." in token else _PART_BITS
     return found != resource.RLIM_INFINITY and found >> shift == _mark(token) >> shift
 

@@ -50,12 +50,14 @@ class Redactor:
 
     def _whole(self, text: str) -> int:
         """Number of characters whose secrets are complete."""
+        # Most secrets end with their line; progress bars end lines by a carriage return.
         cut = max(text.rfind("\n"), text.rfind("\r")) + 1
         if not cut:
             if len(text) <= _LONGEST_LINE:
                 return 0
             first = len(text) - _LONGEST_TOKEN
             cut = max(first, *(text.rfind(end, first) + 1 for end in _ENDS_TOKEN))
+        # A secret may contain line ends (a private key): the cut moves before each one that it divides.
         while (divided := self._divided(text, cut)) < cut:
             cut = divided
         return cut
@@ -80,6 +82,8 @@ class LogWriter:
     def __init__(self, path: str, secrets: Iterable[str], *, limit: int = LIMIT, kept: int = KEPT) -> None:
         self._redactor = Redactor(secrets)
         self._limit, self._kept = limit, kept
+        # Readable, since the end of a large log is read back and moved; appending, since a log may be
+        # continued.
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         self._size = os.fstat(self._file).st_size
         self._left_out = self._note_size = 0
@@ -95,6 +99,7 @@ class LogWriter:
         os.close(self._file)
 
     def _append(self, data: bytes) -> None:
+        # A writer that fails would end the shim, and with it the knowledge of whose the processes are.
         with suppress(OSError):
             while data:
                 written = os.write(self._file, data)
@@ -106,6 +111,7 @@ class LogWriter:
         end = os.pread(self._file, self._kept, self._size - self._kept)
         self._left_out += self._size - 2 * self._kept - self._note_size
         note = f"\n[perfbisect: {self._left_out} bytes are left out here]\n".encode()
+        # Cut first, then write: at any moment the file reads in order, and takes no more room.
         os.ftruncate(self._file, self._kept)
         self._size, self._note_size = self._kept, len(note)
         self._append(note + end)

@@ -50,6 +50,7 @@ def listeners(port: int) -> tuple[Listener, ...]:
     wanted = {listener.inode for listener in found}
     holders: dict[int, list[Process]] = {}
     for process in processes.table().values():
+        # A listening socket is found by its inode: forked workers hold the same one.
         held = {int(link[1]) for path in held_files.opened(process.pid) if (link := _SOCKET.fullmatch(path))}
         for inode in held & wanted:
             holders.setdefault(inode, []).append(process)
@@ -91,11 +92,15 @@ def foreign(found: Iterable[Listener], ours: Iterable[Process]) -> tuple[Listene
 
 def free_port() -> int:
     """A random free port outside the kernel's ephemeral range. :raises MachineError: none was found."""
+    # Inside the ephemeral range the kernel may give the port to any outgoing connection before the server
+    # binds it.
     low, high = _LOWEST, _ephemeral_low() - 1
     if high - low < 1000:
         low, high = _LOWEST, 65000
     for _ in range(_TRIES):
+        # At random: two jobs that start at once would both take the first free one.
         port = low + secrets.randbelow(high - low + 1)
+        # Both: a listener on ::1 does not prevent these binds.
         if not listeners(port) and all(_bindable(host, port) for host in ("0.0.0.0", "127.0.0.1")):
             return port
     raise MachineError(f"found no free port in {_TRIES} tries between {low} and {high}")
@@ -117,6 +122,7 @@ def _bindable(host: str, port: int) -> bool:
 def wait_free(port: int, seconds: float) -> None:
     """Wait until ``port`` is free. :raises MachineError: it is still in use after ``seconds``."""
     deadline = time.monotonic() + seconds
+    # A socket outlives its process for a moment while the kernel takes the process apart.
     while found := listeners(port):
         if time.monotonic() > deadline:
             raise MachineError(

@@ -86,12 +86,14 @@ def process(pid: int) -> Process | None:
             stat = file.read(4096).decode("utf-8", "replace")
     except OSError:
         return None
+    # A process chooses its name, in which brackets and spaces may stand: the last bracket ends it.
     head, _, tail = stat.rpartition(")")
     fields = tail.split()
     if len(fields) < 20:
         return None
     return Process(
         pid=pid,
+        # Ticks after boot: a process id that is used again has another start, whatever the clock says.
         created=int(fields[19]) / _TICKS,
         parent=int(fields[1]),
         group=int(fields[2]),
@@ -141,6 +143,7 @@ def _find(
 ) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
     """Members and shims of an owner: see :func:`tree`."""
     rows = {row.pid: row for row in table().values() if row.living}
+    # This process and those that started it are never members: they would be ended with the launch.
     ancestors = {1}
     ancestor = os.getpid()
     while ancestor in rows and ancestor not in ancestors:
@@ -153,6 +156,8 @@ def _find(
     more: set[int] = set()
     candidates: list[Process] = []
     for row in rows.values():
+        # The environment of each process is a read of its own: what is too old to belong is left out
+        # before.
         if row.pid in ancestors or row.of_kernel or row.created < created - _SHIM_LEAD_S:
             continue
         entries = _environment(row.pid) if token else ()
@@ -160,7 +165,8 @@ def _find(
             shims.add(row.pid)
         if row.created >= created:
             candidates.append(row)
-            is_titled = bool(entries) and not entries[0]  # a title is written over the start
+            # A title is written over the start.
+            is_titled = bool(entries) and not entries[0]
             if (
                 row.identity in identities
                 or _has_variable(entries, TOKEN_VARIABLE, token)
@@ -168,9 +174,11 @@ def _find(
                 or (is_titled and 0 < pid == row.session)
             ):
                 more.add(row.pid)
-    shims -= {row.pid for row in candidates if row.parent in shims}  # a command before its exec
+    # A command before its exec.
+    shims -= {row.pid for row in candidates if row.parent in shims}
     candidates = [row for row in candidates if row.pid not in shims]
     more |= {row.pid for row in candidates if row.parent in shims or 0 < row.parent == own_shim}
+    # Members bring further ones, by parent or session, until none is found: the table is in no order.
     members: set[int] = set()
     while more:
         members |= more
@@ -183,7 +191,8 @@ def _find(
 def _environment(pid: int) -> Sequence[bytes]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # gone, or another user's
+    except OSError:
+        # Gone, or another user's.
         return ()
 
 
@@ -231,6 +240,7 @@ class ProcessTree:
 
     def exited(self) -> int | None:
         """Exit code of the leader (negative: signal), None while it runs; 0 if unknown."""
+        # No parent of it: the exit code went to whoever was.
         return None if alive(self.pid, self.created) else 0
 
     def living(self) -> tuple[Process, ...]:
@@ -245,6 +255,8 @@ class ProcessTree:
     def observe(self) -> tuple[Process, ...]:
         """``living``; also records their shared memory for ``stop``."""
         members = self.living()
+        # Nothing tells later whose a segment was: a killed engine leaves them, and only its living
+        # processes hold them open.
         self._segments |= held_segments(member.pid for member in members) - self._before
         return members
 
@@ -257,6 +269,7 @@ class ProcessTree:
         deadline = time.monotonic() + _SHIM_TIMEOUT_S
         while (shims := self._look()[1]) and time.monotonic() < deadline + _KILL_TIMEOUT_S:
             if time.monotonic() > deadline:
+                # A shim waits for its last child, so one that goes on after all members ended is stuck.
                 for row in shims:
                     _signal(*row.identity, signal.SIGKILL)
             time.sleep(_TICK / 10)
@@ -315,7 +328,8 @@ class OwnedProcess(ProcessTree):
         with self._lock:
             while self._code is None and self._channel.has_message(timeout):
                 message = self._channel.receive()
-                if message is None:  # the shim was killed; its command may live, and is ended with the rest
+                if message is None:
+                    # The shim was killed; its command may live, and is ended with the rest.
                     self._code = self._popen.wait()
                 elif "code" in message:
                     self._code, self.cpu_seconds = int(message["code"]), float(message["cpu"])
@@ -344,9 +358,11 @@ def spawn(
         ServerError: the program is missing or not executable.
         MachineError: no process, memory, disk space or such core is available.
     """
+    # Segments that are older than the process are the user's, even if it opens them.
     before = list_segments()
     popen: subprocess.Popen[bytes] | None = None
     try:
+        # Not a pipe: the shim notices by the same descriptor when this process is killed.
         ours, theirs = socket.socketpair()
         channel = shim.Channel(ours)
         try:
@@ -354,7 +370,8 @@ def spawn(
                 popen = _start_shim(token, theirs.fileno(), inherit)
             channel.send(
                 argv=list(argv),
-                env={**env, TOKEN_VARIABLE: token},  # last: an engine's title overwrites the first
+                # Last: an engine's title overwrites the first.
+                env={**env, TOKEN_VARIABLE: token},
                 cwd=str(cwd),
                 log=str(log),
                 token=token,
@@ -367,10 +384,13 @@ def spawn(
             if number:
                 raise OSError(number, os.strerror(number))
             pid = int((answer or {})["pid"])
-            row = process(pid)  # its entry stays until the shim is told to go on
+            # Its entry stays until the shim is told to go on.
+            row = process(pid)
             channel.send()
-        except BaseException:  # Ctrl-C after the fork: only the token finds the process
-            channel.close()  # a shim whose peer is gone starts nothing, or ends what it started
+        except BaseException:
+            # Ctrl-C after the fork: only the token finds the process.
+            # A shim whose peer is gone starts nothing, or ends what it started.
+            channel.close()
             while popen is not None and popen.poll() is None:
                 stop_leftovers(token, 0, 0.0, grace=0.0)
                 time.sleep(_TICK / 10)
@@ -385,8 +405,10 @@ def spawn(
 
 def _start_shim(token: str, channel: int, inherit: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start the shim in a session of its own; it holds no folder and has none of our variables."""
+    # The interpreter of the shim may need its shared libraries from there.
     libraries = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     return subprocess.Popen(
+        # Without site-packages it starts in a tenth of the time; it runs once for each command.
         [sys.executable, "-I", "-S", shim.__file__],
         env={**libraries, shim.MARK: token},
         cwd="/",
@@ -415,6 +437,7 @@ def stop(owned: ProcessTree, grace: float = 15.0) -> tuple[str, ...]:
     try:
         _end(owned, grace)
     except (KeyboardInterrupt, Interrupted):
+        # The user does not wait any longer, and nothing may survive: the kill comes at once.
         _end(owned, 0.0)
         raise
     finally:
@@ -435,7 +458,8 @@ def stop_leftovers(
     if found:
         left._before = segments_before(created or min(row.created for row in found))
         stop(left, grace)
-    if is_token(token):  # a client's own token has no folder
+    if is_token(token):
+        # A client's own token has no folder.
         shutil.rmtree(scratch_folder(token), ignore_errors=True)
     return found
 
@@ -445,19 +469,23 @@ def may_have_token(pid: int, created: float, token: str) -> bool:
     row, entries = process(pid), _environment(pid)
     if row is None or not row.living or row.created != created:
         return True
+    # A process title is written over the environment: without a variable in it nothing is proved.
     if any(b"=" in entry for entry in entries):
         return _has_variable(entries, TOKEN_VARIABLE, token)
-    return list(entries) != [b""]  # a title leaves zeros; nothing at all is no launch of ours
+    # A title leaves zeros; nothing at all is no launch of ours.
+    return list(entries) != [b""]
 
 
 def _end(owned: ProcessTree, grace: float) -> None:
     deadline = time.monotonic() + grace
     if grace > 0 and owned.exited() is None:
+        # To the leader alone, which ends its workers in its own order.
         _signal(owned.pid, owned.created, signal.SIGTERM)
     orphaned = False
     while (living := owned.observe()) and time.monotonic() < deadline:
         if not orphaned and owned.exited() is not None:
             orphaned = True
+            # Workers of a dead leader get no order to end from it; most wait for one for ever.
             deadline = min(deadline, time.monotonic() + _ORPHAN_GRACE_S)
             for member in living:
                 _signal(*member.identity, signal.SIGTERM)
@@ -465,9 +493,12 @@ def _end(owned: ProcessTree, grace: float) -> None:
     deadline = time.monotonic() + _KILL_TIMEOUT_S
     # A container's monitor has no token and removes the container once its processes have ended.
     spared_until = time.monotonic() + _MONITOR_GRACE_S if owned.token else 0.0
+    # SIGKILL of vLLM's API server alone leaves engine core and workers alive, and /dev/shm/psm_* behind: so
+    # each process is killed, and what they held is removed.
     while living := owned.observe():
         marked = [member for member in living if member.pid == owned.pid or owned.has_token(member)]
-        if marked and owned.token:  # memory of the container may be freed slowly
+        if marked and owned.token:
+            # Memory of the container may be freed slowly.
             spared_until = min(time.monotonic() + _MONITOR_GRACE_S, deadline - 1.0)
         for member in marked if time.monotonic() < spared_until else living:
             _signal(*member.identity, signal.SIGKILL)
@@ -490,10 +521,13 @@ def _signal(pid: int, created: float, number: signal.Signals) -> None:
     """Signal exactly this process: take the handle first, then check the identity."""
     with suppress(ProcessLookupError, PermissionError):
         try:
+            # Between a look and a kill the id may go to another process; a handle stays that of the
+            # process.
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
             return
-        except (OSError, AttributeError):  # a kernel without process handles
+        except (OSError, AttributeError):
+            # A kernel without process handles.
             if alive(pid, created):
                 os.kill(pid, number)
             return
@@ -566,6 +600,7 @@ def run(
             at_limit()
         seconds = time.monotonic() - began
     finally:
+        # A command that has ended has no leader to end in order, and what it left is nobody's.
         stop(owned, 0.0 if owned.exited() is not None else 2.0)
     code = owned.exited() if code is None else code
     return ProcessResult(-signal.SIGKILL if code is None else code, seconds, timed_out, owned.cpu_seconds)
@@ -582,6 +617,7 @@ def run_script(
     stop_requested: StopRequested = never,
 ) -> ProcessResult:
     """Run a Python program like :func:`run`, with a new ``log`` and in its folder."""
+    # The result is read from the log: that of an earlier run must not stand in it.
     log.unlink(missing_ok=True)
     return run(
         [str(interpreter), "-c", script, *arguments],

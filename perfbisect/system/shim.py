@@ -48,7 +48,8 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, **values: Any) -> None:
-        with suppress(OSError):  # the peer was killed
+        with suppress(OSError):
+            # The peer was killed.
             self._socket.sendall(json.dumps(values).encode() + b"\n")
 
     def has_message(self, timeout: float) -> bool:
@@ -88,11 +89,16 @@ def start(request: dict[str, Any], output: int) -> int:
             raise OSError(int(number), os.strerror(int(number)))
         return pid
     try:
+        # Ignored signals are inherited through exec, and a server that ignores SIGTERM cannot be stopped.
+        # Python ignores SIGPIPE and SIGXFSZ.
         for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE", "SIGXFSZ", "SIGCHLD"):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+        # A Ctrl-C at the terminal reaches the foreground process group: perfbisect alone ends a launch.
         os.setsid()
+        # What a launch writes does not depend on the user's umask.
         os.umask(0o022)
+        # Before exec: the mark is inherited by everything that the command starts.
         set_mark(request["token"])
         if request["cores"]:
             os.sched_setaffinity(0, request["cores"])
@@ -102,9 +108,11 @@ def start(request: dict[str, Any], output: int) -> int:
         os.chdir(request["cwd"])
         argv = request["argv"]
         os.execvpe(argv[0], argv, request["env"])
-    except (OSError, ValueError) as error:  # ValueError: a NUL in a word
+    except (OSError, ValueError) as error:
+        # ValueError: a NUL in a word.
         os.write(writing, str(getattr(error, "errno", errno.EINVAL)).encode())
     finally:
+        # Not sys.exit: buffers and handlers here are copies of the shim's, which would run twice.
         os._exit(127)
 
 
@@ -143,6 +151,7 @@ class Shim:
         (left,) = struct.unpack("i", fcntl.ioctl(self._output, termios.FIONREAD, bytes(4)))
         while left > 0:
             data = os.read(self._output, min(left, _READ))
+            # An early end of the file: the writer went away between the two calls.
             left = left - len(data) if data else 0
             self._log.write(data)
         self._log.flush()
@@ -166,6 +175,7 @@ class Shim:
         """Wait for the children that have ended; False if none is left."""
         while True:
             try:
+                # One signal may stand for several children, so all that have ended are taken.
                 pid, status, used = os.wait3(os.WNOHANG)
             except ChildProcessError:
                 return False
@@ -184,19 +194,26 @@ def _open_log(path: str, secrets: list[str]) -> LogWriter:
 
 
 def main() -> None:
+    # The shim outlives whoever is told to end: it writes the log to the last line and reaps what is left.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    # Orphans below get this process as parent, not init: the kernel then says whose they are.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # A copy, since the command gets its own standard input; it must not inherit the channel.
     connection = socket.socket(fileno=os.dup(0))
     connection.set_inheritable(False)
     channel = Channel(connection)
     request = channel.receive()
-    if request is None:  # perfbisect ended before it asked for anything
+    if request is None:
+        # Perfbisect ended before it asked for anything.
         return
     woken, waker = os.pipe()
+    # The signal handler writes to it: a full pipe must not block that for ever.
     os.set_blocking(waker, False)
+    # A handler that does nothing: the default discards the signal, and nothing would wake the poll.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
+    # A pipe and not the log itself: what is printed is redacted, and bounded, before it is on disk.
     output, writing = os.pipe()
     try:
         log = _open_log(request["log"], request["secrets"])
@@ -208,7 +225,8 @@ def main() -> None:
         os.close(descriptor)
     channel.send(pid=leader)
     # The leader stays in the process table until the peer has read its row.
-    if channel.receive() is None:  # the peer was killed or interrupted before it knew of the leader
+    if channel.receive() is None:
+        # The peer was killed or interrupted before it knew of the leader.
         os.killpg(leader, signal.SIGKILL)
     Shim(channel, leader, output, log, request["secrets"]).serve(woken)
 

@@ -21,6 +21,7 @@ def interrupt_thread(thread: threading.Thread) -> None:
     """Raise ``KeyboardInterrupt`` in another living thread, after its current system call."""
     with _THREAD_LOCK:
         if thread.ident is not None and thread.is_alive():
+            # A signal reaches the main thread only; this is CPython's one way to raise in another.
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt)
             )

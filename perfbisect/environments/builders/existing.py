@@ -40,7 +40,8 @@ class ExistingBuilder(Builder):
         self._engine: ImportedEngine | None = None
 
     def refuses(self, change: Change) -> Refusal | None:
-        del change  # only importing the engine shows what it is, and that is not cheap
+        # Only importing the engine shows what it is, and that is not cheap.
+        del change
         return None
 
     def key(self, change: Change) -> str:

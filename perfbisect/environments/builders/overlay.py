@@ -153,7 +153,8 @@ class OverlaidCommit(CommitTree):
 
     @property
     def base(self) -> Change:
-        assert self.below is not None  # else it is refused
+        # Else it is refused.
+        assert self.below is not None
         return self.below
 
 

@@ -68,7 +68,8 @@ class PinnedCommit(CommitTree):
 
     @property
     def pins(self) -> Pins:
-        assert self.declared.pins is not None  # else it is refused
+        # Else it is refused.
+        assert self.declared.pins is not None
         return self.declared.pins
 
 

@@ -172,7 +172,8 @@ class BuildTree:
             exclusive_lock(lock, f"in {self.path}", build.timeout),
         ):
             warm = self.is_warm
-            if not warm:  # a killed build may leave truncated files that look new
+            if not warm:
+                # A killed build may leave truncated files that look new.
                 shutil.rmtree(self.path, ignore_errors=True)
             try:
                 return self._build(build, change, variables, warm, out)

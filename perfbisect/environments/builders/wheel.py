@@ -173,7 +173,8 @@ def allowed_variants(template: str, variant: str, machine: str = "") -> tuple[st
     driver = machine_cuda(machine)
     if driver is None and machine in ("", ROCM) and (rocm := rocm_variant()):
         return (rocm,)
-    if machine == ROCM:  # which, is not known here
+    if machine == ROCM:
+        # Which, is not known here.
         return ("",)
     runs = variants(driver)
     return runs if "{variant}" in template else (*runs, "")

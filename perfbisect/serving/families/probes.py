@@ -33,6 +33,7 @@ def tone(seconds: float = 1.0, hertz: float = 220.0) -> bytes:
 
 def picture(size: int = 64) -> bytes:
     """A square PNG file with a horizontal gradient."""
+    # By hand, without an image library; the byte before each row is its PNG filter: none.
     row = b"\0" + b"".join(bytes((255 * x // size, 96, 160)) for x in range(size))
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -84,6 +85,8 @@ def speech(cell: Cell, model: str) -> ProbeRequest:
     elif cell.dataset_name == "seed-tts-design":
         extra = {"task_type": "VoiceDesign", "instructions": "A calm voice."}
     body = {"model": model, "input": _TEXT, **extra, **cell.extra_body}
+    # The last word over the cell's body: without these the answer is no raw sound, whose length can be
+    # checked.
     streamed = {"stream": True, "stream_format": "audio", "response_format": "pcm"}
     return ProbeRequest(SPEECH, {**body, **streamed}, content_type="audio/", at_least=_LEAST_SOUND)
 

@@ -46,6 +46,7 @@ class TextFamily(Family):
                 raise UsageError(
                     f"cell {cell.name}: {field} is for families with stages; text has none", field=field
                 )
+        # A tokenizer that is not named is the model's, at the model's revision.
         pinned = cell.revision.tokenizer or (None if cell.tokenizer else cell.revision.model)
         return {"seed": cell.seed, "tokenizer": cell.tokenizer, "tokenizer-revision": hub_revision(pinned)}
 
@@ -61,6 +62,7 @@ class TextFamily(Family):
             "prompt": "The first request of an attempt must be answered.",
             "max_tokens": 4,
             "temperature": 0,
+            # Else a model may end at once, with no token, which would count as a wrong answer.
             "ignore_eos": True,
             "stream": False,
         }
@@ -68,4 +70,5 @@ class TextFamily(Family):
 
     def reset_requests(self, env: Mapping[str, str]) -> tuple[ProbeRequest, ...]:
         reset = (ProbeRequest("/reset_prefix_cache", {}),)
+        # The request exists only in this mode, which a cell may switch off.
         return reset if env["VLLM_SERVER_DEV_MODE"] == "1" else ()
