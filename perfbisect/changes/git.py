@@ -15,7 +15,7 @@ from typing import Literal
 from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, RevisionError, ServerError
 from perfbisect.model.change import Change
-from perfbisect.system import processes
+from perfbisect.system import commands
 from perfbisect.system.logs import excerpt
 
 _FORMAT = "--format=%H%x00%P%x00%ct%x00%an%x00%s"
@@ -405,7 +405,7 @@ def fetch_remote(repository: Repository, remote: str, log: Path, timeout_s: floa
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
-        done = processes.run(
+        done = commands.run(
             ["git", "-C", where, *_NO_MAINTENANCE, "fetch", "--no-recurse-submodules", "--", remote],
             env=git_environment(os.environ),
             cwd=log.parent,

@@ -14,8 +14,8 @@ from perfbisect.changes.pins import DOCKERFILE, parse_pins
 from perfbisect.errors import MachineError, RevisionError, UsageError
 from perfbisect.model.change import Change, History
 from perfbisect.model.commit_details import ChangedFile, Commit
+from perfbisect.system.commands import capture
 from perfbisect.system.logs import excerpt
-from perfbisect.system.processes import capture
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from perfbisect.common.json_text import parse_json
 from perfbisect.common.secret_references import fill
 from perfbisect.errors import ClientError, Interrupted, MachineError
 from perfbisect.system import logs, processes
-from perfbisect.system.processes import OwnedProcess, ProcessResult, StopRequested
+from perfbisect.system.commands import ProcessResult, run
+from perfbisect.system.processes import OwnedProcess, StopRequested
 
 LOG = "client-host.log"
 
@@ -112,7 +113,7 @@ class Runner:
         self._runs += 1
         argv = fill(tuple(argv), self.secrets)
         if self.host is None:
-            return processes.run(
+            return run(
                 argv,
                 env=fill(self.env, self.secrets),
                 cwd=self.cwd,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from perfbisect.errors import BuildError, MachineError, ServerError
 from perfbisect.redaction import command_secrets, redacted_argv, without_secrets
-from perfbisect.system import environ, processes
+from perfbisect.system import commands, environ
 from perfbisect.system.logs import excerpt
 
 _ANY_DAY = "2999-12-31"
@@ -94,7 +94,7 @@ class BuildRun:
         command = " ".join("SCRIPT" if "\n" in word else word for word in redacted_argv(tuple(argv)))
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
-            done = processes.run(argv, env=env, cwd=cwd, log=output, token=token, timeout=limit)
+            done = commands.run(argv, env=env, cwd=cwd, log=output, token=token, timeout=limit)
         except ServerError as error:
             raise BuildError(error.message, where=self.log, code=error.code, output=error.output) from error
         except OSError as error:

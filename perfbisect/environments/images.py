@@ -22,8 +22,8 @@ from perfbisect.common.json_text import parse_json
 from perfbisect.environments.build import BuildRun
 from perfbisect.environments.builders.wheel_index import State
 from perfbisect.errors import MachineError
+from perfbisect.system.commands import capture
 from perfbisect.system.logs import excerpt
-from perfbisect.system.processes import capture
 
 _AT_ONCE = 16
 _TIMEOUT_S = 60.0

@@ -26,7 +26,7 @@ from packaging.version import Version
 from perfbisect.environments.build import BuildRun, Output, registry_environment
 from perfbisect.environments.packages import EnginePackage, torch_backend_of
 from perfbisect.errors import BuildError, MachineError, UsageError
-from perfbisect.system import processes
+from perfbisect.system import commands, processes
 from perfbisect.system.http import open_session, send_request
 from perfbisect.system.logs import excerpt
 
@@ -259,7 +259,7 @@ def _pip_setting(name: str) -> str:
 @functools.cache
 def _pip_files() -> dict[str, str]:
     """Settings in pip's configuration files for all commands; empty without pip."""
-    done = processes.capture([sys.executable, "-m", "pip", "config", "list"], 60.0)
+    done = commands.capture([sys.executable, "-m", "pip", "config", "list"], 60.0)
     rows = re.findall(r"^global\.([a-z-]+)=(.*)$", done.stdout, re.MULTILINE)
     return {key: str(ast.literal_eval(value)) for key, value in rows if value[:1] in "'\""}
 

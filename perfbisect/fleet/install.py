@@ -27,8 +27,8 @@ from perfbisect.environments.uv import find_uv
 from perfbisect.errors import MachineError
 from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.documents import Document
+from perfbisect.system.commands import capture
 from perfbisect.system.logs import excerpt_lines
-from perfbisect.system.processes import capture
 
 _INSTALL_S = 1800.0
 

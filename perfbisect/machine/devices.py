@@ -14,8 +14,9 @@ from pathlib import Path
 
 from perfbisect.errors import Interrupted, MachineError
 from perfbisect.system import environ
+from perfbisect.system.commands import capture
 from perfbisect.system.logs import excerpt
-from perfbisect.system.processes import StopRequested, capture, never, process
+from perfbisect.system.processes import StopRequested, never, process
 
 _TIMEOUT_S = 20.0
 """Seconds. Without persistence mode the driver initialises every device at each call."""

@@ -10,7 +10,7 @@ from perfbisect.common.json_text import parse_json
 from perfbisect.common.quantities import counted
 from perfbisect.errors import MachineError
 from perfbisect.machine.slots import Slot
-from perfbisect.system import logs, processes
+from perfbisect.system import commands, logs
 from perfbisect.system.processes import StopRequested, never
 
 _MARK = "perfbisect-torch: "
@@ -116,7 +116,7 @@ def probe(
 ) -> Mapping[str, Any]:
     """The result of ``PROGRAM``; MachineError without a valid one within ``limit`` seconds."""
     log = folder / "torch-probe.log"
-    ended = processes.run_script(
+    ended = commands.run_script(
         PROGRAM, interpreter=interpreter, env=env, log=log, timeout=limit, stop_requested=stop_requested
     )
     torch = parse(logs.text_of(log))

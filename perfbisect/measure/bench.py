@@ -29,8 +29,9 @@ from perfbisect.model.counters import COUNTERS_FACT, CPU_FACT
 from perfbisect.serving.counters import CpuReading, cpu_increase, hit_rate, prefix_cache, read_cpu
 from perfbisect.serving.server import Server
 from perfbisect.system import logs, processes
+from perfbisect.system.commands import ProcessResult, run_script
 from perfbisect.system.ports import SharedPortError
-from perfbisect.system.processes import Process, ProcessResult, StopRequested
+from perfbisect.system.processes import Process, StopRequested
 
 _LARGEST_RESULT = 1 << 29
 """Bytes of a result, which holds each token's time."""
@@ -373,7 +374,7 @@ def _distance(
     if record.environment is None:
         raise ValueError("there is no environment")
     log = image.with_suffix(".log")
-    ended = processes.run_script(
+    ended = run_script(
         COMPARE,
         str(image),
         reference,

@@ -11,7 +11,7 @@ from perfbisect.environments.base import Environment
 from perfbisect.errors import ClientError, MachineError
 from perfbisect.measure.record import ClientVersion
 from perfbisect.model.cell import LOCAL, Cell
-from perfbisect.system import logs, processes
+from perfbisect.system import commands, logs
 from perfbisect.system.processes import StopRequested, never
 
 _CANNOT = 3
@@ -117,7 +117,7 @@ def fetch_models(
     stop_requested: StopRequested,
 ) -> bool:
     """Download repositories into the hub's cache; False if the interpreter has no hub client."""
-    ended = processes.run_script(
+    ended = commands.run_script(
         _SCRIPT,
         *repositories,
         interpreter=interpreter,
@@ -154,7 +154,7 @@ def identify_client(
         ClientError: the interpreter fails, or the package or its sources are missing.
     """
     log = folder / "client-digest.log"
-    ended = processes.run_script(
+    ended = commands.run_script(
         _DIGEST,
         client.package,
         *client.sources,

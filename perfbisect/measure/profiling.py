@@ -24,7 +24,7 @@ from perfbisect.measure.bench import BenchRuns
 from perfbisect.measure.executor import Sink
 from perfbisect.serving.families import ServerCommand
 from perfbisect.serving.server import Server
-from perfbisect.system import http, logs, processes
+from perfbisect.system import commands, http, logs
 from perfbisect.system.http import NoAnswerError
 from perfbisect.system.processes import ProcessTree, StopRequested
 from perfbisect.system.threads import start_thread
@@ -216,7 +216,7 @@ class ProfileCapture:
         ]  # fmt: skip
         # The seconds are those of the steps: py-spy may fall behind, and its own start counts too.
         steps, began = engine_steps(self.server), time.monotonic()
-        ended = processes.run(
+        ended = commands.run(
             argv,
             env=self.env,
             cwd=self.folder,

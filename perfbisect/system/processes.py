@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -40,7 +39,7 @@ from perfbisect.system.logs import excerpt
 TOKEN_VARIABLE = "PERFBISECT_TOKEN"
 """Environment variable that marks every process of one owner."""
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+TICK_SS = os.sysconf("SC_CLK_TCK")
 _DEAD = frozenset("ZXx")
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of the kernel's ``include/linux/sched.h``, among the flags in ``/proc/PID/stat``."""
@@ -94,14 +93,14 @@ def process(pid: int) -> Process | None:
     return Process(
         pid=pid,
         # Ticks after boot: a process id that is used again has another start, whatever the clock says.
-        created=int(fields[19]) / _TICKS,
+        created=int(fields[19]) / TICK_SS,
         parent=int(fields[1]),
         group=int(fields[2]),
         session=int(fields[3]),
         state=fields[0],
         name=head.partition("(")[2],
-        cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
-        waited_seconds=(int(fields[13]) + int(fields[14])) / _TICKS,
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / TICK_SS,
+        waited_seconds=(int(fields[13]) + int(fields[14])) / TICK_SS,
         of_kernel=bool(int(fields[6]) & _KERNEL_THREAD),
     )
 
@@ -205,7 +204,7 @@ def _has_variable(entries: Sequence[bytes], variable: str, token: str) -> bool:
 StopRequested = Callable[[], bool]
 """Polled while waiting: True stops promptly."""
 
-_TICK = 0.05
+TICK_S = 0.05
 _CRASHES = frozenset(
     signal.Signals[f"SIG{name}"] for name in ("ILL", "TRAP", "ABRT", "BUS", "FPE", "SEGV", "SYS")
 )
@@ -272,7 +271,7 @@ class ProcessTree:
                 # A shim waits for its last child, so one that goes on after all members ended is stuck.
                 for row in shims:
                     _signal(*row.identity, signal.SIGKILL)
-            time.sleep(_TICK / 10)
+            time.sleep(TICK_S / 10)
 
     def _look(self) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
         found = _find(self.token, self.pid, self.created, own_shim=self.own_shim, known=self._seen)
@@ -312,7 +311,7 @@ class OwnedProcess(ProcessTree):
                 self._channel.send(log=str(log))
         deadline = time.monotonic() + _SHIM_TIMEOUT_S
         while not self._log_written and self._code is None and time.monotonic() < deadline:
-            self._receive(_TICK)
+            self._receive(TICK_S)
         return self._log_written == str(log)
 
     def await_shims(self) -> None:
@@ -393,7 +392,7 @@ def spawn(
             channel.close()
             while popen is not None and popen.poll() is None:
                 stop_leftovers(token, 0, 0.0, grace=0.0)
-                time.sleep(_TICK / 10)
+                time.sleep(TICK_S / 10)
             raise
     except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
         raise ServerError(f"cannot start {argv[0]} in {cwd}: {error.strerror or error}", where=log) from error
@@ -489,7 +488,7 @@ def _end(owned: ProcessTree, grace: float) -> None:
             deadline = min(deadline, time.monotonic() + _ORPHAN_GRACE_S)
             for member in living:
                 _signal(*member.identity, signal.SIGTERM)
-        time.sleep(_TICK)
+        time.sleep(TICK_S)
     deadline = time.monotonic() + _KILL_TIMEOUT_S
     # A container's monitor has no token and removes the container once its processes have ended.
     spared_until = time.monotonic() + _MONITOR_GRACE_S if owned.token else 0.0
@@ -510,10 +509,10 @@ def _end(owned: ProcessTree, grace: float) -> None:
                 where=owned.log,
                 next_step="end them manually; a process in state D waits for a device or file system",
             )
-        time.sleep(_TICK)
+        time.sleep(TICK_S)
     # A leader counts as dead before its last thread ended; only then can it be reaped.
     while owned.exited() is None and time.monotonic() < deadline:
-        time.sleep(_TICK / 10)
+        time.sleep(TICK_S / 10)
     owned.await_shims()
 
 
@@ -536,95 +535,3 @@ def _signal(pid: int, created: float, number: signal.Signals) -> None:
                 signal.pidfd_send_signal(handle, number)
         finally:
             os.close(handle)
-
-
-def capture(
-    argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a short command; its exit code is 124 if it takes too long, 127 if it cannot be started."""
-    name = Path(argv[0]).name
-    try:
-        return subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False,
-            stdin=subprocess.DEVNULL, env=env,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        problem = f"{name} did not answer within {timeout_s:.0f} s"
-        return subprocess.CompletedProcess(argv, 124, "", problem)
-    except OSError as error:
-        problem = f"{name} cannot be started: {error.strerror or error}"
-        return subprocess.CompletedProcess(argv, 127, "", problem)
-
-
-@dataclass(frozen=True)
-class ProcessResult:
-    """Result of a bounded command; a negative code is a signal."""
-
-    code: int
-    seconds: float
-    timed_out: bool
-    cpu_seconds: float = 0.0
-    """CPU time of the command and its reaped children."""
-
-
-def run(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    cwd: Path,
-    log: Path,
-    token: str,
-    timeout: float,
-    stop_requested: StopRequested = never,
-    at_limit: Callable[[], None] | None = None,
-    cores: Sequence[int] = (),
-) -> ProcessResult:
-    """Run a command for at most ``timeout`` seconds; none of its processes survive.
-
-    ``at_limit`` is called at the timeout, before anything is ended.
-
-    Raises:
-        Interrupted: ``stop_requested`` returned True.
-        ServerError: the command cannot be started or ended.
-    """
-    began = time.monotonic()
-    owned = spawn(argv, env=env, cwd=cwd, log=log, token=token, cores=cores)
-    try:
-        code, timed_out = None, False
-        while code is None and not timed_out:
-            if stop_requested():
-                raise Interrupted(f"stopped while {Path(argv[0]).name} ran", where=log)
-            code = owned.wait(_TICK)
-            timed_out = code is None and time.monotonic() - began > timeout
-        if timed_out and at_limit is not None:
-            at_limit()
-        seconds = time.monotonic() - began
-    finally:
-        # A command that has ended has no leader to end in order, and what it left is nobody's.
-        stop(owned, 0.0 if owned.exited() is not None else 2.0)
-    code = owned.exited() if code is None else code
-    return ProcessResult(-signal.SIGKILL if code is None else code, seconds, timed_out, owned.cpu_seconds)
-
-
-def run_script(
-    script: str,
-    *arguments: str,
-    interpreter: Path,
-    env: Mapping[str, str],
-    log: Path,
-    timeout: float,
-    token: str = "",
-    stop_requested: StopRequested = never,
-) -> ProcessResult:
-    """Run a Python program like :func:`run`, with a new ``log`` and in its folder."""
-    # The result is read from the log: that of an earlier run must not stand in it.
-    log.unlink(missing_ok=True)
-    return run(
-        [str(interpreter), "-c", script, *arguments],
-        env=env,
-        cwd=log.parent,
-        log=log,
-        token=token or secrets.token_hex(16),
-        timeout=timeout,
-        stop_requested=stop_requested,
-    )

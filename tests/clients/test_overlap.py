@@ -18,8 +18,9 @@ import pytest
 
 from perfbisect.clients.runner import Runner
 from perfbisect.errors import ClientError, Interrupted, MachineError
-from perfbisect.system import processes
-from perfbisect.system.processes import TOKEN_VARIABLE, ProcessResult, never
+from perfbisect.system import commands, processes
+from perfbisect.system.commands import ProcessResult
+from perfbisect.system.processes import TOKEN_VARIABLE, never
 from tests.measure.pretend import Watch, attempt, environment
 from tests.system.stand_ins import until
 
@@ -97,7 +98,7 @@ def told(log: Path) -> dict[str, Any]:
 def test_a_run_is_what_the_plain_command_is(site: Path) -> None:
     with host(site, "pkg.tool_that_is_not_there") as made:
         hosted = run(made, site / "hosted.log", "bench", "--seed", "1")
-    plain = processes.run(
+    plain = commands.run(
         (sys.executable, "-m", "pkg.tool", "bench", "--seed", "1"),
         env=env(site),
         cwd=site / "cwd",

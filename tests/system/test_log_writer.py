@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.redaction import REDACTED, command_secrets, secret_values
-from perfbisect.system import processes
+from perfbisect.system import commands, processes
 from perfbisect.system.log_writer import LIMIT, LogWriter, Redactor
 from tests.system.stand_ins import ENV, told, until
 
@@ -79,7 +79,7 @@ os.write(1, b" ends here")
 os._exit(3)
 """
     log = tmp_path / "log"
-    ended = processes.run(
+    ended = commands.run(
         [sys.executable, "-c", script], env=ENV, cwd=tmp_path, log=log, token=secrets.token_hex(8), timeout=60
     )
     text = log.read_bytes()
@@ -96,7 +96,7 @@ for _ in range(64):
     os.write(1, b"x" * 65536)
 """
     log = Path("/dev/full")
-    ended = processes.run(
+    ended = commands.run(
         [sys.executable, "-c", script], env=ENV, cwd=tmp_path, log=log, token=secrets.token_hex(8), timeout=60
     )
     assert ended.code == 0

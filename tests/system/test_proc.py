@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import Interrupted, MachineError, ServerError
-from perfbisect.system import processes, shim, threads
+from perfbisect.system import commands, processes, shim, threads
 from perfbisect.system.files import scratch_folder
 from perfbisect.system.processes import TOKEN_VARIABLE, Process, alive, process, tree
 from tests.system.stand_ins import (
@@ -431,7 +431,7 @@ def test_what_cannot_be_ended_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert owned.exited() == -signal.SIGKILL
 
 
-def run(folder: Path, script: str, **options: object) -> processes.ProcessResult:
+def run(folder: Path, script: str, **options: object) -> commands.ProcessResult:
     defaults = {
         "env": ENV,
         "cwd": folder,
@@ -439,7 +439,7 @@ def run(folder: Path, script: str, **options: object) -> processes.ProcessResult
         "token": secrets.token_hex(16),
         "timeout": 30.0,
     }
-    return processes.run([sys.executable, "-c", script], **{**defaults, **options})  # type: ignore[arg-type]
+    return commands.run([sys.executable, "-c", script], **{**defaults, **options})  # type: ignore[arg-type]
 
 
 def test_run_past_its_limit_is_stopped_with_its_children(tmp_path: Path) -> None:

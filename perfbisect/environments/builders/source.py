@@ -35,8 +35,8 @@ from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.model.change import Change
 from perfbisect.redaction import redacted
+from perfbisect.system.commands import capture
 from perfbisect.system.files import replace_file
-from perfbisect.system.processes import capture
 
 _NAMES = frozenset({
     "CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "C_INCLUDE_PATH",
