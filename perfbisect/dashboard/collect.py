@@ -19,6 +19,7 @@ from perfbisect.common.quantities import stamp
 from perfbisect.errors import RevisionError
 from perfbisect.jobs.documents import MetricDocument, metric_document
 from perfbisect.model.metric import parse_metric
+from perfbisect.report.template import render_sentences
 from perfbisect.series.alerts import Alert, leading_alert
 from perfbisect.series.detect import SeriesAnalysis, suppressed_change
 from perfbisect.series.detection.model import SeriesLevel, levels
@@ -156,7 +157,6 @@ def collect_site(
     whose change it searched.
     """
     rankings, failed = _rankings(store, analysis, repository, table)
-    notes = [] if repository else ["No repository was given: there are no suspects."]
     return Site(
         title=title,
         made=made,
@@ -172,7 +172,7 @@ def collect_site(
         bisections=bisections_of_alerts(store, analysis, tuple(reports), repository),
         commit_url=commit_url,
         census=_census(analysis),
-        notes=(*notes, *_branch_notes(analysis)),
+        notes=_site_notes(analysis, has_repository=repository is not None),
     )
 
 
@@ -362,10 +362,12 @@ def _census(analysis: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _branch_notes(analysis: SeriesAnalysis) -> Iterator[str]:
+def _site_notes(analysis: SeriesAnalysis, *, has_repository: bool) -> tuple[str, ...]:
     builds = {point.build.key: point.build for item in analysis.series for point in item.points}
-    unknown = sum(build.of_main is None for build in builds.values())
-    if unknown:
-        yield f"{unknown} of {len(builds)} builds do not say their branch: not known to be of main."
-    if analysis.away:
-        yield f"{analysis.away} builds are not of main and were left out."
+    values = {
+        "has_repository": has_repository,
+        "unknown": sum(build.of_main is None for build in builds.values()),
+        "builds": len(builds),
+        "away": analysis.away,
+    }
+    return render_sentences("dashboard/templates/notes.jinja", values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from perfbisect.commands.outcomes import measured_outcomes
@@ -11,6 +11,7 @@ from perfbisect.common.quantities import counted
 from perfbisect.jobs.folders import Job
 from perfbisect.nightly.config import AlertRules
 from perfbisect.nightly.model import NightFindings
+from perfbisect.report.template import render_sentences
 from perfbisect.series.alerts import Alert
 from perfbisect.series.detect import SeriesAnalysis, analyze_series, record_alerts
 from perfbisect.series.detection.model import FEWEST
@@ -53,6 +54,13 @@ def judge_series(
     """
     cells = cells or {}
     analysis = analyze_series(store, table, rules.fdr)
+    restarted = Counter(
+        (begun.before.night, begun.what)
+        for begun in analysis.machine_starts
+        if begun.first.night >= since and (begun.first.cell, begun.first.machine) in cells
+    )
+    unjudged = _count_too_few_nights(analysis, cells)
+    notes = {"restarted": restarted, "unjudged": unjudged, "fewest": FEWEST}
     outcomes = measured_outcomes(store, analysis, jobs, None)
     changed = (_change_alert(alert, rules) for alert in analysis.alerts_since(rules.since))
     current = {alert.id for alert in analysis.alerts}
@@ -68,31 +76,14 @@ def judge_series(
             *vanished,
         ),
         rows=build_nightly_report(analysis, fdr=rules.fdr).rows,
-        notes=tuple(_machine_notes(analysis, cells, since)),
-        unjudged=_count_too_few_nights(analysis, cells),
+        notes=render_sentences("nightly/templates/notes.jinja", notes),
+        unjudged=unjudged,
     )
 
 
 def summarize_changes(alerts: Iterable[Alert]) -> str:
     counts = Counter(alert.change for alert in alerts)
     return ", ".join(f"{count} {change}" for change, count in counts.items()) or "no alerts"
-
-
-def _machine_notes(
-    analysis: SeriesAnalysis, cells: Mapping[tuple[str, str], str], since: str
-) -> Iterator[str]:
-    """Notes on cells whose series restarted on a new machine on or after the night ``since``."""
-    restarted = Counter(
-        (begun.before.night, begun.what)
-        for begun in analysis.machine_starts
-        if begun.first.night >= since and (begun.first.cell, begun.first.machine) in cells
-    )
-    for (night, difference), count in restarted.items():
-        series = "1 cell restarts" if count == 1 else f"{count} cells restart"
-        yield (
-            f"the machine changed after {night}: {difference}. The series of {series}; "
-            "earlier nights are not compared"
-        )
 
 
 def _count_too_few_nights(analysis: SeriesAnalysis, cells: Mapping[tuple[str, str], str]) -> dict[str, int]:

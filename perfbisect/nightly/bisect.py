@@ -15,7 +15,7 @@ from perfbisect.model.change import Change
 from perfbisect.nightly.config import BisectRules
 from perfbisect.nightly.journal import NightFolder, write_traceback
 from perfbisect.nightly.model import BisectionState, NightBisection, NightProfile
-from perfbisect.nightly.night import BisectionWindow, OpenNight, StepResult
+from perfbisect.nightly.night import OpenNight, StepResult
 from perfbisect.nightly.plan import CellPlan, NightPlan
 from perfbisect.series.alerts import Alert, State
 from perfbisect.series.detect import SeriesAnalysis
@@ -187,7 +187,6 @@ class EventExaminer:
         rules, plan, jobs = night.context.file.nightly.bisect, record.plan, record.job_ids("event")
         weights = night.folder.path / "suspects" / f"{ranked.alert.id}.yaml"
         write_weights(ranked, weights)
-        window = BisectionWindow(cell, case.alert.metric, ranked.good, ranked.bad, weights)
         minutes, needed = rules.budget, "a bisection takes at least"
         if event not in jobs:
             minutes = min(minutes, plan.budget - record.spent)
@@ -196,7 +195,7 @@ class EventExaminer:
                 reason = f"at most {rules.most} bisections a night"
             if reason:
                 return _result(case, "postponed", reason, ranked, exit_code=EXIT_INCONCLUSIVE)
-        bisection = night.context.machine.prepare_bisection(plan, window, minutes)
+        bisection = night.context.machine.prepare_bisection(plan, cell, ranked, weights, minutes)
         if event not in jobs and (reason := _shortage(minutes, needed, bisection.minutes)):
             return _result(case, "postponed", reason, ranked, exit_code=EXIT_INCONCLUSIVE)
         job = night.job("event", event, alert=case.alert.id)

@@ -11,7 +11,7 @@ from perfbisect.commands.output import CommandResult
 from perfbisect.commands.request import Argument, Option, prints
 
 
-@prints("perfbisect.nightly.model:Night", "perfbisect.setup.templates:NightlyInitDocument")
+@prints("perfbisect.nightly.model:Night", "perfbisect.setup.templates:InitDocument")
 @dataclass(frozen=True, kw_only=True)
 class NightlyRequest(ProgressOptions):
     """Measure the cells of CONFIG at the head of its branch and report changes since earlier nights.

@@ -51,10 +51,11 @@ from perfbisect.nightly.command import NightlyRequest
 from perfbisect.nightly.config import NightlyFile, find_cells, load_nightly
 from perfbisect.nightly.delivery import WEBHOOK_TRIES, delivery_tasks
 from perfbisect.nightly.model import Night
-from perfbisect.nightly.night import BisectionWindow, NightlyContext, PreparedJob, StepResult
+from perfbisect.nightly.night import NightlyContext, PreparedJob, StepResult
 from perfbisect.nightly.plan import CellMachines, CellPlan, NightPlan
 from perfbisect.nightly.run import forecast_night, run_night
 from perfbisect.report.console import Console
+from perfbisect.series.suspects.job import RankedAlert
 from perfbisect.series.suspects.table import load_suspect_table
 from perfbisect.system.clock import now
 from perfbisect.system.http import RetryPolicy
@@ -143,14 +144,14 @@ class CommandMachine:
         return reclaim_from_fleet(self.workspace, plan)
 
     def prepare_bisection(
-        self, night: NightPlan, window: BisectionWindow, minutes: float
+        self, night: NightPlan, cell: CellPlan, ranked: RankedAlert, weights: Path, minutes: float
     ) -> PreparedJob[BisectResult]:
         setting = night.setting
         request = BisectRequest(
-            cell=window.cell.source,
-            good=window.good,
-            bad=window.bad,
-            metrics=(window.metric,),
+            cell=cell.source,
+            good=ranked.good,
+            bad=ranked.bad,
+            metrics=(ranked.alert.metric,),
             env=setting.environment,
             client=setting.client or None,
             constraints=Path(setting.constraints) if setting.constraints else None,
@@ -159,13 +160,12 @@ class CommandMachine:
             fleet=setting.fleet or None,
             budget=minutes,
             seed=night.seed,
-            weights=window.weights,
+            weights=weights,
         )
         planned = request.plan(self.workspace)
-        if planned.plan.digest != window.cell.digest:
+        if planned.plan.digest != cell.digest:
             raise UsageError(
-                f"cell {window.cell.name} changed during the night: {window.cell.source} is a different "
-                "workload now"
+                f"cell {cell.name} changed during the night: {cell.source} is a different workload now"
             )
         minutes_low = planned.shown.expected.minutes_low
         return PreparedJob(minutes_low, lambda job: self._continue(job, BISECT, planned))

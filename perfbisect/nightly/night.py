@@ -53,9 +53,10 @@ from perfbisect.nightly.plan import (
     find_home,
     setting_key,
 )
+from perfbisect.report.template import render_sentences
 from perfbisect.series.detection.fdr import FDR
-from perfbisect.series.detection.model import FEWEST
 from perfbisect.series.store import SeriesStore
+from perfbisect.series.suspects.job import RankedAlert
 from perfbisect.series.suspects.table import SuspectTable
 
 _NIGHTS_BACK = 10
@@ -73,17 +74,6 @@ class StepResult:
 
 NightTask = Callable[[Night], StepResult]
 """A step after measuring. If it raises, later steps still run."""
-
-
-@dataclass(frozen=True)
-class BisectionWindow:
-    """What to bisect: a cell's metric between two commits, with the prior in ``weights``."""
-
-    cell: CellPlan
-    metric: str
-    good: str
-    bad: str
-    weights: Path
 
 
 @dataclass(frozen=True)
@@ -137,9 +127,12 @@ class NightMachine(Protocol):
         ...
 
     def prepare_bisection(
-        self, night: NightPlan, window: BisectionWindow, minutes: float
+        self, night: NightPlan, cell: CellPlan, ranked: RankedAlert, weights: Path, minutes: float
     ) -> PreparedJob[BisectResult]:
-        """Plan a bisection of at most ``minutes``; raises what its plan raises."""
+        """Plan the bisection of an alert's window, of at most ``minutes``; raises what its plan raises.
+
+        ``weights``: the file with the prior.
+        """
         ...
 
     def prepare_profile(self, source: Job, minutes: float) -> PreparedJob[ProfileDocument]:
@@ -231,15 +224,12 @@ def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: dat
         if night.measures(context.commit.id) and verdict.setting == key
     }
     planned = [_plan_cell(context, found, recent, same) for found in cells]
-    notes = list[str]()
-    if not (rules.exclude_newer or rules.constraints or context.setting.constraints):
-        notes.append(
-            f"dependencies are resolved as of {context.setting.exclude_newer}: a change between two nights "
-            "may be theirs; exclude_newer or constraints pins them"
-        )
+    is_pinned = rules.exclude_newer or rules.constraints or context.setting.constraints
+    unusual: dict[str, object] = {"silent": (), "left_out": {}, "moved": ()}
     if context.setting.fleet:
-        planned, spread = _spread(context, planned, same)
-        notes += spread
+        planned, of_fleet = _spread(context, planned, same)
+        unusual |= of_fleet
+    unusual["resolved"] = "" if is_pinned else context.setting.exclude_newer
     return NightPlan(
         name=rules.name,
         file=str(context.file.file),
@@ -249,7 +239,7 @@ def build_plan(context: NightlyContext, earlier: Sequence[NightFolder], now: dat
         seed=derive_seed(rules.name, context.commit.id, f"{now.astimezone(timezone.utc):%Y-%m-%d}"),
         budget=rules.budget,
         cells=tuple(planned),
-        notes=tuple(notes),
+        notes=render_sentences("nightly/templates/plan_notes.jinja", unusual),
     )
 
 
@@ -323,42 +313,41 @@ def _skipped_if_measured(cell: CellPlan, same: Mapping[str, NightVerdict]) -> Ce
 
 
 def _spread(
-    context: NightlyContext, cells: Sequence[CellPlan], same: Mapping[str, NightVerdict]
-) -> tuple[list[CellPlan], list[str]]:
-    """The cells with the machines of the fleet that measure them, and notes on what is unusual."""
-    rules, notes = context.file.nightly, list[str]()
-    wanted = [cell for cell in cells if rules.every_machine or not cell.skip]
-    machines = {}
+    context: NightlyContext,
+    cells: Sequence[CellPlan],
+    same: Mapping[str, NightVerdict],
+) -> tuple[list[CellPlan], Mapping[str, object]]:
+    """The cells with the machines of the fleet that measure them, and what is unusual about these."""
+    every = context.file.nightly.every_machine
+    wanted = [cell for cell in cells if every or not cell.skip]
+    machines, silent = {}, dict[str, None]()
     for cell in wanted:
         try:
             machines[cell.name] = context.machine.machines(cell.load())
         except MachineError as error:
             machines[cell.name] = CellMachines()
-            notes.append(f"no machine measures: {error.message}")
+            silent[error.message] = None
     left_out = {name: why for each in machines.values() for name, why in each.left_out.items()}
-    notes += [f"machine {name} is not used: {why}" for name, why in left_out.items()]
-    if rules.every_machine:
+    if every:
         spread: list[CellPlan] = []
         for cell in cells:
             slots = machines[cell.name].slots.items()
             placed = [cell.on(machine, slot, f"{cell.name} on {machine}") for machine, slot in slots]
             spread += [_skipped_if_measured(one, same) for one in placed or [cell]]
-        return spread, list(dict.fromkeys(notes))
+        return spread, {"silent": silent, "left_out": left_out}
     nights = _machines_of_nights(context.state, [cell.name for cell in wanted])
     assigned = assign_machines(wanted, machines, nights)
-    for cell in wanted:
-        home, machine = find_home(nights.get(cell.name, ())), assigned.get(cell.name, "")
-        if home and machine and home != machine:
-            why = left_out.get(home, "it cannot measure the cell, or is not in the fleet")
-            notes.append(
-                f"{cell.name} is measured on {machine}, where it has a series of its own: its machine is "
-                f"{home} ({why})"
-            )
+    homes = {cell.name: find_home(nights.get(cell.name, ())) for cell in wanted}
+    moved = [
+        (name, machine, homes[name])
+        for name, machine in assigned.items()
+        if homes[name] and machine != homes[name]
+    ]
     placed = [
         cell.on(name, machines[cell.name].slots[name]) if (name := assigned.get(cell.name)) else cell
         for cell in cells
     ]
-    return placed, list(dict.fromkeys(notes))
+    return placed, {"silent": silent, "left_out": left_out, "moved": moved}
 
 
 def _machines_of_nights(state: Path, cells: Sequence[str]) -> dict[str, list[str]]:
@@ -406,7 +395,7 @@ def build_night(
         rows=findings.rows,
         steps=tuple(done.step for done in record.steps.values()),
         files={kind: path for done in record.steps.values() for kind, path in done.files.items()},
-        notes=(*plan.notes, *findings.notes, *_coverage_notes(findings)),
+        notes=(*plan.notes, *findings.notes),
         exit_code=night_exit_code(findings.alerts, bisections, record.exit_codes),
         next=next(_next_commands(context, record, findings, dry_run), ""),
         folder=str(folder),
@@ -453,18 +442,6 @@ def _cell_state(cell: CellPlan, record: NightRecord, dry_run: bool) -> tuple[Cel
     if launches < cell.launches:
         return "measured", f"{launches} of {counted(cell.launches, 'launch')}: budget exhausted"
     return "measured", ""
-
-
-def _coverage_notes(findings: NightFindings) -> Iterator[str]:
-    """The series that are too short to judge."""
-    nights = findings.unjudged
-    if nights:
-        low, high = min(nights.values()), max(nights.values())
-        yield (
-            f"not judged yet: {next(iter(nights)) if len(nights) == 1 else f'{len(nights)} cells'}, with "
-            f"{low if low == high else f'{low} to {high}'} of the {FEWEST} nights that detection needs; "
-            "runs of one day count as one night"
-        )
 
 
 def _next_commands(

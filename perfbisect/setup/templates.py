@@ -61,7 +61,7 @@ class SeenDocument(BaseModel):
 
 
 class InitDocument(Document):
-    """``perfbisect init``.
+    """``perfbisect init`` and ``perfbisect nightly --init``.
 
     ``state``: what became of ``file``, or would with --dry-run: ``new``, ``same`` (it was there already),
     ``replaced``. ``difference``: lines of a diff from what was there; ``next``: a command.
@@ -260,12 +260,16 @@ def write_settings(repo: Path | None, *, force: bool, dry_run: bool) -> InitDocu
         state=state,
         written=written,
         engine=checkout.engine,
-        saw=tuple(SeenDocument(what=name, found=value) for name, value in initial.detected),
+        saw=_seen(initial),
         settings=initial.settings(),
         content=content,
         difference=difference,
         next=command,
     )
+
+
+def _seen(initial: InitialSettings) -> tuple[SeenDocument, ...]:
+    return tuple(SeenDocument(what=name, found=value) for name, value in initial.detected)
 
 
 def _read_existing(file: Path) -> str | None:
@@ -291,20 +295,9 @@ _KEYS = {"env": "environment", "client": "client", "machine": "machine"}
 _NO_CELL = "# No shipped cell can be measured on this machine: name your own.\ncells: [my_cell.yaml]"
 
 
-class NightlyInitDocument(Document):
-    """``perfbisect nightly --init``: the file that was written."""
-
-    schema_: Literal["perfbisect.nightly-init/1"] = Field(default="perfbisect.nightly-init/1", alias="schema")
-    file: str
-    repository: str
-    branch: str
-    content: str
-    next: str
-
-
 def write_nightly(
     config: Path | None, folder: Path, settings_of: Callable[[Path], Collection[str]]
-) -> NightlyInitDocument:
+) -> InitDocument:
     """Write the configuration for the repository of a folder; ``settings_of``: keys that it has set."""
     file = config or Path(_NIGHTLY)
     if file.exists():
@@ -314,7 +307,8 @@ def write_nightly(
             next_step=f"perfbisect nightly {file} --dry-run; or another: perfbisect nightly --init FILE",
         )
     repository = Repository.open(folder)
-    initial = choose_settings(detect_checkout(repository, os.environ))
+    checkout = detect_checkout(repository, os.environ)
+    initial = choose_settings(checkout)
     existing = settings_of(repository.path)
     missing = [choice for choice in initial.choices if choice.key not in existing]
     branch = _main_branch(repository)
@@ -330,11 +324,16 @@ def write_nightly(
         date=repository.resolve(branch).date[:10],
     )
     write_atomic(file, content)
-    return NightlyInitDocument(
+    settings = {_KEYS[choice.key]: choice.value for choice in missing if choice.value}
+    return InitDocument(
         file=str(file),
-        repository=str(repository.path),
-        branch=branch,
+        state="new",
+        written=True,
+        engine=checkout.engine,
+        saw=_seen(initial),
+        settings={"repository": str(repository.path), "branch": branch, **settings},
         content=content,
+        difference=(),
         next=f"perfbisect nightly {file} --dry-run",
     )
 

@@ -34,7 +34,6 @@ from perfbisect.model.change import Change
 from perfbisect.nightly.config import FoundCell, NightlyFile, load_nightly
 from perfbisect.nightly.model import Night, NightBisection
 from perfbisect.nightly.night import (
-    BisectionWindow,
     NightlyContext,
     NightTask,
     PreparedJob,
@@ -43,6 +42,7 @@ from perfbisect.nightly.plan import CellMachines, CellPlan, NightPlan
 from perfbisect.nightly.report import night_report
 from perfbisect.nightly.run import run_night
 from perfbisect.report.document import Report
+from perfbisect.series.suspects.job import RankedAlert
 from perfbisect.series.suspects.table import load_suspect_table
 from tests.fakes.gitwriter import HistoryWriter
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
@@ -109,7 +109,8 @@ class Place:
     text: str = CONFIG.format(budget="10h")
     watch: Watch = field(default_factory=Watch)
     tasks: Mapping[str, NightTask] = field(default_factory=dict)
-    searched: list[BisectionWindow] = field(default_factory=list)
+    searched: list[Path] = field(default_factory=list)
+    """The prior of each bisection that was planned."""
     least: float = 5.0
     refusal: PerfbisectError | None = None
     """What a bisection of this place ends with before it begins."""
@@ -201,20 +202,22 @@ class Place:
             write_plan(job, plan, Clock(self.world.moment))
 
     def prepare_bisection(
-        self, night: NightPlan, window: BisectionWindow, minutes: float
+        self, night: NightPlan, cell: CellPlan, ranked: RankedAlert, weights: Path, minutes: float
     ) -> PreparedJob[BisectResult]:
-        self.searched.append(window)
+        self.searched.append(weights)
         if self.refusal is not None:
             raise self.refusal
-        return PreparedJob(self.least, lambda job: self._bisect(job, night, window, minutes))
+        return PreparedJob(self.least, lambda job: self._bisect(job, night, cell, ranked, minutes))
 
-    def _bisect(self, job: Job, night: NightPlan, window: BisectionWindow, minutes: float) -> BisectResult:
-        served, tools = window.cell.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
+    def _bisect(
+        self, job: Job, night: NightPlan, planned: CellPlan, ranked: RankedAlert, minutes: float
+    ) -> BisectResult:
+        served, tools = planned.load(), self.watch.tools(self.world, clock=Clock(self.world.moment))
         if not job.journal.exists():
-            line, _ = commit_history(self.repository, window.good, window.bad)
+            line, _ = commit_history(self.repository, ranked.good, ranked.bad)
             plan = make_plan(
                 cell=served, history=line, builder=FakeBuilder(), budget=minutes,
-                metric=resolve_metric(served, window.metric), setting=night.setting,
+                metric=resolve_metric(served, ranked.alert.metric), setting=night.setting,
             )  # fmt: skip
             write_plan(job, plan, tools.clock)
         with job.held():

@@ -43,7 +43,7 @@ def test_a_regression_opens_an_alert_is_bisected_once_and_known_after(place: Pla
     assert one.outcome == "found"
     assert is_slow_commit(place, one)
     assert (one.good, one.bad) == (place.commits[SLOW * EACH - 1], place.commits[SLOW * EACH + EACH - 1])
-    assert place.searched[0].weights.is_file()
+    assert place.searched[0].is_file()
     assert night.next == f"perfbisect report {one.job}"
     assert [row.test for row in night.rows if row.metric == "tpot"] == ["a"]
     after = place.night(SLOW + 1)
