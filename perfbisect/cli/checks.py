@@ -20,17 +20,19 @@ from perfbisect.errors import (
     UsageError,
 )
 from perfbisect.experiments.baseline import RecordedLevel, read_baseline, write_baseline
-from perfbisect.experiments.check import CHECK, CheckPlan, CheckResult, recorded_document
+from perfbisect.experiments.check import (
+    CHECK,
+    BaselineResult,
+    CheckPlan,
+    CheckResult,
+    level_of_job,
+    recorded_document,
+)
 from perfbisect.experiments.compare import COMPARE
 from perfbisect.experiments.dry_run import (
     ChangePlanDocument,
     change_plan_document,
     plan_lines,
-)
-from perfbisect.experiments.levels import (
-    BaselineResult,
-    baseline_report,
-    level_of_job,
 )
 from perfbisect.experiments.measure import RUNS, MetricResult, metric_fields
 from perfbisect.experiments.run import RUN
@@ -178,7 +180,7 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
     level = level_of_job(job)
     write_baseline(file, level)
     result = BaselineResult(file=str(file), recorded=recorded_document(level, setup.metric), run=run)
-    return report_result(result, baseline_report(result))
+    return report_result(result, result.report())
 
 
 def _recorded_levels(workspace: Workspace, request: CheckRequest, how: How) -> tuple[RecordedLevel, ...]:

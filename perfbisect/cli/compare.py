@@ -158,12 +158,12 @@ class CompareRequest(MeasureOptions, BlockOptions):
         from perfbisect.commands.comparisons import ladder_cells, run_comparisons
         from perfbisect.commands.output import report_result
         from perfbisect.experiments.measure import exit_code
-        from perfbisect.experiments.several import sweep_report, sweep_result
+        from perfbisect.experiments.several import sweep_result
 
         def conclude(comparisons: list[CompareResult]) -> CommandResult:
             result = sweep_result(comparisons)
             code = max(exit_code(comparison.outcome) for comparison in comparisons)
-            return report_result(result, sweep_report(result), code)
+            return report_result(result, result.report(), code)
 
         planned = [replace(self, cell=cell).plan(workspace) for cell in ladder_cells(self.cell)]
         return run_comparisons(workspace, planned, self, conclude, dry_run=self.dry_run)
@@ -195,13 +195,13 @@ class VerifyRequest(BuildOptions, BlockOptions):
         from perfbisect.commands.comparisons import run_comparisons
         from perfbisect.commands.output import report_result
         from perfbisect.experiments.measure import exit_code
-        from perfbisect.experiments.several import verify_report, verify_result
+        from perfbisect.experiments.several import verify_result
 
         path, claim = find_claim(self.claim)
 
         def conclude(comparisons: list[CompareResult]) -> CommandResult:
             result = verify_result(claim, comparisons)
-            return report_result(result, verify_report(result), exit_code(result.verdict))
+            return report_result(result, result.report(), exit_code(result.verdict))
 
         request = CompareRequest(
             **self.options_of(BuildOptions, BlockOptions),
@@ -222,7 +222,7 @@ class VerifyRequest(BuildOptions, BlockOptions):
     "perfbisect.experiments.compare:CompareResult",
     "perfbisect.experiments.dry_run:ChangePlanDocument",
     "perfbisect.experiments.dry_run:ComparePlanDocument",
-    "perfbisect.experiments.levels:BaselineResult",
+    "perfbisect.experiments.check:BaselineResult",
 )
 @dataclass(frozen=True, kw_only=True)
 class CheckRequest(MeasureOptions, BudgetOptions):

@@ -10,7 +10,8 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field, FiniteFloat
 
 from perfbisect.engine.experiment import Experiment
-from perfbisect.experiments.baseline import RecordedLevel, require_same_machine
+from perfbisect.errors import UsageError
+from perfbisect.experiments.baseline import RecordedLevel, record_level, require_enough, require_same_machine
 from perfbisect.experiments.claims import Settled, combine_claims
 from perfbisect.experiments.measure import (
     CLAIMS,
@@ -20,15 +21,18 @@ from perfbisect.experiments.measure import (
     Measurements,
     MetricResult,
     VerdictResult,
+    attempts_of,
+    measured_launches,
     metric_result,
 )
+from perfbisect.experiments.run import ChangeResult, RunPlan
 from perfbisect.jobs.commands import follow_up_command, repeat_command
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.journal import JournalEvent
+from perfbisect.jobs.journal import JournalEvent, read, replaying
 from perfbisect.jobs.launch import Launch
-from perfbisect.jobs.plans import guard_metrics, require_plan
-from perfbisect.jobs.replay import require_comparable
+from perfbisect.jobs.plans import find_plan, guard_metrics, plan_cell, plan_data, require_plan
+from perfbisect.jobs.replay import launches, require_comparable
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
@@ -254,3 +258,36 @@ CHECK: Final = Experiment(
     client_change=lambda plan: plan.change,
     policy=lambda _job, plan, _tools: RULE.policy(plan),
 )
+
+
+def level_of_job(job: Job) -> RecordedLevel:
+    """The level that a ``run`` or a ``check`` measured; a UsageError says why there is none."""
+    events = read(job.journal).events
+    plan = find_plan(events, RunPlan) or find_plan(events, CheckPlan)
+    if plan is None:
+        verb = plan_data(events).get("verb")
+        raise UsageError(
+            f"job {job.id} is a {verb}: it measured several changes, and a baseline is of one",
+            next_step="name a job of perfbisect run or check, or a file of --save-baseline",
+        )
+    with replaying(job.journal):
+        attempts = attempts_of(measured_launches(launches(events)), 0)
+        level = record_level(job.id, plan, plan.change, plan_cell(plan), attempts)
+    return require_enough(level, f"job {job.id}")
+
+
+class BaselineResult(Document):
+    """``perfbisect check --save-baseline``: the run that was made, and the ``file`` that keeps its level."""
+
+    schema_: Literal["perfbisect.check-baseline/3"] = Field(
+        default="perfbisect.check-baseline/3", alias="schema"
+    )
+    file: str
+    recorded: RecordedDocument
+    run: ChangeResult
+
+    def report(self) -> Report:
+        return render_report("experiments/templates/baseline.md.jinja", {"r": self})
+
+    def brief(self) -> BaselineResult:
+        return self.model_copy(update={"run": self.run.brief()})

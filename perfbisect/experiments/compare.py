@@ -274,7 +274,9 @@ def judge_metrics(plan: ComparePlan, measured: Sequence[Launch]) -> tuple[Metric
         return judged
     guards = RULE.guards(plan)
     judged = tuple(row.model_copy(update={"guard": row.ref in guards}) for row in judged)
-    names, metrics = shared_metrics(measured), list[MetricRef]()
+    runs = [run.values for launch in measured for run in launch.measurement.runs]
+    names = [name for name in runs[0] if all(name in run for run in runs)]
+    metrics: list[MetricRef] = []
     for name in names:
         try:
             metric = parse_metric(name)
@@ -288,12 +290,6 @@ def judge_metrics(plan: ComparePlan, measured: Sequence[Launch]) -> tuple[Metric
         for metric in metrics
     )
     return (*judged, *(row for row in beside if row is not None))
-
-
-def shared_metrics(measured: Sequence[Launch]) -> tuple[str, ...]:
-    """Names that every run of every launch reports, in the order of the first."""
-    runs = [run.values for launch in measured for run in launch.measurement.runs]
-    return tuple(name for name in runs[0] if all(name in run for run in runs)) if runs else ()
 
 
 def _next_command(
@@ -357,14 +353,11 @@ def _sentences(plan: ComparePlan, result: CompareResult, measured: Sequence[Laun
 def _is_open_guard(result: CompareResult, row: MetricResult, measured: Sequence[Launch]) -> bool:
     """True if a guard stands between good news and its verdict, and the median launches differ."""
     is_good = all(CLAIMS[judged.verdict] == "holds" for judged in result.judged)
-    return row.verdict == "inconclusive" and is_good and not has_equal_medians(measured, row.ref)
-
-
-def has_equal_medians(measured: Sequence[Launch], metric: MetricRef) -> bool:
-    """True if the median launch of both sides has one value."""
-    sides = [[reported_value(attempt, metric) for attempt in attempts_of(measured, side)] for side in (0, 1)]
+    if row.verdict != "inconclusive" or not is_good:
+        return False
+    sides = [[reported_value(attempt, row.ref) for attempt in attempts_of(measured, side)] for side in (0, 1)]
     left, right = ([value for value in values if value is not None] for values in sides)
-    return bool(left and right) and median(left) == median(right)
+    return not (left and right) or median(left) != median(right)
 
 
 def _needed_for_limit(row: MetricResult, limit: float) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,11 +18,15 @@ from perfbisect.report.template import render_report
 class ComparisonsResult(Document):
     """Several comparisons; ``job`` and ``next`` are those of the comparison that decides."""
 
+    template: ClassVar[str]
     schema_: str = Field(alias="schema")
     job: str
     summary: tuple[str, ...]
     next: str
     cells: tuple[CompareResult, ...]
+
+    def report(self) -> Report:
+        return render_report(f"experiments/templates/{self.template}.md.jinja", {"r": self})
 
     def brief(self) -> ComparisonsResult:
         return self.model_copy(update={"cells": tuple(cell.brief() for cell in self.cells)})
@@ -34,6 +38,7 @@ class VerifyResult(ComparisonsResult):
     It holds where it holds in every cell, and is refuted where it is in one.
     """
 
+    template: ClassVar[str] = "verify"
     schema_: Literal["perfbisect.verify/5"] = Field(default="perfbisect.verify/5", alias="schema")
     claim: str
     source: str
@@ -45,6 +50,7 @@ class VerifyResult(ComparisonsResult):
 class SweepResult(ComparisonsResult):
     """``perfbisect compare --sweep``: one comparison a load, and its signature in words."""
 
+    template: ClassVar[str] = "sweep"
     schema_: Literal["perfbisect.sweep/5"] = Field(default="perfbisect.sweep/5", alias="schema")
     signature: str
 
@@ -77,11 +83,6 @@ def verify_result(claim: Claim, comparisons: Sequence[CompareResult]) -> VerifyR
     )
 
 
-def verify_report(result: VerifyResult) -> Report:
-    """The report of a claim."""
-    return render_report("experiments/templates/verify.md.jinja", {"r": result})
-
-
 def sweep_result(comparisons: Sequence[CompareResult]) -> SweepResult:
     """The comparisons with their signature: ``c1 same, c8 to c64 regression``."""
     loads = [(x.cell.name.partition("@")[2].partition("-n")[0], x.verdict) for x in comparisons]
@@ -94,8 +95,3 @@ def sweep_result(comparisons: Sequence[CompareResult]) -> SweepResult:
     order = ("regression", "inconclusive", "improvement", "same")
     deciding = min(comparisons, key=lambda result: order.index(result.verdict))
     return SweepResult(signature=signature, **summary_fields(signature, comparisons, deciding))
-
-
-def sweep_report(result: SweepResult) -> Report:
-    """The report of a sweep."""
-    return render_report("experiments/templates/sweep.md.jinja", {"r": result})

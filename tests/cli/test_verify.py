@@ -10,7 +10,7 @@ from perfbisect.commands.claims import claim_cells, find_claim
 from perfbisect.commands.comparisons import ladder_cells
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.experiments.compare import CompareResult
-from perfbisect.experiments.several import sweep_report, sweep_result, verify_report, verify_result
+from perfbisect.experiments.several import sweep_result, verify_result
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.plans import resolve_metric
 from perfbisect.machine.profile import Machine
@@ -159,14 +159,14 @@ def test_a_sweep_names_the_signature(told: CompareResult) -> None:
     assert result.signature == "c1 same, c8 to c64 regression"
     assert (result.job, result.next) == ("job-c8-n64", "perfbisect report job-c8-n64")
     assert result.summary == (result.signature, *(f"tiny@{load}: {told.summary[0]}" for load, _ in words))
-    lines = report_lines(sweep_report(result))
+    lines = report_lines(result.report())
     assert lines[:2] == ["Sweep over loads: regression", "  signature  c1 same, c8 to c64 regression"]
     assert ["c8-n64" in line or "c64-n512" in line for line in lines[-3:]] == [True, True, False]
 
 
 def test_the_command_of_the_cell_that_decided_ends_a_sweep(told: CompareResult) -> None:
     words = (("c1-n8", "inconclusive"), *((f"c{load}-n9", "regression") for load in range(2, 40)))
-    report = sweep_report(sweep_result([as_load(told, load, word) for load, word in words]))
+    report = sweep_result([as_load(told, load, word) for load, word in words]).report()
     assert closing_lines(report) == [
         "Sweep over loads: regression", "  next: perfbisect report job-c2-n9  # tiny@c2-n9"
     ]  # fmt: skip
@@ -200,7 +200,7 @@ def test_a_claim_holds_where_it_holds_in_every_cell(
     assert result.verdict == word
     assert result.job == f"job-c{words.index(word)}"
     assert word in result.summary[0] and len(result.summary) == 1 + len(words)
-    assert report_lines(verify_report(result))[0].endswith(
+    assert report_lines(result.report())[0].endswith(
         ": inconclusive" if word == "inconclusive" else f": claim {word}"
     )
 

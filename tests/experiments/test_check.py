@@ -13,9 +13,8 @@ from perfbisect.engine.experiment import run_experiment
 from perfbisect.environments.base import Refusal
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.experiments.baseline import RecordedLevel, read_baseline, write_baseline
-from perfbisect.experiments.check import CHECK, CheckPlan, CheckResult, check_report
+from perfbisect.experiments.check import CHECK, CheckPlan, CheckResult, check_report, level_of_job
 from perfbisect.experiments.compare import compare_report
-from perfbisect.experiments.levels import level_of_job
 from perfbisect.experiments.run import RUN
 from perfbisect.experiments.setup import SideRefusedError, build_check_plan
 from perfbisect.jobs.folders import Job

@@ -16,9 +16,8 @@ from perfbisect.bisect.job import BISECT, amend
 from perfbisect.bisect.plan import make_plan
 from perfbisect.engine.experiment import Amendment, run_experiment
 from perfbisect.environments.base import Refusal
-from perfbisect.experiments.check import CHECK
+from perfbisect.experiments.check import CHECK, level_of_job
 from perfbisect.experiments.compare import COMPARE
-from perfbisect.experiments.levels import level_of_job
 from perfbisect.experiments.run import RUN
 from perfbisect.experiments.setup import build_check_plan
 from perfbisect.jobs.folders import Job, Jobs
