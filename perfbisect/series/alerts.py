@@ -399,6 +399,7 @@ def _known_again(alert: Alert, known: Alert) -> Alert:
 
 def _build_alert(change: SeriesChange, cause: Cause, event: str, until: int) -> Alert:
     points, point = change.series.points, change.point
+    # With the last build before the set: a window of commits begins there.
     around = (max(0, point.places[0] - 1), *point.places)
     now = status(change, until)
     return Alert(
@@ -443,6 +444,7 @@ def _matching_alert(alert: Alert, known: Sequence[Alert]) -> Alert | None:
 
 def _new_name(alert: Alert, taken: set[str]) -> str:
     """``20260412-3f1a``: the night and a digest of what moved; longer where that is taken."""
+    # Several series change on one night: cell, metric and direction tell their alerts apart.
     text = "\0".join((alert.cell, alert.metric, "1" if alert.worse else "-1"))
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     names = (f"{_compact(alert.night)}-{digest[:length]}" for length in range(4, 65))
@@ -463,6 +465,7 @@ def _events(changes: Sequence[SeriesChange], causes: Sequence[Cause]) -> tuple[s
         for i in left:
             for night in nights[i]:
                 votes[night, words[i]] += 2 if night == changes[i].first else 1
+        # The earliest night of equal votes, so that a name does not depend on the order of changes.
         (night, word), _ = max(votes.items(), key=lambda vote: (vote[1], -vote[0][0], vote[0][1]))
         name = f"{_compact(night)}-{word}"
         events |= {i: name for i in left if words[i] == word and night in nights[i]}

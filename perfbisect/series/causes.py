@@ -109,6 +109,7 @@ def changed_labels(
     for name in names:
         left = set(map(str, _known(before[-_COMPARED_NIGHTS:], name)))
         right = set(map(str, _known(after[:_COMPARED_NIGHTS], name)))
+        # A label that changes within a side explains no change between them.
         if len(left) == len(right) == 1 and left != right:
             found.append(Evidence("label changed", {"name": name, "old": left.pop(), "new": right.pop()}))
     return found
@@ -170,6 +171,7 @@ def _keys_differ(context: ChangeContext) -> list[Evidence]:
 
 
 def _instrument(context: ChangeContext, moves: list[CountMove]) -> Cause | None:
+    # First of all: what is measured otherwise says nothing of the product.
     evidence = changed_labels(context.before, context.after, INSTRUMENT)
     # Input tokens that moved with the metric while the runs took as long are another count of one load.
     nights = (*context.before, *context.after)
@@ -189,12 +191,14 @@ def _tail(context: ChangeContext) -> Cause | None:
     typical = context.median_shift
     if context.statistic == "median" or typical is None:
         return None
+    # A median that moved with it, or by a tenth by itself, is judged as a change of all requests.
     if abs(typical) > min(0.1, 0.25 * abs(context.shift)):
         return None
     values = {"statistic": context.statistic, "shift": context.shift, "median_shift": typical}
     moved = Evidence("few requests moved", values)
     keys, is_one_night = _keys_differ(context), len(context.after) == 1
     warm_up = _added_warm_up(context)
+    # The client sends the slow first requests before its run: the tail fell, the server did not get faster.
     if warm_up is not None:
         return Cause("instrument", (Evidence("slow requests gone", values), warm_up, *keys))
     if keys:
@@ -213,6 +217,7 @@ def _added_warm_up(context: ChangeContext) -> Evidence | None:
     if not before or not after or not context.saved_s:
         return None
     longer = min(after) - max(before)
+    # By enough seconds, and to twice what it was.
     if longer < _WARM_UP_SHARE * context.saved_s or min(after) < 2 * max(before):
         return None
     values = {"before": median(before), "after": median(after), "saved_s": context.saved_s}
@@ -226,6 +231,7 @@ def _workload(context: ChangeContext, moves: list[CountMove]) -> Cause | None:
 
 
 def _explains(move: CountMove, context: ChangeContext) -> bool:
+    # A duration is the result of slow requests, not their cause; longer work makes no request faster.
     if move.name == "duration" or (context.metric in _GROWING and move.shift * context.shift < 0):
         return False
     return abs(context.shift) <= _EXPLAINED * abs(move.shift)
@@ -242,13 +248,16 @@ def _by_cells(context: ChangeContext) -> Cause:
         # Few nights on either side may be of two hosts that alternate.
         old, new = context.machines
         machines.append(Evidence("label changed", {"name": "host", "old": old, "new": new}))
+    # Of a transient where all servers moved: a slow machine slows all that it served.
     if machines and (hit == len(votes) or is_lasting):
         return Cause("night", (*machines, Evidence("machine changed")))
     only = _on_one_machine(context.machine, votes)
     if only is not None:
         return Cause("unknown", (only,))
+    # Two servers that moved together may be chance.
     if len(votes) >= 3 and hit >= _ALL_SERVERS * len(votes):
         return _by_all_servers(context, hit, len(votes), is_lasting=is_lasting)
+    # One slow machine slows what runs on it, whatever code that is: a trait speaks for the product.
     shared = _shared_trait(votes)
     if is_lasting:
         return Cause("product", (Evidence("lasting", {"nights": nights}), *shared))
@@ -278,6 +287,7 @@ def _by_all_servers(context: ChangeContext, hit: int, total: int, *, is_lasting:
         stayed = Evidence("lasting", {"nights": len(context.after)})
         return Cause("product", (stayed, Evidence("all servers moved", values)))
     moved = Evidence("servers moved", values)
+    # A slow machine slows cells of low concurrency too.
     if controls and sum(controls) < 0.5 * len(controls):
         return Cause("unknown", (moved, Evidence("controls spared")))
     if context.shape == "transient":
@@ -376,8 +386,10 @@ def _covariates(series: CellSeries, places: Sequence[int], counted: range) -> tu
     nights = []
     for place in places[-NOISE_NIGHTS:]:
         covariates = dict(series.covariates[place])
+        # A run at a fixed rate takes as long as its arrivals: its duration tells nothing.
         if series.points[-1].workload.rate != math.inf:
             covariates.pop("duration", None)
+        # Across a change of how tokens are counted their number moves without any other prompt.
         if series.nights[place] not in counted:
             covariates.pop("input_tokens", None)
         nights.append(covariates)
@@ -396,12 +408,15 @@ def _confirm_product(change: SeriesChange, cause: Cause) -> Cause:
     if change.series.part != "typical":
         return Cause("unknown", (Evidence("median unchanged"), *cause.evidence))
     nights, is_step = len(change.after), change.point.shape == "step"
+    # Machines of two kinds that alternate keep one for some nights: five of one kind are rare.
     if is_step and nights < _LASTING_NIGHTS and not cause.has("all servers moved", "shared trait"):
         others = (evidence for evidence in cause.evidence if evidence.kind != "lasting")
         return Cause("unknown", (Evidence("few nights", {"nights": nights}), *others))
+    # Dated after two or three nights a step is a night off too often (docs/method/detection.md).
     if is_step and len(change.before) < _NIGHTS_BEFORE:
         few = Evidence("few nights before", {"nights": len(change.before)})
         return Cause("unknown", (few, *cause.evidence))
+    # A night that was like it before shows two kinds of nights; after a week that is no longer likely.
     alike = _nights_at_new_level(change) if is_step and nights <= _SETTLED_NIGHTS else []
     if alike:
         return Cause("unknown", (Evidence("level seen before", {"night": alike[-1]}), *cause.evidence))
@@ -446,8 +461,10 @@ def _other_machines(change: SeriesChange, cause: Cause, index: SeriesIndex) -> C
         size, noise = measured[0] * math.copysign(1.0, change.shift), measured[1]
         if size >= _SAME_MOVE * abs(change.shift):
             moved.append(series.points[-1].machine)
+        # Only a machine whose nights would show such a change speaks against it.
         elif abs(change.shift) > 3 * noise:
             spared.append(series.points[-1].machine)
+    # On several machines it is no machine's change, whatever the others show.
     if moved:
         evidence = Evidence("other machines moved", {"machines": sorted(moved)})
         return Cause(cause.word, (*cause.evidence, evidence))
@@ -461,6 +478,7 @@ def _inherit(change: SeriesChange, own: Cause, products: Sequence[tuple[SeriesCh
     """Product where the cause is unknown and another change of the same server that night is a product's."""
     if own.word == "unknown" and change.series.part == "typical":
         for other, cause in products:
+            # What moved one metric of a server start is behind the others that moved that night.
             if other.nights == change.nights and other.series.group == change.series.group:
                 values = {"metric": other.series.metric, "cell": other.series.cell}
                 grouped = own.evidence[:1] if own.is_grouping else ()

@@ -170,6 +170,7 @@ def analyze_series(store: SeriesStore, table: SuspectTable, fdr: float = FDR) ->
     judge = store.memory.judge
     medians = select_alerts([item for item in series if item.part == "typical"], fdr, judge)
     tails = select_alerts([item for item in series if item.part != "typical"], fdr, judge)
+    # A mean repeats what the median of its cell shows.
     tails = drop_duplicate_tails(tails, medians)
     changes = (*medians.alerts, *tails.alerts)
     known = store.alerts.all()
@@ -193,6 +194,7 @@ def series_of_main(store: SeriesStore) -> tuple[tuple[CellSeries, ...], int]:
     """
     series, away, has_main = list[CellSeries](), set[str](), False
     for points in store.points_by_cell():
+        # A build that does not say its branch counts: the kanban names none.
         main = [point for point in points if point.build.of_main is not False]
         has_main = has_main or bool(main)
         away.update(point.build.key for point in points if point.build.of_main is False)
@@ -213,6 +215,7 @@ def detect(
 
     The outcome of an unchanged store is remembered. ``now``: ISO 8601 in UTC.
     """
+    # What cells run, by the table of suspects, decides causes too.
     key = store.memory.key_of_store({"fdr": fdr, "table": table.model_dump_json()})
     remembered = store.memory.outcome(key)
     changes = (
@@ -304,6 +307,7 @@ def detected_changes(analysis: SeriesAnalysis) -> DetectedChanges:
 
 def _vanished(known: Sequence[Alert], found: Collection[str]) -> tuple[Alert, ...]:
     """Reported alerts that are not found any more; those of the last run first."""
+    # Those of the last run are news to the reader; older ones were told as vanished before.
     last = max((alert.seen for alert in known), default="")
     vanished = (replace(alert, new=alert.seen == last) for alert in known if alert.id not in found)
     return tuple(sorted(vanished, key=lambda alert: (not alert.new, alert.id)))

@@ -56,6 +56,7 @@ def series_for_export(
         UsageError: after the last cell, if there is no point, or none that reports ``metric``.
     """
     ref = parse_metric(metric) if metric else None
+    # Told after the last cell, since the cells stream through: one of them may report it.
     is_empty, is_reported = True, ref is None
     for name, points in store.machine_series(cells, since=since):
         of_main = tuple(point for point in points if point.build.of_main is not False)
@@ -144,10 +145,13 @@ def benchmark_entries(series: MachineSeries, metric: str = "") -> dict[str, list
             for ref, value in _values(point, metric):
                 values.setdefault(ref, []).append(value)
         for ref, of_launches in values.items():
+            # A percentile of one night moves by more than the action's threshold by itself.
             if metric or (ref.statistic in ("", "median") and not ref.metric.guard):
                 tool = "smaller" if ref.metric.direction == "lower" else "bigger"
                 entries.append((tool, _entry(name, ref, of_launches, last)))
     newest = max((moment for moment, _ in nights), default=None)
+    # The action compares with the last entry of a name, which may be the same night of a cell that was not
+    # measured since.
     of_newest = [item for moment, items in nights if newest and newest - moment <= _NEWEST for item in items]
     return {tool: [entry for own, entry in of_newest if own == tool] for tool in ("smaller", "bigger")}
 

@@ -116,6 +116,7 @@ class JudgedFamily:
 
 def select_alerts(series: Sequence[CellSeries], fdr: float, judge: Judge = judge_series) -> JudgedFamily:
     """The changes of these series; segments between discontinuities are judged by themselves."""
+    # Some clients report p50 beside the median: one number would be judged twice.
     medians = {(item.cell, item.row.name) for item in series if item.metric == item.row.name}
     excluded: list[SeriesCoverage] = []
     segments: dict[str, tuple[CellSeries, slice]] = {}
@@ -142,8 +143,10 @@ def select_alerts(series: Sequence[CellSeries], fdr: float, judge: Judge = judge
             suppression = _suppression(change, significant=coverage.is_significant(point))
             change = replace(change, suppression=suppression)
             changes.append(_support(change, coverage, events) if suppression == "too doubtful" else change)
+    # An order that does not depend on the store: alerts are named one after the other.
     changes.sort(key=_order)
     alerts = tuple(change for change in changes if change.suppression is None)
+    # A joint change that an alert names already is no news.
     nights = frozenset().union(*(alert.nights for alert in alerts))
     return JudgedFamily(
         alerts=alerts,
@@ -199,6 +202,7 @@ def _change(point: ChangePoint, levels: Sequence[int], series: CellSeries, segme
 
 
 def _suppression(change: SeriesChange, *, significant: bool) -> SuppressionReason | None:
+    # What came before is not known: it may as well be the end of another level.
     if change.point.shape == "transient" and change.point.index == change.start:
         return "starts the series"
     if not change.point.is_relevant:
@@ -217,7 +221,9 @@ def _support(change: SeriesChange, coverage: Coverage, events: Sequence[JointCha
         for event in events
         if change.point.key in event.series and any(event.includes(night) for night in change.nights)
     ]
+    # Its own server is no witness: its series share the luck of one start.
     servers = {server for event in own_events for server in event.servers} - {change.series.group}
+    # Each named night is a try: p of this very night is paid for by their number.
     named = sum(any(event.includes(night) for event in events) for night in change.series.nights)
     one_more = coverage.cut[change.point.test] + coverage.fdr / max(1, coverage.judged)
     if not servers or change.point.local * named > one_more:
@@ -287,8 +293,10 @@ class SeriesIndex:
     def measured_cells(self, change: SeriesChange) -> tuple[MeasuredCell, ...]:
         """Every cell measured on both sides of a change, by the same metric, else by its headline."""
         cells = []
+        # Three deviations of its own nights: a cell that is always noisy is not hit by noise.
         for series, size, noise in self._moved(change.series.metric, _window(change)):
             load, metrics = series.points[-1].workload, self._by_cell[series.cell]
+            # A server that answers one request at a time shows the machine more than the engine.
             low = load.concurrency == 1 or (load.concurrency is None and load.rate <= _LOW_RATE)
             newest = (item.points[-1].workload.model for item in metrics.values())
             model = next(filter(None, newest), "")
@@ -345,6 +353,7 @@ def _shift_in(series: CellSeries, window: _Window) -> tuple[float, float] | None
     before = range(bisect_left(nights, left), bisect_right(nights, edge))[-NOISE_NIGHTS:]
     if not after or len(before) < _FEWEST_NIGHTS:
         return None
+    # Another digest or era between both sides is another series.
     if any(before[0] < boundary.index <= after[-1] for boundary in series.boundaries):
         return None
     if any(series.values[i] <= 0 for i in (*before, *after)):

@@ -70,6 +70,8 @@ def ingest(
                 for build, new_files in batch:
                     builds += 1
                     files += _store_build(store, build, new_files)
+                # Derived again as a whole: what counts depends on all files of a build, so order of ingests
+                # does not matter.
                 for number, changed in store.changed_builds():
                     admitted[number] = admit_build(changed, store.files(number), latest)
                     store.replace_results(number, *admitted[number])
@@ -99,6 +101,7 @@ def _batches(
     """The builds that are stored at once, with their new files: all of a path, each one of a service."""
     versions = store.versions()
     builds = source.builds(place, replace(options, finished=store.whole_builds()))
+    # Lazy: a large folder is read file by file while it is stored.
     loaded = ((build, _read_new(build, versions)) for build in builds)
     if not source.is_remote:
         yield loaded
@@ -139,6 +142,7 @@ def admit_build(build: Build, files: Iterable[RawFile], latest: datetime | None 
     points = [result for result in results if isinstance(result, Point)]
     admitted, others = admit_results(points)
     rejected = (*(result for result in results if isinstance(result, RejectedResult)), *others)
+    # A night passes midnight: all of a build is of the day on which its first result began.
     night = _night(points)
     return admitted, tuple(
         replace(result, night=night or result.night or build.fixed[:10]) for result in rejected
@@ -150,6 +154,7 @@ def _read_build(
 ) -> Iterator[Point | RejectedResult]:
     runs: list[journals.PublishedRun] = []
     sweep: list[sweeps.SweepRun] = []
+    # Launches that the journal itself has: files published of them are the same launches once more.
     starts: set[str] = set()
     for file in files:
         for read in read_file(build, file):
@@ -187,6 +192,7 @@ def admit_results(points: Sequence[Point]) -> _Results:
     for cell, results in by_cell.items():
         last = results[-1]
         unlike = next((point for point in results if not _is_alike(point, last)), None)
+        # All launches of one job are points; elsewhere a second result of a cell replaces the first.
         if last.build.source == journals.SOURCE:
             admitted += results
         elif unlike is not None:
@@ -205,6 +211,7 @@ def _night(points: Iterable[Point]) -> str:
 
 def _start(point: Point) -> str:
     """One server serves every workload of a test; that for text alone is another test of the same name."""
+    # The nightly serves a chat for text alone by another start under the same test name.
     kind = "-text" if point.workload.only_text else ""
     return point.start or f"{point.build.key}/{point.workload.test}{kind}"
 

@@ -165,6 +165,7 @@ def _ranked_rows(analysis: SeriesAnalysis) -> Iterator[tuple[int, bool, float, s
     """The rows of changes that are still there, not closed and no bad night's, with what sorts them."""
     for alert in analysis.alerts:
         is_over = alert.recovered or analysis.findings[alert.id].is_over
+        # A night's change is over with the night, and no level of the series.
         if alert.state != "closed" and alert.cause != "night" and not is_over:
             status = _row_status(alert)
             row = _row(alert, status, analysis)
@@ -176,11 +177,13 @@ def _row(alert: Alert, status: RowStatus, analysis: SeriesAnalysis) -> ReportRow
     finding = analysis.findings[alert.id]
     series = finding.series
     last = series.points[-1]
+    # Three nights would hold the level before a change of one or two.
     nights = _LATEST_NIGHTS if len(finding.after) >= _LATEST_NIGHTS else 1
     latest = median(series.values[-nights:])
     baseline = median([series.values[i] for i in finding.before[-_LEVEL_NIGHTS:]])
     change = latest / baseline - 1
     days = series.nights[-1] - finding.first + 1
+    # The nightlies' own rule, so that the table can be pasted into their issues.
     is_issue = status == "regressed" and abs(change) > ISSUE_SIZE and days >= ISSUE_DAYS
     worse = beside_worse(alert, analysis.alerts)
     return ReportRow(
@@ -249,6 +252,7 @@ def _level_rows(
 
 def _level_row(series: CellSeries, **verdict: Any) -> LevelRow:
     last, value = series.nights[-1], series.values[-1]
+    # A mean across a discontinuity is one of two series.
     since = max((mark.index for mark in series.boundaries), default=0)
     nights = zip(series.nights[since:-1], series.values[since:-1], strict=True)
     before = [value for night, value in nights if night >= last - _LEVEL_NIGHTS]

@@ -192,6 +192,7 @@ def _track(points: tuple[Point, ...], eras: Callable[[Point], Sequence[Era]]) ->
 
 def without_point_values(series: Sequence[CellSeries]) -> Iterator[CellSeries]:
     """The series of a cell, which hold the values of their points: half of the memory of a large store."""
+    # Only the series read values from now on; points stay for build, workload and covariates.
     bare = {id(point): replace(point, values=_NO_VALUES) for item in series for point in item.points}
     tracks = {id(item.points): tuple(bare[id(point)] for point in item.points) for item in series}
     return (replace(item, points=tracks[id(item.points)]) for item in series)
@@ -208,6 +209,7 @@ def nightly(series: CellSeries) -> CellSeries:
     index_of = {place: index for index, night_places in enumerate(kept) for place in night_places}
 
     def moved(marks: Sequence[Discontinuity]) -> tuple[Discontinuity, ...]:
+        # A mark between two launches of one night has no place in a series of nights.
         across_nights = (mark for mark in marks if index_of[mark.index] != index_of[mark.index - 1])
         return tuple(dict.fromkeys(replace(mark, index=index_of[mark.index]) for mark in across_nights))
 
@@ -255,6 +257,7 @@ def _new_eras(before: Point, after: Point, eras: Callable[[Point], Sequence[Era]
 
     A point is of the era of its commit where that is known: the instrument is part of it.
     """
+    # The harness comes with the commit: a night is of the era in which its commit was chosen.
     old, new = (point.build.fixed or point.began for point in (before, after))
     return [era for era in eras(after) if era.reached(new) and not era.reached(old)]
 
@@ -286,6 +289,8 @@ def _prompt_hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]
     stretches: list[dict[int, tuple[float, float]]] = [{}]
     for index, (before, after) in enumerate(pairwise(points), start=1):
         if any(era.touched("input_tokens") for era in _new_eras(before, after, eras)):
+            # Since 2026-04-08 vLLM-Omni counts images and sounds as input tokens: its jump is no longer
+            # prompt.
             stretches.append({})
             continue
         old, new = before.covariates.get("input_tokens"), after.covariates.get("input_tokens")
@@ -293,6 +298,7 @@ def _prompt_hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]
             stretches[-1][index] = (old, new)
     for stretch in stretches:
         sizes = {index: abs(math.log(new / old)) for index, (old, new) in stretch.items()}
+        # Data sets that draw prompts anew differ every night.
         usual = _UNUSUAL * median(sizes.values()) if sizes else 0.0
         for index, (old, new) in stretch.items():
             if sizes[index] > max(_SAME_TOKENS, usual):
@@ -324,6 +330,8 @@ def _machines(ordered: Sequence[Point]) -> Iterator[tuple[str, str]]:
     Points without a kind count with the first. A class that does not name its processors, as those of before
     did not, goes on in the first that does. What a host measured before it was a machine of a fleet is its.
     """
+    # Classes of machines once named no processors: such a class goes on in the first that does, or every
+    # series began anew.
     kinds: list[list[str]] = []
     for hardware in dict.fromkeys(point.hardware for point in ordered if point.hardware):
         same = (kind for kind in kinds if all(is_same_class(hardware, other) for other in kind))
@@ -333,6 +341,7 @@ def _machines(ordered: Sequence[Point]) -> Iterator[tuple[str, str]]:
             kinds.append([hardware])
     first = kinds[0][0] if kinds else ""
     kind_of = {hardware: kind[0] for kind in kinds for hardware in kind}
+    # Nights of a host before it joined the fleet belong to its series: the same machine measured them.
     names = {point.host: point.machine for point in reversed(ordered) if point.machine and point.host}
     for point in ordered:
         yield kind_of.get(point.hardware, first), point.machine or names.get(point.host, "")
@@ -376,6 +385,7 @@ def machine_series_starts(points: Iterable[Point]) -> Iterator[MachineSeriesStar
 
     Of a fleet not one that measures it beside others, on the same night.
     """
+    # Points without a kind count with the first, so that they begin no series.
     named = tuple(point for point in points if point.hardware)
     for name, own in machine_series(named):
         first, mine = own[0], {id(point) for point in own}

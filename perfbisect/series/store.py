@@ -100,8 +100,11 @@ def open_store(path: Path) -> sqlite3.Connection:
     """Open the store, or create it; another process may do so at the same time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # isolation_level None: transactions are begun by hand, IMMEDIATE, so that two writers wait and none
+        # deadlocks.
         connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, factory=_Connection)
         connection.execute("PRAGMA foreign_keys = ON")
+        # 0 also in an empty file and in a database of another program.
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise UsageError(f"{path} is a database, and no store of perfbisect", next_step="move it away")
@@ -111,6 +114,7 @@ def open_store(path: Path) -> sqlite3.Connection:
                 where=path,
                 next_step="use the perfbisect that wrote it, or move it away and ingest again",
             )
+        # Readers such as the dashboard go on while a night is ingested.
         connection.execute("PRAGMA journal_mode = WAL")
         if version == 0:
             with connection:
@@ -198,6 +202,8 @@ class SeriesStore:
             )
             return int(cursor.lastrowid or 0)
         number, was_whole, before = row[0], row[1], _build(row[2])
+        # The kanban and Buildkite describe the same builds: what one does not know never erases what the
+        # other said.
         stated = {name: value for name, value in asdict(build).items() if value and name != "source"}
         merged = replace(before, **stated)
         if merged != before or (whole and not was_whole):
@@ -223,6 +229,7 @@ class SeriesStore:
         kept_digest, kept = (row[0], _unpacked(row[1])) if row else ("", None)
         document = parse_json(file.text)
         digest = _digest(file, document)
+        # The old place may be gone where a checkout was moved: then the new content counts.
         if kept and kept_digest != digest and kept.place != file.place and _exists(kept.place):
             raise UsageError(
                 f"one build has {file.name} twice, with different content: from {kept.place}, and now from "
@@ -390,6 +397,7 @@ class DetectionMemory:
 
     def judge(self, series: SeriesValues, fdr: float) -> JudgedSeries:
         """As :func:`judge_series`; remembered where nothing of it has changed."""
+        # The key has values, labels, rate and code, so that an entry is never stale.
         key = self._key(series, fdr)
         row = self._db.execute("SELECT judged, evidence FROM judged WHERE key = ?", (key,)).fetchone()
         if row is None:
@@ -400,6 +408,8 @@ class DetectionMemory:
 
     def keep_judged(self) -> None:
         """Remember the series that were asked for, and no others; in a transaction of the store."""
+        # Only what this detection asked for is kept: entries of older code or values would grow without
+        # end.
         known = {row[0] for row in self._db.execute("SELECT key FROM judged")} if self._judged else set()
         for key in known - set(self._judged):
             self._db.execute("DELETE FROM judged WHERE key = ?", (key,))
@@ -495,6 +505,7 @@ def _build(text: str) -> Build:
 
 def _digest(file: RawFile, document: object) -> str:
     """Of the content, however it is laid out; of text that is no JSON of its characters."""
+    # The same result stands in several places, and may be laid out otherwise there.
     content = file.text if document is None else json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(f"{content}\0{file.beside}".encode("utf-8", "replace")).hexdigest()
 

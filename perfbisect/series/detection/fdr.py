@@ -131,6 +131,8 @@ def detect_all(series: Sequence[SeriesValues], fdr: float = FDR, judge: Judge = 
     and down together (Benjamini and Yekutieli 2001: positive dependence). Each series has a key of its own.
     """
     valid = [item for item in series if not item.refusal]
+    # A series is also judged at this rate by itself: what it finds decides its shape, the cut which is
+    # reported.
     judged = [judge(item, fdr) for item in valid]
     points, entries = {}, []
     for item, j in zip(valid, judged, strict=True):
@@ -150,6 +152,7 @@ def detect_all(series: Sequence[SeriesValues], fdr: float = FDR, judge: Judge = 
         if item.refusal:
             entries.append(SeriesCoverage(series=item.key, nights=len(item.values), why=item.refusal))
     tests: tuple[Test, ...] = get_args(Test)
+    # One p for both tests made each wild night a discovery that raised the cut for the steps of all series.
     cut = {test: threshold([j.p[test] for j in judged], fdr) for test in tests}
     coverage = Coverage(tuple(entries), fdr, cut)
     return Detection(points, find_joint_changes(valid, judged, fdr), coverage)
@@ -179,10 +182,13 @@ def find_joint_changes(
         at = np.searchsorted(np.array(item.nights), nights)
         inside = (at > 0) & (at < len(item.nights))
         row[inside] = j.evidence[at[inside]]
+    # Series of one server start share its luck: without a group each is a start of its own.
     names = [s.group or s.key for s in series]
     groups = list(dict.fromkeys(names))
     votes = np.array([_log_mean(evidence[[name == group for name in names]]) for group in groups])
+    # The cap is one-sided: evidence against is bounded by the mix with indifference already.
     capped = np.minimum(votes, _MAX_VOTE)
+    # It is not known how many servers a change reaches, so that the shares are averaged, not chosen.
     mixed = [np.logaddexp(math.log1p(-share), math.log(share) + capped).sum(0) for share in _SHARES]
     joint = _log_mean(np.array(mixed))
 
@@ -190,7 +196,10 @@ def find_joint_changes(
         free = np.ones(len(nights), bool)
         while free.any():
             near = _nights_around(joint, free, int(np.argmax(np.where(free, joint, -np.inf))))
+            # A uniform prior over all nights: a joint event pays for the nights among which it was looked
+            # for.
             total = float(log_sum_exp(joint[near])) - math.log(len(nights))
+            # Markov alone, without SAFETY: that factor was simulated for single series.
             if total < -math.log(rate):
                 break
             free[near] = False
@@ -199,6 +208,7 @@ def find_joint_changes(
             support, vote = evidence[:, at].max(1), votes[:, at].max(1)
             members = tuple(s.key for s, e in zip(series, support, strict=True) if e > _SUPPORT)
             before = max(n for item in series for n in item.nights if n < int(nights[at[0]]))
+            # One series that stands out by itself is its own alert, not an event.
             if len(members) > 1:
                 yield JointChange(
                     after=before,

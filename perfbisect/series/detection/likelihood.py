@@ -125,6 +125,7 @@ def least_scale(values: Array) -> float:
         tick, rest = value, tick  # the greatest common divisor of both
         while rest > _EXACT * value:
             tick, rest = rest, abs(tick - rest * round(tick / rest))
+        # Values with this many digits are not rounded to a tick that matters.
         if tick < 2 * FLOOR * middle:
             return FLOOR
     return 0.5 * min(_COARSEST, tick / middle) if len(distinct) > 1 else FLOOR
@@ -136,6 +137,7 @@ def scale_of(values: Array, least: float = FLOOR) -> float:
     apart = np.abs(np.diff(values))
     if not len(apart):
         return least
+    # 0.9539 and 1.1284: median and mean distance of two standard Gaussian values.
     robust = float(np.median(apart)) / 0.9539
     return max(robust, least) if robust > 0 else max(float(np.mean(apart)) / 1.1284, least)
 
@@ -156,7 +158,10 @@ def likely(rests: tuple[Array, ...], scale: float, families: NoiseFamilies) -> N
         core, far = _densities(((z - memory * before) / scales[:, :, None]) ** 2)
         logs = np.log((1.0 - share) * core + share * far) - np.log(scales)[:, :, None]
         whole = logs.sum(axis=2)
+        # What is e^8 less likely than the best adds nothing that shows, and each kind of noise costs a
+        # table.
         kept |= whole > whole.max() - _KEEP
+        # Noise may be quiet in one third and loud in another, as where the scale changes.
         parts = np.array([part.sum(axis=2) for part in np.array_split(logs, 3, axis=2)])
         best = parts.max(axis=2).sum(axis=0)
         near = parts > parts.max(axis=(1, 2), keepdims=True) - _KEEP_PART
@@ -200,11 +205,13 @@ def tables(values: Array, families: NoiseFamilies, fineness: float = FINE, least
     n = len(values)
     scale = scale_of(values, least)
     fine = scale * fineness
+    # Levels of two nights at the ends are no medians of five, and need nodes too.
     ends = np.concatenate([values[:3], values[-4:]])
     nodes = adaptive_grid(np.concatenate([smooth(values), ends]), fine, 1.5 * scale, _NODES)
     low, high = grid_cells(nodes)
     width = high - low
     away = (values[:, None] - nodes[None, :]) / scale
+    # The first night of a level has no predecessor: its memory starts at the level itself.
     before = np.clip(np.concatenate([np.zeros((1, len(nodes))), away[:-1]]), -_LAG, _LAG)
 
     @cache
@@ -216,6 +223,7 @@ def tables(values: Array, families: NoiseFamilies, fineness: float = FINE, least
         core, far = densities(memory, s)
         return np.asarray(np.log((1.0 - share) * core + share * far) - math.log(s))
 
+    # A new level starts the memory afresh, at its scale: a step is no heir of the night before it.
     fresh = np.array([logs(0.0, f.far, s) for f in families for s in f.scales])
     given = [logs(f.memory, f.far, s) for f in families for s in f.scales]
     total = np.zeros((len(given), n + 1, len(nodes)))
@@ -273,6 +281,7 @@ class ChangeEvidence:
             return -1
         p = self.posterior
         around = np.convolve(p, np.ones(5), "same") if len(p) >= 5 else p
+        # Ties of the window are broken by the place itself, so that the choice does not depend on rounding.
         near = around + 1e-6 * p
         middle = int(np.argmax(near))
         low = max(0, middle - 2)
@@ -282,6 +291,7 @@ class ChangeEvidence:
 def _mix(family: NoiseFamily) -> Array:
     """Prior of (scale before, scale after) within a family."""
     count, spreads = len(family.scales), family.spreads
+    # Weights are of all spreads that were weighed: those that were left out keep their share of the prior.
     out = np.full((count, count), _UNEQUAL / (spreads * max(1, spreads - 1)))
     np.fill_diagonal(out, (1.0 - _UNEQUAL) / spreads)
     return out
@@ -329,6 +339,7 @@ def likelihoods(t: Tables, start: int, end: int, inner: int = INNER) -> Likeliho
 
     ``inner``: nights that a level between two changes must last.
     """
+    # Only the outer levels of a series may be short: they may have begun before it, or go on after it.
     first = inner if start else OUTER
     last = inner if end < len(t.values) else OUTER
     places = np.arange(start + first, end - last + 1)
@@ -350,7 +361,10 @@ def likelihoods(t: Tables, start: int, end: int, inner: int = INNER) -> Likeliho
             changed[f] = np.log(np.einsum("rkg,rkg->k", moved[own], _mixed(mix, b[own]))) + left + right
             stayed = math.log1p(-_UNEQUAL) + np.log(d[own].sum() / family.spreads) + top
             turned = -math.inf
+            # Louder nights are no slower nights: no change of level may also have a change of scale
+            # somewhere.
             if len(family.scales) > 1:
+                # The diagonal is no change of scale, which is counted above.
                 np.fill_diagonal(mix, 0.0)
                 turn = np.log(np.einsum("rkg,rkg->k", a[own], _mixed(mix, c[own]))) + left + right
                 turned = float(log_sum_exp(turn)) - math.log(len(places))
@@ -384,6 +398,7 @@ def step_size(
     for family, own, weight in zip(t.families, t.kinds, np.exp(noise - noise.max()), strict=True):
         mixed = _mixed(_mix(family), b[own])
         joint += weight * (a[own].transpose(1, 2, 0) @ mixed.transpose(1, 0, 2))
+    # The prior of the step, averaged with the levels: the interval is the posterior of a size.
     joint *= t.step
     mass = np.tensordot(share / joint.sum(axis=(1, 2)), joint, 1).ravel()
     # Equal steps between other levels are one step: apart they would make a staircase of the distribution.

@@ -28,12 +28,15 @@ def machine_offsets(values: Array, machines: Sequence[str]) -> Array:
     one machine measures last and the other first is left out: it may be a change of level as well.
     """
     offsets = np.zeros(len(values))
+    # A host that comes once cannot be told from a change of level at that night.
     recurring = Counter(name for name, _ in groupby(filter(None, machines)))
     known = [night for night, name in enumerate(machines) if recurring[name] > 1]
     runs = [(name, list(nights)) for name, nights in groupby(known, machines.__getitem__)]
     used = [
         (old, before[-_REACH:], new, after[:_REACH])
         for k, ((old, before), (new, after)) in enumerate(pairwise(runs), 1)
+        # A change from a host that ends to one that begins may be a change of level: it tells nothing of
+        # offsets.
         if any(name == new for name, _ in runs[:k]) or any(name == old for name, _ in runs[k:])
     ]
     if not used:
@@ -43,12 +46,16 @@ def machine_offsets(values: Array, machines: Sequence[str]) -> Array:
     x = np.array([[(name == new) - (name == old) for name in names] for old, _, new, _ in used])
     fit = np.zeros(len(names))
     for _ in range(_ROUNDS):
+        # Least absolute deviations by reweighting: a step between two hosts is one far difference among
+        # many.
         away = np.abs(y - x @ fit)
         scale = max(float(np.median(away)), FLOOR)
         data = x.T / (scale * np.maximum(away, 0.1 * scale))
+        # The Cauchy prior as a weight: large offsets are hardly drawn to zero, small ones are.
         prior = np.diag(2 / ((_PRIOR * scale) ** 2 + fit * fit))
         fit = np.linalg.solve(data @ x + prior, data @ y)
     alike, apart = (max(float(np.abs(rest).sum()), FLOOR) for rest in (y, y - x @ fit))
+    # Schwarz: hosts that are alike get no offset, or its error would be added to every night.
     if len(y) * math.log(alike / apart) < (len(names) - 1) * math.log(len(y)):
         return offsets
     for name, offset in zip(names, fit, strict=True):

@@ -205,6 +205,7 @@ def judge_series(series: SeriesValues, alpha: float = ALPHA) -> JudgedSeries:
     if series.refusal:
         raise ValueError(f"{series.key} is not judged: {series.refusal.kind}")
     values, least = series.signed, series.least_scale
+    # Before any level is looked for: hosts 8 % apart showed steps in 13 to 60 % of unchanged series.
     values = values - machine_offsets(values, series.machines)
     levels = search(values, needed(alpha), least)
     passing = transients(values, tuple(change.index for change in levels.changes), least)
@@ -212,6 +213,8 @@ def judge_series(series: SeriesValues, alpha: float = ALPHA) -> JudgedSeries:
     points = _level_changes(series, values, levels)
     for x in passing:
         local = x.p / len(values)
+        # A transient counts for joint events as much as its p as an e-value: its likelihood is another
+        # model.
         evidence[x.begin] = max(evidence[x.begin], e_value(local))
         if x.p <= alpha:
             until = x.end if x.end < len(series.values) else None
@@ -239,6 +242,7 @@ def smallest(series: SeriesValues, scale: float, alpha: float = ALPHA) -> float:
     fixed = needed(alpha) - float(place_prior(n)[n // 2]) + _UNKNOWN_NOISE
     step = 4.0 * error
     for _ in range(20):
+        # Just above the smallest step of the prior, whose density below it is zero.
         density = step_density(max(step, 1.001 * LEAST * scale), scale)
         price = max(0.0, fixed - math.log(density * error * math.sqrt(2 * math.pi)))
         step = error * (math.sqrt(free * math.expm1(2 * price / free)) + _POWER)
@@ -258,6 +262,7 @@ def _level_changes(series: SeriesValues, values: Array, levels: SearchResult) ->
             continue
         j = i + 1
         while j < len(changes) and changes[j].size[0] * changes[i].size[0] > 0:
+            # A step that is soon taken back is no part of the drift before it.
             if _is_undone(series, changes[j : j + 2]):
                 break
             j += 1
@@ -273,6 +278,7 @@ def _is_undone(series: SeriesValues, changes: Sequence[LevelChange]) -> bool:
         return False
     (_, low, high), (back, _, _) = (change.size for change in changes)
     days = series.nights[changes[1].index] - series.nights[changes[0].index]
+    # In days and not in nights: missing nights do not make a transient of a lasting change.
     return days <= WEEK and low <= -back <= high
 
 
@@ -288,6 +294,7 @@ def _step(series: SeriesValues, change: LevelChange, undone: LevelChange | None 
 
 def _drift(series: SeriesValues, clipped: Array, run: Sequence[LevelChange]) -> ChangePoint | None:
     """The drift that fits better than a run of steps in one direction."""
+    # One step that is dated to a night or two is no slow path.
     if len(run) == 1 and len(run[0].evidence.likely(SET)) <= _SHARP:
         return None
     start, end = run[0].offset + run[0].start, run[-1].offset + run[-1].end
@@ -296,6 +303,7 @@ def _drift(series: SeriesValues, clipped: Array, run: Sequence[LevelChange]) -> 
         return None
     p = min(p_value(change.log_evidence) for change in run)
     begin, last = start + ramp.begin, start + ramp.end
+    # A path that ends with the series may go on.
     until = last if last < len(series.values) - 1 else None
     return _point(series, begin, until, tuple(range(begin, last + 1)), "drift", ramp.size, p, p)
 
@@ -357,6 +365,7 @@ def fit_ramp(values: Array, steps: tuple[int, ...]) -> Excursion | None:
     levels = np.split(values, steps)
     rest = np.concatenate([part - part.mean() for part in levels])
     square = max(float(rest @ rest), 1e-300)
+    # Waves fit a path by themselves: m nights with memory r count as (1 - r) / (1 + r) m.
     memory = float(np.clip(rest[1:] @ rest[:-1] / square, 0.0, 0.9))
     knots = np.unique(np.linspace(0, m - 1, min(m, _KNOTS)).round().astype(int))
     low, high = (x.ravel() for x in np.meshgrid(knots, knots, indexing="ij"))
@@ -371,6 +380,7 @@ def fit_ramp(values: Array, steps: tuple[int, ...]) -> Excursion | None:
     best = int(np.argmin(squares))
     gain = 0.5 * m * (1 - memory) / (1 + memory) * math.log(square / float(squares[best]))
     count = len(steps)
+    # Schwarz: a path has two places and one size, each step has one of both.
     price = (2 - count) * math.log(m) + 0.5 * (1 - count) * math.log(m)
     if gain - price < _DECISIVE:
         return None
@@ -389,6 +399,7 @@ def transients(values: Array, changes: tuple[int, ...], least: float = FLOOR) ->
     parts = np.split(values, changes)
     rest = np.concatenate([part - np.median(part) for part in parts])
     away = np.abs(rest)
+    # The larger of near and overall noise: a quiet stretch does not make its first usual night wild.
     usual = np.maximum(np.maximum(smooth(away, _NEAR), np.median(away)), FLOOR)
     far = away > _NOTABLE * np.maximum(GAUSSIAN * usual, least)
     out = []
@@ -408,11 +419,15 @@ def _transient(rest: Array, begin: int, end: int, least: float) -> Excursion:
     n, run, away = len(rest), slice(begin, end), np.abs(rest)
     others = np.delete(away, run)
     near = np.concatenate([away[max(0, begin - _NEAR) : begin], away[end : end + _NEAR]])
+    # The mean bounds it where most values are equal and the median distance is zero.
     scale = max(float(np.median(others)), float(np.median(near)), 0.25 * float(np.mean(others)), FLOOR)
     scale = max(scale * (GAUSSIAN * (1 + _FEW / n)), least)
+    # Where a tenth of all nights is wild one more has at least this p, whatever its distance.
     wild = float(np.sum(others > _WILD * scale)) / n
     each = np.minimum(1.0, 2 * stdtr(3, -away[run] / scale / _T3_MAD) + wild)
+    # Bonferroni over n first nights, both directions.
     p = min(1.0, n * 2.0 * float(np.prod(each / 2)))
+    # 1.6: the variance of a median over that of a mean is pi / 2 for Gaussian nights.
     error = scale * math.sqrt(1 / (end - begin) + 1.6 / n)
     return Excursion(begin, end, float(np.median(rest[run])), error, p)
 

@@ -115,6 +115,7 @@ def candidates(clipped: Array, scale: float) -> list[int]:
     chosen: list[int] = []
     strong = np.flatnonzero(strength >= _CANDIDATE)
     strong = strong[np.argsort(-strength[strong], kind="stable")]
+    # Two candidates nearer than that are one step, seen by windows of several widths.
     rooms = np.maximum(4, reach[strong] // 2)
     for k, room in zip(strong.tolist(), rooms.tolist(), strict=True):
         if all(abs(k - other) >= room for other in chosen):
@@ -141,8 +142,10 @@ def place_prior(nights: int) -> Array:
     """log prior of a change before each night of a series: even over all but the first, which are a short
     level's, and a share more for the newest, since the series is judged every morning."""
     prior = np.full(nights, (1 - NEW_SHARE) / nights)
+    # Possible at all, so that a step after two to four nights is dated to its night; rarer than elsewhere.
     prior[:INNER] *= _EARLY
     newest = np.s_[max(0, nights - OUTER - NEWEST + 1) : max(0, nights - OUTER + 1)]
+    # Half of it on the newest nights, since the series is read every morning: an older place pays log 2.
     prior[newest] += NEW_SHARE / NEWEST
     return np.asarray(np.log(prior))
 
@@ -181,10 +184,12 @@ class _PieceSearch:
     def _prune(self, places: list[int]) -> list[LevelChange]:
         """The changes that stand on their own evidence, and together against none."""
         kept: list[LevelChange] = []
+        # Each round drops one change or moves some: two rounds a change suffice, and cycles end.
         for _ in range(2 * len(places) + _ROUNDS):
             changes = self._changes_at(places)
             evidence = [change.log_evidence if change else -math.inf for change in changes]
             if evidence and min(*evidence, self._joint_evidence(places)) < self.threshold:
+                # One at a time: without the weakest the others have longer stretches and may stand.
                 weakest = int(np.argmin(evidence))
                 places = places[:weakest] + places[weakest + 1 :]
                 continue
@@ -255,6 +260,7 @@ class _PieceSearch:
     def _noise(self, bounds: list[int], low: int, high: int) -> Array:
         """log weights of the families of noise, from all levels but those between two of the bounds."""
         out = self.tables.prior
+        # The stretch itself is left out: a step in it would look like noise with memory.
         for start, end in [*pairwise(bounds[: low + 1]), *pairwise(bounds[high:])]:
             if (start, end) not in self._levels:
                 self._levels[start, end] = level(self.tables, start, end)
@@ -306,11 +312,13 @@ def search(values: Array, threshold: float, least: float = FLOOR) -> SearchResul
             reach=reach,
         )
         own, between = piece.run()
+        # Each piece reports the middle of what it shares: a change near an edge has too few nights there.
         low = offset + (shared // 2 if offset else 0)
         high = offset + len(part) - (shared // 2 if offset + len(part) < n else 0)
         own = [change for change in own if low <= change.index < high]
         changes += own
         best = max([best, *(change.log_evidence for change in [*own, *between])])
+        # Around a kept change its own likely nights alone: next to it every place would look changed.
         for change, least in [*((c, -1.0) for c in between), *((c, _NEAR) for c in own)]:
             at = offset + change.evidence.places
             inside = (at >= low) & (at < high) & (change.evidence.posterior > least)

@@ -116,6 +116,7 @@ def json_files(root: Path) -> Iterator[Path]:
         ) from error
 
     for folder, folders, names in os.walk(root, onerror=fail):
+        # os.walk has the order of the disk: which of two equal files counts must not depend on it.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths = [Path(folder, name) for name in sorted(names) if name.endswith(".json")]
         yield from (path for path in paths if path.is_file())
@@ -125,6 +126,7 @@ def local_file(path: Path, root: Path) -> SourceFile:
     """A file of a build's folder with the commands beside it; a change of either is one."""
     commands = path.with_suffix(COMMANDS)
     states = [path.stat(), *([commands.stat()] if commands.is_file() else [])]
+    # Size and time of both files: a digest would read every file at each ingest.
     version = f"{sum(state.st_size for state in states)} {max(state.st_mtime_ns for state in states)}"
     return SourceFile(
         _name(path.relative_to(root)),
@@ -175,6 +177,7 @@ def decode(content: bytes) -> str:
     """:raises UnreadableFileError: it is larger than ``LARGEST``."""
     if len(content) > LARGEST:
         raise UnreadableFileError(f"is larger than {LARGEST >> 20} MB")
+    # Some editors and Windows tools put a byte order mark in front, which JSON does not allow.
     return content.decode("utf-8-sig", "replace")
 
 
@@ -187,6 +190,7 @@ def read_bytes(path: Path, size: int) -> bytes:
     """
     try:
         with path.open("rb") as stream:
+            # Object stores serve files as gzip under their plain names.
             if stream.peek(2)[:2] != _GZIP:
                 return stream.read(size)
             with gzip.GzipFile(fileobj=stream) as unpacked:

@@ -31,6 +31,7 @@ _REST = re.compile(
 )
 _BUILD_NUMBER = re.compile(r"[0-9]{1,15}")
 _NIGHTLY = re.compile(r"nightly", re.IGNORECASE)
+# perf-eval is a repository of its own: the commit of its build is that of the harness.
 _TESTED = {"perf-eval": "VLLM_COMMIT"}
 """Pipelines that test another repository -> the variable of a build with the commit of that."""
 
@@ -94,6 +95,7 @@ class Buildkite:
                 found = _source_build(rest, pipeline, fields, build, options)
             except WRONG_SHAPE as error:
                 reason = line(f"{type(error).__name__}: {error}")
+                # One build that Buildkite describes otherwise keeps no other out.
                 options.say(f"Buildkite: build {_number(fields)} is left out, it cannot be read ({reason})")
                 unreadable += 1
                 continue
@@ -109,10 +111,12 @@ def _list_builds(
         return _check_builds([rest.json(f"{pipeline.url}/builds/{pipeline.build}")], pipeline, options)
     query: dict[str, str | int] = {"per_page": _PAGE}
     if options.branch:
+        # Builds of pull requests run the same pipeline, on code that is not that of main.
         query["branch"] = options.branch
     if options.since:
         query["created_from"] = f"{options.since}T00:00:00Z"
     builds = _check_builds(list(rest.pages(f"{pipeline.url}/builds", query)), pipeline, options)
+    # Only nightlies run the benchmarks; those that no schedule started say so in their message.
     nightly = [
         fields
         for fields in builds
@@ -151,8 +155,10 @@ def _build(pipeline: PipelineAddress, fields: Mapping[str, Any]) -> Build:
         source="buildkite",
         pipeline=f"{pipeline.organisation}/{pipeline.pipeline}",
         name=str(_number(fields)),
+        # HEAD until an agent has resolved it.
         commit=commit if re.fullmatch(r"[0-9a-f]{40}", commit) else "",
         branch=str(fields.get("branch") or ""),
+        # The commit of a scheduled build is chosen when it is made, hours before a machine is free.
         fixed=stamp(moment(created)) if created else "",
         url=str(fields.get("web_url") or ""),
     )
@@ -176,6 +182,7 @@ def _source_build(
     # A step that was run again has uploaded its files again: the later ones count.
     artifacts.sort(key=lambda pair: str(pair[1].get("started_at")))
     files = {str(artifact["path"]): _file(rest, artifact, job) for artifact, job in artifacts}
+    # A build that still runs is read again: its results come one by one.
     is_whole = bool(fields.get("state")) and fields["state"] not in _UNFINISHED
     return SourceBuild(build, tuple(files.values()), options.zone or "UTC", is_whole)
 
@@ -183,11 +190,13 @@ def _source_build(
 def _file(rest: RestClient, artifact: Mapping[str, Any], job: Mapping[str, Any]) -> SourceFile:
     path, address = str(artifact["path"]), str(artifact["download_url"])
     agent = job.get("agent") or {}
+    # Nights run on pools of machines: the agent is all that says which one.
     host = str(agent.get("hostname") or agent.get("name") or "")
 
     def read() -> str:
         try:
             return rest.text(address)
+        # Artifacts are removed after their retention, and the list still names them.
         except MissingResourceError:
             rest.say(f"Buildkite: {path} was removed, and is left out")
             return ""

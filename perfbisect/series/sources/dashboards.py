@@ -47,12 +47,14 @@ from perfbisect.series.sources.base import (
 SCHEMA = "perfbisect.dashboard-result/1"
 """Of a :class:`DashboardResult` as it is stored."""
 
+# One key in its first bytes tells a result from other files, which need not be parsed whole.
 _MARK = re.compile(rb'(?:tput_per_gpu|benchmark_values)"')
 _MARKED_WITHIN = 64 * 1024
 """Bytes of a file in which its first result names its values."""
 
 _DAY = re.compile(r"20\d{2}-\d{2}-\d{2}")
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
+# Tags of vLLM's images: nightly-SHA, or a hash among words; digits alone are a date.
 _COMMIT_TAG = re.compile(r"^nightly-([0-9a-f]{7,40})|(?:^|[-_.])([0-9a-f]{12,40})(?=$|[-_.])", re.IGNORECASE)
 _COMPARED = ("model", "device", "tp", "conc", "isl", "osl", "precision")
 _TOPOLOGY = ("tp", "pp", "dcp_size", "pcp_size", "ep", "dp_attention", "num_workers")
@@ -200,6 +202,7 @@ def _compared_rows(deltas: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
         if len(parts) != len(_COMPARED) + 1:
             yield {"delta": delta}
             continue
+        # Each delta names a metric of two rows: together they give the rows back.
         for side in ("baseline", "candidate"):
             date, image = (str(delta.get(f"{side}{name}") or "") for name in ("Run", "Detail"))
             known = {**dict(zip(_COMPARED, parts, strict=False)), "date": date, "image": image}
@@ -227,15 +230,18 @@ def _read_run(records: list[Mapping[str, Any]]) -> DashboardResult:
         if not isinstance(value, (list, Mapping))
     }
     asked = {name: _as_number(value) for name, value in {**reported, **args}.items()}
+    # HUD records one metric each: which benchmark it was is seen in their names alone.
     kind = "throughput" if published.keys() & _RENAMED.keys() else "latency" if "latency" in published else ""
     runners = first.get("runners")
     runner = runners[0] if isinstance(runners, list) and runners else None
+    # Compiled and eager runs of one model stand under one name in HUD.
     is_eager = str(_at(first, "benchmark", "extra_info", "use_compile")).lower() == "false"
     model, device = _at(first, "model", "name"), str(_at(runner, "type") or _at(runner, "gpu_info") or "")
     repository = str(first.get("repo") or "").rpartition("/")[2]
     words = (
         *(model.rpartition("/")[2], device.replace(" ", "-"), _word("tp", asked.get("tensor_parallel_size"))),
         *(kind, "eager" if is_eager else "", _word("b", asked.get("batch_size"))),
+        # Other repositories run the same benchmark on their own commits.
         "" if repository == "vllm" else repository,
     )
     rate = asked.get("request_rate")
@@ -280,6 +286,7 @@ def _run_values(published: Mapping[str, list[object]]) -> Iterator[tuple[str, fl
     for name, values in published.items():
         numbers = [value for value in map(_as_number, values) if isinstance(value, float)]
         if name == "latency" and numbers:
+            # An offline latency benchmark times whole batches, which is what e2el means.
             yield "median_e2el", median(numbers)
             yield "mean_e2el", fmean(numbers)
         elif numbers:
@@ -292,6 +299,7 @@ def _versions(repository: str, record: Mapping[str, Any]) -> tuple[str, str]:
         name.rpartition("/")[2].lower(): _mapping(value)
         for name, value in _mapping(record.get("dependencies")).items()
     }
+    # Of PyTorch's own runs vLLM is a dependency, of vLLM's runs torch is one.
     found[repository] = {"sha": record.get("head_sha")}
     torch = found.get("pytorch") or found.get("torch") or {}
     commit = str(found.get("vllm", {}).get("sha") or "")
@@ -474,6 +482,7 @@ def _archived(path: Path) -> Iterator[tuple[str, _Read]]:
         members = {info.filename: info for info in archive.infolist() if info.filename.endswith(".json")}
         for name, info in sorted(members.items()):
             # The header may lie, but a member gives no more bytes than it says.
+            # A zip may unpack to a thousand times its size.
             left -= min(info.file_size, LARGEST)
             if left < 0:
                 yield safe_name(name), partial(_refuse, _ARCHIVE_LIMIT)

@@ -53,6 +53,7 @@ class Kanban:
         is_empty = True
         for folder, is_numbered in _kanban_folders(Path(place)):
             for build, root, paths in _numbered_builds(folder) if is_numbered else _days(folder):
+                # By the names of files, since reading them all is what --since saves.
                 if min((_night(path.name) or _UNDATED for path in paths), default="") >= options.since:
                     is_empty = False
                     files = tuple(local_file(path, root) for path in paths)
@@ -83,6 +84,7 @@ class BenchFolder:
     def builds(self, place: str, options: IngestOptions) -> Iterator[SourceBuild]:
         path = Path(place)
         root = path.parent if path.is_file() else path
+        # A folder of one setting was given: the sweep is the folder above.
         if sweep_setting(f"{root.name}/{SUMMARY}"):
             root = root.parent
         builds: dict[str, list[Path]] = {}
@@ -99,6 +101,7 @@ class BenchFolder:
         for name, paths in sorted(builds.items()):
             if (_night(name) or _UNDATED) < options.since:
                 continue
+            # A number of seven digits is a build, though it may be read as a hash.
             commit = name if _COMMIT.match(name) and not name.isdigit() else _stamped_commit(paths)
             files = tuple(
                 local_file(file, root / name if (root / name) in file.parents else root) for file in paths
@@ -112,6 +115,7 @@ def _kanban_folders(path: Path) -> Iterator[tuple[Path, bool]]:
         yield path, True
         return
     for data in (path / "data", path):
+        # Both layouts hold the same files; the numbered one is read first and counts.
         raw, results = data / RAW, data / "results"
         if raw.is_dir():
             yield raw, True
@@ -124,6 +128,7 @@ def _kanban_folders(path: Path) -> Iterator[tuple[Path, bool]]:
 def _numbered_builds(raw: Path) -> Iterator[_FoundBuild]:
     folders = sorted(
         (entry for entry in raw.iterdir() if entry.is_dir()),
+        # Numbers in their order: 9999 comes before 10037.
         key=lambda folder: (int(folder.name) if folder.name.isdecimal() else 0, folder.name),
     )
     for folder in folders:
@@ -143,6 +148,7 @@ def _days(results: Path) -> Iterable[_FoundBuild]:
     """Files without a build are of the day on which they began; a day's summary names its day."""
     days: dict[str, list[Path]] = {}
     for path in json_files(results):
+        # The older layout has the files of all builds side by side.
         days.setdefault(_night(path.name) or path.stem, []).append(path)
     return [(Build("kanban", _NO_BUILD, day), results, paths) for day, paths in sorted(days.items())]
 

@@ -99,10 +99,12 @@ def read_run(path: Path) -> RecordedRun | None:
     """Read a journal; None: it is of another command. Raises LocatedError if it was changed."""
     events = read(path).events
     plan = next((event for event in reversed(events) if event.kind == "plan"), None)
+    # Comparisons and bisections measure old commits today: in a series they would be nights of today.
     if plan is None or plan.data.get("verb") != "run":
         return None
     with replaying(path):
         change = plan.data["change"]
+        # A change with a patch or a revert is named by its commit, which says where it is on the line.
         commit = str(change["id"]).partition("+")[0] if change.get("kind") == "commit" else ""
         document = {
             "schema": SCHEMA,
@@ -234,6 +236,7 @@ def published_results(
     launches: dict[str, dict[int, PublishedRun]] = {}
     for run in runs:
         launch, number = launches.setdefault(run.attempt.id, {}), run.attempt.runs[0].index
+        # The files and the journal of one job may both be read: a launch counts once.
         if _start(run.attempt) in recorded:
             yield run.rejected("twin", "the same run of the same launch is in the journal")
         elif number in launch:
@@ -243,6 +246,7 @@ def published_results(
     for launch in filter(None, launches.values()):
         ordered = [launch[number] for number in sorted(launch)]
         last = ordered[-1]
+        # With a run missing the median of a launch is another number than that of the journal.
         if len(ordered) == last.runs:
             attempt = replace(last.attempt, runs=tuple(run.attempt.runs[0] for run in ordered))
             yield _launch_result(last.build, last.cell, attempt, last.raw, last.record)
@@ -269,6 +273,7 @@ def _launch_point(
     began = stamp(moment(attempt.started_at))
     if lost := _lost_requests(attempt, cell.num_prompts):
         return RejectedResult(build, "failed", lost, raw, record, cell.name, began[:10])
+    # A metric that one run lacks has no value of the launch.
     names = set.intersection(*(set(run.values) for run in attempt.runs))
     facts, provenance = attempt.runs[-1].facts, attempt.provenance
     machine = provenance.facts.get("machine") or {}
@@ -284,6 +289,7 @@ def _launch_point(
         "input_tokens": each(facts.get("input_tokens")),
         "output_tokens": each(facts.get("output_tokens")),
         "max_concurrent_requests": facts.get("max_concurrent_requests"),
+        # An era holds over versions of the client that measure alike; a digest changes with each of them.
         "client": provenance.client_era or provenance.client_digest,
         "host": str(machine.get("host", "")),
         "machine": str(machine.get("name", "")),

@@ -37,10 +37,12 @@ SPEECH = "openai-audio-speech"
 _TOLERANCE = 0.02
 """How far, relatively, two numbers of a result that follow from each other may lie apart."""
 
+# Names drifted: total_audio_duration_ms became _s in vLLM-Omni 117d9bd1, so the suffix decides the unit.
 _STATISTIC = r"(?P<statistic>mean|median|p\d{1,2}(?:\.\d+)?)"
 _SERVED = re.compile(rf"^{_STATISTIC}_(?P<name>[a-z0-9_]+?)(?P<unit>_ms|_s)?$")
 _DIFFUSION = re.compile(rf"^(?P<name>latency|peak_memory_mb|image_distance)_{_STATISTIC}(?P<unit>)$")
 _FACTORS = {("_ms", "s"): 0.001, ("_s", "ms"): 1000.0}
+# The recipe is nowhere in the file: its folder says it, and ends in the kind of GPU.
 _PERF_EVAL = re.compile(
     r"(?:^|/)(?P<recipe>[^/]+?(?:[-_](?P<gpu>(?:g?b|h|a|l|mi)\d+\w?))?)"
     r"/bench-(?P<config>[^/]+)-conc-\d+(?P<run>-run-\d+)?\.json$"
@@ -95,6 +97,7 @@ def read_file(
     setting = sweeps.sweep_setting(file.name)
     try:
         document = _parse_document(file.text)
+        # perf-eval uploads each run and their median: counted together, one night would be several.
         if harness and harness["run"]:
             raise UnusableResultError("repeated", "one of the runs whose median is the result beside it")
         if setting and file.name.endswith(f"/{sweeps.SUMMARY}"):
@@ -160,12 +163,15 @@ def _point(build: Build, file: RawFile, name: ReportedWorkload, index: int, resu
         raise ValueError("says no time at which it was measured")
     length = timedelta(seconds=float(result.covariates.get("duration") or 0))
     ended = parse_time(result.ended, file.zone) if result.ended else None
+    # vLLM's "date" is the end of a run, the time in the file's name the start of its script.
     began = ended - length if ended is not None else parse_time(result.began or name.time, file.zone)
     facts = {**result.covariates, **file.facts}
     if name.time and file.zone and ended is not None:
         outside = (began - parse_time(name.time, file.zone)).total_seconds()
+        # Seconds from the start of the script to the run: what warms the server is in them.
         facts["outside"] = round(outside, 1) if outside > 0 else None
     facts["hardware"] = facts.get("hardware") or device
+    # vLLM-Omni's harness sent 0, then 2, then max(2, concurrency) warm-ups, which its results do not say.
     if facts.get("warmups") is None:
         facts["warmups"] = commands.fields.get("num_warmups", _nightly_warmups(build, began, result))
     dataset = name.fields.get("dataset_name") or commands.fields.get("dataset_name") or ""
@@ -263,6 +269,7 @@ def parse_time(text: str, zone: str) -> datetime:
         ValueError: it is no time.
     """
     try:
+        # The clients write local times without a zone, 20260412-190115.
         time = datetime.strptime(text, _PLAIN_TIME)
     except ValueError:
         try:
@@ -360,18 +367,24 @@ def _is_diffusion(record: object) -> bool:
 
 
 def _served(document: Mapping[str, Any]) -> ParsedResult:
+    # The harness writes zeros where the benchmark left no file, and uploads them as a result.
     if not document.get("date") and not document.get("num_prompts"):
         raise UnusableResultError("template", _TEMPLATE)
     prompts, completed = count(document, "num_prompts"), count(document, "completed")
+    # Clients of before say no number of failed requests.
     failed = count(document, "failed") if "failed" in document else prompts - completed
     shared = _shared_covariates(document, prompts, completed, failed)
+    # vLLM renamed the key: endpoint_type was its first name.
     backend = str(document.get("backend") or document.get("endpoint_type") or "")
+    # Until #3674 TTFT of speech was its TTFP under another name.
     without_ttft = {
         name: value for name, value in document.items() if backend != SPEECH or not name.endswith("_ttft_ms")
     }
     values, converted = _read_values(without_ttft)
     if "spec_decode_acceptance_rate" in values:
         values["spec_decode_acceptance_rate"] /= 100  # The client reports per cent.
+    # The nightly measures chat models with sound and as text alone under one name: 1151 ms and 6940 ms are
+    # no step.
     spoken = any(key.startswith("audio_") and key != "audio_throughput" for key in values)
     if spoken or backend == SPEECH:
         converted += _check_audio(document, shared["duration"])
@@ -380,10 +393,12 @@ def _served(document: Mapping[str, Any]) -> ParsedResult:
     lengths = {"in": document.get("random_input_len"), "out": document.get("random_output_len")}
     workload = Workload(
         test="",
+        # Null for cells of a request rate; the rate is the text "inf" for the others.
         concurrency=count(document, "max_concurrency") if document.get("max_concurrency") else None,
         rate=_rate(document.get("request_rate")),
         prompts=prompts,
         lengths="-".join(f"{s}{n}" for s, n in lengths.items() if isinstance(n, int) and n > 0),
+        # Only a server that can speak: of a plain text model nothing is missing.
         only_text=backend.endswith("-omni") and not spoken,
         model=str(document.get("model_id") or ""),
         backend=backend,
@@ -420,11 +435,13 @@ def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedRe
         rate=_rate(load.get("request-rate")),
         prompts=prompts,
         model=str(server.get("model") or result.get("model") or ""),
+        # vLLM-Omni #3137 renamed backend to endpoint.
         backend=str(record.get("endpoint") or record.get("backend") or ""),
     )
     covariates = {
         **shared,
         "converted": converted,
+        # The model is part of the workload; other arguments make another series.
         "server": _digest({key: value for key, value in server.items() if key != "model"}),
         "baseline": _mapping(load.get("baseline")),
         "hardware": _hardware(record),
@@ -472,6 +489,7 @@ def _read_values(document: Mapping[str, Any]) -> tuple[dict[str, float], list[st
         value = positive_goodput(key, number(document, name) * factor, document)
         if value < 0:
             raise ClientError(f"{name} is {reported}: no measurement")
+        # A time or a rate of zero is one that was not measured.
         if value == 0 and not METRICS[key.partition(":")[0]].guard:
             continue
         if factor != 1.0:
@@ -494,6 +512,7 @@ def _check_audio(document: Mapping[str, Any], duration: float) -> list[str]:
     total = number(document, name) / (1000.0 if is_converted else 1.0)
     if total <= 0:
         raise UnusableResultError("silent", "sound was asked for, and not one second of it came")
+    # A sample rate in the environment of the client silently skews every duration.
     implied = number(document, "audio_throughput") * duration if "audio_throughput" in document else total
     if abs(implied - total) > _TOLERANCE * max(implied, total):
         raise ClientError(

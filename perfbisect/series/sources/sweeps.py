@@ -13,6 +13,7 @@ from perfbisect.series.points import Point, Workload
 SUMMARY = "summary.json"
 """The runs of a setting once more."""
 
+# As vllm bench sweep serve names its folders, by the parameters that vary alone.
 _FOLDER = re.compile(r"(?=SERVE--|BENCH--)(?:SERVE--(?P<serve>.+?))?(?:(?:^|-)BENCH--(?P<bench>.+))?")
 _RUN = re.compile(r"run=\d+\.json")
 _PARAMETER = re.compile(r"(?:^|-)(?P<name>[A-Za-z_][\w.]*)=(?P<value>.*?)(?=-[A-Za-z_][\w.]*=|$)")
@@ -56,6 +57,7 @@ class SweepRun:
 def name_run(setting: SweepSetting, point: Point) -> SweepRun:
     """Name the cell by model and setting; cells of one server setting share its start."""
     test = "-".join(filter(None, [point.workload.model.rpartition("/")[2], setting.test]))
+    # One server serves all settings of the client: their luck is one.
     start = f"{point.build.key}/{setting.folder.rpartition('/')[0]}/{setting.serve}"
     return SweepRun(setting, replace(point, workload=replace(point.workload, test=test), start=start))
 

@@ -115,6 +115,7 @@ def rank_alert(
     line, points = MainLine.of(repository), store.points()
     finding = analysis.findings[alert.id]
     measured = finding.series.points
+    # The first night of a series has no night before it, and so no window.
     places = [place for place in finding.point.places if place > 0]
     onsets = []
     for place in places:
@@ -139,6 +140,7 @@ def _aftermath(
     Where the series was not measured again, by the others of its event, those that moved most first.
     """
     own = analysis.findings[alert.id]
+    # Not every cell runs each night: another of the event may show when it recovered.
     of_event = [item for item in analysis.alerts if item.event == alert.event and item.cause == alert.cause]
     for other in (alert, *sorted(of_event, key=lambda item: (-item.size, item.id))):
         finding = analysis.findings[other.id]
@@ -161,6 +163,7 @@ def cell_of_ours(finding: SeriesChange) -> str:
     newest = finding.series.points[-1]
     cells, _ = known_cells()
     workload = newest.workload
+    # The digest is of all that a cell says; a name may be that of another cell.
     if workload.digest:
         return next((cell.name for cell in cells if cell.digest == workload.digest), "")
     load = (workload.test, workload.concurrency, workload.prompts)

@@ -38,6 +38,7 @@ Answer = Literal["revert", "fix", "same files"]
 _REVERTS = re.compile(r"\brevert(?:s|ed|ing)?\b|\broll(?:s|ed)?[ -]?back\b|\bback(?:s|ed)?[ -]?out\b", re.I)
 _HASH = re.compile(r"\b[0-9a-f]{7,64}\b")
 _NUMBERS = re.compile(r"(?:#|/pull/)(\d+)\b")
+# To the end of the line: a title may hold quotation marks itself, and GitHub cuts it off.
 _QUOTED = re.compile(r"[\"“«](.+)$", re.MULTILINE)
 _MIN_TITLE = 12  # characters of a quoted title that may be taken for one
 _UNKNOWN = 0.5  # probability that a server is hit if nothing is known of the commit
@@ -93,7 +94,9 @@ def find_answer(later: CommitText, earlier: CommitText) -> tuple[Answer, Sign] |
     # Lines that were edited in place are as many added as removed: they look alike in both directions.
     undone = {path: (removed, added) for path, (added, removed) in later.product.items()}
     net = sum(abs(a - r) for a, r in undone.values() if a is not None and r is not None)
+    # Of a few lines chance alone makes mirror images.
     is_mirrored = net > 3 and undone == earlier.product
+    # One file that both change is the usual case of work on one part.
     same_files = len(later.product) > 1 and is_of_same_files
     if reference and (is_mirrored or same_files or later.reverts):
         return "revert", reference
@@ -118,6 +121,7 @@ def _normalize(subject: str) -> str:
 
 def _quotes(text: str, title: str) -> bool:
     """Whether a quotation is of a title: whole, or its beginning where a forge cut it off."""
+    # Forges cut a long subject with an ellipsis, people with three dots.
     quoted, cut, _ = re.sub(r"\.\.\.", "…", text).partition("…")
     quoted = _normalize(quoted)
     if cut:
@@ -180,6 +184,8 @@ def cells_factor(commit: Commit, votes: Sequence[ServerVote], table: SuspectTabl
     shares = []
     for file in commit.files:
         kind = table.kind_of(file.path)
+        # The root of the lines: one of the files causes the change, and a long one is not likelier in
+        # proportion.
         shares.append((kind.weight if kind else 1.0) * math.sqrt(1 + (file.lines or 0)))
     total = sum(shares)
     if not votes or total == 0:
@@ -206,7 +212,7 @@ def _hit_ratio(
     for is_run, is_hit in runs:
         chance = weights.hit if is_run else weights.leak
         log += math.log((chance if is_hit else 1 - chance) / _UNKNOWN)
-    # Servers of one night share machines and images: many of them are no more than a few independent ones.
+    # All servers together count as a few: they have more in common than the table knows.
     log *= min(1.0, weights.votes / len(runs))
     hit, spared = ([is_run for is_run, is_hit in runs if is_hit is side] for side in (True, False))
     counts = {"hit": len(hit), "hit_runs": sum(hit), "spared": len(spared), "spared_runs": sum(spared)}
@@ -218,6 +224,7 @@ def _runs(part: EnginePart, path: str, vote: ServerVote) -> bool | None:
     """Whether a server runs this file; None if unknown."""
     match = part.match(path)
     name = match.groupdict().get("model") if match else None
+    # A path of a model is run by the cells that serve it, whatever their traits are.
     if name is not None:
         models = [cell.model for cell in vote.cells if cell.model]
         return any(_serves(model, name) for model in models) if models else None
@@ -256,11 +263,13 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
     The probabilities of all suspects and ``p_outside_window`` add up to 1; each is capped at 0.99.
     """
     commits, weights = question.commits, table.weights
+    # A server start is one vote, however many cells it served.
     votes = server_votes(question.cells)
     nights, causes = _night_factors(question, table), table.causes.get(question.cause, {})
     window = [parse_commit(commit, table.is_code) for commit in commits]
     later = [(parse_commit(item.commit, table.is_code), item.phase) for item in question.later]
     order = {commit.sha: place for place, commit in enumerate(commits)}
+    # Not those that may have come after the window: they belong to the recovery.
     pairs = reverted_pairs(window, uncertain={item.commit.sha for item in question.later} & order.keys())
     evidence = []
     for place, (commit, text) in enumerate(zip(commits, window, strict=True)):
@@ -281,6 +290,7 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
             factors.append(Factor("undone", weights.undone_in_window, {"with": pairs[commit.sha]}))
         evidence.append([factor for factor in factors if factor is not None])
     odds = [math.prod(factor.weight for factor in factors) for factors in evidence]
+    # A bad night or another client is rarely of this repository's commits.
     outside = weights.outside_window * causes.get("outside_window", 1.0)
     total = sum(odds) + outside
     newest_first = sorted(range(len(commits)), key=lambda i: (-odds[i], -i))
@@ -289,6 +299,7 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
             sha=commits[i].sha,
             subject=commits[i].subject,
             date=commits[i].date,
+            # The table is not that sure of itself.
             p=min(MAX_P, odds[i] / total),
             evidence=tuple(sorted(evidence[i], key=lambda factor: -_strength(factor))),
         )
@@ -332,6 +343,7 @@ def _kind_factor(commit: Commit, changed: Mapping[str, float], table: SuspectTab
         kinds.append((weight * changed.get(name, others), name, file.path))
     if not kinds:
         return None
+    # One file of code makes a commit a change of code, whatever documents it brings.
     weight, name, path = max(kinds, key=lambda kind: kind[0])
     more = sum(kind[1] == name for kind in kinds) - 1
     return Factor("kind", weight, {"kind": name, "path": path, "more": more, "code": table.is_code(path)})
@@ -341,6 +353,7 @@ def _size_factor(commit: Commit, table: SuspectTable) -> Factor | None:
     """By the lines and files of code; None where they are not known, or there is no code."""
     counts = [file.lines for file in commit.files if table.is_code(file.path)]
     known = [count for count in counts if count is not None]
+    # A partial clone lacks the content of files: a size of the others would be too small.
     if not known or len(known) < len(counts):
         return None
     weight = _step(table.weights.size, sum(known)) * _step(table.weights.spread, len(known))
@@ -362,6 +375,7 @@ def title_factor(commit: Commit, votes: Sequence[ServerVote], table: SuspectTabl
     for about, (with_it, without) in table.weights.titles.items() if runs else ():
         named = {row.title: any(run & set(row.of) for run in runs) for row in rows if row.about == about}
         if named:
+            # A title that names two models is about both: that one of them is hit is enough.
             title = next((title for title, is_run in named.items() if is_run), next(iter(named)))
             weights[title, named[title]] = with_it if named[title] else without
     about_it = [{"title": title, "is_run": is_run} for title, is_run in weights]

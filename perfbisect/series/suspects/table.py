@@ -187,6 +187,7 @@ class SuspectTable(_Row):
 
     def kind_of(self, path: str) -> FileKind | None:
         """What a file is; None for code like any other."""
+        # The last row counts, as in a .gitignore: rows go from the general to the particular.
         return next((kind for kind in reversed(self.kinds) if kind.match(path)), None)
 
     def is_code(self, path: str) -> bool:
@@ -204,6 +205,7 @@ class SuspectTable(_Row):
 
     def traits_of(self, name: str) -> frozenset[str]:
         """What a cell of a nightly runs, by its name or a machine series': of every row that covers it."""
+        # A series on another machine runs what its cell runs.
         cell = cell_of_series(name)
         rows = (row for row in self.cells if any(re.fullmatch(_pattern(x), cell) for x in row.cells))
         return frozenset(trait for row in rows for trait in row.traits)

@@ -48,6 +48,7 @@ class MainLine:
 
     @classmethod
     def of(cls, repository: Repository, tip: str = "HEAD") -> MainLine:
+        # First parents: a merge is one change of main, however many commits it brought.
         newest_first = repository.records("--first-parent", tip)
         return cls(tuple(record.change for record in reversed(newest_first)))
 
@@ -63,6 +64,7 @@ class MainLine:
         """The place of a commit by its full or abbreviated id; None if it is not on the line."""
         if sha in self._places:
             return self._places[sha]
+        # Dashboards abbreviate hashes; a shorter one may be that of several commits.
         places = [i for i, commit in enumerate(self.commits) if len(sha) >= 7 and commit.id.startswith(sha)]
         return places[0] if len(places) == 1 else None
 
@@ -122,6 +124,7 @@ def locate_build(line: MainLine, build: Build, began: datetime) -> LinePosition:
         place = line.place(build.commit)
         if place is not None:
             return LinePosition(place, place)
+        # A build of another branch is placed by its time: its commit is not on the line.
         if build.of_main is not False:
             is_later = line.ends is not None and began > line.ends
             raise RevisionError(
@@ -130,6 +133,7 @@ def locate_build(line: MainLine, build: Build, began: datetime) -> LinePosition:
                 next_step=_FETCH_NEWER if is_later else _FETCH,
             )
     latest = moment(build.fixed) if build.fixed else began
+    # Dates of commits run backwards where clocks did: both ends are as wide as they allow.
     earliest = line.last_before(latest if build.fixed else latest - LEAD, surely=True)
     if earliest < 0:
         first = f"begins on {line.commits[0].date}" if line.commits else "is empty"
@@ -206,6 +210,7 @@ def build_question(
         place = line.place(commit.sha)
         if place is None:
             return None
+        # In both places where the night's commit is not known: onset and recovery overlap.
         if recovery is not None and recovery.before.earliest < place <= recovery.after.latest:
             return "recovery"
         if place <= high:
