@@ -27,7 +27,7 @@ from perfbisect.series.ingest import ingest
 from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.points import night_of
 from perfbisect.series.rebaseline import rebaseline
-from perfbisect.series.report import detect_report, evidence_sentences
+from perfbisect.series.report import detect_report, sentences_of
 from perfbisect.series.series import CellSeries
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.sources.folders import RAW
@@ -128,7 +128,7 @@ def test_what_changed_on_other_nights_is_told_apart(told: TrackDetectDocument) -
     assert {night for night, _ in work} <= {"2026-04-04", "2026-04-14"}
     cold = [a for a in others if a.metric == "ttft:p99" and a.cell == "qwen3_omni/random@c1-n10"]
     assert [a.cause for a in cold] == ["unknown"]
-    assert "a few requests, such as those of a cold server" in evidence_sentences(cold[0].evidence)[0]
+    assert "a few requests, such as those of a cold server" in sentences_of("evidence", cold[0].evidence)[0]
     assert not {a.event for a in others} & {a.event for a in broken(told)}
 
 
@@ -158,10 +158,10 @@ def test_a_cold_request_that_is_sent_first_now_is_the_instruments(told: TrackDet
         for name in ("audio_ttfp:mean", "audio_ttfp:p99")
     ]
     assert {mean.cause, tail.cause} == {"instrument"} and mean.first[:10] == "2026-04-14"
-    moved, warmed = evidence_sentences(mean.evidence)[:2]
+    moved, warmed = sentences_of("evidence", mean.evidence)[:2]
     assert "the median -5.0 %: slow requests that were in it before" in moved
     assert "took 65 s before the run that it measures, and 8 s until then; 38 s of slow" in warmed
-    assert "34 s of slow requests are gone" in evidence_sentences(tail.evidence)[1]
+    assert "34 s of slow requests are gone" in sentences_of("evidence", tail.evidence)[1]
 
 
 def test_input_tokens_that_are_counted_otherwise_are_no_change(told: TrackDetectDocument) -> None:

@@ -25,7 +25,7 @@ from perfbisect.series.detect import SeriesAnalysis, suppressed_change
 from perfbisect.series.detection.model import SeriesLevel, levels
 from perfbisect.series.findings import JudgedFamily, SeriesChange
 from perfbisect.series.points import Point, Workload
-from perfbisect.series.report import count_refusals, refusal_sentences, suppression_sentences
+from perfbisect.series.report import count_refusals, sentences_of
 from perfbisect.series.series import HEADLINES, CellSeries
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import (
@@ -284,7 +284,7 @@ def _cells(analysis: SeriesAnalysis) -> Iterator[SiteCell]:
     for alert in analysis.alerts:
         changes[alert.cell, alert.metric].append(analysis.findings[alert.id])
     suppressed = [change for family in analysis.families for change in family.suppressed]
-    sentences = suppression_sentences([suppressed_change(change) for change in suppressed])
+    sentences = sentences_of("suppressed", [suppressed_change(change) for change in suppressed])
     for change, why in zip(suppressed, sentences, strict=True):
         point = change.point
         one = SmallChange(point.index, point.effect, (point.low, point.high), why)
@@ -318,7 +318,7 @@ def _cuts(change: SeriesChange) -> Iterator[int]:
 def _notes(families: Sequence[JudgedFamily]) -> dict[str, tuple[bool, str]]:
     """By series: whether it was judged, and a note; of several stretches the last one's."""
     refused = {entry.why: "" for family in families for entry in family.coverage.series if entry.why}
-    sentences = dict(zip(refused, refusal_sentences(refused), strict=True))
+    sentences = dict(zip(refused, sentences_of("refused", refused), strict=True))
     notes: dict[str, tuple[bool, str]] = {}
     for family in families:
         for entry in family.coverage.series:
@@ -354,7 +354,7 @@ def _rankings(
 def _census(analysis: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
     medians, tails = (family.coverage for family in analysis.families)
     refused = count_refusals((*medians.series, *tails.series)).most_common()
-    reasons = refusal_sentences(why for why, _ in refused)
+    reasons = sentences_of("refused", (why for why, _ in refused))
     return (
         ("medians and single numbers that were judged", medians.judged),
         ("means and percentiles that were judged, by themselves", tails.judged),

@@ -22,10 +22,7 @@ from perfbisect.jobs.documents import MetricDocument
 from perfbisect.model.metric import parse_metric
 from perfbisect.series.alerts import Alert, MeasuredOutcome
 from perfbisect.series.report import (
-    blast_radius_sentences,
-    evidence_sentences,
-    factor_sentences,
-    remark_sentences,
+    sentences_of,
 )
 from perfbisect.series.suspects.job import SuspectsDocument
 
@@ -269,7 +266,7 @@ def event_payload(event: SiteEvent, site: Site) -> Payload:
                 kept.append(own)
             place = kept.index(own)
         fields = {key: value for key, value in asdict(alert).items() if key not in _RUN_FIELDS}
-        fields["evidence"] = evidence_sentences(alert.evidence)
+        fields["evidence"] = sentences_of("evidence", alert.evidence)
         alerts.append(fields | {"ranking": place, "ranked": name})
     return {"id": text(event.id), "alerts": harmless(alerts), "rankings": harmless(kept)}
 
@@ -281,7 +278,7 @@ def _ranking_payload(document: SuspectsDocument, *, settled: bool) -> Payload:
         return {"suspects": [], "note": document.problem}
     attributed = [ranking.attributed] if ranking.attributed else []
     radius = [ranking.blast_radius] if ranking.blast_radius else []
-    words = iter(factor_sentences([factor for one in ranking.suspects for factor in one.evidence]))
+    words = iter(sentences_of("factors", [factor for one in ranking.suspects for factor in one.evidence]))
     suspects = [
         asdict(one)
         | {"evidence": [{"name": of.name, "weight": of.weight, "words": next(words)} for of in one.evidence]}
@@ -290,10 +287,10 @@ def _ranking_payload(document: SuspectsDocument, *, settled: bool) -> Payload:
     return {
         "suspects": suspects,
         "p_outside_window": ranking.p_outside_window,
-        "blast_radius": "".join(blast_radius_sentences(radius)),
-        "attributed": "".join(factor_sentences(attributed)),
+        "blast_radius": "".join(sentences_of("radius", radius)),
+        "attributed": "".join(sentences_of("factors", attributed)),
         "bisect": "" if settled else document.bisect,
-        "note": "; ".join(remark_sentences(document.note)),
+        "note": "; ".join(sentences_of("remarks", document.note)),
     }
 
 

@@ -20,7 +20,7 @@ from perfbisect.nightly.plan import CellPlan, NightPlan
 from perfbisect.series.alerts import Alert, State
 from perfbisect.series.detect import SeriesAnalysis
 from perfbisect.series.findings import SeriesChange
-from perfbisect.series.report import factor_sentences
+from perfbisect.series.report import sentences_of
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import RankedAlert, rank_alert, write_weights
 
@@ -166,7 +166,7 @@ class EventExaminer:
         try:
             ranked = rank_alert(self.store, self.analysis, case.alert, context.repository, context.table)
             suspects, attributed = ranked.ranking.suspects, ranked.ranking.attributed
-            why = factor_sentences((attributed,))[0] if attributed else ""
+            why = sentences_of("factors", (attributed,))[0] if attributed else ""
             known = culprit_known_from(len(suspects), why)
             if known is None:
                 return self._bisect(case, case.cell, ranked)

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -362,8 +361,40 @@ def found_alerts(
 
     ``until``: the last night of all series.
     """
-    events = _events(changes, causes)
-    return tuple(map(_build_alert, changes, causes, events, repeat(until)))
+    alerts = []
+    for change, cause, event in zip(changes, causes, _events(changes, causes), strict=True):
+        points, point = change.series.points, change.point
+        # With the last build before the set: a window of commits begins there.
+        around = (max(0, point.places[0] - 1), *point.places)
+        now = status(change, until)
+        alerts.append(
+            Alert(
+                event=event,
+                cell=change.series.cell,
+                metric=change.series.metric,
+                night=change.first,
+                first=points[point.index].began,
+                last=points[change.after[0] if point.shape == "drift" else change.after[-1]].began,
+                begun=begun(change),
+                shape=point.shape,
+                cause=cause.word,
+                effect=point.effect,
+                interval=(point.low, point.high),
+                worse=point.effect * change.series.sign > 0,
+                places=tuple(
+                    AlertPlace(build=points[i].build.name, time=points[i].began, p=SET / len(point.places))
+                    for i in point.places
+                ),
+                builds=tuple(dict.fromkeys(points[i].build.name for i in around)),
+                p=point.p,
+                evidence=(*cause.evidence, *series_evidence(change)),
+                grouping=cause.is_grouping,
+                nights=len(change.after),
+                now=now,
+                recovered=now == "recovered",
+            )
+        )
+    return tuple(alerts)
 
 
 def match_alerts(found: Iterable[Alert], known: Iterable[Alert] = ()) -> tuple[Alert, ...]:
@@ -379,54 +410,19 @@ def match_alerts(found: Iterable[Alert], known: Iterable[Alert] = ()) -> tuple[A
             alerts.append(replace(alert, id=name))
         else:
             unmatched.remove(same)
-            alerts.append(_known_again(alert, same))
+            alerts.append(
+                replace(
+                    alert,
+                    id=same.id,
+                    state=same.state,
+                    why=same.why,
+                    by_rule=same.by_rule,
+                    new=False,
+                    was=same.cause if same.cause != alert.cause else "",
+                    came_back=alert.recovered and not same.recovered,
+                )
+            )
     return tuple(alerts)
-
-
-def _known_again(alert: Alert, known: Alert) -> Alert:
-    """A found alert under the name and the state of the known one that it is."""
-    return replace(
-        alert,
-        id=known.id,
-        state=known.state,
-        why=known.why,
-        by_rule=known.by_rule,
-        new=False,
-        was=known.cause if known.cause != alert.cause else "",
-        came_back=alert.recovered and not known.recovered,
-    )
-
-
-def _build_alert(change: SeriesChange, cause: Cause, event: str, until: int) -> Alert:
-    points, point = change.series.points, change.point
-    # With the last build before the set: a window of commits begins there.
-    around = (max(0, point.places[0] - 1), *point.places)
-    now = status(change, until)
-    return Alert(
-        event=event,
-        cell=change.series.cell,
-        metric=change.series.metric,
-        night=change.first,
-        first=points[point.index].began,
-        last=points[change.after[0] if point.shape == "drift" else change.after[-1]].began,
-        begun=begun(change),
-        shape=point.shape,
-        cause=cause.word,
-        effect=point.effect,
-        interval=(point.low, point.high),
-        worse=point.effect * change.series.sign > 0,
-        places=tuple(
-            AlertPlace(build=points[i].build.name, time=points[i].began, p=SET / len(point.places))
-            for i in point.places
-        ),
-        builds=tuple(dict.fromkeys(points[i].build.name for i in around)),
-        p=point.p,
-        evidence=(*cause.evidence, *series_evidence(change)),
-        grouping=cause.is_grouping,
-        nights=len(change.after),
-        now=now,
-        recovered=now == "recovered",
-    )
 
 
 def _matching_alert(alert: Alert, known: Sequence[Alert]) -> Alert | None:

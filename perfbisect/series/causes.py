@@ -51,9 +51,7 @@ _ALL_SERVERS = 0.8  # share of server starts that moved together, from which on 
 _LARGE = 0.25  # log of a size, and ...
 _DEVIATIONS = 8.0  # ... standard deviations, from which on a single night may be a product's
 _SAME_MOVE = 0.25  # share of a move that another series must show of it to have moved with it
-_LASTING_NIGHTS = INNER  # nights of a step that show by themselves that it lasts: detection's shortest level
 _NIGHTS_BEFORE = 4  # nights before a step from which on its night is right (docs/method/detection.md)
-_SETTLED_NIGHTS = WEEK  # nights after which a step lasts, whatever single nights before were like
 _SHORT_SERIES = 20  # nights below which a series is called short: its noise is known to a sixth at best
 _SAME_STREAM = {"itl": "tpot", "itl:mean": "tpot:mean"}  # metrics of one stream that count chunks, tokens
 
@@ -226,15 +224,12 @@ def _added_warm_up(context: ChangeContext) -> Evidence | None:
 
 def _workload(context: ChangeContext, moves: list[CountMove]) -> Cause | None:
     evidence = changed_labels(context.before, context.after, WORKLOAD)
-    evidence += [move.evidence("count explains") for move in moves if _explains(move, context)]
+    for move in moves:
+        is_opposite = context.metric in _GROWING and move.shift * context.shift < 0
+        # A duration is the result of slow requests, not their cause; longer work makes no request faster.
+        if move.name != "duration" and not is_opposite and abs(context.shift) <= _EXPLAINED * abs(move.shift):
+            evidence.append(move.evidence("count explains"))
     return Cause("workload", tuple(evidence)) if evidence else None
-
-
-def _explains(move: CountMove, context: ChangeContext) -> bool:
-    # A duration is the result of slow requests, not their cause; longer work makes no request faster.
-    if move.name == "duration" or (context.metric in _GROWING and move.shift * context.shift < 0):
-        return False
-    return abs(context.shift) <= _EXPLAINED * abs(move.shift)
 
 
 def _by_cells(context: ChangeContext) -> Cause:
@@ -409,7 +404,7 @@ def _confirm_product(change: SeriesChange, cause: Cause) -> Cause:
         return Cause("unknown", (Evidence("median unchanged"), *cause.evidence))
     nights, is_step = len(change.after), change.point.shape == "step"
     # Machines of two kinds that alternate keep one for some nights: five of one kind are rare.
-    if is_step and nights < _LASTING_NIGHTS and not cause.has("all servers moved", "shared trait"):
+    if is_step and nights < INNER and not cause.has("all servers moved", "shared trait"):
         others = (evidence for evidence in cause.evidence if evidence.kind != "lasting")
         return Cause("unknown", (Evidence("few nights", {"nights": nights}), *others))
     # Dated after two or three nights a step is a night off too often (docs/method/detection.md).
@@ -417,7 +412,7 @@ def _confirm_product(change: SeriesChange, cause: Cause) -> Cause:
         few = Evidence("few nights before", {"nights": len(change.before)})
         return Cause("unknown", (few, *cause.evidence))
     # A night that was like it before shows two kinds of nights; after a week that is no longer likely.
-    alike = _nights_at_new_level(change) if is_step and nights <= _SETTLED_NIGHTS else []
+    alike = _nights_at_new_level(change) if is_step and nights <= WEEK else []
     if alike:
         return Cause("unknown", (Evidence("level seen before", {"night": alike[-1]}), *cause.evidence))
     return cause

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
@@ -223,7 +223,7 @@ def detect(
         if remembered is None
         else DetectedChanges.model_validate_json(remembered)
     )
-    document = _document(changes, store.alerts.all(), since=since, fdr=fdr)
+    document = detect_document(changes, store.alerts.all(), since=since, fdr=fdr)
     with store.transaction():
         if remembered is None:
             store.memory.keep_judged()
@@ -240,13 +240,6 @@ def record_alerts(store: SeriesStore, analysis: SeriesAnalysis, now: str, since:
 
 
 def detect_document(
-    analysis: SeriesAnalysis, *, fdr: float, measured: Mapping[str, MeasuredOutcome] = NO_OUTCOMES
-) -> TrackDetectDocument:
-    """The public JSON of an analysis; ``measured``: by alert, what a bisection says of it."""
-    return _document(detected_changes(analysis), analysis.known, fdr=fdr, measured=measured)
-
-
-def _document(
     changes: DetectedChanges,
     known: Sequence[Alert],
     *,
@@ -254,7 +247,10 @@ def _document(
     since: str = "",
     measured: Mapping[str, MeasuredOutcome] = NO_OUTCOMES,
 ) -> TrackDetectDocument:
-    """The changes since a night, with alerts under the names and states of the known ones that they are."""
+    """The changes since a night, with alerts under the names and states of the known ones that they are.
+
+    ``measured``: by alert, what a bisection says of it.
+    """
     matched = _newest_first(match_alerts(changes.alerts, known))
     recent = (alert for alert in matched if night_of(alert.night) >= since)
     alerts = tuple(replace(alert, measured=measured.get(alert.id)) for alert in recent)
@@ -264,6 +260,9 @@ def _document(
         "listed": tuple(change for change in changes.listed if night_of(change.night) >= since),
         "discontinuities": tuple(mark for mark in changes.discontinuities if mark.night >= since),
     }
+    # Those of the last run are news to the reader; older ones were told as vanished before.
+    last, found = max((alert.seen for alert in known), default=""), {alert.id for alert in matched}
+    vanished = [replace(alert, new=alert.seen == last) for alert in known if alert.id not in found]
     return TrackDetectDocument(
         **{**dict(changes), **shown},
         fdr=fdr,
@@ -271,7 +270,7 @@ def _document(
         needs_action=sum(event.needs_action > 0 for event in events),
         events=events,
         next=next_command(alerts),
-        vanished=_vanished(known, {alert.id for alert in matched}),
+        vanished=tuple(sorted(vanished, key=lambda alert: (not alert.new, alert.id))),
     )
 
 
@@ -303,14 +302,6 @@ def detected_changes(analysis: SeriesAnalysis) -> DetectedChanges:
             builds_not_of_main=analysis.away,
         ),
     )
-
-
-def _vanished(known: Sequence[Alert], found: Collection[str]) -> tuple[Alert, ...]:
-    """Reported alerts that are not found any more; those of the last run first."""
-    # Those of the last run are news to the reader; older ones were told as vanished before.
-    last = max((alert.seen for alert in known), default="")
-    vanished = (replace(alert, new=alert.seen == last) for alert in known if alert.id not in found)
-    return tuple(sorted(vanished, key=lambda alert: (not alert.new, alert.id)))
 
 
 def suppressed_change(change: SeriesChange) -> SuppressedChange:

@@ -160,18 +160,14 @@ def drop_duplicate_tails(tails: JudgedFamily, medians: JudgedFamily) -> JudgedFa
     """Suppress means and percentiles whose change a median of the same cell reports."""
     alerts, suppressed = [], list(tails.suppressed)
     for alert in tails.alerts:
-        median = next((m.series.metric for m in medians.alerts if _is_duplicate(alert, m)), "")
-        if median:
-            suppressed.append(replace(alert, suppression="reported by the median", duplicate_of=median))
+        same_cell = (other for other in medians.alerts if other.series.cell == alert.series.cell)
+        same = (other for other in same_cell if alert.nights & other.nights or alert.first == other.first)
+        if (reported := next(same, None)) is not None:
+            by = reported.series.metric
+            suppressed.append(replace(alert, suppression="reported by the median", duplicate_of=by))
         else:
             alerts.append(alert)
     return replace(tails, alerts=tuple(alerts), suppressed=tuple(sorted(suppressed, key=_order)))
-
-
-def _is_duplicate(tail: SeriesChange, median: SeriesChange) -> bool:
-    if tail.series.cell != median.series.cell:
-        return False
-    return bool(tail.nights & median.nights) or tail.first == median.first
 
 
 def _exclusion(series: CellSeries, medians: Iterable[tuple[str, str]]) -> SeriesRefusal | None:

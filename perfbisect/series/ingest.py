@@ -76,6 +76,8 @@ def ingest(
                     admitted[number] = admit_build(changed, store.files(number), latest)
                     store.replace_results(number, *admitted[number])
     branches = Counter(build.of_main for build in store.builds())
+    rejected = [result for _, of_build in admitted.values() for result in of_build]
+    examples = {result.kind: result for result in reversed(rejected)}
     return TrackIngestDocument(
         store=str(store.path),
         builds=builds,
@@ -84,7 +86,10 @@ def ingest(
         unchanged=files["unchanged"],
         duplicates=files["duplicate"],
         points=sum(len(points) for points, _ in admitted.values()),
-        rejected=_group_rejections([result for _, rejected in admitted.values() for result in rejected]),
+        rejected=tuple(
+            FateDocument(fate=kind, count=count, reason=examples[kind].reason, file=examples[kind].raw)
+            for kind, count in Counter(result.kind for result in rejected).most_common()
+        ),
         cells=len(store.cells()),
         builds_not_of_main=branches[False],
         builds_of_unknown_branch=branches[None],
@@ -191,13 +196,12 @@ def admit_results(points: Sequence[Point]) -> _Results:
     rejected: list[RejectedResult] = []
     for cell, results in by_cell.items():
         last = results[-1]
-        unlike = next((point for point in results if not _is_alike(point, last)), None)
+        unlike = next(filter(None, (_difference(point, last) for point in results)), "")
         # All launches of one job are points; elsewhere a second result of a cell replaces the first.
         if last.build.source == journals.SOURCE:
             admitted += results
-        elif unlike is not None:
-            reason = _unlike_reason(unlike, last)
-            rejected += [point.rejected("ambiguous", reason) for point in results]
+        elif unlike:
+            rejected += [point.rejected("ambiguous", unlike) for point in results]
         else:
             reason = f"{cell} was measured again in this build: {last.raw}"
             rejected += [point.rejected("repeated", reason) for point in results[:-1]]
@@ -216,25 +220,13 @@ def _start(point: Point) -> str:
     return point.start or f"{point.build.key}/{point.workload.test}{kind}"
 
 
-def _is_alike(a: Point, b: Point) -> bool:
-    left, right = _prompt_tokens(a), _prompt_tokens(b)
-    is_other = left and right and max(left, right) > _OTHER_PROMPTS * min(left, right)
-    return a.workload == b.workload and not is_other
-
-
-def _prompt_tokens(point: Point) -> float:
-    return float(point.covariates.get("input_tokens") or 0)
-
-
-def _unlike_reason(a: Point, b: Point) -> str:
-    prompts = f"prompts of {_prompt_tokens(a):g} and {_prompt_tokens(b):g} tokens"
-    difference = "models or backends differ" if a.workload != b.workload else prompts
+def _difference(a: Point, b: Point) -> str:
+    """Why two results of one name are of unlike workloads; empty where they are alike."""
+    left, right = (float(point.covariates.get("input_tokens") or 0) for point in (a, b))
+    if a.workload != b.workload:
+        difference = "models or backends differ"
+    elif left and right and max(left, right) > _OTHER_PROMPTS * min(left, right):
+        difference = f"prompts of {left:g} and {right:g} tokens"
+    else:
+        return ""
     return f"two workloads under one name, {a.raw} and {b.raw}: {difference}"
-
-
-def _group_rejections(rejected: Sequence[RejectedResult]) -> tuple[FateDocument, ...]:
-    examples = {result.kind: result for result in reversed(rejected)}
-    return tuple(
-        FateDocument(fate=kind, count=count, reason=examples[kind].reason, file=examples[kind].raw)
-        for kind, count in Counter(result.kind for result in rejected).most_common()
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median, pstdev
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -18,10 +18,10 @@ from perfbisect.series.detect import (
     SeriesAnalysis,
     TrackDetectDocument,
     detect_document,
+    detected_changes,
 )
 from perfbisect.series.detection.model import SeriesRefusal
 from perfbisect.series.points import night_of
-from perfbisect.series.series import CellSeries
 
 ISSUE_SIZE = 0.10
 """Size from which on a change is an issue ..."""
@@ -157,7 +157,7 @@ def build_nightly_report(
         rows=rows,
         quiet=max(0, judged - len(with_alert)),
         levels=tuple(_level_rows(analysis, rows, metrics)),
-        detect=detect_document(analysis, fdr=fdr, measured=measured),
+        detect=detect_document(detected_changes(analysis), analysis.known, fdr=fdr, measured=measured),
     )
 
 
@@ -241,31 +241,22 @@ def _level_rows(
         if not found:
             raise UsageError(f"no series of {metric}", next_step="perfbisect track show lists the metrics")
         for series in found:
-            row = moved.get(series.key)
-            yield _level_row(
-                series,
+            row, value, last = moved.get(series.key), series.values[-1], series.nights[-1]
+            # A mean across a discontinuity is one of two series.
+            since = max((mark.index for mark in series.boundaries), default=0)
+            nights = zip(series.nights[since:-1], series.values[since:-1], strict=True)
+            before = [value for night, value in nights if night >= last - _LEVEL_NIGHTS]
+            mean = fmean(before) if before else None
+            yield LevelRow(
+                cell=series.cell,
+                metric=metric,
+                unit=series.row.unit,
+                night=night_of(last),
+                value=value,
+                mean=mean,
+                deviation=pstdev(before) if before else None,
+                change=series.change(mean, value) if mean else None,
                 alert=row.alert if row else "",
                 not_judged=refused.get(f"{series.cell} {metric}"),
                 reported_by=beside.get(series.key, ""),
             )
-
-
-def _level_row(series: CellSeries, **verdict: Any) -> LevelRow:
-    last, value = series.nights[-1], series.values[-1]
-    # A mean across a discontinuity is one of two series.
-    since = max((mark.index for mark in series.boundaries), default=0)
-    nights = zip(series.nights[since:-1], series.values[since:-1], strict=True)
-    before = [value for night, value in nights if night >= last - _LEVEL_NIGHTS]
-    mean = fmean(before) if before else None
-    change = series.change(mean, value) if mean else None
-    return LevelRow(
-        cell=series.cell,
-        metric=series.metric,
-        unit=series.row.unit,
-        night=night_of(last),
-        value=value,
-        mean=mean,
-        deviation=pstdev(before) if before else None,
-        change=change,
-        **verdict,
-    )

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby
+from statistics import median_high
+from typing import Literal
 
 from perfbisect.common.quantities import number, percent
-from perfbisect.model.commit_details import BlastRadius, Evidence, Factor
 from perfbisect.model.metric import parse_metric, row
 from perfbisect.report.document import Report
 from perfbisect.report.template import render_report, render_sentences
-from perfbisect.series.alerts import Alert, Event, SuppressedChange, group_by_event, leading_alert, weight
+from perfbisect.series.alerts import Alert, Event, group_by_event, leading_alert, weight
 from perfbisect.series.detect import TrackDetectDocument
 from perfbisect.series.detection.fdr import SeriesCoverage
 from perfbisect.series.detection.model import FEWEST, SeriesRefusal
-from perfbisect.series.nightly_report import LevelRow, TrackReportDocument
+from perfbisect.series.nightly_report import TrackReportDocument
 from perfbisect.series.points import night_of
 
 _TEMPLATES = "series/templates"
@@ -59,34 +60,12 @@ def series_report(name: str, **values: object) -> Report:
     return render_report(f"{_TEMPLATES}/{name}.md.jinja", {**FUNCTIONS, **values})
 
 
-def evidence_sentences(evidence: Sequence[Evidence]) -> tuple[str, ...]:
-    """A sentence for each piece of evidence."""
-    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "evidence": evidence})
-
-
-def factor_sentences(factors: Sequence[Factor]) -> tuple[str, ...]:
-    """What each factor says for or against a suspect."""
-    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "factors": factors})
-
-
-def remark_sentences(note: Sequence[Evidence]) -> tuple[str, ...]:
-    """How the window of a ranking was found, and what is unknown."""
-    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "remarks": note})
-
-
-def blast_radius_sentences(radius: Sequence[BlastRadius]) -> tuple[str, ...]:
-    """What only the servers run that were hit."""
-    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "radius": radius})
-
-
-def refusal_sentences(reasons: Iterable[SeriesRefusal]) -> tuple[str, ...]:
-    """Why series are not judged."""
-    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "refused": list(reasons)})
-
-
-def suppression_sentences(changes: Sequence[SuppressedChange]) -> tuple[str, ...]:
-    """Why each of the changes is no alert."""
-    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, "suppressed": changes})
+def sentences_of(
+    about: Literal["evidence", "factors", "remarks", "radius", "refused", "suppressed"],
+    items: Iterable[object],
+) -> tuple[str, ...]:
+    """A sentence for each of the items, as the reports have it."""
+    return render_sentences(f"{_TEMPLATES}/sentences.md.jinja", {**FUNCTIONS, about: list(items)})
 
 
 def size_text(effect: float) -> str:
@@ -115,27 +94,14 @@ def _by_cell(alerts: Iterable[Alert]) -> list[tuple[Alert, int]]:
     return [(max(own, key=weight), len(own) - 1) for own in (list(group) for _, group in cells)]
 
 
-def _by_metric(levels: Iterable[LevelRow]) -> list[list[LevelRow]]:
-    rows: dict[str, list[LevelRow]] = {}
-    for level in levels:
-        rows.setdefault(level.metric, []).append(level)
-    return list(rows.values())
-
-
 def count_refusals(series: Iterable[SeriesCoverage]) -> Counter[SeriesRefusal]:
     """How many series were not judged, by reason: first those that are not to be, then those that cannot."""
     reasons = [entry.why for entry in series if entry.why is not None]
     return Counter(sorted(reasons, key=lambda why: why.kind in ("few nights", "not finite", "not positive")))
 
 
-def _middle(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
-
-
 FUNCTIONS: Mapping[str, object] = {
     "by_cell": _by_cell,
-    "by_metric": _by_metric,
     "change": change_text,
     "counts": Counter,
     "days_of": lambda nights: [night[5:] for night in nights],
@@ -143,7 +109,7 @@ FUNCTIONS: Mapping[str, object] = {
     "event_of": Event.of,
     "fewest_nights": FEWEST,
     "leading": leading_alert,
-    "middle": _middle,
+    "middle": median_high,
     "night_of": night_of,
     "refusals": count_refusals,
     "size": size_text,

@@ -140,7 +140,9 @@ def build_series(
     columns: dict[MetricRef, dict[int, float]] = {}
     for index, point in enumerate(ordered):
         for ref, value in point.metrics():
-            if _is_usable(value, ref.metric) and ref.statistic != "std" and wanted in ("", str(ref)):
+            # A ratio needs a positive number; of a share zero is a value too.
+            is_usable = math.isfinite(value) and (value > 0 or (ref.metric.absolute and value == 0))
+            if is_usable and ref.statistic != "std" and wanted in ("", str(ref)):
                 columns.setdefault(ref, {})[index] = value
     series = []
     # Most metrics of a cell are reported by the same points.
@@ -148,7 +150,13 @@ def build_series(
     for ref, column in columns.items():
         places = tuple(column)
         if places not in tracks:
-            tracks[places] = _track(tuple(ordered[index] for index in places), eras)
+            own = tuple(ordered[index] for index in places)
+            tracks[places] = _Track(
+                points=own,
+                nights=tuple(day_number(point.night) for point in own),
+                marks=tuple(_marks(own, eras)),
+                hints=tuple(sorted(_hints(own, eras), key=lambda hint: (hint.index, hint.kind))),
+            )
         track = tracks[places]
         series.append(
             CellSeries(
@@ -179,15 +187,6 @@ class _Track:
 
     def boundaries(self, metric: str) -> tuple[Discontinuity, ...]:
         return tuple(mark for mark, era in self.marks if era is None or era.touched(metric))
-
-
-def _track(points: tuple[Point, ...], eras: Callable[[Point], Sequence[Era]]) -> _Track:
-    return _Track(
-        points,
-        tuple(day_number(point.night) for point in points),
-        tuple(_marks(points, eras)),
-        tuple(sorted(_hints(points, eras), key=lambda hint: (hint.index, hint.kind))),
-    )
 
 
 def without_point_values(series: Sequence[CellSeries]) -> Iterator[CellSeries]:
@@ -228,11 +227,6 @@ def part_of(statistic: str) -> StatisticKind:
     if statistic in ("", "median", "p50"):
         return "typical"
     return "mean" if statistic == "mean" else "tail"
-
-
-def _is_usable(value: float, metric: Metric) -> bool:
-    """A ratio needs a positive number; of a share zero is a value too."""
-    return math.isfinite(value) and (value > 0 or (metric.absolute and value == 0))
 
 
 def _marks(

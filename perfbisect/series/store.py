@@ -230,7 +230,13 @@ class SeriesStore:
         document = parse_json(file.text)
         digest = _digest(file, document)
         # The old place may be gone where a checkout was moved: then the new content counts.
-        if kept and kept_digest != digest and kept.place != file.place and _exists(kept.place):
+        is_elsewhere = kept is not None and kept.place != file.place
+        if (
+            kept
+            and kept_digest != digest
+            and is_elsewhere
+            and ("://" in kept.place or Path(kept.place).exists())
+        ):
             raise UsageError(
                 f"one build has {file.name} twice, with different content: from {kept.place}, and now from "
                 f"{file.place}",
@@ -247,7 +253,11 @@ class SeriesStore:
         if kept:
             # Where its old content lies too, it may be a point there now.
             self._mark_changed(kept_digest)
-        self._write_file(build, replace(file, text=_without_long_lists(file.text, document)), digest)
+        text = file.text
+        if len(text) > _LARGE and isinstance(document, dict):
+            short = {k: v for k, v in document.items() if not (isinstance(v, list) and len(v) > _LONG)}
+            text = json.dumps(short)
+        self._write_file(build, replace(file, text=text), digest)
         self._mark_changed(digest)
         return "changed" if kept else "new"
 
@@ -510,15 +520,5 @@ def _digest(file: RawFile, document: object) -> str:
     return hashlib.sha256(f"{content}\0{file.beside}".encode("utf-8", "replace")).hexdigest()
 
 
-def _without_long_lists(text: str, document: object) -> str:
-    if len(text) <= _LARGE or not isinstance(document, dict):
-        return text
-    return json.dumps({k: v for k, v in document.items() if not (isinstance(v, list) and len(v) > _LONG)})
-
-
 def _unpacked(content: bytes) -> RawFile:
     return RawFile(**json.loads(zlib.decompress(content)))
-
-
-def _exists(place: str) -> bool:
-    return "://" in place or Path(place).exists()

@@ -25,7 +25,7 @@ from perfbisect.series.causes import (
     moved_counts,
 )
 from perfbisect.series.findings import SeriesChange, SeriesIndex, select_alerts
-from perfbisect.series.report import evidence_sentences
+from perfbisect.series.report import sentences_of
 from perfbisect.series.series import CellSeries
 from tests.series.made_series import cell, noise, step
 
@@ -76,7 +76,7 @@ def change(
 def judge(context: ChangeContext) -> tuple[str, list[str]]:
     """The cause and the kinds of its evidence, each of which has a sentence."""
     cause = infer_cause(context)
-    assert all(evidence_sentences(cause.evidence))
+    assert all(sentences_of("evidence", cause.evidence))
     return cause.word, [evidence.kind for evidence in cause.evidence]
 
 
@@ -428,7 +428,7 @@ def test_a_cell_that_was_not_measured_on_both_sides_has_no_vote() -> None:
     ],
 )
 def test_the_values_are_in_the_sentence(kind: str, values: dict[str, Any], sentence: str) -> None:
-    assert evidence_sentences([Evidence(kind, values)]) == (sentence,)
+    assert sentences_of("evidence", [Evidence(kind, values)]) == (sentence,)
 
 
 def test_every_kind_of_evidence_has_a_sentence_and_no_other() -> None:

@@ -134,8 +134,10 @@ def read_results(document: object) -> Iterator[DashboardResult | UnreadableRecor
         if _is_metric_record(record):
             shared = {name: value for name, value in record.items() if name != "metric"}
             runs.setdefault(json.dumps(shared, sort_keys=True, default=str), []).append(record)
+        elif isinstance(record, Mapping) and {"model", "conc"} <= set(record):
+            yield _guarded(_read_row, record)
         else:
-            yield _guarded(_read_row, record) if _is_row(record) else record
+            yield record
     for records in runs.values():
         yield _guarded(_read_run, records)
 
@@ -156,10 +158,6 @@ def commit_of_image(image: str) -> str:
     found = _COMMIT_TAG.search(tag) if name and "/" not in tag else None
     commit = (found[1] or found[2] or "").lower() if found else ""
     return "" if commit.isdigit() else commit
-
-
-def _is_row(record: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(record, Mapping) and {"model", "conc"} <= set(record)
 
 
 def _read_row(row: Mapping[str, Any]) -> DashboardResult:
@@ -184,7 +182,11 @@ def _read_row(row: Mapping[str, Any]) -> DashboardResult:
             model=str(row["model"]),
             backend=str(row.get("framework") or ""),
         ),
-        values={name: value for name, value in fields.items() if _is_value(name, value)},
+        values={
+            name: value
+            for name, value in fields.items()
+            if isinstance(value, float) and name not in (*_IDENTITY, "conc", "isl", "osl")
+        },
         covariates={
             "hardware": str(row.get("hw") or row.get("hardware") or row.get("device") or ""),
             "image": image.replace(commit, "{sha}") if commit else image,
@@ -213,7 +215,8 @@ def _compared_rows(deltas: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
 
 def _is_metric_record(record: object) -> TypeGuard[Mapping[str, Any]]:
     names = (_at(record, "model", "name"), _at(record, "metric", "name"))
-    return isinstance(_at(record, "metric", "benchmark_values"), list) and all(map(_is_text, names))
+    is_named = all(isinstance(name, str) and name for name in names)
+    return is_named and isinstance(_at(record, "metric", "benchmark_values"), list)
 
 
 def _read_run(records: list[Mapping[str, Any]]) -> DashboardResult:
@@ -316,10 +319,6 @@ def _word(name: str, value: object) -> str:
     return name if text == "true" else text
 
 
-def _is_value(name: str, value: object) -> bool:
-    return isinstance(value, float) and name not in (*_IDENTITY, "conc", "isl", "osl")
-
-
 def _lengths(fields: Mapping[str, object], *names: str) -> str:
     found = [_count(fields.get(name)) for name in names]
     return "-".join(f"{side}{length}" for side, length in zip(("in", "out"), found, strict=True) if length)
@@ -338,10 +337,6 @@ def _as_number(value: object) -> object:
 
 def _count(value: object) -> int | None:
     return int(value) if is_number(value) and value > 0 and value == int(value) else None
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 def _at(record: object, *names: str) -> Any:

@@ -203,22 +203,17 @@ def _reject(
         night = stamp(parse_time(name.time, file.zone or "UTC"))[:10] if name.time else ""
     except ValueError as time_error:
         return RejectedResult(build, "broken", str(time_error), file.place, index)
-    return RejectedResult(build, error.kind, str(error), file.place, index, _named_cell(name), night)
-
-
-def _named_cell(name: ReportedWorkload) -> str:
-    """The cell that a file's name alone says; empty if it says none."""
-    if not name.fields:
-        return ""
-    fields: dict[str, Any] = dict(name.fields)
-    return Workload(
-        test=name.test,
-        dataset=fields["dataset_name"],
-        concurrency=fields["max_concurrency"],
-        rate=fields["request_rate"],
-        prompts=fields["num_prompts"],
-        lengths=_lengths(name.arguments),
-    ).cell
+    cell, fields = "", dict[str, Any](name.fields)
+    if fields:
+        cell = Workload(
+            test=name.test,
+            dataset=fields["dataset_name"],
+            concurrency=fields["max_concurrency"],
+            rate=fields["request_rate"],
+            prompts=fields["num_prompts"],
+            lengths=_lengths(name.arguments),
+        ).cell
+    return RejectedResult(build, error.kind, str(error), file.place, index, cell, night)
 
 
 def _lengths(arguments: Mapping[str, object]) -> str:

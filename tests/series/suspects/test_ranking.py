@@ -24,7 +24,7 @@ from perfbisect.model.commit_details import (
 )
 from perfbisect.report.markdown import report_markdown
 from perfbisect.report.terminal import report_lines
-from perfbisect.series.report import blast_radius_sentences, factor_sentences, series_report
+from perfbisect.series.report import sentences_of, series_report
 from perfbisect.series.suspects.job import TrackSuspectsDocument
 from perfbisect.series.suspects.ranking import (
     CommitText,
@@ -40,7 +40,7 @@ from tests.series.suspect_worlds import STREAMS, TABLE, commit, later, p_of, ran
 
 
 def words(factor: Factor) -> str:
-    (said,) = factor_sentences((factor,))
+    (said,) = sentences_of("factors", (factor,))
     return said
 
 
@@ -348,7 +348,7 @@ def test_without_cells_nothing_is_told() -> None:
 def test_the_radius_in_words() -> None:
     found = blast_radius(server_votes(STREAMS))
     assert found is not None
-    said = blast_radius_sentences((found,))
+    said = sentences_of("radius", (found,))
     assert said == ("2 servers that were hit run stream, none of the 2 others does",)
     assert blast_radius(server_votes(STREAMS[:2])) is None, "there is nothing to compare with"
     spoken = replace(STREAMS[3], traits=frozenset({"stream"}))
