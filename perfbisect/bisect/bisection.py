@@ -165,6 +165,7 @@ def _supported_outcome(plan: BisectPlan, records: Sequence[Launch]) -> SearchOut
     """The outcome that the launches support; None if the search would measure more."""
     events = to_search_events(records, plan)
     slots = tuple(dict.fromkeys(x.slot for x in records if x.outcome == "measured")) or ("",)
+    # The budget bounded what was launched, not what the launches say of another metric.
     search = replace(plan.search, budget=math.inf)
     for slot in slots:
         try:

@@ -112,6 +112,7 @@ def _search(job: Job, plan: BisectPlan, state: JobState, view: SlotView) -> Deci
             next_step="choose other ends",
         ) from error
     if isinstance(step, SearchOutcome):
+        # A verdict without a name ends the job; a name is a fact first, since checks of the step may follow.
         if step.verdict != "found":
             return Done(asdict(step))
         return Fact(_NAMED, OUTCOME.dump_python(step, mode="json"), ends_others=True)
@@ -130,6 +131,7 @@ def next_step(
     def request(index: int, purpose: Purpose, runs: int, why: str) -> LaunchRequest:
         return LaunchRequest(index, plan.positions[index].change, purpose, runs, why)
 
+    # Before the search is asked: it sees a failed launch as minutes only until its retry failed, too.
     failed = retry_due([x for x in records if x.purpose in SEARCHING], slot, slots)
     if failed is not None:
         why = f"once more: it failed ({failed.cause})"
@@ -179,6 +181,7 @@ def _out_of_use(plan: BisectPlan, state: JobState, view: SlotView) -> Fact | Giv
 
 def _admit(plan: BisectPlan, launch: Launch, state: JobState, in_use: Sequence[Slot]) -> str:
     require_same_provenance(launch.measurement, state.launches)
+    # A missing value ends the job at the next decision, whose error names the metric: no discard hides it.
     if launch.purpose not in SEARCHING or launch.value is None:
         return ""
     out = machines_out(state.events).get(launch.machine)

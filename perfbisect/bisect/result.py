@@ -362,6 +362,7 @@ def _guards(bisection: Bisection) -> tuple[GuardDocument, ...]:
     """Judged once, when the job has ended: in the A/B, or without one over all launches of the sides."""
     sides, others = _compared_attempts(bisection)
     guards = guard_metrics(plan_cell(bisection.plan))
+    # Bonferroni over the guards. Once, at the end: a look after each launch would multiply the error.
     error, has_ended = GUARD_ERROR / max(1, len(guards)), bisection.outcome is not None
     return tuple(_judge_guard(guard, [*sides, *others], error, has_ended) for guard in guards)
 

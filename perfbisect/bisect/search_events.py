@@ -57,6 +57,7 @@ def to_search_events(records: Iterable[Launch], plan: BisectPlan) -> tuple[Event
         if launch.outcome == "measured":
             failed.discard(launch.position)
             events.append(measured_event(launch, plan.ref))
+        # No evidence of the change, and yet minutes: the budget and the prices need them.
         elif launch.outcome != "failed" or not launch.refused:
             events.append(Lost(launch.minutes))
         elif launch.built and launch.position not in failed:

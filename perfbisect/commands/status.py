@@ -209,6 +209,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     holder = job.holder
     events = read(job.journal).events
     kind = experiment_of(events)
+    # While a process works on the job the record on disk would be that of an earlier one.
     ending = None if holder else job.read_exit()
     with replaying(job.journal):
         measured = kind.result(job, events)
@@ -217,6 +218,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     state: State = "running" if holder else "finished" if finished(events) else "unfinished"
     code = ending.exit_code if ending else status.exit_code if state == "finished" else None
     result = next((path for path in (job.result, job.document) if path.exists()), None)
+    # Without a process a launch that has no end was cut off: it is not running.
     running = [launch for launch in launches if holder and launch.outcome == "running"]
     return StatusDocument(
         job=job.id,

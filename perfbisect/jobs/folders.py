@@ -80,6 +80,7 @@ def hold_folder(folder: Path, what: str, next_step: str, since: str = "") -> Ite
     Raises:
         MachineError: another process holds it, or the disk failed.
     """
+    # The kernel drops it when the process dies, whatever killed it: no lock is ever stale.
     lock = FileLock(folder / "lock")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -198,9 +199,11 @@ class Job(JournalFolder):
         holder = self.holder
         if holder is None:
             return None
+        # Before the signal: a process that is deaf to signals finds it at its next launch.
         (self.path / "stop").touch()
         # The record names it, the lock proves it: a process without it is another's.
         if str((self.path / "lock").resolve()) in opened(holder.pid):
+            # It may end by itself between the look and the signal.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(holder.pid, signal.SIGINT)
         return holder

@@ -109,6 +109,7 @@ def with_checksum(document: bytes) -> bytes:
 
 def checksum_state(line: bytes) -> bool | None:
     """Whether a line has the checksum that it names; None if it names none."""
+    # By its place at the end: the bytes are checked, whatever they mean.
     start, end = line[:-_CHECKSUM_BYTES], line[-_CHECKSUM_BYTES:]
     found = _CHECKSUM.fullmatch(end)
     return None if found is None else int(found[1], 16) == zlib.crc32(start)
@@ -156,6 +157,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, bool]]:
     """The lines that a journal has now, whatever is appended meanwhile, and whether each is the last."""
     try:
         with path.open("rb") as file:
+            # As long as the file is now: status reads while a job appends.
             left = os.fstat(file.fileno()).st_size
             while line := file.readline(left):
                 left -= len(line)
@@ -208,6 +210,7 @@ def read(path: Path) -> Contents:
                 next_step="upgrade perfbisect, or start a new job",
             ) from error
         except (ValueError, RecursionError) as error:
+            # A kill or a full disk tears the last line alone; any other was whole once and has been edited.
             if last:
                 return Contents(tuple(events), whole, line)
             raise LocatedError(
@@ -290,8 +293,10 @@ class Journal:
             self._cut()
             written = 0
             self._half = True
+            # write() may write less than it is given, on a disk that becomes full.
             while written < len(line):
                 written += os.write(self._file, line[written:])
+            # Before the event counts: after a power cut no decision may rest on a line that is not there.
             os.fsync(self._file)
             self._written = (*events, event), size + len(line)
         except BaseException as error:  # also Ctrl-C: the file stays consistent with this object

@@ -220,6 +220,7 @@ class _BuildAhead:
     def after(self, launches: Launches, policy: LaunchPolicy, slot: Slot) -> None:
         """Build what is likely to be needed after the launch that has begun on a slot."""
         ahead = self._tools.ahead
+        # Checked before the likely positions are computed, which takes a posterior for each answer.
         if ahead is None or not self._pool.has_room_beside(ahead.at_once):
             return
         state = launches.state
@@ -258,9 +259,11 @@ def launch_in_steps(
         for slot in failures.ready(pool.busy):
             if slot not in failures.in_use:
                 continue
+            # Asked again for each slot: what one has begun changes what the next should launch.
             decision = launches.next(slot)
             if isinstance(decision, Done):
                 return decision.verdict
+            # Nothing rests on what is under way any more: the minutes of those launches are better spent.
             if isinstance(decision, Fact):
                 pool.stop()
                 break
@@ -295,5 +298,6 @@ def drain(steps: Generator[float, None, _Result]) -> _Result:
 
 def fits_budget(records: Sequence[Launch], budget: float) -> bool:
     """True if another launch of median length fits into the budget in minutes."""
+    # Of failed launches the length says nothing of the next one's.
     each = [launch.minutes for launch in records if launch.outcome == "measured"]
     return sum(launch.minutes for launch in records) + (median(each) if each else 0.0) <= budget

@@ -121,6 +121,7 @@ def awaiting_retry(records: Iterable[Launch]) -> dict[int, Launch]:
     for launch in ended_launches(records):
         if launch.outcome == "measured":
             failed.pop(launch.position, None)
+        # A failure of the machine or the client says nothing of the change and uses up no retry.
         elif launch.outcome == "failed" and launch.refused:
             is_retry = failed.pop(launch.position, None) is not None
             if launch.built and not is_retry:
@@ -133,6 +134,7 @@ def retry_due(records: Sequence[Launch], slot: str, slots: Collection[str]) -> L
 
     It is repeated where it failed, which keeps pairs together, or on any slot if that one is gone.
     """
+    # A retry that another slot makes already is not due again.
     running = {launch.position for launch in records if launch.outcome == "running"}
     for launch in awaiting_retry(records).values():
         if launch.position not in running and (launch.slot == slot or launch.slot not in slots):
@@ -210,6 +212,7 @@ class Timeline:
             last = max(known, key=lambda launch: (launch.at or 0.0) + launch.minutes)
             reached = (last.at or 0.0) + last.minutes
             began = datetime.fromisoformat(last.started_at)
+            # Only the wall clock spans two processes; it may have been set back in between.
             passed = (now - began).total_seconds() / 60 - last.minutes
             self._offset, self._first = reached + max(0.0, passed), seconds()
 

@@ -137,6 +137,7 @@ def record_start(
             where=folder,
             next_step=f"make room on the disk (df -h, df -i); then: perfbisect resume {job.id}",
         ) from error
+    # In the journal before the server starts: whoever resumes can find its processes, however early the kill.
     token = secrets.token_hex(16)
     journal.append(
         "started",
@@ -209,9 +210,11 @@ def recover_interrupted(
             continue
         folder = job.path / launch.folder
         pid = launch.pid if may_have_token(launch.pid, launch.created, launch.token) else 0
+        # First of all: a server that is left running would disturb every later launch.
         leftovers = stop_leftovers(launch.token, pid, launch.created)
         if leftovers:
             sink(JobNote(f"ended {counted(len(leftovers), 'process')} that attempt {launch.number} had left"))
+        # The attempt's own file is written before the journal's line: between the two a result is not lost.
         attempt = read_attempt(folder)
         if reclaim is not None and (attempt is None or attempt.id != launch.id):
             attempt = reclaim(launch, folder)

@@ -125,6 +125,7 @@ class WorkerPool:
             result = self._tools.executor.run(request, started=on_started, sink=on_phase)
         except BaseException as error:  # the main thread raises it
             result = error
+        # In any case, even Ctrl-C: the main thread waits for this result.
         finally:
             (request.folder / PHASE_FILE).unlink(missing_ok=True)
             self._results.put((slot, result))
@@ -136,6 +137,7 @@ class WorkerPool:
         as not needed. Failures of attempts that were ended on purpose are dropped.
         """
         workers = [running.thread for running in self._running.values()]
+        # All are asked before any is waited for: their waits overlap.
         threads = [*workers, *self._background]
         for thread in threads:
             interrupt_thread(thread)
@@ -153,6 +155,7 @@ class WorkerPool:
     def _join(self, workers: list[threading.Thread], threads: list[threading.Thread]) -> None:
         for thread in workers:
             thread.join(_INTERRUPT_WAIT_S)
+        # A thread in a system call does not see its interruption before its server's end wakes it.
         if any(thread.is_alive() for thread in workers):
             self._end_processes()
         for thread in threads:
@@ -172,6 +175,7 @@ class WorkerPool:
             slot, result = self._results.get()
             if isinstance(result, BaseException):
                 continue
+            # It failed because it was ended: its file, if it stayed, would be taken for its result on resume.
             if result.failure is not None:
                 (self._running[slot].request.folder / FILE).unlink(missing_ok=True)
             elif not failed:

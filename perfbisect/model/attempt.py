@@ -130,6 +130,7 @@ def value_of_runs(runs: Sequence[float], *, absolute: bool = False) -> float:
     """
     if not runs:
         raise ValueError("a launch without a run has no value")
+    # A log needs positive values; shares may be zero, and their differences are what counts.
     least = min(runs)
     if absolute or least <= 0:
         return robust_center(runs)
@@ -155,6 +156,7 @@ def provenance_differences(a: Provenance, b: Provenance) -> tuple[tuple[str, str
     Clients of different digests are comparable within one declared era.
     """
     fields = ["cell_digest", "machine_class"]
+    # Within an era clients of several digests define their metrics alike; none declared: by digest alone.
     if not a.client_era or a.client_era != b.client_era:
         fields.append("client_digest")
     differing = ((f, getattr(a, f), getattr(b, f)) for f in fields)

@@ -154,6 +154,7 @@ class Live:
             self._area.stop()
 
     def __call__(self, notice: JobEvent) -> None:
+        # Slots report from their own threads; rich draws from another one.
         with self._lock:
             self._view = after(self._view, notice, self._clock())
             for text in notice_lines(notice):

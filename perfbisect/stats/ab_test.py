@@ -95,6 +95,7 @@ class AbVerdict:
 
 def block_order(test: AbTest, block: int) -> tuple[Side, Side, Side, Side]:
     """The order of a block, A B B A or B A A B, by the seed."""
+    # A hash, no generator: a resumed comparison draws block n again without having drawn those before.
     drawn = hashlib.sha256(f"{test.seed}:{block}".encode()).digest()[0]
     return ("a", "b", "b", "a") if drawn % 2 else ("b", "a", "a", "b")
 
@@ -122,9 +123,11 @@ def judge_blocks(test: AbTest, launches: Sequence[AbLaunch]) -> AbVerdict:
         ValueError: a value is not positive and finite, or the launches are out of order.
     """
     block = len(launches) // BLOCK_SIZE
+    # Launches after the last whole block are checked and not judged.
     used = [_level(test, i, launch) for i, launch in enumerate(launches)][: block * BLOCK_SIZE]
     if not block:
         return AbVerdict("inconclusive", math.nan, math.nan, math.nan, len(launches), False)
+    # A plan may allow fewer blocks than were made: the boundary has a look for each.
     looks = max(test.blocks, block)
     wide, wider = (tail_mass(looks, block, alpha) for alpha in (test.missed, DIFFERENT / test.tests))
     is_b = np.array([launch.side == "b" for launch in launches[: len(used)]]).reshape(-1, BLOCK_SIZE)
@@ -136,6 +139,7 @@ def judge_blocks(test: AbTest, launches: Sequence[AbLaunch]) -> AbVerdict:
     scale = test.scale
     ends = sorted((scale.effect(low), scale.effect(high)))
     word: Word = "inconclusive"
+    # First: a difference that is surely too small to matter is no regression, however surely it exists.
     if max(abs(ends[0]), abs(ends[1])) < test.min_effect:
         word = "same"
     elif far_low > 0:

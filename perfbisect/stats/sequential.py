@@ -60,7 +60,9 @@ def crossing_probability(bounds: Array) -> float:
     density = _normal(grid)
     stopped = 2 * float(ndtr(-reach))
     for k in range(2, len(bounds) + 1):
+        # The density is that of the sum S_k, whose standard deviation is the root of k.
         limit = float(bounds[k - 1]) * math.sqrt(k)
+        # Trapezoids: the density is cut off at the bounds and not zero there.
         width = grid[1] - grid[0]
         weight = np.full(len(grid), width)
         weight[0] = weight[-1] = width / 2

@@ -81,6 +81,7 @@ def judge_threshold(
     """
     if most < STEP:
         raise ValueError(f"need at least {STEP} launches, not {most}")
+    # A plan may allow fewer launches than were made: the boundary has a look for each.
     look, looks = len(launches) // STEP, max(most, len(launches)) // STEP
     if not look:
         return ThresholdVerdict("inconclusive", math.nan, math.nan, math.nan, len(launches), False)
@@ -104,6 +105,7 @@ def judge_threshold(
 
 def _needed(recorded: int, launches: int, half: float, away: float) -> int | None:
     """New launches until the interval excludes the threshold, given the recorded ones."""
+    # The recorded launches' part of the variance stays, however many new ones are made.
     fixed = 1 / recorded if recorded else 0.0
     left = (fixed + 1 / launches) * (away / half) ** 2 - fixed
     return math.ceil(1 / left) if left > 0 else None

@@ -75,6 +75,7 @@ def difference_posterior(values: Array, is_b: NDArray[np.bool_]) -> tuple[Array,
     count = len(values)
     b = values[is_b].reshape(count, -1)
     a = values[~is_b].reshape(count, -1)
+    # Block by block: what drifted between two blocks is in neither difference.
     each = np.median(b, axis=1) - np.median(a, axis=1)
     middle = float(np.median(each))
     rest = values - np.where(is_b, middle, 0.0)
@@ -164,6 +165,7 @@ def _noise(rest: Array) -> _Noise:
 def _differences(each: Array, middle: float, error: float, beyond: float) -> Array:
     """Grid of differences, dense near the median of the blocks."""
     reach = float(np.abs(each - middle).max()) + beyond
+    # Dense where the mass lies, and wide enough for blocks that lie far apart.
     half = error * np.sinh(np.linspace(0.0, math.asinh(reach / error), 80))
     return np.asarray(middle + np.concatenate([-half[:0:-1], half]))
 
@@ -179,4 +181,5 @@ def _blocks(values: Array, is_b: NDArray[np.bool_], delta: Array, scale: float) 
     width = np.gradient(nodes)
     each = log_student_t(z[:, None, :, :] - nodes[None, :, None, None]).sum(2)
     level = log_sum_exp(each + np.log(width)[None, :, None], axis=1)
+    # One scale fewer a block than launches: the integral over the level in units of the scale gives one back.
     return np.asarray(level.sum(0) - (values.shape[1] - 1) * len(values) * math.log(scale))

@@ -85,6 +85,7 @@ def elsewhere(
     ratio = log_ratio(parent, culprit, look)
     if ratio > DECIDED:
         return "holds"
+    # Stricter than the other side: it contradicts an A/B that was passed, and denies it with less data.
     if ratio < -ABSENT:
         return "another size" if compare(parent, culprit, look, 1).low > 0 else "absent"
     return "undecided" if launches >= 2 * PAIRS_ELSEWHERE else None
@@ -97,6 +98,7 @@ def turn(parent: int, culprit: int, made: int) -> int:
 
 def expected(posterior: Posterior) -> EffectPrior:
     """Five equally likely sizes of the step, and the noise that carries weight."""
+    # Each pair of noise costs a convolution; those below a fiftieth change no ratio that decides.
     used = posterior.noise_weight > 0.02 * posterior.noise_weight.max()
     weight = posterior.noise_weight[used]
     return EffectPrior(
@@ -138,6 +140,7 @@ def _of_steps(
     total = np.zeros((len(scale), 2 * count - 1))
     for sides in blocks:
         (before, log_a), (after, log_b) = (_levels(side, look, nodes) for side in sides)
+        # On equally spaced levels a correlation integrates over the parent's level, for all steps at once.
         mass = np.array([np.correlate(b, a, "full") for a, b in zip(before, after, strict=True)])
         total += np.log(np.maximum(mass, 1e-300)) + (log_a + log_b)[:, None]
     steps = (nodes[1] - nodes[0]) * np.arange(1.0 - count, count)

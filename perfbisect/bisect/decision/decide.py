@@ -57,6 +57,7 @@ def next_action(
     context = SlotContext(slot, counted, tuple(slots))
     state = SearchState.from_events(plan, tuple(events))
     action = _decide(state, context)
+    # Before a search ends with nothing: most machines would average away what one of them shows.
     if isinstance(action, SearchOutcome) and action.verdict != "found":
         again = _ends_again(state, context, _ends_by_machine(state))
         too_dear = isinstance(again, NextLaunch) and not _fits(state, pending, again)
@@ -98,6 +99,7 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     if posterior is not None and any(x.is_told for x in ends):
         # A search on all machines would average that away.
         return outcome.without_culprit(state, posterior, "too small")
+    # Once a search has begun it measures ends where these tell most; their rounds do not come back.
     if not state.searching and all(launch.purpose == "end" for launch in context.pending):
         step = next_end(state, context)
         if step is not None:
@@ -110,9 +112,11 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     again = _ends_again(state, context, ends) if ends else None
     if isinstance(again, NextLaunch):
         return again
+    # Launches under way may still settle it.
     needed = 0 if context.pending else launches_if_futile(state, posterior)
     if needed:
         return outcome.without_culprit(state, posterior, "too small", needed)
+    # Found again at each call, each by what was known when its A/B ended: a fold has no memory.
     steps = multi_step.confirmed_steps(state) if state.plan.all_steps else ()
     if steps:
         return multi_step.next_action(state, posterior, steps, context)

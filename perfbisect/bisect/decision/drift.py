@@ -94,6 +94,7 @@ def fit(y: Array, variance: Array, after: Array, shared: Array) -> DriftFit:
     position lies at or after the step; ``shared`` [kind, launch, launch]: covariance of the path."""
     count, gaps = after.shape
     cov = shared.copy()
+    # The launch's own noise is independent of the path: on the diagonal alone.
     cov[:, range(count), range(count)] += variance
     v = np.concatenate([np.ones((count, 1)), after, y[:, None]], axis=1)
     inverse = np.linalg.inv(cov)
@@ -105,6 +106,7 @@ def fit(y: Array, variance: Array, after: Array, shared: Array) -> DriftFit:
     _, log_det = np.linalg.slogdet(cov)
     none = -0.5 * (log_det + np.log(top) + with_y[:, -1] - level * first[:, -1])
     across = first[:, 1 : gaps + 1]
+    # A gap with all launches on one side has no information on a step: the first level takes it up whole.
     precision = np.maximum(own - across**2 / top[:, None], 1e-9)
     best = (with_y[:, 1 : gaps + 1] - across * level[:, None]) / precision
     return DriftFit(none, best, precision, level, across / top[:, None], top, inverse, shared)
@@ -175,9 +177,11 @@ def drifting(without_drift: Posterior) -> Posterior | None:
     after = (np.array([x.index for x in data])[:, None] >= np.array(without_drift.at)[None, 1:]).astype(float)
     minutes = np.array([x.at for x in data])
     runs = np.array([x.runs for x in data], float)
+    # sigma is known from the runs within launches, which a slow path hardly moves: only tau is fitted anew.
     fixed = without_drift.sigma**2 / runs + np.array([x.offset_se for x in data]) ** 2
     change = np.log(gap_masses(without_drift.scope, without_drift.at) * (1 - NO_CHANGE))
     weight = np.ones(len(y))
+    # Reweighting: a Gaussian path would bend to a contaminated launch, the weights take its pull away.
     for turn in range(_TURNS):
         own = which.tau[:, None] ** 2 + fixed[None]
         got = fit(y, own / weight[None], after, kernel(which, minutes, minutes))
@@ -206,6 +210,7 @@ def _has_drift(without_drift: Posterior) -> bool:
     )
     rest = np.array([x.center for x in made]) - level
     size = np.maximum(np.median(np.abs(rest)), 1e-12)
+    # One far launch must not make, or hide, the correlation of all others.
     rest = np.clip(rest, -3 * size, 3 * size)
     return bool(rest[1:] @ rest[:-1] > _TOGETHER * float(rest @ rest) / math.sqrt(len(rest)))
 
@@ -265,6 +270,7 @@ def _combine(
     low = now[:, None] + slope * mean
     weight, delta = (share[:, :-1, None] * sizes[1]).ravel(), sizes[0].ravel()
     used = weight > 1e-7 * weight.max()
+    # Quantiles need ascending sizes; the nodes of different gaps lie among each other.
     order = np.argsort(delta[used])
     taus, back = np.unique(which.tau, return_inverse=True)
     flat = _mixed(now, variance, share[:, -1] / max(none, 1e-300))

@@ -63,6 +63,7 @@ def slot_offsets(
     counts = [int(np.sum(used & (slot == k))) for k in range(len(names))]
     first = names.index(measure) if measure else int(np.argmax(counts))
     known = _linked(first, slot[used], place[used])
+    # A slot that no chain of shared positions links to the measure has no offset that could be fitted.
     used &= np.isin(slot, sorted(known))
     owners = dict(zip(slots, machines, strict=True)) if machines else {}
     order = [first, *sorted(known - {first}, key=lambda k: (-counts[k], k))]
@@ -119,6 +120,7 @@ def _fit(
     design = np.concatenate([place[:, None] == places[None], rows], axis=1).astype(float)
     free = len(places)
     origin = float(np.median(y))
+    # Offsets are nearly free in the first turn: a slot of half the speed is not pulled in before it was seen.
     weight, prior = np.ones(len(y)), np.full(len(scales), 1e-6)
     noise = _NOISE
     for _ in range(_ROUNDS):
@@ -129,6 +131,7 @@ def _fit(
         left = max(0.0, len(y) - normal.shape[0])
         spread = float(weight @ rest**2)
         noise = math.sqrt((spread + _NOISE_COUNT * _NOISE**2) / (left + _NOISE_COUNT))
+        # Student-t noise and Cauchy prior as mixtures of Gaussians: the weights are expected precisions (EM).
         weight = (DEGREES_OF_FREEDOM + 1) / (DEGREES_OF_FREEDOM + (rest / noise) ** 2)
         prior = 2.0 / (scales**2 + solved[free:] ** 2)
     return solved[free:], np.linalg.inv(normal)[free:, free:]

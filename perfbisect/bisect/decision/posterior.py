@@ -67,18 +67,22 @@ def compute_posterior(
         raise ValueError(f"positions {lo} and {hi} must both have been measured")
     noise = scales(data)
     centers = np.array([launch.center for launch in data])
+    # The level's error falls with the root of the launches, so must the distance of nodes near the data.
     nodes = adaptive_grid(centers, 0.9 * noise.fine / math.sqrt(max(1, len(data))), 6 * noise.wide)
     border = grid_cells(nodes)
     width = border[1] - border[0]
     at, each = _likelihood(data, noise, nodes)
+    # One sum up to each position and the total less it: all gaps in two passes, not one pass a gap.
     below = np.cumsum(each, axis=0)
     total, left = below[-1], below[:-1]
     right = total[None] - left
     top_left, top_right = left.max(-1), right.max(-1)
+    # Less its maximum, which is added again to the log: far levels underflow otherwise.
     e_left = np.exp(left - top_left[..., None])
     e_right = np.exp(right - top_right[..., None])
     steps = _step_mass(nodes, min_effect)
     shape = e_left.shape
+    # One matrix product over the step from every level to every other, on all hypotheses at once.
     onto = (e_right.reshape(-1, len(nodes)) @ steps.T).reshape(shape)
     from_left = e_left * width
     joint = from_left * onto
@@ -130,6 +134,7 @@ def _step_sizes(
     nodes: Array, from_left: Array, e_right: Array, joint: Array, steps: Array, share: Array
 ) -> tuple[Array, Array]:
     """The distribution of delta, over the hypotheses that carry any weight worth the work."""
+    # A hypothesis below a hundredth of the likeliest moves no quantile that is shown.
     k, s = np.nonzero(share > 0.01 * share.max())
     scale = share[k, s] / np.maximum(joint[k, s].sum(-1), 1e-300)
     mass = ((from_left[k, s] * scale[:, None]).T @ e_right[k, s]) * steps

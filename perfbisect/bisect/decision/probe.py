@@ -55,6 +55,7 @@ def left_over(
     for index, made in pending:
         wrong = _error(posterior, made)
         yes = np.where(np.arange(len(weight)) <= index, 1 - wrong, wrong)
+        # Where nothing changed the answer is a coin: both levels are the same.
         yes[0] = 0.5
         worlds = np.concatenate([worlds * yes, worlds * (1 - yes)])
     after = _information(worlds, where, _error(posterior, runs))
@@ -148,6 +149,7 @@ def information(posterior: Posterior, where: tuple[int, ...], variance: float) -
     weight = np.concatenate([left, right, np.full((len(place), 1), posterior.none)], axis=1)
     mean = np.concatenate([posterior.low[0], posterior.high[0], [posterior.flat[0]]])
     spread = np.concatenate([posterior.low[1], posterior.high[1], [posterior.flat[1]]]) + variance
+    # Each hypothesis is a component of the mixture; those without weight would cost the time of the others.
     used = weight.max(0) > 1e-5
     weight, mean, sd = weight[:, used], mean[used], np.sqrt(spread[used])
     weight = weight / weight.sum(1, keepdims=True)
