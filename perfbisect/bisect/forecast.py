@@ -23,11 +23,10 @@ from perfbisect.environments.base import Builder
 from perfbisect.errors import MachineError
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
-    CellDocument,
     CommandsDocument,
     Document,
+    DryRunDocument,
     LongDocument,
-    MetricDocument,
     cell_document,
     metric_document,
 )
@@ -72,30 +71,23 @@ class ExpectedDocument(Document):
         return (self.launches_low, self.minutes_low), (self.launches_high, self.minutes_high)
 
 
-class PlanDocument(LongDocument):
+class PlanDocument(DryRunDocument, LongDocument):
     """What will be done: ``perfbisect bisect --dry-run``."""
 
     shown: ClassVar[Mapping[str, int]] = {"positions": 30, "skips": 10}
     schema_: Literal["perfbisect.plan/3"] = Field(default="perfbisect.plan/3", alias="schema")
-    cell: CellDocument
-    metric: MetricDocument
     repository: str
-    environment: str
-    client: str
     good: Change
     bad: Change
     changes: int
     positions: tuple[PositionDocument, ...]
     skips: tuple[SkipDocument, ...]
-    runs_per_launch: int
-    budget_minutes: float
     expected: ExpectedDocument
     machines: tuple[MachineForecastDocument, ...] = ()
     """Of a fleet; empty: this one."""
     wall_minutes: tuple[float, float] | None = None
     """Low and high, where several slots measure at once."""
     commands: CommandsDocument
-    notes: tuple[str, ...]
 
     def brief(self) -> PlanDocument:
         """With the first changes of a position that has many, and how the rest is seen."""

@@ -24,10 +24,8 @@ from perfbisect.jobs.documents import (
     CommandsDocument,
     Document,
     MeasuredDocument,
-    MetricDocument,
     log_differences,
     measured_fields,
-    metric_document,
 )
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
@@ -141,13 +139,9 @@ class BisectResult(MeasuredDocument):
         "cherry_picks": 10,
     }
     schema_: Literal["perfbisect.report/5"] = Field(default="perfbisect.report/5", alias="schema")
-    environment: str
-    client: str
     reproduce: CommandsDocument
-    folder: str
     outcome: BisectOutcome
     summary: tuple[str, ...]
-    next: str
     probability: ShownProbability
     culprit: Change | None
     culprits: tuple[PositionDocument, ...]
@@ -159,7 +153,6 @@ class BisectResult(MeasuredDocument):
     share: float | None
     guards: tuple[GuardDocument, ...]
     beliefs: Annotated[Beliefs, AfterValidator(_shown_beliefs)] | None
-    metric: MetricDocument
     repository: str
     good: Change
     bad: Change
@@ -247,6 +240,7 @@ def build_result(bisection: Bisection) -> BisectResult:
         outcome=outcome.verdict if outcome else "inconclusive" if bisection.is_recast else "unfinished",
         summary=summarize(bisection),
         next=next_command(bisection),
+        finished=bisection.outcome is not None,
         probability=outcome.probability if outcome else 0.0,
         culprit=(shown if bisection.found and len(culprits) == 1 and not bisection.is_on_branch else None),
         culprits=tuple(positions[index] for index in culprits),
@@ -257,10 +251,7 @@ def build_result(bisection: Bisection) -> BisectResult:
         share=outcome.share if outcome else None,
         guards=_guards(bisection),
         beliefs=bisection.beliefs,
-        metric=metric_document(plan.ref, plan.smallest_effect),
         repository=plan.setting.repository,
-        environment=plan.setting.environment,
-        client=plan.setting.instrument,
         good=good,
         bad=bad,
         changes=len(changes),
@@ -285,7 +276,6 @@ def build_result(bisection: Bisection) -> BisectResult:
         replication=bisection.replication,
         revert=bisection.revert,
         cherry_picks=(plan.branch.own if bisection.is_on_branch and plan.branch else ()),
-        folder=str(bisection.job.path),
     )
 
 

@@ -15,9 +15,8 @@ from perfbisect.experiments.run import RunPlan
 from perfbisect.experiments.setup import MeasurementSetup
 from perfbisect.jobs.commands import commands_document
 from perfbisect.jobs.documents import (
-    CellDocument,
     CommandsDocument,
-    Document,
+    DryRunDocument,
     MetricDocument,
     cell_document,
     metric_document,
@@ -33,26 +32,18 @@ from perfbisect.stats import ab_test, threshold
 from perfbisect.stats.two_sample import Scale
 
 
-class LaunchPlanDocument(Document):
+class LaunchPlanDocument(DryRunDocument):
     """What a plan of launches will measure, and how long that takes."""
 
-    schema_: str = Field(alias="schema")
-    cell: CellDocument
-    metric: MetricDocument
     metrics: tuple[MetricDocument, ...]
     """All that are judged."""
-    environment: str
-    client: str
-    runs_per_launch: int
     most_launches: int
     minutes_low: float
     minutes_high: float
-    budget_minutes: float
     minutes_basis: str
     """Where the minutes of a launch come from."""
     machines: tuple[MachineForecastDocument, ...] = ()
     """Of a fleet, in their turns; empty: this one. Launches are made one at a time."""
-    notes: tuple[str, ...]
 
 
 class ComparePlanDocument(LaunchPlanDocument):

@@ -18,7 +18,6 @@ from perfbisect.jobs.documents import (
     CommandsDocument,
     Document,
     MeasuredDocument,
-    MetricDocument,
     measured_fields,
     metric_document,
 )
@@ -320,13 +319,7 @@ class SideDocument(Document):
 class MeasurementResult(MeasuredDocument):
     """What launches of the sides say; ``outcome``: in a word, as the exit code, ``unfinished`` before."""
 
-    finished: bool
-    folder: str
     outcome: str
-    next: str
-    metric: MetricDocument
-    environment: str
-    client: str
     reproduce: tuple[CommandsDocument, ...]
 
     def status(self, verdict: str) -> JobStatus:
@@ -392,11 +385,7 @@ class Measurements(Generic[PlanT]):
         return {
             **shared,
             "finished": self.finished,
-            "folder": str(self.job.path),
             "outcome": outcome if self.finished else "unfinished",
-            "metric": metric_document(plan.ref, plan.smallest_effect),
-            "environment": plan.setting.environment,
-            "client": plan.setting.instrument,
             "reproduce": tuple(
                 commands_document(cell, plan.setting, side.change, last.get(index))
                 for index, (side, cell) in enumerate(zip(plan.sides, cells, strict=True))

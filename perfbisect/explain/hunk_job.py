@@ -28,9 +28,7 @@ from perfbisect.jobs.commands import follow_up_command
 from perfbisect.jobs.documents import (
     Document,
     MeasuredDocument,
-    MetricDocument,
     measured_fields,
-    metric_document,
 )
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, JournalEvent
@@ -79,17 +77,13 @@ class HunksDocument(MeasuredDocument):
 
     shown: ClassVar[Mapping[str, int]] = {"launches": -4, "groups": 20, "excluded": 10}
     schema_: Literal["perfbisect.hunks/3"] = Field(default="perfbisect.hunks/3", alias="schema")
-    finished: bool
     verdict: Literal["found", "no single group", "too small", "unfinished"]
     reason: Literal["", "shared", "interaction", "inseparable", "effect", "noise", "budget"]
     summary: tuple[str, ...]
-    next: str
     source: str
     """The job whose culprit is explained."""
     culprit: Change
     parent: str
-    metric: MetricDocument
-    environment: str
     groups: tuple[HunkGroupDocument, ...]
     share: NodeEffectDocument | None
     """Of the named groups; None while there are none."""
@@ -138,8 +132,6 @@ def make_hunks_document(
         source=plan.source,
         culprit=plan.culprit,
         parent=plan.parent,
-        metric=metric_document(plan.ref, plan.smallest_effect),
-        environment=plan.setting.environment,
         groups=tuple(
             HunkGroupDocument(
                 number=index + 1,

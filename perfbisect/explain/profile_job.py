@@ -33,9 +33,7 @@ from perfbisect.explain.trace import TraceProfile, read_trace
 from perfbisect.jobs.documents import (
     Document,
     MeasuredDocument,
-    MetricDocument,
     measured_fields,
-    metric_document,
 )
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import JournalEvent
@@ -104,13 +102,10 @@ class ProfileDocument(MeasuredDocument):
     shown: ClassVar[Mapping[str, int]] = {}
     schema_: Literal["perfbisect.profile/3"] = Field(default="perfbisect.profile/3", alias="schema")
     source: str
-    finished: bool
     a: Change
     b: Change
-    metric: MetricDocument
     result: ProfileResultDocument | None
     files: tuple[RecordingDocument, ...]
-    next: str
 
     def brief(self) -> ProfileDocument:
         """Without stacks, and with the marked hunk alone of the diff."""
@@ -375,7 +370,6 @@ def profile_document(job: Job, events: Sequence[JournalEvent]) -> ProfileDocumen
         finished=finished(events),
         a=plan.a.change,
         b=plan.b.change,
-        metric=metric_document(plan.ref, plan.smallest_effect),
         result=result,
         files=tuple(file for record in records for file in recordings(record)),
         next=_next_command(job, plan, result),

@@ -141,16 +141,37 @@ class MinutesDocument(Document):
     """Minutes that were not waited for, since work overlapped: imports with a start, a build with a bench."""
 
 
-class MeasuredDocument(LongDocument):
+class MeasurementDocument(Document):
+    """What is measured, and with what: of plans and of results."""
+
+    schema_: str = Field(alias="schema")
+    cell: CellDocument
+    metric: MetricDocument
+    environment: str
+    client: str
+    notes: tuple[str, ...] = ()
+
+
+class DryRunDocument(MeasurementDocument):
+    """What the documents of all plans have in common."""
+
+    runs_per_launch: int
+    budget_minutes: float
+
+
+class MeasuredDocument(MeasurementDocument, LongDocument):
     """What the documents of all kinds of jobs have in common, finished or not."""
 
     shown: ClassVar[Mapping[str, int]] = {"launches": -4}
     job: str
-    cell: CellDocument
+    folder: str
+    finished: bool
+    """Whether the journal has its verdict."""
+    next: str
+    """The command to type next."""
     launches: tuple[Launch, ...] = ()
     minutes: MinutesDocument
     versions: dict[str, Any] = Field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 class ErrorDocument(Document):
@@ -175,7 +196,11 @@ def measured_fields(
     """The fields of a :class:`MeasuredDocument`; ``saved``: minutes that were not waited for."""
     return {
         "job": job.id,
+        "folder": str(job.path),
         "cell": cell_document(cell, plan.ref),
+        "metric": metric_document(plan.ref, plan.smallest_effect),
+        "environment": plan.setting.environment,
+        "client": plan.setting.instrument,
         "launches": tuple(_named(job, plan, records, change_of)),
         "minutes": minutes_document(records, plan.budget or 0.0, saved),
         "versions": versions(plan.setting, records),

@@ -19,7 +19,7 @@ from perfbisect.commands.slots import slots_here
 from perfbisect.engine.experiment import Experiment, JobStatus
 from perfbisect.environments.builders.overrides import OverrideBuilder
 from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_USAGE, Interrupted
-from perfbisect.jobs.documents import MeasuredDocument, MetricDocument, measured_fields, metric_document
+from perfbisect.jobs.documents import MeasuredDocument, measured_fields
 from perfbisect.jobs.folders import Job, Jobs, finished
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.launch import LaunchRequest
@@ -58,9 +58,7 @@ class SoakPlan(BudgetedPlan):
 
 class SoakDocument(MeasuredDocument):
     schema_: Literal["toy.soak/1"] = Field(default="toy.soak/1", alias="schema")
-    finished: bool
     slow: int
-    metric: MetricDocument
 
 
 def soak_policy(plan: SoakPlan) -> LaunchPolicy:
@@ -81,8 +79,8 @@ def soak_document(job: Job, events: Sequence[JournalEvent]) -> SoakDocument:
     return SoakDocument(
         **fields,
         finished=finished(events),
+        next=f"perfbisect report {job.id}",
         slow=sum(row.value is not None and row.value > plan.limit for row in fields["launches"]),
-        metric=metric_document(plan.ref),
     )
 
 
@@ -171,7 +169,7 @@ def test_a_killed_kind_from_outside_goes_on(job: Job, world: World) -> None:
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     world.fault = lambda *_: None
     status = type_json("status", job.id)
-    assert (status["verb"], status["state"], status["launched"]) == ("soak", "unfinished", 2), status
+    assert (status["verb"], status["state"], status["launches"]) == ("soak", "unfinished", 2), status
     ended = type_json("resume", job.id, code=EXIT_REGRESSION)
     assert [launch["outcome"] for launch in ended["launches"]] == [
         "measured",
