@@ -29,6 +29,7 @@ from perfbisect.bisect.job import BISECT
 from perfbisect.bisect.plan import BisectPlan, make_plan
 from perfbisect.bisect.search_events import to_search_events
 from perfbisect.cells.loading import load_cell
+from perfbisect.commands.fleets import FleetJob
 from perfbisect.engine.experiment import run_experiment
 from perfbisect.environments.factory import make_builder
 from perfbisect.experiments.run import RUN
@@ -237,9 +238,10 @@ def agent(count: int) -> Cost:
         start_agent = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {_MAIN}"
         command = ("env", f"PERFBISECT_LOCKS={home / 'locks'}", sys.executable, "-c", start_agent)
         host = FleetHost("here", LocalConnection(), str(home / "there"), command)
+        job = FleetJob(builder, setting, interference="off")
         executors = (
             LocalExecutor(builder, profile=load_machine("cpu")),
-            FleetExecutor(FolderFleet("here", lambda: [host]), builder, setting, interference="off"),
+            FleetExecutor(FolderFleet("here", lambda: [host]), job),
         )
         took: list[list[float]] = [[], []]
         for number in range(2 * count + 2):

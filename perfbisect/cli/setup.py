@@ -116,7 +116,7 @@ def doctor(
     folders = {"state": workspace.state, "cache": workspace.cache}
     checks: list[Check] = [("settings", partial(check_settings, root, workspace.settings.text("machine")))]
     if fleet:
-        machines = fleets().find_machines(fleet, workspace.state, checks=True)
+        machines = fleets().check_machines(fleet, workspace.state)
         checks += fleet_checks(machines, fleet, fleets().check_builders(fleet))
     else:
         checks += machine_checks(**folders, shell=dict(os.environ), profile=profile)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -15,7 +17,7 @@ from perfbisect.jobs.machines import MachineDocument
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.measure.executor import Executor, Sink
 from perfbisect.model.attempt import Attempt
-from perfbisect.system.processes import StopRequested
+from perfbisect.system.processes import StopRequested, never
 
 
 class RemoteExecutor(Executor, Protocol):
@@ -30,66 +32,50 @@ class RemoteExecutor(Executor, Protocol):
         ...
 
 
-class Fleets(Protocol):
-    """The fleets of specifications; ``state`` is the state folder here."""
+@dataclass(frozen=True)
+class FleetJob:
+    """What launches on other machines need of their job. ``wait``: minutes to wait for a lease.
 
-    def absolute_fleet(self, spec: str, folder: Path | None = None) -> str:
-        """A specification with absolute paths, as a plan keeps it; ``folder``: of relative ones."""
-        ...
+    ``client``: the client's environment, None: each change's own. ``interference``: tolerated load of others,
+    as text. ``lost``: launches that were given up and may go on there.
+    """
 
-    def find_machines(
-        self, spec: str, state: Path, *, devices: int = 0, workers: int | None = None, checks: bool = False
-    ) -> Sequence[MachineDocument]:
-        """All machines that measure; one that cannot be used has no slots and says why in ``problem``.
+    builder: Builder
+    setting: MeasurementConfig
+    client: Environment | None = None
+    wait: float = 0.0
+    interference: str = ""
+    stop_requested: StopRequested = never
+    pause: Callable[[float], None] = time.sleep
+    lost: Sequence[Launch] = ()
 
-        ``devices``: of a slot, ``workers``: slots of a machine, None: as many as it has. ``checks``: check
-        each as ``perfbisect doctor`` does, which takes a second of it.
 
-        Raises:
-            MachineError: an engine does not answer.
-            UsageError: the specification is wrong, or two machines have one name.
-        """
-        ...
+@dataclass(frozen=True)
+class Fleets:
+    """What jobs need of fleets, which are named by their specifications; a path is the state folder here.
 
-    def check_builders(self, spec: str) -> Sequence[MachineDocument]:
-        """The machines that build and do not measure, checked."""
-        ...
+    A machine that cannot be used has no slots and says why in ``problem``. A MachineError says that an engine
+    does not answer, a UsageError that a specification is wrong or that two machines have one name.
+    """
 
-    def count_builders(self, spec: str) -> int: ...
+    absolute: Callable[[str, Path | None], str]
+    """A specification with absolute paths, as a plan keeps it, and the folder of relative ones."""
+    machines: Callable[[str, Path, int, int | None], Sequence[MachineDocument]]
+    """Those that measure, with slots of so many devices; so many of a machine, None: as many as it has."""
+    check_machines: Callable[[str, Path], Sequence[MachineDocument]]
+    """The same, each checked as ``perfbisect doctor`` does, which takes a second of it."""
+    check_builders: Callable[[str], Sequence[MachineDocument]]
+    """Those that build and do not measure, checked."""
+    count_builders: Callable[[str], int]
+    make_site: Callable[[str, MeasurementConfig, Repository | None, Path], BuildSite | None]
+    """What builds in place of this machine, into a cache; None: no machine has that role."""
+    make_executor: Callable[[Path, FleetJob], RemoteExecutor]
+    """Launches on the fleet of the job's setting."""
+    end_launches: Callable[[str, Path, Sequence[str], float], int]
+    """End launches by their tokens within so many seconds; returns how many went on.
 
-    def make_site(
-        self, spec: str, setting: MeasurementConfig, repository: Repository | None, cache: Path
-    ) -> BuildSite | None:
-        """What builds in place of this machine; None: no machine has that role."""
-        ...
-
-    def make_executor(
-        self,
-        state: Path,
-        builder: Builder,
-        setting: MeasurementConfig,
-        client: Environment | None,
-        *,
-        wait: float,
-        interference: str,
-        stop_requested: StopRequested,
-        pause: Callable[[float], None],
-        lost: Iterable[Launch],
-    ) -> RemoteExecutor:
-        """Launches on the setting's fleet. ``lost``: launches that were given up and may go on there."""
-        ...
-
-    def reclaimer(self, state: Path, builder: Builder, setting: MeasurementConfig) -> RemoteExecutor:
-        """Takes back launches of the setting's fleet; nothing is launched."""
-        ...
-
-    def end_launches(self, spec: str, state: Path, tokens: Sequence[str], grace: float) -> int:
-        """End launches that nobody waits for; returns how many went on.
-
-        Raises:
-            MachineError: a machine does not answer, or a launch cannot be ended; the others are ended.
-        """
-        ...
+    Raises MachineError where a machine does not answer, or one cannot be ended; the others are ended.
+    """
 
 
 def fleets() -> Fleets:
@@ -102,4 +88,4 @@ def fleets() -> Fleets:
 
 def absolute_fleet(spec: str, folder: Path | None = None) -> str:
     """A specification as a plan keeps it; empty: this machine."""
-    return fleets().absolute_fleet(spec, folder) if spec else ""
+    return fleets().absolute(spec, folder) if spec else ""

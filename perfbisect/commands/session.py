@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from perfbisect.commands import changes, setups
 from perfbisect.commands.detach import report_job_begun
-from perfbisect.commands.fleets import RemoteExecutor, fleets
+from perfbisect.commands.fleets import FleetJob, RemoteExecutor, fleets
 from perfbisect.commands.options import JobOptions
 from perfbisect.commands.output import (
     CommandResult,
@@ -188,8 +188,7 @@ class JobSession:
         # An agent that did not answer may measure still: its launch is ended before the machine is used
         # again.
         given_up = [x for x in launches(self.job.events()) if x.is_unresolved and x.outcome != "running"]
-        return fleets().make_executor(
-            workspace.state,
+        job = FleetJob(
             builder,
             setting,
             client,
@@ -199,6 +198,7 @@ class JobSession:
             pause=_waiter(self.job),
             lost=given_up,
         )
+        return fleets().make_executor(workspace.state, job)
 
 
 def _reclaim(executor: RemoteExecutor, sink: EventListener, launch: Launch, folder: Path) -> Attempt | None:
@@ -212,7 +212,7 @@ def reclaim_from_fleet(workspace: Workspace, plan: JobPlan) -> Reclaim:
     """Takes back what the machines of a job's fleet have of its open launches; nothing is launched."""
     setting = plan.setting
     builder = setups.build_builder(workspace, setting)
-    executor = fleets().reclaimer(workspace.state, builder, setting)
+    executor = fleets().make_executor(workspace.state, FleetJob(builder, setting))
     return partial(_reclaim, executor, lambda _: None)
 
 

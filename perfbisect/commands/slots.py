@@ -64,7 +64,7 @@ def _find_slots(workspace: Workspace, cell: Cell, setting: MeasurementConfig, wo
 def fleet_machines(workspace: Workspace, cell: Cell, spec: str) -> Sequence[MachineDocument]:
     """A fleet's machines, with their slots for a cell. :raises MachineError: the engine does not answer."""
     workers = None if cell.gpus else 1
-    return fleets().find_machines(spec, workspace.state, devices=cell.gpus, workers=workers)
+    return fleets().machines(spec, workspace.state, cell.gpus, workers)
 
 
 def slots_here(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:

@@ -33,7 +33,7 @@ class Wing:
     documents: tuple[str, ...] = ()
     """What its experiments report."""
     fleets: str = ""
-    """A module that is :class:`perfbisect.commands.fleets.Fleets`."""
+    """The place of its :class:`perfbisect.commands.fleets.Fleets`."""
 
 
 @cache

@@ -9,14 +9,14 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from perfbisect.environments.base import Builder, Environment
+from perfbisect.commands.fleets import FleetJob
 from perfbisect.errors import BuildError, Interrupted, MachineError
 from perfbisect.fleet.agent import read_manifest
 from perfbisect.fleet.base import BundleState, Fleet, Ticket, UnreachableError
 from perfbisect.fleet.bundle import CLIENT, Bundle, BundledLaunch, BundleLaunchDocument
 from perfbisect.fleet.specs import slot_there
 from perfbisect.jobs.launch import Launch
-from perfbisect.jobs.plans import MeasurementConfig, cell_data
+from perfbisect.jobs.plans import cell_data
 from perfbisect.machine import profile
 from perfbisect.machine.slots import Slot
 from perfbisect.measure import faults
@@ -25,7 +25,6 @@ from perfbisect.measure.executor import AttemptRequest, PhaseLimits, Sink, Start
 from perfbisect.measure.record import AttemptRecord
 from perfbisect.model.attempt import Attempt, Purpose
 from perfbisect.model.change import Change
-from perfbisect.system.processes import StopRequested, never
 
 _T = TypeVar("_T")
 
@@ -55,22 +54,18 @@ class FleetExecutor:
     A pair is made under one lease. Both are brought when both have ended: the first attempt waits for that,
     the second is then in its folder. If one of them is lost, so is the other.
 
-    ``client``: the client's environment, None: each change's own. ``wait``: minutes to wait for a lease.
-    ``interference``: tolerated load of others, as text. ``lost``: bundles without a result that may go on
-    where they are; they are ended before the next launch there.
+    ``lost``: bundles without a result that may go on where they are; they are ended before the next launch
+    there.
     """
 
     fleet: Fleet
-    builder: Builder
-    setting: MeasurementConfig
-    client: Environment | None = None
-    wait: float = 0.0
-    interference: str = ""
-    stop_requested: StopRequested = never
-    pause: Callable[[float], None] = time.sleep
-    lost: set[Ticket] = field(default_factory=set)
+    job: FleetJob
+    lost: set[Ticket] = field(init=False)
     _placed: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
     """Machines and keys that were brought to them."""
+
+    def __post_init__(self) -> None:
+        self.lost = {Ticket(launch.token, launch.machine) for launch in self.job.lost}
 
     def run(self, request: AttemptRequest, *, started: Started, sink: Sink) -> Attempt:
         """Run one attempt on the machine of its slot and write its ``attempt.json`` here.
@@ -145,33 +140,34 @@ class FleetExecutor:
         """
         request = record.request
         with record.timed("build", request.folder / "build.log"):
-            environment = self.builder.ensure(request.change, log=record.log, timeout=request.limits.build)
+            builder, timeout = self.job.builder, request.limits.build
+            environment = builder.ensure(request.change, log=record.log, timeout=timeout)
             record.environment, needed, mate = environment, [environment], request.mate
             if mate is not None:
                 log = request.folder / "build-mate.log"
                 try:
-                    needed.append(self.builder.ensure(mate, log=log, timeout=request.limits.build))
+                    needed.append(builder.ensure(mate, log=log, timeout=timeout))
                 except BuildError:
                     mate = None
-            needed += [self.client] if self.client is not None else []
+            needed += [self.job.client] if self.job.client is not None else []
         missing = [one for one in needed if (machine, one.key) not in self._placed]
         if missing:
             with record.timed("fetch"):
                 self.fleet.place(machine, missing)
             self._placed |= {(machine, one.key) for one in missing}
         sink("build", {"seconds": record.seconds["build"], "cached": environment.seconds == 0.0})
-        if self.stop_requested():
+        if self.job.stop_requested():
             raise Interrupted(f"attempt {request.id} was stopped in phase {record.phase}")
         return mate
 
     def _bundle(self, request: AttemptRequest, slot: Slot, mate: Change | None) -> Bundle:
         changes = [request.change, *([mate] if mate is not None else [])]
-        keys = {change.id: self.builder.key(change) for change in changes}
-        client = {CLIENT: self.client.key} if self.client is not None else {}
+        keys = {change.id: self.job.builder.key(change) for change in changes}
+        client = {CLIENT: self.job.client.key} if self.job.client is not None else {}
         return Bundle(
             cell=cell_data(request.cell),
             digest=request.cell.digest,
-            setting=self.setting.model_copy(update={"repository": "", "fleet": "", "typed": ""}),
+            setting=self.job.setting.model_copy(update={"repository": "", "fleet": "", "typed": ""}),
             metric=request.cell.headline,
             token=request.token,
             slot=slot_there(slot),
@@ -179,9 +175,9 @@ class FleetExecutor:
                 BundledLaunch(change=change, purpose=request.purpose, runs=request.runs) for change in changes
             ),
             environments=keys | client,
-            interference=self.interference,
+            interference=self.job.interference,
             limit=len(changes) * _limit(request.limits, request.cell.ready_timeout),
-            wait=self.wait,
+            wait=self.job.wait,
         )
 
     @contextmanager
@@ -222,9 +218,9 @@ class FleetExecutor:
                 sink(state.phase, {**state.detail, "machine": ticket.machine})
             if state.kind not in ("waiting", "running"):
                 return state
-            if self.stop_requested():
+            if self.job.stop_requested():
                 raise Interrupted("a stop was requested")
-            self.pause(min(MOST_POLL_S, max(POLL_S, _POLL_SHARE * (time.monotonic() - began))))
+            self.job.pause(min(MOST_POLL_S, max(POLL_S, _POLL_SHARE * (time.monotonic() - began))))
 
     def _until_reached(self, call: Callable[[], _T], seconds: float = LOST_AFTER_S) -> _T:
         """Call until the machine answers; raises UnreachableError once it counts as lost."""
@@ -234,9 +230,9 @@ class FleetExecutor:
                 return call()
             except UnreachableError:
                 silent_since = silent_since or time.monotonic()
-                if time.monotonic() - silent_since > seconds or self.stop_requested():
+                if time.monotonic() - silent_since > seconds or self.job.stop_requested():
                     raise
-                self.pause(MOST_POLL_S)
+                self.job.pause(MOST_POLL_S)
 
 
 def end_bundles(fleet: Fleet, tokens: Sequence[str], grace: float) -> int:

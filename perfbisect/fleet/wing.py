@@ -23,5 +23,5 @@ WING = Wing(
             "agent look --gpus 1 --json",
         ),
     ),
-    fleets="fleet.service",
+    fleets="fleet.service:FLEETS",
 )

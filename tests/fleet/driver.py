@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from perfbisect.cells.loading import load_cell
+from perfbisect.commands.fleets import FleetJob
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.fleet import executor as executor_module
 from perfbisect.fleet import folders as folders_module
@@ -127,7 +128,8 @@ def drive(
     cell, killer = load_cell(str(CELL)), killer or Killer()
     builder = OneEnvironment(job.path / "cache" / "environment")
     setting = MeasurementConfig(environment="existing:nowhere")
-    executor = FleetExecutor(fleet, builder, setting, pause=lambda seconds: time.sleep(min(seconds, 0.1)))
+    remote = FleetJob(builder, setting, pause=lambda seconds: time.sleep(min(seconds, 0.1)))
+    executor = FleetExecutor(fleet, remote)
 
     def reclaim(launch: Launch, folder: Path) -> Attempt | None:
         return executor.reclaim(launch, folder, lambda *_: None)

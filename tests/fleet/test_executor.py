@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pytest
 
 from perfbisect.cells.loading import load_cell
+from perfbisect.commands.fleets import FleetJob
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.errors import BuildError, Interrupted, MachineError
 from perfbisect.fleet import executor as executor_module
@@ -143,7 +144,7 @@ class World:
 
     def driver(self) -> FleetExecutor:
         setting = MeasurementConfig(environment="nothing:here", cache=str(self.folder))
-        return FleetExecutor(self.fleet, _Built(), setting, pause=lambda _: None)
+        return FleetExecutor(self.fleet, FleetJob(_Built(), setting, pause=lambda _: None))
 
     def attempt_folder(self, number: int) -> Path:
         folder = self.folder / "attempts" / f"{number:03d}"
@@ -244,7 +245,8 @@ def test_a_bundle_that_cannot_be_ended_at_a_stop_is_ended_before_the_next_there(
     world.fleet.state_ = BundleState("running", "bench")
     with monkeypatch.context() as unreachable:
         unreachable.setattr(world.fleet, "cancel", silent)
-        unreachable.setattr(world.executor, "stop_requested", lambda: bool(world.calls(1)))
+        stopped = replace(world.executor.job, stop_requested=lambda: bool(world.calls(1)))
+        unreachable.setattr(world.executor, "job", stopped)
         with pytest.raises(Interrupted):
             world.launch(1)
     assert world.calls(1) == ["submit", "state"]
@@ -278,7 +280,7 @@ def test_a_job_that_is_stopped_while_it_builds_submits_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped: list[str] = []
-    builder = world.executor.builder
+    builder = world.executor.job.builder
     build = builder.ensure
 
     def ensure(change: Change, *, log: Path, timeout: float) -> Environment:
@@ -286,7 +288,7 @@ def test_a_job_that_is_stopped_while_it_builds_submits_nothing(
         return build(change, log=log, timeout=timeout)
 
     monkeypatch.setattr(builder, "ensure", ensure)
-    monkeypatch.setattr(world.executor, "stop_requested", lambda: bool(stopped))
+    world.executor.job = replace(world.executor.job, stop_requested=lambda: bool(stopped))
     with pytest.raises(Interrupted):
         world.launch(1)
     assert world.fleet.calls == []
