@@ -120,7 +120,7 @@ class FolderFleet:
         return self._absolute(found)
 
     def _absolute(self, host: FleetHost) -> FleetHost:
-        if not host.is_relative:
+        if not host.settings.is_relative:
             return host
         if host.name not in self._homes:
             self._homes[host.name] = host.home()
@@ -154,7 +154,7 @@ class FolderFleet:
     def _look(self, host: FleetHost, *, words: Sequence[str]) -> MachineDocument:
         asked = time.time()
         try:
-            profile = ["--machine", host.profile] if host.profile else []
+            profile = ["--machine", host.settings.profile] if host.settings.profile else []
             answer = host.ask(self._absolute(host).agent(*words, *profile))
             document = MachineDocument.model_validate_json(answer.output)
         except ValidationError:

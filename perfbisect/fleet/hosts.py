@@ -65,24 +65,39 @@ true
 """While the lock is held the session lives, and its process id is nobody else's."""
 
 
-@dataclass(frozen=True)
-class FleetHost:
-    """A machine of a fleet.
+class HostSettings(BaseModel):
+    """How perfbisect is found on a machine."""
 
-    ``folder``: perfbisect's folder on it; ``command``: how perfbisect is called there, empty: as it is
-    installed in the folder; ``profile``: its machine profile, empty: detected there.
-    """
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    connection: Connection
-    folder: str
-    command: tuple[str, ...] = ()
-    profile: str = ""
+    folder: str = Field(default="", description="perfbisect's folder on it")
+    command: tuple[str, ...] = Field(default=(), description="how perfbisect is called on it")
+    profile: str = Field(default="", description="its machine profile, by default detected there")
 
     @property
     def is_relative(self) -> bool:
         """Whether its paths are below the user's home folder there."""
         return not self.folder.startswith("/") or any(map(_is_below, self.command[:1]))
+
+    def below(self, home: str) -> HostSettings:
+        """With the home folder in its paths."""
+        program = [f"{home}/{word}" if _is_below(word) else word for word in self.command[:1]]
+        folder, command = str(PurePosixPath(home, self.folder)), (*program, *self.command[1:])
+        return self.model_copy(update={"folder": folder, "command": command})
+
+
+@dataclass(frozen=True)
+class FleetHost:
+    """A machine of a fleet; without a command it is called as it is installed in the folder."""
+
+    name: str
+    connection: Connection
+    settings: HostSettings
+
+    @property
+    def folder(self) -> str:
+        """perfbisect's folder on it."""
+        return self.settings.folder
 
     def home(self) -> str:
         """The user's home folder there. :raises UnreachableError: it does not answer."""
@@ -90,16 +105,14 @@ class FleetHost:
 
     def below(self, home: str) -> FleetHost:
         """With the home folder in its paths."""
-        folder = str(PurePosixPath(home, self.folder))
-        program = [f"{home}/{word}" if _is_below(word) else word for word in self.command[:1]]
-        return replace(self, folder=folder, command=(*program, *self.command[1:]))
+        return replace(self, settings=self.settings.below(home))
 
     def bundle(self, token: str) -> str:
         return f"{self.folder}/bundles/{token}"
 
     def agent(self, *words: str) -> tuple[str, ...]:
         """The command of an agent there."""
-        return (*(self.command or (f"{self.folder}/agent/bin/perfbisect",)), "agent", *words)
+        return (*(self.settings.command or (f"{self.folder}/agent/bin/perfbisect",)), "agent", *words)
 
     def put_request(self, folder: str, request: bytes) -> None:
         """Write ``request.json`` into a folder. :raises MachineError: it cannot be written."""
@@ -158,18 +171,13 @@ def escalate(send: Callable[[int], object], is_gone: Callable[[], bool], *waits:
     return False
 
 
-class _HostSettings(BaseModel):
+class _SshSettings(HostSettings):
     """What a file of hosts says of one of them, or of all."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     options: tuple[str, ...] = Field(default=(), description="more arguments of ssh: ['-p', '2222']")
-    folder: str = Field(default="", description="perfbisect's folder on it")
-    command: tuple[str, ...] = Field(default=(), description="how perfbisect is called on it")
-    profile: str = Field(default="", description="its machine profile, by default detected there")
 
 
-class HostEntry(_HostSettings):
+class HostEntry(_SshSettings):
     """A machine in a file of hosts; what it leaves out is as in the file."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="its name in reports")
@@ -186,7 +194,7 @@ class HostEntry(_HostSettings):
         return address
 
 
-class HostsFile(_HostSettings):
+class HostsFile(_SshSettings):
     """``hosts.yaml``: the machines that ssh reaches, and what they have in common."""
 
     hosts: tuple[HostEntry, ...]
@@ -218,9 +226,11 @@ def read_hosts(path: Path, *, builds: bool = False) -> tuple[FleetHost, ...]:
         FleetHost(
             host.name,
             SshConnection(host.address or host.name, (*file.options, *host.options)),
-            host.folder or file.folder or FOLDER,
-            host.command or file.command,
-            host.profile or file.profile,
+            HostSettings(
+                folder=host.folder or file.folder or FOLDER,
+                command=host.command or file.command,
+                profile=host.profile or file.profile,
+            ),
         )
         for host in file.hosts
         if (host.role == "build") == builds

@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from perfbisect.fleet.base import UnreachableError
 from perfbisect.fleet.connection import TIMEOUT_S, Answer, Connection
-from perfbisect.fleet.hosts import FOLDER, FleetHost
+from perfbisect.fleet.hosts import FOLDER, FleetHost, HostSettings
 from perfbisect.system.logs import excerpt, excerpt_lines
 
 _CONNECTED_S = 90.0
@@ -76,12 +76,12 @@ class RayCluster:
         """
         living = node_names(self._ask(("nodes",), io.BytesIO(), 0.0)[0])
         self._known = dict.fromkeys(self._known, "") | living
-        command = tuple(shlex.split(self.options.command))
+        options = self.options
+        settings = HostSettings(
+            folder=options.folder, command=tuple(shlex.split(options.command)), profile=options.profile
+        )
         return tuple(
-            FleetHost(
-                name, RayConnection(self, name, node), self.options.folder, command, self.options.profile
-            )
-            for name, node in self._known.items()
+            FleetHost(name, RayConnection(self, name, node), settings) for name, node in self._known.items()
         )
 
     def run(self, node: str, argv: Sequence[str], given: IO[bytes], timeout: float) -> Answer:

@@ -16,7 +16,7 @@ from perfbisect.errors import MachineError
 from perfbisect.fleet.base import UnreachableError
 from perfbisect.fleet.bundle import Bundle
 from perfbisect.fleet.connection import Answer, LocalConnection
-from perfbisect.fleet.hosts import AGENT_SCRIPT, FleetHost, escalate
+from perfbisect.fleet.hosts import AGENT_SCRIPT, FleetHost, HostSettings, escalate
 
 _BATCH = "batch.sh"
 _USABLE = ("idle", "mixed", "allocated", "completing")
@@ -142,8 +142,8 @@ def slurm_hosts(options: SlurmOptions, folder: str, command: tuple[str, ...]) ->
         name, features = (part.strip() for part in row.split("|"))
         if (not wanted or name in wanted) and (not is_plain or needed in features.split(",")):
             names[name] = None
-    connection = LocalConnection()
-    return tuple(SlurmHost(name, connection, folder, command, options=options) for name in names)
+    connection, settings = LocalConnection(), HostSettings(folder=folder, command=command)
+    return tuple(SlurmHost(name, connection, settings, options) for name in names)
 
 
 def _jobs(token: str) -> list[str]:

@@ -27,7 +27,7 @@ import pytest
 
 from perfbisect.fleet.connection import LocalConnection
 from perfbisect.fleet.folders import FolderFleet
-from perfbisect.fleet.hosts import FleetHost, read_hosts
+from perfbisect.fleet.hosts import FleetHost, HostSettings, read_hosts
 from perfbisect.fleet.ray_cluster import RayCluster, RayOptions
 from perfbisect.fleet.slurm import SlurmOptions, slurm_hosts
 from perfbisect.system.processes import TOKEN_VARIABLE
@@ -218,9 +218,11 @@ class FolderSite(Site):
             FleetHost(
                 name,
                 LocalConnection(),
-                str(self.homes / name / "perfbisect"),
-                (str(self.homes / name / "agent"),),
-                "cpu",
+                HostSettings(
+                    folder=str(self.homes / name / "perfbisect"),
+                    command=(str(self.homes / name / "agent"),),
+                    profile="cpu",
+                ),
             )
             for name in MACHINES
         ]

@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from perfbisect.environments.factory import make_builder
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.fleet.building import BuildMachines
 from perfbisect.fleet.connection import LocalConnection
-from perfbisect.fleet.hosts import FleetHost
+from perfbisect.fleet.hosts import FleetHost, HostSettings
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.model.change import Change
 from tests.fakes.history import PretendHistory, make_history
@@ -54,7 +54,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     there.mkdir()
     monkeypatch.setenv("PERFBISECT_STATE", str(tmp_path / "nowhere"))
     machine = MovedMachine(here, there)
-    host = FleetHost("builder", machine, str(there / "perfbisect"), MAIN)
+    host = FleetHost("builder", machine, HostSettings(folder=str(there / "perfbisect"), command=MAIN))
     repository, cache = Repository.open(history.path), here / "cache"
     site = BuildMachines([host], MeasurementConfig(environment=SPEC), repository, cache)
     builder = make_builder(SPEC, repository=repository, cache=cache, site=site)
@@ -111,9 +111,13 @@ def test_another_environment_than_this_machine_would_build_is_refused(place: Pla
     assert place.built(place.machine.there) == set()
 
 
-def answering(text: str) -> FleetHost:
+def answering(text: str, folder: Path) -> FleetHost:
     """A machine whose agent prints a text."""
-    return FleetHost("builder", LocalConnection(), "/nowhere", ("sh", "-c", f"echo '{text}'", "sh"))
+    return FleetHost(
+        "builder",
+        LocalConnection(),
+        HostSettings(folder=str(folder), command=("sh", "-c", f"echo '{text}'", "sh")),
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,9 +129,9 @@ def test_a_fault_of_the_machine_is_no_fault_of_the_change(
 ) -> None:
     failure = {"part": "machine", "message": "no room", "code": code, "output": ""} if code else None
     answer = {"schema": "perfbisect.agent-build/1", "version": version, "key": "ab", "seconds": 0}
-    host = answering(json.dumps({**answer, "environments": [], "failure": failure}))
+    host = answering(json.dumps({**answer, "environments": [], "failure": failure}), tmp_path)
     config = MeasurementConfig(environment=SPEC)
-    site = BuildMachines([replace(host, folder=str(tmp_path))], config, None, tmp_path / "cache")
+    site = BuildMachines([host], config, None, tmp_path / "cache")
     with pytest.raises(MachineError, match=problem) as raised:
         site.build("release:x", Change("x==1", "release"), "ab", log=place.log, timeout=10)
     assert raised.value.code == code
@@ -138,12 +142,12 @@ import sys
 from pathlib import Path
 from perfbisect.fleet.building import BuildMachines
 from perfbisect.fleet.connection import LocalConnection
-from perfbisect.fleet.hosts import FleetHost
+from perfbisect.fleet.hosts import FleetHost, HostSettings
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.model.change import Change
 folder = Path(sys.argv[1])
 agent = ("sh", "-c", "trap 'touch ended; exit 130' TERM; touch began; while :; do sleep 0.05; done", "sh")
-host = FleetHost("builder", LocalConnection(), str(folder), agent)
+host = FleetHost("builder", LocalConnection(), HostSettings(folder=str(folder), command=agent))
 site = BuildMachines([host], MeasurementConfig(environment="release:x"), None, folder / "cache")
 site.build("release:x", Change("x==1", "release"), "ab", log=folder / "log", timeout=100)
 """

@@ -9,7 +9,7 @@ import pytest
 from perfbisect.environments.base import Environment
 from perfbisect.errors import MachineError
 from perfbisect.fleet.folders import FolderFleet
-from perfbisect.fleet.hosts import FleetHost
+from perfbisect.fleet.hosts import FleetHost, HostSettings
 from tests.fleet.moved_machine import MovedMachine
 
 KEY = "0123456789abcdef0123"
@@ -29,7 +29,7 @@ def machine(tmp_path: Path) -> MovedMachine:
 
 def place(machine: MovedMachine) -> list[str]:
     """Bring the environment to the machine; returns the files that are there then."""
-    fleet = FolderFleet("one", lambda: [FleetHost("box", machine, "/nowhere")])
+    fleet = FolderFleet("one", lambda: [FleetHost("box", machine, HostSettings(folder="/nowhere"))])
     folder = machine.here / KEY
     fleet.place("box", [Environment(KEY, Path("python"), folder, {}, "1", "a" * 40, "", "")])
     return files(machine)

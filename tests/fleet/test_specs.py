@@ -13,7 +13,7 @@ from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.fleet.base import Ticket, UnreachableError
 from perfbisect.fleet.connection import LocalConnection
 from perfbisect.fleet.folders import FolderFleet, Hosts
-from perfbisect.fleet.hosts import FleetHost, read_hosts
+from perfbisect.fleet.hosts import FleetHost, HostSettings, read_hosts
 from perfbisect.fleet.specs import absolute_fleet, build_hosts, make_fleet, slot_there
 from perfbisect.jobs.machines import DoctorCheckDocument, MachineDocument, choose_slots
 from perfbisect.machine.slots import Slot
@@ -42,7 +42,7 @@ def test_hosts_take_what_they_leave_out_from_the_file(hosts: Path) -> None:
     assert first.below("/home/perf").folder == "/home/perf/.perfbisect"
     assert first.below("/home/perf").agent()[0] == "/home/perf/.perfbisect/agent/bin/perfbisect"
     assert (second.folder, second.agent()[0]) == ("/data/pb", "/data/pb/agent/bin/perfbisect")
-    assert not second.is_relative
+    assert not second.settings.is_relative
 
 
 def test_a_machine_that_builds_does_not_measure(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_slots_are_of_the_class_that_has_most() -> None:
 
 def listed(*names: str, folder: str = "/nowhere") -> Hosts:
     """An engine with machines of these names."""
-    return lambda: [FleetHost(name, LocalConnection(), folder) for name in names]
+    return lambda: [FleetHost(name, LocalConnection(), HostSettings(folder=folder)) for name in names]
 
 
 def silent() -> Sequence[FleetHost]:
@@ -192,7 +192,9 @@ print(json.dumps({
 @pytest.mark.parametrize(("off", "skew"), [(0.0, 0.0), (3600.0, 3600.0), (-3600.0, 3600.0)])
 def test_the_clock_of_a_machine_is_compared_with_the_one_here(off: float, skew: float) -> None:
     command = (sys.executable, "-c", _LOOK % (perfbisect.__version__, off))
-    fleet = FolderFleet("one", lambda: [FleetHost("box", LocalConnection(), "/nowhere", command)])
+    fleet = FolderFleet(
+        "one", lambda: [FleetHost("box", LocalConnection(), HostSettings(folder="/nowhere", command=command))]
+    )
     (found,) = fleet.machines(checks=True)
     assert found.skew == pytest.approx(skew, abs=60)
     assert (found.skew == 0.0) == (off == 0.0)
