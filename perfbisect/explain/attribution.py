@@ -306,6 +306,7 @@ def _location(
         return None
     key = max(functions, key=lambda key: (functions[key], key))
     frames = [frame for frame in lines if frame.key == key]
+    # Line 0 was removed by the diff: there is nothing to show of it.
     best = max(frames, key=lambda frame: (frame.line > 0, lines[frame], frame.line))
     span = diff.function_of(best.path, best.line, "after")
     known = {old.name for old in diff.functions(best.path, "before")}
@@ -320,6 +321,7 @@ def _with_symbols(
     grown = {row.name: row.difference for row in trace.operations if row.significant and row.difference > 0}
     more = [count.name for count in trace.counts if count.exact and count.after > count.before]
     symbols = match_symbols((*grown, *more), diff)
+    # A line that stacks found is better evidence than a name.
     if conclusion.kind not in ("not in the diff", "no growth seen", "no stacks") or not symbols:
         return conclusion
     named = sum(grown.get(match.operation, 0.0) for match in symbols)

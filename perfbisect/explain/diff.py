@@ -98,6 +98,7 @@ class StackDiff:
             if file.is_python:
                 removed = frozenset(line for hunk in file.hunks for line in hunk.removed)
                 added = frozenset(line for hunk in file.hunks for line in hunk.added)
+                # A hunk of comments alone must not make the function around it a changed one.
                 found["before"][file.path] = removed - silent_lines(file.before or b"")
                 found["after"][file.path] = added - silent_lines(file.after or b"")
         return found
@@ -168,6 +169,7 @@ class StackDiff:
             return "changed line", nearest
         if self.is_changed_function(nearest, side):
             return "changed function", nearest
+        # Changed lines only: an unchanged line of a changed function calls what it called before.
         for caller in own[1 : 1 + CALLER_LEVELS]:
             if self.is_changed_line(caller, side):
                 return "called from the diff", caller
@@ -232,6 +234,7 @@ def match_symbols(operations: Iterable[str], diff: StackDiff) -> tuple[SymbolMat
     symbols: dict[str, tuple[str, int]] = {}
     for file in diff.compiled:
         for hunk in file.hunks:
+            # A kernel that only lost lines is changed as well.
             lines = line_texts((*file.new_lines(hunk), *file.old_lines(hunk)))
             for word in _WORD.findall("\n".join((hunk.heading.partition("(")[0], *_definitions(lines)))):
                 if word not in _NOT_A_SYMBOL:
@@ -241,6 +244,7 @@ def match_symbols(operations: Iterable[str], diff: StackDiff) -> tuple[SymbolMat
         words = set(_WORD.findall(operation))
         named = [s for s in symbols if s in words or any(w in (f"{s}_kernel", f"{s}_impl") for w in words)]
         if named:
+            # Short names, such as of a namespace, stand in many kernels: the longest says most.
             symbol = max(named, key=lambda s: (len(s), s))
             found.append(SymbolMatch(operation, symbol, *symbols[symbol]))
     return tuple(found)
@@ -296,6 +300,7 @@ def _imported(tree: ast.Module, node: ast.AST, path: str, diff: StackDiff) -> It
     for statement in ast.walk(tree):
         if isinstance(statement, ast.Import):
             for alias in statement.names:
+                # Without an alias the top package is bound: chains of attributes are not followed.
                 if alias.asname and (file := _module_file(alias.name, diff)):
                     modules[alias.asname] = file
         elif isinstance(statement, ast.ImportFrom):

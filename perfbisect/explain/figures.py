@@ -36,6 +36,7 @@ def excerpt_diff(diff: StackDiff, conclusion: ProfileConclusion) -> DiffDocument
     files = sorted(diff.files, key=lambda file: rank.get(file.path, len(rank)))[:MOST_FILES]
     hunks = {file.path: [*_hunks(file, causes.get(file.path, frozenset()))] for file in files}
     keys = [(path, at) for path, own in hunks.items() for at in range(len(own))]
+    # Room is given to what the conclusion names first; the order shown is that of the diff.
     keys.sort(key=lambda key: not any(line.marked for line in hunks[key[0]][key[1]]))
     shown: dict[tuple[str, int], tuple[DiffLineDocument, ...]] = {}
     room = MOST_LINES
@@ -174,6 +175,7 @@ def _frame(key: FunctionKey, rows: Sequence[_Row], level: int, least: float) -> 
         if len(row[0]) > level and level < MOST_LEVELS:
             calls[row[0][level]].append(row)
     small = {call for call, below in calls.items() if max(_sums(below)) < least}
+    # Frames too small to see would make the page large: thousands of stacks have a sample or two.
     children = [_frame(call, below, level + 1, least) for call, below in calls.items() if call not in small]
     children.sort(key=lambda child: (-max(child.before, child.after), child.path, child.function))
     if small:

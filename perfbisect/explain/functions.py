@@ -66,6 +66,7 @@ class ProfileWindow:
             if sample.thread == MAIN_THREAD:
                 seen[sample.process] += sample.count
         samplings = max(seen.values(), default=0)
+        # py-spy samples all threads of a process at once: the main thread counts how often.
         return self.seconds * 1000.0 / samplings / self.steps if samplings and self.steps > 0 else math.nan
 
 
@@ -164,6 +165,7 @@ def compare_functions(
     sums = [[_readings(launch, _everything) for launch in side] for side in work]
     ((total, _),) = compare_times(sums[0], sums[1]).values()
     seen = [_sampled(side) for side in own]
+    # What was hardly sampled can show nothing, and each test makes the correction of the others stricter.
     tested = {
         key: found
         for key, found in compare_times(own[0], own[1]).items()
@@ -218,6 +220,7 @@ def compare_times(
     keys = list(dict.fromkeys(key for launch in (*a, *b) for key in launch))
     noise = launch_noise((a, b))
     sides = [[_side([_reading(launch, key) for launch in side], noise) for key in keys] for side in (a, b)]
+    # A moderated t: the prior of the noise counts as so many degrees of freedom more.
     degrees = _PRIOR_WEIGHT + len(a) + len(b) - 2
     means = [np.array([mean for mean, _ in side]) for side in sides]
     spread = np.sqrt([left[1] + right[1] for left, right in zip(*sides, strict=True)])
@@ -241,10 +244,12 @@ def launch_noise(sides: Sequence[Sequence[Mapping[KeyT, LaunchReading]]]) -> flo
             mean = fmean(reading.mean for reading in readings)
             if len(readings) < 2 or mean <= 0 or min(r.samples for r in readings) < LEAST_SAMPLES:
                 continue
+            # What sampling alone scatters is no noise between launches.
             sampling = fmean(reading.variance for reading in readings)
             squares.append((variance(r.mean for r in readings) - sampling) / mean**2)
     if not squares:
         return _PRIOR_NOISE
+    # The median: one function that jumps would carry the mean of squares.
     seen = max(0.0, median(squares) / _CHI_MEDIAN)
     weight = min(float(len(squares)), 2 * _PRIOR_WEIGHT)
     return max(
@@ -258,6 +263,7 @@ def _reading(launch: Mapping[KeyT, LaunchReading], key: KeyT) -> LaunchReading:
     if found is not None:
         return found
     one = min((own.mean / own.samples for own in launch.values() if own.samples), default=0.0)
+    # Never zero: differences are divided by their spread.
     return LaunchReading(0.0, max(one, 1e-9) ** 2, 0.0)
 
 
@@ -307,9 +313,11 @@ def _readings(launch: Sequence[_Work], name: Callable[[StackSample], KeyT]) -> d
     for key, seen in counts.items():
         each = [n * window.milliseconds for n, window in zip(seen, launch, strict=True)]
         spent = sum(own * window.steps for own, window in zip(each, launch, strict=True))
+        # Counting noise: the variance of a Poisson count is the count.
         chance = sum(
             n * (window.milliseconds * window.steps) ** 2 for n, window in zip(seen, launch, strict=True)
         )
+        # Two windows say too little of their own scatter.
         scatter = variance(each) / len(each) if len(each) > 2 else 0.0
         readings[key] = LaunchReading(spent / steps, max(chance / steps**2, scatter), sum(seen))
     return readings

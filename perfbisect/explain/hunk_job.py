@@ -183,6 +183,7 @@ def _removes_less(plan: HunksPlan, whole: NodeResult) -> bool:
     """Whether all groups together remove less of the step than the other job saw."""
     if plan.step is None or plan.ref.metric.absolute:
         return False
+    # From culprit / parent - 1 to parent / culprit - 1: what taking all of it back should show.
     removed = -plan.step / (1 + plan.step)
     return whole.effect.low > 0.5 * removed if removed < 0 else whole.effect.high < 0.5 * removed
 
@@ -353,6 +354,7 @@ def _reverted(job: Job, plan: HunksPlan, revert: RevertHunks | None, node: Node)
 
 def _give_up(plan: HunksPlan, error: PerfbisectError, last: Launch, state: JobState) -> Sequence[Fact]:
     """Note a node that does not run; its launches do not count."""
+    # Position 0 is the culprit: where it does not run there is nothing to compare with.
     if last.position == 0 or not isinstance(error, BuildError | ServerError):
         return ()
     node = list(made_changes(plan, state.events))[last.position]
@@ -415,6 +417,7 @@ def amend(job: Job, tools: JobContext, amendment: Amendment) -> None:
                 next_step=f"perfbisect resume {job.id} --budget 3h",
             )
         outcome, budget = outcome_of(journal.events), amendment.budget
+        # Of all verdicts only that of an ended budget can change with more minutes.
         is_settled = outcome is not None and outcome.reason != "budget"
         require_more_budget(job, plan, budget, outcome.verdict if outcome and is_settled else "")
         journal.append("plan", plan.model_copy(update={"budget": budget}).model_dump(mode="json"))

@@ -154,6 +154,7 @@ def make_hunks_plan(
         reverted = revert(culprit, group.ids)
         if isinstance(reverted, str):
             reasons.append(f"{group.label}: {reverted}")
+        # Equal environments run equally: these files never reach the engine.
         elif builder.key(reverted) == builder.key(culprit):
             reasons.append(f"{group.label}: it is not in the environment of {setting.environment}")
         else:

@@ -201,6 +201,7 @@ class _Search:
         positions = {self.everything[place:]: place for place in range(self.plan.n + 1)}
         found: list[Measured | Skipped] = []
         for event in self.events:
+            # Most nodes of proofs are no position of the bisection.
             if event.node not in positions:
                 continue
             index = positions[event.node]
@@ -325,6 +326,7 @@ class _Search:
         triples = list(zip(culprit, alone, without, strict=False))
         if len(triples) < confirm.LEAST_PAIRS or self.look is None:
             return None
+        # A triple is launched in a row and is a block: how the machine was then is common to its three.
         left = [replace(own, block=str(k)) for k, (_, own, _) in enumerate(triples)]
         right = [
             replace(

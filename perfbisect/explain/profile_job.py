@@ -186,6 +186,7 @@ def profile_report(document: ProfileDocument) -> Report:
 MOST_LAUNCHES: Final = 2
 """Profile launches of a side, at most."""
 
+# A B B A: a machine that drifts steadily is the same for both sides.
 _ORDER: Final = (0, 1, 1, 0)
 _FILES: Final = TypeAdapter(ProfileFiles)
 
@@ -228,6 +229,7 @@ def profile_policy(plan: ProfilePlan) -> LaunchPolicy:
 
     def next_launch(state: JobState) -> LaunchRequest | Done:
         count = sum(launch.outcome == "measured" for launch in state.launches)
+        # The budget never ends it before each side has a launch: nothing could be compared.
         if count >= 2 * plan.launches or (count >= 2 and not fits_budget(state.launches, plan.budget)):
             return Done({"verdict": "recorded"})
         side = _ORDER[count % len(_ORDER)]

@@ -62,6 +62,7 @@ WAITS: Final = (
     ("*.put", "queue.py"),
     ("*select", "selectors.py"),
     ("*poll*", "selectors.py"),
+    # uvloop is compiled: an idle loop of it shows as the Python line that runs it.
     ("*run", "asyncio/runners.py"),
     ("*run", "uvloop/*"),
     ("*", "uvloop/loop.pyx"),
@@ -71,6 +72,7 @@ WAITS: Final = (
     ("*join*", "multiprocessing/*.py"),
     ("*acquire*", "multiprocessing/*.py"),
     ("*.get", "multiprocessing/queues.py"),
+    # Helper processes that only serve requests of others.
     ("main", "multiprocessing/resource_tracker.py"),
     ("*", "multiprocessing/forkserver.py"),
     ("*wait*", "subprocess.py"),
@@ -83,6 +85,7 @@ WAITS: Final = (
     ("_worker", "concurrent/futures/thread.py"),
     ("*recv*", "zmq/*"),
     ("*poll*", "zmq/*"),
+    # The host waits for its device: that it works longer is seen in the trace alone.
     ("*synchronize*", "torch/cuda/*"),
     # Workers and engine core take turns through shared memory and spin while they wait.
     ("*sched_yield*", "*"),
@@ -95,6 +98,7 @@ WAITS: Final = (
 )
 """Python functions that wait, as patterns of name and path: on top of a stack they are no work."""
 
+# Seen with --native only: otherwise a call into C has no frame, and the Python line above it counts.
 _NATIVE = """
 poll ppoll __poll select pselect epoll_wait epoll_pwait accept accept4 recv recvfrom recvmsg __recvmsg
 nanosleep clock_nanosleep usleep sleep sem_wait sem_timedwait sem_clockwait do_futex_wait
@@ -106,6 +110,7 @@ _NATIVE_WAITS: Final = frozenset(_NATIVE.split())
 """Functions of the C library and the interpreter that wait."""
 
 
+# A recording has the same few thousand frames in every sample; patterns are slow to match.
 @lru_cache(maxsize=65536)
 def is_wait(frame: StackFrame) -> bool:
     """Whether a function waits, if it is on top of a stack."""
@@ -124,6 +129,7 @@ def sleepers(samples: Iterable[StackSample]) -> frozenset[tuple[str, str, Functi
 
     Such a thread sleeps or waits in C: its time grows with that of a step, whatever the step does.
     """
+    # A thread that sleeps in C looks like one that works in C: both stand in the Python line that called it.
     threads: defaultdict[tuple[str, str], Counter[FunctionKey]] = defaultdict(Counter)
     for sample in samples:
         if sample.thread != MAIN_THREAD and sample.frames:
@@ -171,10 +177,12 @@ def read_folded(
     parsed: dict[str, StackFrame] = {}
     for line in text.splitlines():
         stack, _, number = line.rstrip().rpartition(" ")
+        # int() raises on numbers of thousands of digits, which a damaged file may have.
         if not number.isdecimal() or len(number) > _LONGEST_COUNT or not stack:
             continue
         process = thread = pid = ""
         frames: list[StackFrame] = []
+        # Frames repeat from line to line: each piece is parsed once.
         for piece in _pieces(stack):
             if piece not in parsed:
                 if found := _PROCESS.fullmatch(piece):
@@ -233,6 +241,7 @@ def is_asleep(sample: StackSample, asleep: frozenset[tuple[str, str, FunctionKey
 
 def process_role(command: str) -> str:
     """What a process of the engine is: ``VLLM::Worker_TP0`` is ``Worker``; any other is the API server."""
+    # vLLM sets titles of its core and worker processes; the API server keeps its command line.
     found = re.search(r"VLLM::([A-Za-z]+)", command)
     if found:
         return found[1]

@@ -26,6 +26,7 @@ OperationKey = tuple[OperationKind, str]
 STEP = re.compile(r"execute_(?:\w*?context_|new_)\S*")
 """Names of the annotations of a step, of all eras that annotate."""
 
+# torch launches by the runtime API (cudaLaunchKernel), Triton by the driver API (cuLaunchKernel).
 _LAUNCH = re.compile(r"(?:cuda|hip|cu)\w*Launch\w*")
 _SYNCHRONIZE = re.compile(r"(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize\w*")
 _RUNTIME: Final = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "xpu_runtime"})
@@ -110,11 +111,13 @@ class _Call:
 
 def trace_events(stream: IO[str]) -> Iterator[dict[str, Any]]:
     """Events of a trace, one at a time; raises ValueError if it has none or breaks off."""
+    # A trace is tens of megabytes: events are decoded one at a time, never the list as a whole.
     decoder, buffer = json.JSONDecoder(), ""
     while (found := re.search(r'"traceEvents"\s*:\s*\[', buffer)) is None:
         chunk = stream.read(_CHUNK)
         if not chunk:
             raise ValueError("the trace has no list of events")
+        # The key may lie across two chunks.
         buffer = buffer[-64:] + chunk
     at = found.end()
     while True:
@@ -126,6 +129,7 @@ def trace_events(stream: IO[str]) -> Iterator[dict[str, Any]]:
             event, at = decoder.raw_decode(buffer, at)
         except json.JSONDecodeError as error:
             chunk = stream.read(_CHUNK)
+            # An event that is cut off by the chunk goes on in the next one; one as long as this is no event.
             if not chunk or len(buffer) - at > _LONGEST_EVENT:
                 raise ValueError("the trace breaks off") from error
             buffer, at = buffer[at:] + chunk, 0
@@ -159,6 +163,7 @@ def summarize_trace(events: Iterable[Mapping[str, Any]]) -> TraceProfile:
     steps: list[tuple[float, str]] = []
     calls: list[_Call] = []
     for event in events:
+        # X are complete events, with a duration; the others are metadata, flows and counters.
         if event.get("ph") != "X":
             continue
         name, category = str(event.get("name", "")), str(event.get("cat", "")).lower()
@@ -179,6 +184,7 @@ def summarize_trace(events: Iterable[Mapping[str, Any]]) -> TraceProfile:
                 raise ValueError(f"the trace has more than {MAX_EVENTS} events")
     steps.sort()
     starts = [start for start, _ in steps]
+    # A device works behind the host: a kernel may run during the next step, its launch tells whose it is.
     launched = {
         call.correlation: call.start for call in calls if call.key[0] == "launch" and call.correlation
     }
@@ -190,6 +196,7 @@ def summarize_trace(events: Iterable[Mapping[str, Any]]) -> TraceProfile:
         step = bisect.bisect_right(starts, moment) - 1
         if step >= 0:
             counts[step][call.key] += 1
+            # The profiler writes microseconds.
             times[step][call.key] += own / 1000.0
     return TraceProfile(
         tuple(
@@ -222,11 +229,13 @@ def _own_times(calls: Sequence[_Call]) -> Iterator[tuple[_Call, float]]:
     """Each call with its time without the calls inside of it, in microseconds."""
     threads: defaultdict[object, list[_Call]] = defaultdict(list)
     for call in calls:
+        # On a device nothing is called from within a kernel.
         if call.key[0] in ("kernel", "copy"):
             yield call, call.duration
         else:
             threads[call.thread].append(call)
     for thread in threads.values():
+        # Of calls that begin at once the longer one is the caller.
         thread.sort(key=lambda call: (call.start, -call.duration))
         outer: list[tuple[_Call, list[float]]] = []
         for call in thread:
@@ -240,6 +249,7 @@ def _own_times(calls: Sequence[_Call]) -> Iterator[tuple[_Call, float]]:
 
 
 def _closed(call: _Call, inner: Sequence[float]) -> tuple[_Call, float]:
+    # Times are rounded: the calls inside may add up to more than the caller.
     return call, max(0.0, call.duration - sum(inner))
 
 
@@ -258,6 +268,7 @@ def count_differences(
     differences = []
     for key in sorted(before.keys() | after.keys()):
         left, right = before.get(key, (0, 0)), after.get(key, (0, 0))
+        # Ranges that do not meet differ in every step, which no statistics has to show.
         if left[1] < right[0] or right[1] < left[0]:
             is_exact = left[0] == left[1] and right[0] == right[1]
             kind, name = key

@@ -53,6 +53,7 @@ def measure_bundle(job: Job, tools: JobContext) -> None:
                     LaunchRequest(position, launch.change, launch.purpose, launch.runs, why), tools.slots[0]
                 )
                 pool.ended()
+                # A pair whose first launch failed is void: its second would only take the slot.
                 if journal.events[-1].kind == "failed":
                     break
         journal.append("verdict", {"verdict": "measured"})
@@ -109,6 +110,7 @@ def _launch_document(change: str, launch: Launch | None) -> BundleLaunchDocument
 
 def write_manifest(job: Job, machine: str) -> BundleDocument:
     """Write the manifest of a bundle that has ended; from then on its folder does not change."""
+    # A driver fetches again what does not have its digest: a copy may be cut off.
     digests = {
         str(path.relative_to(job.path)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted((job.path / "attempts").rglob("*"))

@@ -146,8 +146,10 @@ class BuildMachines:
         text = request.model_dump_json(exclude_defaults=True).encode()
         host.put_request(folder, text)
         command = host.agent("build", REQUEST, "--json")
+        # It is never written to: that it closes tells the machine that this driver is gone.
         reading, writing = os.pipe()
         with os.fdopen(reading, "rb") as held, os.fdopen(writing, "wb"):
+            # The limit there ends the build first, with a message of its own.
             limit = run.timeout + 60
             answer = host.connection.run_script(_BUILD, folder, *command, given=held, timeout=limit)
         run.note(host.connection.run_script(_LOG_END, f"{folder}/{LOG}").output.decode(errors="replace"))
@@ -226,6 +228,7 @@ def _bare(change: Change) -> Change:
 
 def _there(repository: Repository, objects: Iterable[str]) -> list[str]:
     """The objects that a repository has."""
+    # git fails on ^SHA of an object that is not here, which another driver may have sent.
     asked = "".join(f"{name}\n" for name in sorted(objects)).encode()
     rows = repository.text("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=asked).splitlines()
     return [row.split()[0] for row in rows if not row.endswith(" missing")]

@@ -126,6 +126,7 @@ class SshConnection(LocalConnection):
     """
 
     options: tuple[str, ...] = ()
+    # ssh ends with the code of the command, and with 255 where it failed itself.
     silence = 255
 
     @cached_property
@@ -134,10 +135,13 @@ class SshConnection(LocalConnection):
         _remove_left()
         folder = Path(tempfile.mkdtemp(prefix=f"{_SOCKETS}{os.getpid()}-"))
         settings = {
+            # Nobody is there to answer a question for a password or a host key.
             "BatchMode": "yes",
             "ConnectTimeout": "10",
+            # A machine without power says nothing: TCP alone would wait for a quarter of an hour.
             "ServerAliveInterval": "15",
             "ServerAliveCountMax": "3",
+            # A handshake for each look at a bundle would load the machine that measures.
             "ControlMaster": "auto",
             "ControlPath": f"{folder}/%C",
             "ControlPersist": "60",
@@ -148,6 +152,7 @@ class SshConnection(LocalConnection):
         return ("ssh", *words)
 
     def command(self, argv: Sequence[str]) -> Sequence[str]:
+        # ssh hands one string to the shell of the user there.
         return (*self._ssh, shlex.join(argv))
 
 

@@ -95,6 +95,7 @@ class FleetExecutor:
                 return self._follow(ticket, home, sink)
         except faults.ATTEMPT_ERRORS as error:
             record.fail(error)
+            # It may go on without us, and would hold the slot that the next launch there needs.
             if submitted:
                 self.lost.add(ticket)
                 with suppress(MachineError):
@@ -195,6 +196,7 @@ class FleetExecutor:
     def _follow(self, ticket: Ticket, home: _Home, sink: Sink) -> Attempt:
         """Wait for the end of a bundle, bring it home, and return what came of its launch."""
         state = self._await_end(ticket, sink)
+        # What a killed agent left running may still write: it is ended before its files are brought.
         if state.kind in ("gone", "failed"):
             self._until_reached(lambda: self.fleet.cancel(ticket, 0.0))
         brought = home.folder / _BROUGHT
@@ -277,6 +279,7 @@ class _Home:
             return None
         launch = manifest.launches[place]
         attempt = read_attempt(brought / launch.folder) if launch.outcome == "measured" else None
+        # A launch without its mate shows nothing: a pair is two launches of one lease.
         is_void = any(_is_lost(brought, other) for other in manifest.launches if other != launch)
         if attempt is None or (is_void and attempt.failure is None):
             return None
@@ -300,6 +303,7 @@ class _Home:
 
     def second(self, change_id: str, purpose: Purpose, runs: int) -> Attempt | None:
         """The second launch of the bundle before it on its slot, if it is the one that is asked for."""
+        # Attempts have numbers for names, in the order of their launches.
         siblings = (folder for folder in self.folder.parent.iterdir() if folder.name < self.folder.name)
         for folder in sorted(siblings, reverse=True):
             before = read_attempt(folder)

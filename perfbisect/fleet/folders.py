@@ -39,6 +39,7 @@ from perfbisect.system.logs import excerpt_lines
 RUN = "run"
 """The agent's own folder in that of a bundle."""
 
+# A code above 128 is 128 and the number of the signal that ended the program.
 _STATE = """\
 cd "$1" 2>/dev/null || { echo absent; exit 0; }
 if [ -e run/manifest.json ]; then echo ended
@@ -225,6 +226,7 @@ class FolderFleet:
                 ["tar", "-C", folder, *_CONTENTS, "-cf", "-", "--null", "-T", "-"], names, timeout=3600
             )
             _unpack(packed.output, into, set(missing))
+        # What did not arrive whole is missing again at the next call: fetching can be repeated.
         if any(_digest(into, name) != digest for name, digest in manifest.files.items()):
             return False
         (into / MANIFEST).write_bytes(answer.output)
@@ -251,6 +253,7 @@ class FolderFleet:
             ticket = Ticket(token, host.name)
             try:
                 kind, machine, _ = self._seen(self._absolute(host), ticket)
+                # Machines may share the folder of the bundles: each would find what another measures.
                 if kind != "absent" and machine in ("", host.name):
                     return ticket
             except UnreachableError as error:
@@ -288,6 +291,7 @@ def with_bases(folder: Path) -> list[Path]:
 def _send(host: FleetHost, folder: Path, root: Path) -> None:
     """Copy an environment; its compile and kernel caches are the machine's own."""
     pack = ["tar", "-C", str(folder), "--exclude=./caches/*", "-cf", "-", "."]
+    # Streamed: an environment has gigabytes, for which no second place may be free.
     with subprocess.Popen(pack, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as packing:
         assert packing.stdout is not None
         answer = host.connection.run_script(

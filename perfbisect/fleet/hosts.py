@@ -25,6 +25,7 @@ FOLDER = ".perfbisect"
 _KILLED_WITHIN_S = 30.0
 """Seconds that an agent may take to end after SIGKILL."""
 
+# Renamed last: an agent never reads half of a request.
 _PUT_REQUEST = """\
 umask 077
 mkdir -p "$1" && cd "$1" || exit 1
@@ -32,6 +33,7 @@ echo "$2" > machine && cat > request.part && mv request.part request.json
 """
 """Writes standard input to request.json in the folder $1, for the machine $2."""
 
+# mkdir is atomic on every file system: of two that start a bundle one runs the agent.
 AGENT_SCRIPT = """\
 cd "$1" || exit 1
 shift
@@ -44,6 +46,7 @@ mv exit.part exit
 """
 """Runs the agent in the folder $1, once; a signal to the whole session ends the agent, not this script."""
 
+# Its streams are closed: sshd keeps a connection open for as long as a process has them.
 _START = """\
 cd "$1" || exit 1
 script=$2
@@ -189,6 +192,7 @@ class HostEntry(_SshSettings):
     @field_validator("address")
     @classmethod
     def _no_option(cls, address: str) -> str:
+        # ssh would take it for an option, and -oProxyCommand runs any command.
         if address.startswith("-"):
             raise ValueError("an address does not begin with a hyphen")
         return address

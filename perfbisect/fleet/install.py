@@ -76,6 +76,7 @@ def own_wheel(folder: Path) -> Path:
     if source is None:
         return _repacked(installed, folder)
     argv = [str(find_uv()), "build", "--quiet", "--wheel", "--python", sys.executable]
+    # Without isolation the build needs no package index, if setuptools is installed.
     for isolation in (["--no-build-isolation"], []):
         done = capture([*argv, *isolation, "--out-dir", str(folder), str(source)], _INSTALL_S)
         if done.returncode == 0:
@@ -133,6 +134,7 @@ def install_agent(host: FleetHost, wheel: Path, wheels: Path | None) -> str:
     sent = [wheel, *(sorted(wheels.glob("*.whl")) if wheels is not None else ())]
     _send(host, sent)
     name = f"{perfbisect.__version__}-{_contents(wheel)}"
+    # Where wheels are sent the machine may have no network at all.
     offline = ["--offline", "--no-index"] if wheels is not None else []
     answer = _run(host, "install perfbisect on", _INSTALL, folder, name, *offline)
     return answer.splitlines()[0].split()[-1]

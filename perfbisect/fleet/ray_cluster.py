@@ -75,6 +75,7 @@ class RayCluster:
             UnreachableError: the cluster does not answer.
         """
         living = node_names(self._ask(("nodes",), io.BytesIO(), 0.0)[0])
+        # A bundle on a node that left must still be found by its name, as not answering.
         self._known = dict.fromkeys(self._known, "") | living
         options = self.options
         settings = HostSettings(
@@ -98,6 +99,7 @@ class RayCluster:
         with self._connect() as channel:
             try:
                 channel.send(request)
+                # Pieces: an environment of gigabytes is never in memory as a whole.
                 if request[0] == "run":
                     while piece := given.read(_PIECE):
                         channel.send_bytes(piece)

@@ -90,6 +90,7 @@ class PerfbisectCommands:
         except OSError as error:
             return f"{argv[0]}: {error.strerror or error}"
         assert process.stdout is not None and process.stderr is not None
+        # Both streams are read at once: a full pipe would stop the command.
         pool = ThreadPoolExecutor(2)
         self._running[key] = (process, pool.submit(process.stdout.read), pool.submit(process.stderr.read))
         pool.shutdown(wait=False)
@@ -181,11 +182,13 @@ class _Relay:
                     return self._actors[node]
                 except ray.exceptions.RayActorError:
                     del self._actors[node]
+            # This node or none: a soft affinity would run the command on another machine.
             pinned = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
             actor = self._class.options(
                 name=f"{self._name}-{node}",
                 lifetime="detached",
                 get_if_exists=True,
+                # It takes nothing of the cluster: what it starts leases devices by itself.
                 num_cpus=0,
                 max_concurrency=_AT_ONCE,
                 scheduling_strategy=pinned,

@@ -83,6 +83,7 @@ class SlurmHost(FleetHost):
         Raises:
             UnreachableError: the job did not run.
         """
+        # srun would wait a minute for a node that is down, which sinfo says at once.
         state = _run_slurm(["sinfo", "--noheader", f"--nodes={self.name}", "--format=%T"]).text.split()
         if not set(state) & set(_USABLE):
             raise UnreachableError(f"{self.name} does not answer: Slurm says {' '.join(state) or 'nothing'}")
@@ -95,14 +96,17 @@ class SlurmHost(FleetHost):
 
     def start(self, bundle: Bundle, argv: Sequence[str]) -> None:
         folder = self.bundle(bundle.token)
+        # A bundle is submitted again where the answer to the first was lost: its job may be there.
         has_started = self.connection.run_script(_HAS_STARTED, folder).code == 0
         if has_started or self.lives(bundle.token):
             return
         script = f"#!/bin/sh\n{AGENT_SCRIPT}".encode()
         written = self.connection.run_script('cat > "$1"', f"{folder}/{_BATCH}", given=script)
         written.checked(f"write {folder}")
+        # Slurm would start a job again that lost its node, and a launch is made once.
         words = ["sbatch", "--no-requeue", "--nodes=1", "--exclusive", "--job-name=perfbisect"]
         words += [f"--comment={bundle.token}", f"--nodelist={self.name}", f"--output={folder}/slurm.out"]
+        # The agent ends itself by its own limit: that of Slurm is for an agent that hangs.
         words += [f"--time={math.ceil(bundle.limit + bundle.wait) + 5}", *self.options.arguments]
         _run_slurm([*words, f"{folder}/{_BATCH}", folder, *argv])
 
@@ -136,6 +140,7 @@ def slurm_hosts(options: SlurmOptions, folder: str, command: tuple[str, ...]) ->
     words = ["sinfo", "--noheader", "--Node", "--format=%N|%f"]
     words += [f"--partition={options.partition}"] if options.partition else []
     wanted, needed = set(filter(None, options.nodes.split("+"))), options.constraint
+    # An expression of features (a&b, a|b) is left to sbatch; a plain name can be asked of the list here.
     is_plain = needed.replace("_", "").isalnum()
     names: dict[str, None] = {}
     for row in _run_slurm(words).text.splitlines():
@@ -149,6 +154,7 @@ def slurm_hosts(options: SlurmOptions, folder: str, command: tuple[str, ...]) ->
 def _jobs(token: str) -> list[str]:
     """Ids of the jobs with a token."""
     rows = _run_slurm(["squeue", "--noheader", "--me", "--states=all", "--format=%i|%k|%T"]).text
+    # squeue lists jobs for some minutes after their end.
     live = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING")
     parts = (row.split("|") for row in rows.splitlines())
     return [part[0] for part in parts if len(part) == 3 and part[1] == token and part[2] in live]

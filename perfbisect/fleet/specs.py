@@ -110,6 +110,7 @@ def split_fleet(spec: str) -> list[tuple[str, str]]:
     """Names and arguments of a specification: a ``+`` counts where the name of an engine follows."""
     parts: list[str] = []
     for part in filter(None, spec.split(_JOINT)):
+        # Nodes of Slurm are joined by + as well: nodes=a+b.
         if parts and part.partition(":")[0] not in ENGINES and ":" in parts[-1]:
             parts[-1] += _JOINT + part
         else:
