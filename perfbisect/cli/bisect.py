@@ -121,15 +121,15 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             direction=self.direction,
             all_steps=self.all_steps,
             confirm_revert=self.confirm_revert,
-            workers=len(setup.slots) or self.workers,
+            workers=len(setup.placed.slots) or self.workers,
             weights=str(self.weights or ""),
             branch=branch,
         )
-        why_not = reason_not_prebuilding(setup.slots) if setup.slots else ""
+        why_not = reason_not_prebuilding(setup.placed.slots) if setup.placed.slots else ""
         if why_not and plan.costs.build > _SLOW_BUILD_MIN:
             note = f"the next environment is not built beside a running attempt: {why_not}"
             plan = plan.model_copy(update={"notes": (*plan.notes, note)})
         noise = learnt_noise(earlier.of_cell, setup.metric)
-        shown = plan_document(plan, noise, setup.builder, setup.machines, basis=earlier.basis)
+        shown = plan_document(plan, noise, setup.builder, setup.placed.machines, basis=earlier.basis)
         lines, commands = plan_lines(shown), command_lines(shown.commands)
-        return PlannedJob(plan, setup.builder, setup.slots, shown, lines, commands)
+        return PlannedJob(plan, setup.builder, setup.placed.slots, shown, lines, commands)

@@ -137,10 +137,10 @@ def _plan_check(
         max_regression=request.max_regression or 0.0,
         launches=request.most_launches,
         budget=request.budget,
-        machine_class=setup.machine_class or None,
+        machine_class=setup.placed.machine_class or None,
     )
     shown = change_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
-    return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
+    return PlannedJob(plan, setup.builder, setup.placed.slots, shown, plan_lines(shown))
 
 
 def _on_recorded_machine(setup: MeasurementSetup, recorded: Sequence[RecordedLevel]) -> MeasurementSetup:
@@ -149,18 +149,19 @@ def _on_recorded_machine(setup: MeasurementSetup, recorded: Sequence[RecordedLev
     Raises:
         UsageError: they are of several machines, or of one that is not in the fleet.
     """
-    if not setup.machines:
+    machines = setup.placed.machines
+    if not machines:
         return setup
     names = {attempt.slot.partition("/")[0] for level in recorded for attempt in level.attempts}
-    slots = tuple(slot for slot in setup.slots if not recorded or {slot.machine} == names)
+    slots = tuple(slot for slot in setup.placed.slots if not recorded or {slot.machine} == names)
     if not slots:
         raise UsageError(
             f"the launches to compare with were made on {', '.join(sorted(names)) or 'this machine'}, and "
-            f"the fleet can use {', '.join(machine.name for machine in setup.machines)}: machines differ",
+            f"the fleet can use {', '.join(machine.name for machine in machines)}: machines differ",
             next_step="record a baseline on one machine of the fleet, or: perfbisect check --against REV",
         )
-    kind = next(machine.machine_class for machine in setup.machines if machine.name == slots[0].machine)
-    return replace(setup, slots=slots, machine_class=kind)
+    kind = next(machine.machine_class for machine in machines if machine.name == slots[0].machine)
+    return replace(setup, placed=replace(setup.placed, slots=slots, machine_class=kind))
 
 
 def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> CommandResult:
@@ -172,7 +173,7 @@ def _save_baseline(workspace: Workspace, request: CheckRequest, at: str) -> Comm
     setup, change = setups.build_change_setup(workspace, at, request)
     plan = build_run_plan(setup, change=change, launches=count, runs=min(RUNS, runs_per_launch(setup.cell)))
     shown = change_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest), "save")
-    planned = PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown))
+    planned = PlannedJob(plan, setup.builder, setup.placed.slots, shown, plan_lines(shown))
     if request.dry_run:
         return planned.show()
     job = workspace.new_job()

@@ -59,7 +59,7 @@ class RunRequest(MeasureOptions):
         plan = build_run_plan(setup, change=change, launches=self.launches, runs=self.runs)
         shown = change_plan_document(plan, setup, earlier_attempts(workspace.jobs, plan.digest))
         lines, commands = plan_lines(shown), command_lines(shown.commands)
-        planned = PlannedJob(plan, setup.builder, setup.slots, shown, lines, commands)
+        planned = PlannedJob(plan, setup.builder, setup.placed.slots, shown, lines, commands)
         return run_planned(workspace, RUN, planned, self, dry_run=self.dry_run)
 
 
@@ -137,7 +137,9 @@ class CompareRequest(MeasureOptions, BlockOptions):
             max_regression=self.max_regression,
         )
         shown = compare_plan_document(plan, setup, earlier_attempts(workspace.jobs, cell.digest))
-        return PlannedJob(plan, setup.builder, setup.slots, shown, plan_lines(shown), plan_commands(shown))
+        return PlannedJob(
+            plan, setup.builder, setup.placed.slots, shown, plan_lines(shown), plan_commands(shown)
+        )
 
     def measure(self, workspace: Workspace, heading: str = "") -> CommandResult:
         """The result of one comparison, or its plan under a heading."""

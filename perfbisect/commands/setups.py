@@ -74,9 +74,7 @@ def build_setup(
         further=tuple(further),
         setting=setting,
         builder=build_builder(workspace, setting, is_plan=measuring.dry_run),
-        slots=planned.slots,
-        machine_class=planned.machine_class,
-        machines=planned.machines,
+        placed=planned,
         notes=(
             *(() if measuring.dry_run else repository_notes(workspace, setting)),
             *dependency_notes(setting.environment, setting.exclude_newer, setting.client_exclude_newer),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from perfbisect.commands.fleets import fleets
 from perfbisect.commands.workspace import Workspace
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.launch import Launch
-from perfbisect.jobs.machines import MachineDocument, choose_slots
+from perfbisect.jobs.machines import JobSlots, MachineDocument, choose_slots
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.jobs.runner import LEAST_CORES
 from perfbisect.machine.leases import holders, leased_devices, lock_folder
@@ -19,19 +18,6 @@ from perfbisect.machine.slots import Slot, machine_of, plan_slots
 from perfbisect.measure.serving import check_stages
 from perfbisect.model.attempt import is_same_class
 from perfbisect.model.cell import Cell
-
-
-@dataclass(frozen=True)
-class JobSlots:
-    """The slots of a job, all of one machine class, and a plan's notes on them.
-
-    ``machines``: those of a fleet that they are on.
-    """
-
-    slots: tuple[Slot, ...]
-    machine_class: str
-    notes: tuple[str, ...]
-    machines: tuple[MachineDocument, ...] = ()
 
 
 def find_slots(
@@ -48,14 +34,13 @@ def find_slots(
         if not dry_run:
             raise
         where = "the fleet" if setting.fleet else "this machine"
-        return JobSlots((), "", (f"nothing can start on {where}: {error.message}",))
+        return JobSlots(notes=(f"nothing can start on {where}: {error.message}",))
 
 
 def _find_slots(workspace: Workspace, cell: Cell, setting: MeasurementConfig, workers: int) -> JobSlots:
     if setting.fleet:
         machines = fleet_machines(workspace, cell, setting.fleet)
-        found = choose_slots(machines, workers if workers > 1 else None)
-        return JobSlots(found.slots, found.machine_class, found.notes, found.machines)
+        return choose_slots(machines, workers if workers > 1 else None)
     slots = slots_here(cell, workers, setting.machine)
     kind = machine_of(slots[0], dict(os.environ), load_profile(setting.machine)).kind
     return JobSlots(slots, kind, _slot_notes(slots))

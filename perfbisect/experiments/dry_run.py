@@ -172,8 +172,8 @@ def _forecast_machines(
     plan: MeasurementPlan, setup: MeasurementSetup, turns: int, low: float, high: float
 ) -> tuple[MachineForecastDocument, ...]:
     """What machines of a fleet do of so many minutes, in so many turns."""
-    names = list(dict.fromkeys(slot.machine for slot in setup.slots))
-    used = [machine for name in names for machine in setup.machines if machine.name == name][:turns]
+    names = list(dict.fromkeys(slot.machine for slot in setup.placed.slots))
+    used = [machine for name in names for machine in setup.placed.machines if machine.name == name][:turns]
     needed = {setup.builder.key(side.change) for side in plan.sides} if used else set()
     return tuple(
         forecast_machine(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from perfbisect.cells.deploy import DeployText, deploy_changes
@@ -13,9 +13,8 @@ from perfbisect.experiments.check import CheckPlan
 from perfbisect.experiments.compare import SIDES, ComparePlan
 from perfbisect.experiments.measure import RUNS, SidePlan
 from perfbisect.experiments.run import RunPlan
-from perfbisect.jobs.machines import MachineDocument
+from perfbisect.jobs.machines import JobSlots
 from perfbisect.jobs.plans import MeasurementConfig, cell_data, runs_per_launch
-from perfbisect.machine.slots import Slot
 from perfbisect.model.cell import SERVER_SIDE, Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
@@ -42,12 +41,10 @@ class MeasurementSetup:
     metric: MetricRef
     setting: MeasurementConfig
     builder: Builder
-    slots: tuple[Slot, ...] = ()
-    machines: tuple[MachineDocument, ...] = ()
-    """Of a fleet, on which the slots are."""
-    machine_class: str = ""
-    """Of the slots; empty: not known."""
+    placed: JobSlots = field(default_factory=JobSlots)
+    """Empty: not known."""
     notes: tuple[str, ...] = ()
+    """Of the whole plan, those on its slots among them."""
     further: tuple[MetricRef, ...] = ()
 
     def fields(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -62,21 +62,19 @@ class MachineDocument(Document):
 
 
 @dataclass(frozen=True)
-class FleetSlots:
-    """The slots of machines of one class. ``left_out``: why, by the names of the others."""
+class JobSlots:
+    """The slots of a job, all of one machine class, and a plan's notes on them.
 
-    machine_class: str
-    machines: tuple[MachineDocument, ...]
-    slots: tuple[Slot, ...]
-    left_out: Mapping[str, str]
+    ``machines``: those of a fleet that they are on.
+    """
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        first = f"measured on {', '.join(machine.name for machine in self.machines)}: {self.machine_class}"
-        return (first, *(f"machine {name} is not used: {why}" for name, why in self.left_out.items()))
+    slots: tuple[Slot, ...] = ()
+    machine_class: str = ""
+    notes: tuple[str, ...] = ()
+    machines: tuple[MachineDocument, ...] = ()
 
 
-def choose_slots(machines: Sequence[MachineDocument], most: int | None = None) -> FleetSlots:
+def choose_slots(machines: Sequence[MachineDocument], most: int | None = None) -> JobSlots:
     """The slots of the class that has most of them, at most so many; classes are never mixed.
 
     Raises:
@@ -94,15 +92,17 @@ def choose_slots(machines: Sequence[MachineDocument], most: int | None = None) -
         for machine in usable
     ]
     chosen = max(kinds, key=lambda kind: sum(len(machine.slots) for machine in kind))
-    left_out = {
-        machine.name: machine.problem or f"another class, {machine.machine_class}"
+    left_out = [
+        f"machine {machine.name} is not used: {machine.problem or f'another class, {machine.machine_class}'}"
         for machine in machines
         if machine not in chosen
-    }
+    ]
     slots = tuple(slot_here(machine.name, slot) for machine in chosen for slot in machine.slots)[:most]
     used = {slot.machine for slot in slots}
     chosen = [machine for machine in chosen if machine.name in used]
-    return FleetSlots(chosen[0].machine_class, tuple(chosen), slots, left_out)
+    kind = chosen[0].machine_class
+    measured = f"measured on {', '.join(machine.name for machine in chosen)}: {kind}"
+    return JobSlots(slots, kind, (measured, *left_out), tuple(chosen))
 
 
 def slot_here(machine: str, slot: Slot) -> Slot:

@@ -112,7 +112,10 @@ def test_slots_are_of_the_class_that_has_most() -> None:
     assert [slot.name for slot in found.slots] == ["a/GPU0", "a/GPU1", "b"]
     assert [slot.machine for slot in found.slots] == ["a", "a", "b"]
     assert [slot_there(slot).name for slot in found.slots] == ["GPU0", "GPU1", ""]
-    assert found.left_out == {"old": "another class, H100", "c": "down"}
+    assert found.notes[1:] == (
+        "machine old is not used: another class, H100",
+        "machine c is not used: down",
+    )
     assert [one.name for one in choose_slots([machine("a"), machine("b")], 1).machines] == ["a"]
     with pytest.raises(MachineError, match="c: down"):
         choose_slots([down])

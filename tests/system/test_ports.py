@@ -83,6 +83,7 @@ def test_taken_ports_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
         taken = server.getsockname()[1]
         monkeypatch.setattr(ports, "_LOWEST", taken)
         monkeypatch.setattr(ports, "_ephemeral_low", lambda: taken + 2000)
+        monkeypatch.setattr(ports, "_TRIES", 3)
         monkeypatch.setattr(ports.secrets, "randbelow", lambda _: 0)
         with pytest.raises(MachineError, match="found no free port"):
             ports.free_port()
