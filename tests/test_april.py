@@ -23,6 +23,7 @@ from perfbisect.series.detect import (
     analyze_series,
     detect,
 )
+from perfbisect.series.detection.model import SeriesRefusal
 from perfbisect.series.ingest import ingest
 from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.points import night_of
@@ -174,7 +175,7 @@ def test_the_census_says_what_was_judged(told: TrackDetectDocument) -> None:
     medians, tails = told.census.families
     assert medians.judged > 150 and tails.judged > 150
     short = [one for one in told.census.series if one.why]
-    assert any(one.why.startswith("1 nights") for one in short)
+    assert any(one.why == SeriesRefusal("few nights", 1) for one in short)
     assert all(one.smallest and one.p is not None for one in told.census.series if not one.why)
     assert sum(told.census.not_judged.values()) > 100
     assert medians.cut < medians.cut_of_transients, "the break of one night makes no steps significant"

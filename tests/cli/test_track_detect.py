@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ def keep_bisection(made: Nightlies, report: BisectResult) -> BisectResult:
     """In the state folder, as a bisection of the slow night's commits."""
     first = made.commits.index(made.good)
     history = tuple(
-        PositionDocument(index=i, changes=(report.good.model_copy(update={"id": sha, "short": sha[:12]}),))
+        PositionDocument(index=i, changes=(replace(report.good, id=sha),))
         for i, sha in enumerate(made.commits[first : first + EACH + 1])
     )
     ends = {"history": history, "good": history[0].changes[0], "bad": history[-1].changes[0]}

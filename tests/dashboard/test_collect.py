@@ -97,8 +97,8 @@ def test_a_bisection_of_the_window_stands_beside_its_event(
     world, watch = World(history(6).changes, slow=3), Watch()
     template = verdict(new_job(plan_for(world), watch, world), watch, world)
     ends = {
-        "good": template.good.model_copy(update={"id": nightlies.good}),
-        "bad": template.bad.model_copy(update={"id": nightlies.bad}),
+        "good": replace(template.good, id=nightlies.good),
+        "bad": replace(template.bad, id=nightlies.bad),
     }
     state = tmp_path / "reports"
     jobs = state / "jobs"
@@ -129,10 +129,7 @@ def test_an_outcome_belongs_to_the_change_between_whose_builds_it_lies(
     template = verdict(new_job(plan_for(world), watch, world), watch, world)
     assert template.culprit is not None
     first, metric = (AT - 1) * EACH - 1, template.metric.model_copy(update={"name": "audio_ttfp"})
-    changes = [
-        template.culprit.model_copy(update={"id": sha, "short": sha[:12]})
-        for sha in nightlies.commits[first : first + 3 * EACH + 1]
-    ]
+    changes = [replace(template.culprit, id=sha) for sha in nightlies.commits[first : first + 3 * EACH + 1]]
     places = tuple(PositionDocument(index=i, changes=(of,)) for i, of in enumerate(changes))
     (culprit,) = (at for at in places if at.changes[0].id == nightlies.culprit)
     named = template.model_copy(
