@@ -113,7 +113,8 @@ class _Writer:
         return sum(self._text(f"assets/{name}", content) for name, content in assets.items())
 
     def _plotly(self) -> int:
-        import plotly  # slow to import
+        # Here, since it is slow to import.
+        import plotly
 
         source = Path(plotly.__file__).parent / "package_data" / PLOTLY
         target = self._out / PLOTLY
@@ -130,6 +131,7 @@ class _Writer:
 
     def _replace(self, target: Path, data: bytes) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
+        # A reader of the site finds a file whole: the old one or the new one.
         staging = target.with_name(f".{target.name}.part")
         staging.write_bytes(data)
         staging.replace(target)

@@ -210,6 +210,7 @@ def load_of(workload: Workload) -> str:
 
 
 def _key(point: Point) -> _Key:
+    # Results may begin in the same second: then their file and record tell them apart.
     return stamp(point.moment), point.raw, point.record
 
 
@@ -250,6 +251,7 @@ def _point(point: Point) -> SitePoint:
 
 
 def _scalar(value: object) -> Scalar:
+    # JSON has no NaN and no infinity.
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | bool) else str(value)

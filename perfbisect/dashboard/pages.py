@@ -302,6 +302,7 @@ def curve(series: SiteSeries, times: Sequence[int], span: tuple[int, int]) -> st
     values are drawn as logarithms, so that equal changes look alike. Empty without any value.
     """
     began, ended = span
+    # A site of one moment has no span.
     width = (ended - began) / _BUCKETS or 1.0
     known = [(time, value) for time, value in zip(times, series.values, strict=True) if value is not None]
     if not known:
@@ -324,6 +325,7 @@ def curve(series: SiteSeries, times: Sequence[int], span: tuple[int, int]) -> st
 def page_of(report: BisectResult) -> str:
     """Path of a bisection's page in the site's folder."""
     kept = "".join(c if (c.isalnum() and c.isascii()) or c in "-_." else "_" for c in report.job)
+    # A name that begins with a dot would be hidden, or lead out of the folder.
     return f"bisections/{kept.lstrip('.') or '_'}.html"
 
 

@@ -63,6 +63,7 @@ def judge_series(
     notes = {"restarted": restarted, "unjudged": unjudged, "fewest": FEWEST}
     outcomes = measured_outcomes(store, analysis, jobs, None)
     changed = (_change_alert(alert, rules) for alert in analysis.alerts_since(rules.since))
+    # A change at the edge of significance may lose its alert when nights are added.
     current = {alert.id for alert in analysis.alerts}
     why = f"{_VANISHED} {analysis.until}"
     vanished = (
@@ -123,7 +124,8 @@ def _change_alert(alert: Alert, rules: AlertRules) -> Alert | None:
     if alert.state == "closed" and alert.by_rule and not alert.recovered:
         return replace(alert, change="reopened", state="open", why=_RELAPSED)
     if alert.state == "closed":
-        return None  # Closed by people, or recovered on an earlier night.
+        # Closed by people, or recovered on an earlier night.
+        return None
     if alert.recovered and alert.state == "open":
         return replace(alert, change="closed", state="closed", why=_RECOVERED)
     return replace(alert, change="updated")

@@ -78,6 +78,7 @@ def read_earlier_bisections(nights: Sequence[NightFolder]) -> EarlierBisections:
     earlier: dict[str, Literal["settled", "postponed"]] = {}
     for night in nights[-_NIGHTS_BACK:]:
         for bisection in night.record().bisections.values():
+            # The machine's failure says nothing of the event: a later night tries it again.
             failed_outside = bisection.state == "failed" and bisection.exit_code == EXIT_OUTSIDE
             if bisection.state == "postponed" or failed_outside:
                 earlier.setdefault(bisection.alert, "postponed")
@@ -188,6 +189,7 @@ class EventExaminer:
         weights = night.folder.path / "suspects" / f"{ranked.alert.id}.yaml"
         write_weights(ranked, weights)
         minutes, needed = rules.budget, "a bisection takes at least"
+        # A bisection that an interrupted night began goes on with the budget of its own plan.
         if event not in jobs:
             minutes = min(minutes, plan.budget - record.spent)
             reason = _shortage(minutes, needed, _MIN_MINUTES)
@@ -260,6 +262,7 @@ def _profile(night: OpenNight, bisection: NightBisection) -> NightProfile:
     job = night.job("profile_of", bisection.event)
     document = prepared.run(job)
     result = document.result
+    # Also where its budget ended it: then the result says that nothing was compared.
     assert result is not None, "a profile that has ended has a result"
     return NightProfile(
         profile_of=bisection.event,

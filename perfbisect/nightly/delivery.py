@@ -52,6 +52,7 @@ SCHEMA = "perfbisect.nightly-message/2"
 
 WEBHOOK_TRIES = 4
 _MAX_RESPONSE_BYTES = 300
+# Statuses that do not change by themselves: the address or the token is wrong.
 _REFUSED = frozenset({401, 403, 404, 410})
 
 _MAX_COMMENT_BYTES = 65_000

@@ -302,6 +302,7 @@ class NightRecord:
 def write_traceback(folder: Path, name: str) -> str:
     """Write the exception that is being handled to ``NAME.log`` of a night, as far as possible."""
     path = folder / f"{name}.log"
+    # A disk that is full must not replace the error that is reported.
     with contextlib.suppress(OSError):
         path.write_text(traceback.format_exc(), encoding="utf-8")
     return str(path)

@@ -212,6 +212,7 @@ def fetch_branch(file: NightlyFile, workspace: Workspace) -> Callable[[], StepRe
     rules, repository = file.nightly, workspace.needed_repository()
     if not rules.fetch:
         return None
+    # Before the fetch, since only the difference tells whether it moved the branch.
     remote, before = repository.remote_of(rules.branch), _resolve_head(repository, rules.branch)
     if not remote:
         raise file.document.error(

@@ -209,6 +209,7 @@ class OpenNight:
         identity = self.record.job_ids(kind).get(name)
         if identity is None:
             identity = self.context.jobs.new(self.context.clock(), secrets.token_hex(2)).id
+            # On disk before the first launch: a night that is killed finds its job again.
             self.journal.append("job", {kind: name, **more, "job": identity})
         return self.record.job(identity)
 

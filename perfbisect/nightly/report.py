@@ -12,7 +12,8 @@ from perfbisect.report.template import render_report, render_sentences
 from perfbisect.series.alerts import Alert, MeasuredOutcome, OutcomeCommit
 from perfbisect.series.report import FUNCTIONS
 
-_CHAT_SIGNS = str.maketrans({"`": "'", "<": "\u2039", ">": "\u203a"})  # Slack reads <!channel> in code, too
+# Slack reads <!channel> in code, too.
+_CHAT_SIGNS = str.maketrans({"`": "'", "<": "\u2039", ">": "\u203a"})
 _CHANGE_ORDER = ("opened", "reopened", "closed", "updated")
 
 
@@ -28,7 +29,7 @@ def night_report(night: Night, *, paths: bool = False) -> Report:
         "cells": sorted(night.cells, key=lambda cell: (place.get(cell.name, len(place)), cell.name)),
         "on_fleet": any(cell.machine for cell in night.cells),
         "files": night.files if paths else {},
-        "events": _count_events,
+        "events": lambda alerts: len({alert.event for alert in alerts}),
         "counts_of": lambda count, noun, state: counted(count, noun) + state if count else "",
     }
     return render_report("nightly/templates/night.md.jinja", {**FUNCTIONS, **values})
@@ -66,10 +67,6 @@ def _ordered_events(alerts: Iterable[Alert]) -> Iterator[tuple[Alert, list[Alert
     ordered = (sorted(own, key=_rank) for own in events.values())
     for first, *others in sorted(ordered, key=lambda a: (_CHANGE_ORDER.index(a[0].change), _rank(a[0]))):
         yield first, others
-
-
-def _count_events(alerts: Iterable[Alert]) -> int:
-    return len({alert.event for alert in alerts})
 
 
 def _rank(alert: Alert) -> tuple[bool, bool, float, str]:

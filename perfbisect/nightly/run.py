@@ -173,12 +173,14 @@ class _NightRun:
         take_turns(self._measure_on(machine) for machine in self.plan.machines)
         with SeriesStore.of(context.state) as store:
             self._run_step("ingest", partial(self._ingest, store))
+            # Where nothing was ever measured there is no series to judge.
             if store.cells():
                 self._analyse(store)
             if self.analysis is not None:
                 self._run_tasks(dict(report_tasks(self.night, store, self.analysis)))
         self._run_tasks(context.tasks)
         night = self._document(ended=stamp(context.clock()))
+        # Before the verdict: a night that is killed between the two writes it again.
         write_atomic(self.night.folder.document, night.text() + "\n")
         self.night.append("verdict", self.night.record.conclude("over", night.exit_code))
         return night
@@ -261,6 +263,7 @@ class _NightRun:
         findings = self.night.record.findings
         if findings is None:
             return
+        # A resumed night has the findings in its journal, and no analysis in memory.
         analysis = self.analysis or analyze_series(store, self.context.table, self.rules.fdr)
         self.analysis, now = analysis, stamp(self.context.clock())
         alerts = findings.alerts
@@ -279,6 +282,7 @@ class _NightRun:
     def _run_step(self, name: str, work: Callable[[], StepResult]) -> None:
         """Run a step unless it is done; a failure is recorded, and later steps still run."""
         previous = self.night.record.steps.get(name)
+        # One that failed is tried again when the night is resumed.
         if previous is not None and previous.step.state == "done":
             return
         try:

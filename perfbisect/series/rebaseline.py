@@ -22,8 +22,10 @@ from perfbisect.series.sources.results import key_of
 from perfbisect.series.store import SeriesStore
 
 DAYS = 7
-MIN_NIGHTS = 4  # nights, of seven, without which there is no baseline
-TOLERATED = 0.07  # share of the old baseline by which a mean may be worse; also its largest relative error
+# Nights, of seven, without which there is no baseline.
+MIN_NIGHTS = 4
+# Share of the old baseline by which a mean may be worse; also its largest relative error.
+TOLERATED = 0.07
 
 USUAL = (
     *("median_audio_ttfp_ms", "median_audio_rtf", "audio_throughput", "median_ttft_ms", "median_tpot_ms"),
@@ -31,8 +33,10 @@ USUAL = (
 )
 """What a cell without a baseline would have one of, as its specification names it."""
 
-_REDEFINING = ("instrument", "workload")  # causes after which a cell measures something else
-_CELL_WIDE = ("product", "night")  # causes of a transient that spoils a night for all metrics of its cell
+# Causes after which a cell measures something else.
+_REDEFINING = ("instrument", "workload")
+# Causes of a transient that spoils a night for all metrics of its cell.
+_CELL_WIDE = ("product", "night")
 _REDEFINING_HINTS = ("workload", "warmups", "server")
 
 Change = tuple[Alert, SeriesChange]

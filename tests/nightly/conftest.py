@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -10,6 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.nightly.nights import SLOW, Place, make_place, make_repository, slow
+
+
+@pytest.fixture(autouse=True)
+def _no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills are exceptions here, which lose nothing that is written: waiting for the disk shows nothing."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture(scope="session")

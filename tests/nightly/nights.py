@@ -43,7 +43,7 @@ from perfbisect.nightly.report import night_report
 from perfbisect.nightly.run import run_night
 from perfbisect.report.document import Report
 from perfbisect.series.suspects.job import RankedAlert
-from perfbisect.series.suspects.table import load_suspect_table
+from perfbisect.series.suspects.table import SuspectTable, load_suspect_table
 from tests.fakes.gitwriter import HistoryWriter
 from tests.jobs.world import Clock, FakeBuilder, Watch, World, cell
 
@@ -154,7 +154,7 @@ class Place:
             commit=self.repository.resolve(self.commits[place]),
             cells=tuple(FoundCell(cell, cell.name) for cell in self.cells),
             setting=SETTING,
-            table=load_suspect_table(),
+            table=_table(),
             machine=self,
             clock=Clock(self.world.moment),
             sink=self.watch.notices.append,
@@ -290,6 +290,11 @@ class FleetPlace(Place):
     def end_bundles(self, job: Job) -> Reclaim | None:
         self.ended.append(job.id)
         return lambda launch, _: replace(self.left[job.id], id=launch.id)
+
+
+@cache
+def _table() -> SuspectTable:
+    return load_suspect_table()
 
 
 @cache

@@ -11,7 +11,7 @@ import pytest
 from perfbisect.engine.experiment import run_experiment
 from perfbisect.errors import MachineError
 from perfbisect.experiments.run import RUN, ChangeResult
-from perfbisect.jobs.folders import Jobs
+from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
 from perfbisect.jobs.replay import launches
 from perfbisect.model.metric import parse_metric
@@ -54,6 +54,22 @@ def test_a_holder_that_did_not_write_itself_down(tmp_path: Path) -> None:
 
 
 TPOT = parse_metric("tpot")
+
+
+def test_a_journal_is_read_again_only_where_it_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, watch = World(history(2).changes, slow=None), Watch()
+    job, jobs, read_jobs = job_of(tmp_path, run_plan(world), watch, world), NightJobs(Jobs(tmp_path)), []
+    events = Job.events
+    monkeypatch.setattr(Job, "events", lambda job: read_jobs.append(job.id) or events(job))
+    planned = jobs.result(job.id)
+    assert planned is not None and jobs.result(job.id) is planned
+    assert (planned.launches, read_jobs) == ((), [job.id])
+    run_experiment(RUN, job, watch.tools(world))
+    measured = jobs.result(job.id)
+    assert measured is not None and len(measured.launches) == 3
+    assert jobs.result("20260101-000000-none") is None
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 4, 5, 6])
