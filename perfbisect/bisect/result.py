@@ -24,6 +24,7 @@ from perfbisect.jobs.documents import (
     CommandsDocument,
     Document,
     MeasuredDocument,
+    NamedMetric,
     log_differences,
     measured_fields,
 )
@@ -89,15 +90,12 @@ class CandidateDocument(Document):
     probability: ShownProbability
 
 
-class GuardDocument(Document):
+class GuardDocument(NamedMetric):
     """A metric that must not move, in the confirming A/B: medians over launches.
 
     ``moved``: the sides differ; one of all guards does so falsely with at most :data:`GUARD_ERROR`.
     """
 
-    name: str
-    display: str
-    unit: str
     left: float | None
     right: float | None
     moved: bool
@@ -141,7 +139,6 @@ class BisectResult(MeasuredDocument):
     schema_: Literal["perfbisect.report/5"] = Field(default="perfbisect.report/5", alias="schema")
     reproduce: CommandsDocument
     outcome: BisectOutcome
-    summary: tuple[str, ...]
     probability: ShownProbability
     culprit: Change | None
     culprits: tuple[PositionDocument, ...]

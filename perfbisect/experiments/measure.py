@@ -18,6 +18,7 @@ from perfbisect.jobs.documents import (
     CommandsDocument,
     Document,
     MeasuredDocument,
+    NamedMetric,
     measured_fields,
     metric_document,
 )
@@ -140,7 +141,7 @@ class ChangePlan(MeasurementPlan):
         return self.launches
 
 
-class MetricResult(Document):
+class MetricResult(NamedMetric):
     """A metric of B against A, or of a change (``right``) against a limit (``line``); None: not known yet.
 
     ``effect``: B / A - 1 (of shares B - A, where ``absolute``) with its interval, of a check that against the
@@ -149,9 +150,6 @@ class MetricResult(Document):
     unknown or settled, None: no number of launches is enough.
     """
 
-    name: str
-    display: str
-    unit: str
     absolute: bool
     judged: bool
     guard: bool
@@ -336,10 +334,9 @@ class MeasurementResult(MeasuredDocument):
 class VerdictResult(MeasurementResult):
     """A verdict on ``metrics``, those under test first: ``metric`` and further ones.
 
-    ``summary``: in sentences; ``unchecked``: guards without a verdict.
+    ``unchecked``: guards without a verdict.
     """
 
-    summary: tuple[str, ...] = ()
     metrics: tuple[MetricResult, ...]
     unchecked: tuple[str, ...] = ()
 

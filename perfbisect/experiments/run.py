@@ -19,7 +19,7 @@ from perfbisect.experiments.measure import (
     attempts_of,
     metric_fields,
 )
-from perfbisect.jobs.documents import Document
+from perfbisect.jobs.documents import NamedMetric
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
 from perfbisect.jobs.launch import reported_value, spread
@@ -40,12 +40,9 @@ class RunPlan(ChangePlan):
     per_look: ClassVar[int] = 1
 
 
-class RunMetric(Document):
+class RunMetric(NamedMetric):
     """One metric over the launches: the value of each."""
 
-    name: str
-    display: str
-    unit: str
     median: float
     low: float
     high: float

@@ -10,19 +10,16 @@ from pydantic import Field
 
 from perfbisect.experiments.claims import Claim, Settled
 from perfbisect.experiments.compare import CompareResult
-from perfbisect.jobs.documents import Document
+from perfbisect.jobs.documents import ConclusionDocument
 from perfbisect.report.document import Report
 from perfbisect.report.template import render_report
 
 
-class ComparisonsResult(Document):
+class ComparisonsResult(ConclusionDocument):
     """Several comparisons; ``job`` and ``next`` are those of the comparison that decides."""
 
     template: ClassVar[str]
     schema_: str = Field(alias="schema")
-    job: str
-    summary: tuple[str, ...]
-    next: str
     cells: tuple[CompareResult, ...]
 
     def report(self) -> Report:

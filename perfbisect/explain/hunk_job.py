@@ -79,7 +79,6 @@ class HunksDocument(MeasuredDocument):
     schema_: Literal["perfbisect.hunks/3"] = Field(default="perfbisect.hunks/3", alias="schema")
     verdict: Literal["found", "no single group", "too small", "unfinished"]
     reason: Literal["", "shared", "interaction", "inseparable", "effect", "noise", "budget"]
-    summary: tuple[str, ...]
     source: str
     """The job whose culprit is explained."""
     culprit: Change

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from perfbisect.bisect.result import BisectResult
 from perfbisect.experiments.compare import CompareResult
-from perfbisect.jobs.documents import CellDocument, Document, MetricDocument
+from perfbisect.jobs.documents import CellDocument, ConclusionDocument, MetricDocument
 from perfbisect.model.change import Change
 from perfbisect.report.document import (
     Report,
@@ -17,14 +17,13 @@ from perfbisect.report.phases import PhasesDocument, phase_blocks, phase_sentenc
 from perfbisect.report.template import render_report, render_sentences
 
 
-class ExplainDocument(Document):
+class ExplainDocument(ConclusionDocument):
     """Why B differs from A: of a bisection parent and culprit, of a comparison its sides.
 
     ``effect``: B / A - 1 of ``metric`` (of shares B - A) with its interval; None before one is known.
     """
 
     schema_: Literal["perfbisect.explain/2"] = Field(default="perfbisect.explain/2", alias="schema")
-    job: str
     verb: Literal["bisect", "compare"]
     verdict: str
     cell: CellDocument
@@ -36,14 +35,12 @@ class ExplainDocument(Document):
     effect: float | None
     low: float | None
     high: float | None
-    summary: tuple[str, ...]
     notes: tuple[str, ...]
     """What the explanation lacks, and why."""
     phases: PhasesDocument | None
     log_differences: tuple[tuple[str, str, str], ...]
     """What the engines' logs say differently: fact, A, B."""
     folder: str
-    next: str
 
 
 def explain_bisection(document: BisectResult) -> ExplainDocument:

@@ -71,12 +71,17 @@ class LongDocument(Document):
         return self.model_copy(update={**kept, "left_out": {**self.left_out, **left}})
 
 
-class MetricDocument(Document):
-    """What is compared. ``smallest_effect`` is relative: 0.03 is three per cent."""
+class NamedMetric(Document):
+    """How a metric is called and shown."""
 
     name: str
     display: str
     unit: str
+
+
+class MetricDocument(NamedMetric):
+    """What is compared. ``smallest_effect`` is relative: 0.03 is three per cent."""
+
     direction: Literal["lower", "higher"]
     smallest_effect: float
 
@@ -159,16 +164,21 @@ class DryRunDocument(MeasurementDocument):
     budget_minutes: float
 
 
-class MeasuredDocument(MeasurementDocument, LongDocument):
+class ConclusionDocument(Document):
+    """What a job says, ``summary`` in sentences, and the ``next`` command to type."""
+
+    job: str
+    summary: tuple[str, ...] = ()
+    next: str
+
+
+class MeasuredDocument(MeasurementDocument, ConclusionDocument, LongDocument):
     """What the documents of all kinds of jobs have in common, finished or not."""
 
     shown: ClassVar[Mapping[str, int]] = {"launches": -4}
-    job: str
     folder: str
     finished: bool
     """Whether the journal has its verdict."""
-    next: str
-    """The command to type next."""
     launches: tuple[Launch, ...] = ()
     minutes: MinutesDocument
     versions: dict[str, Any] = Field(default_factory=dict)
