@@ -22,6 +22,8 @@ _STATE = frozenset({"journal.jsonl", "series.sqlite"})
 _KERNEL = tuple(map(Path, ("/proc", "/sys", "/dev", "/run")))
 """Folders whose files the kernel makes as they are read."""
 
+_MEMORY = Path("/dev/shm")
+
 
 def content_revision(path: Path) -> str:
     """``sha256:...`` of a file's bytes, or of a folder's files by relative path and content.
@@ -71,7 +73,8 @@ def _list_files(folder: Path) -> dict[str, Path]:
 
 
 def _refuse_kernel(path: Path) -> None:
-    if any(folder in (path, *path.parents) for folder in _KERNEL):
+    # /dev/shm is a file system in memory: users keep weights there.
+    if _MEMORY not in path.parents and any(folder in (path, *path.parents) for folder in _KERNEL):
         _refuse(path, "is made by the kernel")
 
 

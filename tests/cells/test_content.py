@@ -33,6 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("/", "holds your home folder"),
         ("/proc/self", "is made by the kernel"),
         ("/dev/zero", "is made by the kernel"),
+        ("/dev/shm", "is made by the kernel"),
         ("~/state", "holds the state of perfbisect"),
         ("~/empty", "holds no file"),
     ],
@@ -79,3 +80,11 @@ def test_a_model_is_read_once_until_it_changes(home: Path, monkeypatch: pytest.M
     (home / "models" / "tiny" / "config.json").write_text("[]")
     assert load_cells(cell)[0].revision.model not in first
     assert len(read) == 2
+
+
+def test_what_is_kept_in_memory_is_a_model(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "_KERNEL", (home,))
+    monkeypatch.setattr(content, "_MEMORY", home / "models")
+    assert content_revision(home / "models" / "tiny").startswith("sha256:")
+    with pytest.raises(UsageError, match="is made by the kernel"):
+        content_revision(home / "models")

@@ -114,6 +114,7 @@ def test_a_detached_job_is_watched_and_stopped(bench: Bench) -> None:
 
 def test_a_killed_one_is_unfinished_and_is_resumed_once(bench: Bench) -> None:
     left = run(bench, *LONG, "--detach")
+    until(lambda: bool(marked(bench.state)))  # a launch's processes outlive the driver
     os.kill(left["pid"], signal.SIGKILL)
     status = type_json("status", left["job"], "--wait")
     assert (status["state"], status["pid"]) == ("unfinished", None)

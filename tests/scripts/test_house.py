@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import house
 from scripts.house import SLACK, Count, Limit, count_all, excesses, main, read_package
 
 
@@ -132,7 +133,11 @@ def test_a_limit_has_a_little_slack(classes: float, comments: float, worse: list
     assert excesses(counts(classes, comments), LIMITS) == worse
 
 
-def test_the_command_prints_each_number_with_limit_and_goal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_each_number_with_limit_and_goal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counted(folder, {"model": "# why\n" * 3 + "x = 1\n" * 97})
+    monkeypatch.setattr(house, "PACKAGE", folder)
     assert main(["--list"]) == 0
     head, _, *rows = capsys.readouterr().out.splitlines()
     assert head == "| number | now | limit | goal |"

@@ -82,6 +82,7 @@ def test_taken_ports_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         monkeypatch.setattr(ports, "_LOWEST", taken)
+        monkeypatch.setattr(ports, "_TRIES", 3)
         monkeypatch.setattr(ports, "_ephemeral_low", lambda: taken + 2000)
         monkeypatch.setattr(ports, "_TRIES", 3)
         monkeypatch.setattr(ports.secrets, "randbelow", lambda _: 0)
