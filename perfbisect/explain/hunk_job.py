@@ -95,20 +95,11 @@ class HunksDocument(MeasuredDocument):
     """The file that takes the named group back: ``CULPRIT+patch:FILE``."""
 
 
-def make_hunks_document(
-    job: Job,
-    plan: HunksPlan,
-    records: Sequence[Launch],
-    outcome: HunkOutcome | None,
-    *,
-    seen: Sequence[HunkEvent],
-    made: Mapping[Node, Change],
-    patch: str,
-) -> HunksDocument:
-    """The document of a search, finished or not.
-
-    ``made``: changes of the nodes; ``patch``: the file that takes the named group back.
-    """
+def hunks_document(job: Job, events: Sequence[JournalEvent]) -> HunksDocument:
+    """The document of a search, finished or not."""
+    plan, records, outcome = require_plan(job, events, HunksPlan), launches(events), outcome_of(events)
+    seen, made = search_events(plan, events, records), made_changes(plan, events)
+    patch = str(job.path / PATCH) if (job.path / PATCH).exists() else ""
     try:
         results = hunk_search.node_results(plan.search, seen)
     except ValueError:  # a value of zero, at which the search ended
@@ -385,21 +376,6 @@ def outcome_of(events: Sequence[JournalEvent]) -> HunkOutcome | None:
         UsageError: it cannot be read.
     """
     return read_verdict(events, _OUTCOME)
-
-
-def hunks_document(job: Job, events: Sequence[JournalEvent]) -> HunksDocument:
-    """The document of a search, finished or not."""
-    plan, records = require_plan(job, events, HunksPlan), launches(events)
-    patch = job.path / PATCH
-    return make_hunks_document(
-        job,
-        plan,
-        records,
-        outcome_of(events),
-        seen=search_events(plan, events, records),
-        made=made_changes(plan, events),
-        patch=str(patch) if patch.exists() else "",
-    )
 
 
 def amend(job: Job, tools: JobContext, amendment: Amendment) -> None:
