@@ -116,6 +116,7 @@ class Checkout:
 
     def contains_pull(self, number: int) -> bool:
         """Whether a pull request was merged before the commit."""
+        # GitHub ends the subject of a squash merge with the number of its pull request.
         log = self.repository.text("log", "-1", "--format=%H", "-F", f"--grep=(#{number})", self.sha)
         return bool(log.strip())
 

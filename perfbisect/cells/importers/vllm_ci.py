@@ -135,6 +135,7 @@ def _shell_value(source: SpecificationFile, place: str, value: object) -> object
     """What the program gets from the shell; ``""`` is a switch."""
     if not isinstance(value, str):
         return value
+    # vLLM's scripts paste values into a command line: quotes in them are for the shell.
     try:
         words = shlex.split(value)
     except ValueError as error:
@@ -171,6 +172,7 @@ def _cell(
         **judged_fields(server),
     }
     path = str(document.get("dataset_path", ""))
+    # The path of the data set hf is a repository of the hub.
     is_local = path and given.get("dataset-name") != "hf" and not HUB_NAME.match(path)
     origin = _SHAREGPT if path.startswith("ShareGPT") else "a file that vLLM's script expects"
     needs = (RequiredFile(path, origin),) if is_local else ()
@@ -188,6 +190,7 @@ def server_fields(variables: Mapping[str, object], server: Mapping[str, object])
         "serve_args": options,
         "env": dict(variables),
     }
+    # Not every test of the CPU build names its device.
     is_cpu = options.get("device") == "cpu" or any(name.startswith("VLLM_CPU_") for name in variables)
     return {
         **{name: value for name, value in fields.items() if value not in (None, {})},
@@ -221,6 +224,7 @@ def _load_fields(
             raise source.wrong(f"{client}.{name}", "is set by the lists of a test", " and ".join(_LISTS))
     source.check_type(f"{client}.num_prompts", given.get("num-prompts"), int, "a whole number")
     rates, users = (_numbers(source, f"{place}.{name}", lists[name]) for name in _LISTS)
+    # The script runs each rate with each concurrency; a cell has them as paired lists.
     pairs = tuple(product(rates or ["inf"], users or ["all"]))
     fields: dict[str, object] = {}
     for key, values in zip(("request_rate", "max_concurrency"), zip(*pairs, strict=True), strict=True):
