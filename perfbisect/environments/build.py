@@ -91,6 +91,7 @@ class BuildRun:
         """
         limit, token = timeout or self.timeout, secrets.token_hex(8)
         output, text = self.log.with_name(f"{self.log.stem}-{token}.log"), ""
+        # Own scripts would fill the log, which is for what the command says.
         command = " ".join("SCRIPT" if "\n" in word else word for word in redacted_argv(tuple(argv)))
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -104,6 +105,7 @@ class BuildRun:
                 text = output.read_text(errors="replace")
                 output.unlink()
             self.note(f"$ {without_secrets(command, command_secrets(argv, env))}\n{text}")
+        # A compiler that the kernel ended for lack of memory is no defect of the commit.
         if done.code in _KILLED and not done.timed_out:
             message = f"{excerpt(command)} was killed from outside by signal {-done.code} (out of memory?)"
             raise MachineError(message, where=self.log, code="killed", output=excerpt(text))

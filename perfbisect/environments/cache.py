@@ -82,6 +82,7 @@ class UsageLocks:
                     self._handles[folder] = handle
                 os.utime(self._handles[folder])
             except OSError:
+                # On a read-only cache nothing can be locked, and nothing is removed either.
                 return folder.is_dir()
         return True
 
@@ -180,6 +181,7 @@ class EnvironmentCache:
         stamp = read_stamp(folder)
         if stamp is None or stamp.key != key:
             return None
+        # An interpreter that the user removed leaves environments whose links lead nowhere.
         is_complete = (folder / stamp.interpreter).exists() and (folder / stamp.engine_file).exists()
         return stamp if is_complete else None
 

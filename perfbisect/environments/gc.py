@@ -123,8 +123,10 @@ def _entries(cache: EnvironmentCache) -> list[CacheEntry]:
     entries = [_entry(folder) for folder in _folders(cache.root)]
     entries += [_entry(folder, "unfinished") for folder in _folders(cache.root / ".staging")]
     entries += [_entry(folder, "build folder", "built") for folder in _folders(cache.path / "builds")]
+    # Unfinished folders are of no use to anybody: they go first.
     entries.sort(key=lambda entry: (entry.kind != "unfinished", entry.used_at))
     counted: set[tuple[int, int]] = set()
+    # From the last on: a file with several links is freed by the removal of the last that holds it.
     freed = [disk_bytes(entry.folder, counted) for entry in reversed(entries)]
     return [replace(entry, bytes=size) for entry, size in zip(entries, reversed(freed), strict=True)]
 
@@ -168,6 +170,7 @@ def _locked(cache: EnvironmentCache, entry: CacheEntry) -> Iterator[bool]:
     locks = (cache.path / "builds" if entry.kind == "build folder" else cache.root) / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
     try:
+        # The lock of builds first: else a build could begin between the look and the removal.
         with filelock.FileLock(locks / f"{entry.key}.lock", timeout=0):
             if entry.kind == "environment":
                 with exclusive_use(entry.folder) as is_free:

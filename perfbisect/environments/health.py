@@ -150,6 +150,7 @@ def import_engine(
     if "error" in found:
         reason = excerpt(found["error"])
         code: FaultCode | None = None
+        # What the machine lacks says nothing about the commit.
         if found["kind"] == "MemoryError" or found["errno"] == errno.ENOMEM:
             code = "out_of_memory"
         elif found["errno"] in (errno.ENOSPC, errno.EDQUOT):
@@ -171,6 +172,7 @@ def _run_script(
     """Run a script in the interpreter; returns its output and the JSON that it wrote."""
     with tempfile.TemporaryDirectory(prefix="perfbisect-") as folder:
         target = Path(folder) / "found.json"
+        # The result has a file of its own: an engine prints to both outputs while it is imported.
         argv = [str(interpreter), "-c", script, module, str(target)]
         environment = interpreter_environment(interpreter, env)
         output = build.run(argv, env=environment, cwd=Path(folder), timeout=timeout)
@@ -189,6 +191,7 @@ def import_own_engine(
     env = variables(folder, str(layer or ""))
     found = import_engine(build, interpreter, package.module, env=env, what=what)
     expected = layer or folder
+    # A .pth file, or an editable installation, may bring the engine from elsewhere.
     if not Path(os.path.realpath(found.file)).is_relative_to(os.path.realpath(expected)):
         message = f"{what}: imported {package.module} from {found.file}, not from {expected}"
         raise BuildError(message, where=build.log)
@@ -201,6 +204,7 @@ def is_same_version(found: str, wanted: str) -> bool:
         actual, expected = Version(found), Version(wanted)
     except InvalidVersion:
         return found == wanted
+    # Builds append a local part (+cpu, +cu129), which nobody types.
     return actual == expected or (expected.local is None and actual.public == expected.public)
 
 
@@ -217,6 +221,7 @@ FOREIGN_SHARE = 0.1
 
 def commit_in_version(version: str) -> str:
     """The abbreviated commit in a local version (``1.2.dev5+gabcdef123.cu129``); empty if there is none."""
+    # setuptools-scm writes the commit behind the plus sign, others their variant: +gabcdef123.cu129.
     for word in re.split(r"[.\-_]", version.partition("+")[2].lower()):
         if match := _HEX.match(word):
             return match[1]
@@ -251,6 +256,7 @@ def identify_commit(
         raise BuildError(f"{what}: the engine ({found.version}) says it is commit {reported}", where=log)
     differing, missing, count = differing_files(found.file.parent, tracked)
     files = (*differing, *missing)
+    # Builds rewrite a few files, such as the version's: with a reported commit some may differ.
     if len(differing) > FOREIGN_SHARE * max(count, 1) or (files and not reported):
         says = f"says no commit (its version is {found.version}), and"
         if reported:

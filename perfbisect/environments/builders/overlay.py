@@ -181,10 +181,13 @@ def make(
     if located.folder is not None:
         blobs = read_blobs(located.folder, change.id)
         built_from = commit.base_commit
+        # Nothing in an engine checks that its Python fits its compiled files: a base of another commit
+        # would run, and measure something else.
         tracked = blobs_inside(repository, built_from.id, package.folder) if built_from else None
         if built_from and tracked is not None:
             _check_base(commit.base, built_from, blobs, tracked)
         wanted = files_inside(repository, change.id, package.folder)
+        # Symbolic links are written from git: copied, they could lead into the base.
         files = {path: entry.blob for path, entry in wanted.items() if entry.mode != "120000"}
         same = [path for path, blob in files.items() if blob == blobs.get(path)]
         others = [path for path in blobs if path not in wanted]
@@ -528,6 +531,7 @@ def link_files(source: Path, target: Path, paths: Collection[str], tag: str) -> 
 def _link(source: Path, target: Path) -> None:
     """Hard link, or else copy with the same time, so that byte code stays valid."""
     try:
+        # An engine of several GB is shared; only the files that differ take room.
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)

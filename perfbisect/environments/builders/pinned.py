@@ -141,6 +141,7 @@ def make_base(
         file = staging / "requirements.txt"
         file.write_text("".join(f"{line}\n" for line in declared))
         uv.install(build, interpreter, ["-r", str(file)], engine, folder=staging)
+    # As the project's image does after its installation.
     replaced = _replaced(pins, uv.list_packages(build, interpreter))
     if replaced:
         uv.install(build, interpreter, replaced, engine, folder=staging)
@@ -243,6 +244,7 @@ def check(settings: PinnedSettings, commit: PinnedCommit, build: BuildRun, folde
     found = settings.installation.import_layer(build, change, base, folder)
     module = settings.bases.settings.installation.package.module
     below = locate_engine(build, base.interpreter, module, variables(folder, str(layer)))
+    # The layer comes first on the path: a package of the same name in it would hide the engine below.
     if below.file != base.engine_file:
         raise BuildError(
             f"{change.short}: {module} would come from {below.file or 'nowhere'}, not from "

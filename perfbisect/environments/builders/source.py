@@ -90,6 +90,7 @@ def with_precompiled_commit(variables: Mapping[str, str], package: EnginePackage
     """Add the commit whose compiled files the build downloads, unless the user set one."""
     if package.precompiled is not None:
         _, commit, *alternatives = package.precompiled
+        # Without the commit, a build takes the compiled files of the latest nightly.
         if is_precompiled(variables, package) and not {commit, *alternatives} & set(variables):
             return {**variables, commit: sha}
     return dict(variables)

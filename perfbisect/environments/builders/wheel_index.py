@@ -132,6 +132,7 @@ def choose_wheel(urls: Iterable[str], package: str, sha: str, tags: Iterable[tag
     unnamed = [row for row in rows if not (row[0] and sha)]
     if not matching and not unnamed:
         return WheelLookup("hole", problem=f"the index serves commit {rows[0][0]} ({rows[0][4]})")
+    # The commit in a wheel's name proves more than the page that lists it.
     best = max(matching or unnamed, key=lambda row: row[1:3])
     return WheelLookup("found", best[3], best[4])
 
@@ -267,6 +268,7 @@ class WheelIndex:
         except MachineError as error:
             return WheelLookup("silent", problem=error.message, page=shown)
         if reply.status != 200:
+            # A missing page is an answer; a failing server is none, and is asked again.
             state: State = "hole" if reply.status in _GONE else "silent"
             return WheelLookup(state, problem=f"HTTP {reply.status}", page=shown)
         if reply.is_cut:
