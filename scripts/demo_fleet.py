@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.jobs.folders import Job, Jobs
-from perfbisect.jobs.launch import Launch
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.replay import Launch, launches
 from scripts.demo import PRETEND_CELL, PROGRAM, ROOT, new_folder, say, write_verdict
 from scripts.demo_history import draw_places
 from tests.fakes.history import ENGINE, PretendHistory, make_history

@@ -29,8 +29,7 @@ from perfbisect.dashboard.build import PLOTLY
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job, Jobs
 from perfbisect.jobs.journal import read
-from perfbisect.jobs.launch import Launch
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.replay import Launch, launches
 from perfbisect.series.store import SeriesStore
 from scripts import demo_nightly_world as planted
 from scripts.demo import BUILD, CACHE, PROGRAM, say

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import Launch
 from scripts.demo_nightly_world import (
     BROKEN,
     CELLS,

@@ -19,9 +19,8 @@ from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.plans import read_verdict, require_plan
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.replay import Launch, launches
 from perfbisect.model.attempt import key
 from perfbisect.model.metric import MetricRef
 

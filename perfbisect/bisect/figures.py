@@ -10,7 +10,7 @@ from typing import Final
 
 from perfbisect.bisect.result import BisectResult
 from perfbisect.common.quantities import counted, minutes, percent, probability, with_unit
-from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import Launch
 from perfbisect.report.plots import (
     Plot,
     axis,

@@ -35,10 +35,9 @@ from perfbisect.errors import PerfbisectError, ServerError
 from perfbisect.jobs.events import JobEvent
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Decision, Done, Fact, GiveUp, Idle, JobState, LaunchPolicy, SlotView
 from perfbisect.jobs.plans import read_event
-from perfbisect.jobs.replay import require_reported, require_same_provenance, retry_due
+from perfbisect.jobs.replay import Launch, LaunchRequest, require_reported, require_same_provenance, retry_due
 from perfbisect.jobs.runner import Revert
 from perfbisect.jobs.sequence import broken_twice
 from perfbisect.machine.slots import Slot

@@ -19,9 +19,8 @@ from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.search_events import machines_out, measured_event, to_search_events
 from perfbisect.errors import BuildError, ClientError, MachineError, PerfbisectError, ServerError
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Decision, Fact, JobState, SlotView, fits_budget
-from perfbisect.jobs.replay import ended_launches
+from perfbisect.jobs.replay import Launch, LaunchRequest, ended_launches
 from perfbisect.jobs.sequence import turn
 from perfbisect.machine.slots import Slot
 

@@ -30,9 +30,8 @@ from perfbisect.jobs.documents import (
 )
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.launch import Launch, reported_value
 from perfbisect.jobs.plans import guard_metrics, plan_cell
-from perfbisect.jobs.replay import minutes_saved
+from perfbisect.jobs.replay import Launch, minutes_saved, reported_value
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef

@@ -17,9 +17,8 @@ from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.search_events import machines_out
 from perfbisect.errors import BuildError, PerfbisectError, ServerError
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Decision, Fact, JobState, SlotView, fits_budget
-from perfbisect.jobs.replay import ended_launches
+from perfbisect.jobs.replay import Launch, LaunchRequest, ended_launches
 from perfbisect.jobs.runner import Revert
 from perfbisect.jobs.sequence import turn
 from perfbisect.machine.slots import Slot

@@ -31,9 +31,8 @@ from perfbisect.bisect.decision.noise import launch_variance
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.common.quantities import percent
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.loop import Fact
-from perfbisect.jobs.replay import ended_launches
+from perfbisect.jobs.replay import Launch, ended_launches
 from perfbisect.model.metric import MetricRef
 
 _BEFORE_BENCH = ("build", "fetch", "launch", "first_request", "warm")

@@ -10,7 +10,7 @@ from perfbisect.bisect.bisection import Bisection
 from perfbisect.bisect.decision.model import Reason, SearchOutcome
 from perfbisect.bisect.plan import BisectPlan, Crossing, crossings, differing
 from perfbisect.jobs.commands import follow_up_command, git_command
-from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import Launch
 from perfbisect.report.template import render_sentences
 
 _LIBRARIES = "nvidia-"

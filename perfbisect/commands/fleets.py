@@ -12,9 +12,9 @@ from perfbisect.changes.git import Repository
 from perfbisect.commands.wings import load, wings
 from perfbisect.environments.base import Builder, BuildSite, Environment
 from perfbisect.errors import UsageError
-from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.machines import MachineDocument
 from perfbisect.jobs.plans import MeasurementConfig
+from perfbisect.jobs.replay import Launch
 from perfbisect.measure.executor import Executor, Sink
 from perfbisect.model.attempt import Attempt
 from perfbisect.system.processes import StopRequested, never

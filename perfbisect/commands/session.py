@@ -41,14 +41,13 @@ from perfbisect.errors import (
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.events import EventListener, JobNote, PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job
-from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.plans import (
     JobPlan,
     MeasurementConfig,
     PlanT,
     write_plan,
 )
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.replay import Launch, launches
 from perfbisect.jobs.runner import BACKOFF, LEAST_CORES, JobContext, Reclaim, SpareCores
 from perfbisect.machine import interference
 from perfbisect.machine.leases import Lease, LeaseHolder, SharedLease, lease, lock_folder

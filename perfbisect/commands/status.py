@@ -22,9 +22,9 @@ from perfbisect.jobs.documents import Document, ErrorDocument
 from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job, Jobs, finished
 from perfbisect.jobs.journal import read, replaying
-from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.phases import FILE, read_phase
 from perfbisect.jobs.plans import plan_data, verb_of
+from perfbisect.jobs.replay import Launch
 from perfbisect.report.document import Block, Column, Command, KeyValues, Table
 from perfbisect.report.terminal import block_lines
 

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 from perfbisect.jobs.documents import MeasuredDocument, MetricDocument
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
-from perfbisect.jobs.launch import LaunchRequest
 from perfbisect.jobs.loop import (
     Decision,
     Done,
@@ -22,6 +21,7 @@ from perfbisect.jobs.loop import (
     launch_in_steps,
 )
 from perfbisect.jobs.plans import BudgetedPlan, PlanT, plan_cell, require_plan
+from perfbisect.jobs.replay import LaunchRequest
 from perfbisect.jobs.runner import JobContext, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.model.change import Change

@@ -30,9 +30,8 @@ from perfbisect.jobs.commands import follow_up_command, repeat_command
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent, read, replaying
-from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.plans import find_plan, guard_metrics, plan_cell, plan_data, require_plan
-from perfbisect.jobs.replay import launches, require_comparable
+from perfbisect.jobs.replay import Launch, launches, require_comparable
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef

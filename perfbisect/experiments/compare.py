@@ -32,9 +32,8 @@ from perfbisect.jobs.commands import follow_up_command, repeat_command
 from perfbisect.jobs.documents import log_differences
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.launch import Launch, reported_value
 from perfbisect.jobs.plans import guard_metrics, require_plan
-from perfbisect.jobs.replay import require_comparable
+from perfbisect.jobs.replay import Launch, reported_value, require_comparable
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.metric import METRICS, PER_UNIT, MetricRef, parse_metric
 from perfbisect.report.document import Report

@@ -24,10 +24,9 @@ from perfbisect.jobs.documents import (
 )
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Done, JobState, LaunchPolicy, fits_budget
 from perfbisect.jobs.plans import BudgetedPlan, PlanPart, plan_cell
-from perfbisect.jobs.replay import launches, minutes_saved
+from perfbisect.jobs.replay import Launch, LaunchRequest, launches, minutes_saved
 from perfbisect.jobs.sequence import sequential
 from perfbisect.model.attempt import Attempt, Purpose
 from perfbisect.model.cell import Cell, apply_variant

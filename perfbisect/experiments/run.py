@@ -22,8 +22,8 @@ from perfbisect.experiments.measure import (
 from perfbisect.jobs.documents import NamedMetric
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.launch import reported_value, spread
 from perfbisect.jobs.plans import require_plan
+from perfbisect.jobs.replay import reported_value, spread
 from perfbisect.model.attempt import Attempt, key
 from perfbisect.model.change import Change
 from perfbisect.model.metric import parse_metric

@@ -32,10 +32,9 @@ from perfbisect.jobs.documents import (
 )
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, JournalEvent
-from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Done, Fact, JobState, LaunchPolicy, fits_budget
 from perfbisect.jobs.plans import plan_cell, read_verdict, require_more_budget, require_plan
-from perfbisect.jobs.replay import ended_launches, launches, require_comparable
+from perfbisect.jobs.replay import Launch, LaunchRequest, ended_launches, launches, require_comparable
 from perfbisect.jobs.runner import JobContext, RevertHunks
 from perfbisect.jobs.sequence import sequential
 from perfbisect.model.attempt import Purpose

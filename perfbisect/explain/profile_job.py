@@ -37,10 +37,9 @@ from perfbisect.jobs.documents import (
 )
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Done, JobState, LaunchPolicy, fits_budget
 from perfbisect.jobs.plans import BudgetedPlan, plan_cell, require_plan
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.replay import Launch, LaunchRequest, launches
 from perfbisect.jobs.sequence import sequential
 from perfbisect.measure.profiling import FACT, FOLDER, ProfileFiles
 from perfbisect.model.attempt import Attempt

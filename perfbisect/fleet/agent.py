@@ -17,10 +17,9 @@ from perfbisect.fleet.bundle import Bundle, BundleDocument, BundleLaunchDocument
 from perfbisect.jobs.events import EventListener, JobEvent, PhaseStarted
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Clock, Journal
-from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.phases import PhaseRecord, phase_text
 from perfbisect.jobs.plans import plan_cell, require_plan
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.replay import Launch, LaunchRequest, launches
 from perfbisect.jobs.runner import JobContext, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.system.files import write_atomic

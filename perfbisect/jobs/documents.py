@@ -16,9 +16,8 @@ from perfbisect.common.text import json_text
 from perfbisect.errors import LocatedError
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import RESTORE
-from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.plans import BudgetedPlan, MeasurementConfig
-from perfbisect.jobs.replay import lost_minutes
+from perfbisect.jobs.replay import Launch, lost_minutes
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell, DeployYaml
 from perfbisect.model.change import Change

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from perfbisect.jobs.launch import Launch, LaunchRequest
+from perfbisect.jobs.replay import Launch, LaunchRequest
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from perfbisect.errors import BuildError, ClientError, MachineError, PerfbisectError, ServerError
 from perfbisect.jobs.events import JobNote, MachineBackoff
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import Launch
 from perfbisect.jobs.runner import JobContext
 from perfbisect.machine.slots import Slot
 

@@ -14,8 +14,7 @@ from perfbisect.jobs.events import JobEvent, JobNote, LaunchEnded, LaunchStarted
 from perfbisect.jobs.failures import Failures
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import EventKind, Journal, JournalEvent
-from perfbisect.jobs.launch import Launch, LaunchRequest
-from perfbisect.jobs.replay import JournalReplay, lost_minutes
+from perfbisect.jobs.replay import JournalReplay, Launch, LaunchRequest, lost_minutes
 from perfbisect.jobs.runner import JobContext, SpareCores
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot

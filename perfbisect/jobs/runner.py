@@ -18,8 +18,7 @@ from perfbisect.errors import BuildError, Interrupted, MachineError
 from perfbisect.jobs.events import EventListener, JobNote
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Clock, Journal
-from perfbisect.jobs.launch import Launch, LaunchRequest
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.replay import Launch, LaunchRequest, launches
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import read_attempt, to_dict
 from perfbisect.measure.executor import AttemptRequest, Executor, PhaseLimits

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.loop import Decision, Done, Fact, Idle, JobState, LaunchPolicy, SlotView
-from perfbisect.jobs.replay import awaiting_retry
+from perfbisect.jobs.replay import Launch, LaunchRequest, awaiting_retry
 from perfbisect.machine.slots import Slot
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.metric import MetricRef

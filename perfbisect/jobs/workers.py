@@ -16,10 +16,9 @@ from perfbisect.errors import Interrupted
 from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.phases import FILE as PHASE_FILE
 from perfbisect.jobs.phases import PhaseRecord, write_phase
-from perfbisect.jobs.replay import Timeline, launches
+from perfbisect.jobs.replay import Launch, LaunchRequest, Timeline, launches
 from perfbisect.jobs.runner import JobContext, check_stop, record_abandoned, record_end, record_start
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import FILE

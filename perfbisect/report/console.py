@@ -15,7 +15,7 @@ from perfbisect.jobs.events import (
     MachineBackoff,
     PhaseStarted,
 )
-from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import Launch
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from perfbisect.common.quantities import counted, minutes, with_unit
 from perfbisect.common.text import line
 from perfbisect.jobs.documents import MetricDocument
-from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import Launch
 from perfbisect.model.change import Change
 
 Plot = dict[str, Any]

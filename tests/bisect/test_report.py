@@ -20,7 +20,7 @@ from perfbisect.bisect.result import BisectResult
 from perfbisect.environments.base import Refusal
 from perfbisect.jobs.estimates import Noise
 from perfbisect.jobs.events import JobNote, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
-from perfbisect.jobs.launch import LaunchRequest
+from perfbisect.jobs.replay import LaunchRequest
 from perfbisect.model.change import Change
 from perfbisect.report import html as page_renderer
 from perfbisect.report.console import Console, error_lines, notice_lines

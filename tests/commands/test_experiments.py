@@ -22,7 +22,6 @@ from perfbisect.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_REGRESSION, EXIT_U
 from perfbisect.jobs.documents import MeasuredDocument, measured_fields
 from perfbisect.jobs.folders import Job, Jobs, finished
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.launch import LaunchRequest
 from perfbisect.jobs.loop import Decision, Done, Idle, JobState, LaunchPolicy, SlotView
 from perfbisect.jobs.plans import (
     BudgetedPlan,
@@ -32,7 +31,7 @@ from perfbisect.jobs.plans import (
     require_plan,
     write_plan,
 )
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.replay import LaunchRequest, launches
 from perfbisect.machine.profile import load_profile
 from perfbisect.machine.slots import Slot, machine_of
 from perfbisect.measure.executor import AttemptRequest

@@ -13,7 +13,7 @@ from perfbisect.commands.settings import resolve
 from perfbisect.commands.slots import require_same_machine, slots_here
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import Launch
 from perfbisect.machine import devices
 from perfbisect.machine.profile import Profile, load_profile, machine, machine_name
 from perfbisect.machine.slots import Slot, machine_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from perfbisect.commands.status import idle_slots
-from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import Launch
 from tests.report.live_session import launched
 
 

@@ -25,9 +25,8 @@ from perfbisect.fleet.folders import FolderFleet
 from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal
-from perfbisect.jobs.launch import Launch, LaunchRequest
 from perfbisect.jobs.plans import MeasurementConfig
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.replay import Launch, LaunchRequest, launches
 from perfbisect.jobs.runner import JobContext, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.machine.slots import Slot

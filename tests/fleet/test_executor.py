@@ -20,8 +20,8 @@ from perfbisect.fleet import executor as executor_module
 from perfbisect.fleet.base import BundleState, Ticket, UnreachableError
 from perfbisect.fleet.bundle import Bundle, BundleDocument, BundleLaunchDocument
 from perfbisect.fleet.executor import FleetExecutor, end_bundles
-from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.plans import MeasurementConfig
+from perfbisect.jobs.replay import Launch
 from perfbisect.machine.slots import Slot
 from perfbisect.measure.attempt import read_attempt, write_attempt
 from perfbisect.measure.executor import AttemptRequest, PhaseLimits

@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.launch import Launch
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.replay import Launch, launches
 from tests.fakes.history import ENGINE, make_history
 from tests.fakes.ssh import PretendMachines
 from tests.fleet.driver import CELL

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from perfbisect.jobs.folders import Job
-from perfbisect.jobs.launch import Launch
-from perfbisect.jobs.replay import launches
+from perfbisect.jobs.replay import Launch, launches
 from perfbisect.series.store import SeriesStore
 from tests.fakes.history import ENGINE
 from tests.fleet.test_fleet_jobs import World

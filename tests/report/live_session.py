@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from perfbisect.jobs.events import JobEvent, JobNote, LaunchEnded, LaunchStarted, MachineBackoff, PhaseStarted
-from perfbisect.jobs.launch import Launch, LaunchRequest
+from perfbisect.jobs.replay import Launch, LaunchRequest
 from perfbisect.model.change import Change
 from perfbisect.report.console import CandidatesUpdated
 from perfbisect.report.live import Live

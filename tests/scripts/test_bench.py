@@ -8,7 +8,7 @@ import pytest
 
 from perfbisect.jobs.events import JobNote, LaunchStarted, PhaseStarted
 from perfbisect.jobs.journal import JournalEvent
-from perfbisect.jobs.launch import LaunchRequest
+from perfbisect.jobs.replay import LaunchRequest
 from perfbisect.model.change import Change
 from scripts import bench
 from scripts.bench import Cost, Marks, journal, main, table

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfbisect.jobs.launch import Launch
+from perfbisect.jobs.replay import Launch
 from perfbisect.model.attempt import Attempt, Provenance
 from perfbisect.model.change import Change
 from perfbisect.nightly.config import find_cells, load_nightly
