@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from perfbisect.commands.fleets import fleets
 from perfbisect.commands.workspace import Workspace
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.machines import JobSlots, MachineDocument, choose_slots
 from perfbisect.jobs.plans import MeasurementConfig
+from perfbisect.jobs.replay import Launch
 from perfbisect.jobs.runner import LEAST_CORES
 from perfbisect.machine.leases import holders, leased_devices, lock_folder
 from perfbisect.machine.profile import load_profile, machine

@@ -15,8 +15,8 @@ from perfbisect.fleet.agent import read_manifest
 from perfbisect.fleet.base import BundleState, Fleet, Ticket, UnreachableError
 from perfbisect.fleet.bundle import CLIENT, Bundle, BundledLaunch, BundleLaunchDocument
 from perfbisect.fleet.specs import slot_there
-from perfbisect.jobs.launch import Launch
 from perfbisect.jobs.plans import cell_data
+from perfbisect.jobs.replay import Launch
 from perfbisect.machine import profile
 from perfbisect.machine.slots import Slot
 from perfbisect.measure import faults
