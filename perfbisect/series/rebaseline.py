@@ -207,16 +207,13 @@ def _rows(cell: str, points: Sequence[Point], analysis: SeriesAnalysis, last: in
 
 def _old_baselines(point: Point) -> dict[str, float]:
     """What the nightly compared with, by name; of several devices that of the point's own."""
-    baselines: dict[str, float] = {}
+    named = list[tuple[str, object]]()
     for name, value in (point.covariates.get("baseline") or {}).items():
-        if isinstance(value, Mapping) and name == point.hardware:
-            baselines |= {inner: float(v) for inner, v in value.items() if _is_number(v)}
-        elif _is_number(value):
-            device, dot, inner = name.rpartition(".")
-            if not dot or not point.hardware or device == point.hardware:
-                baselines[inner if dot else name] = float(value)
-    return baselines
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+        device, _, inner = name.rpartition(".")
+        if isinstance(value, Mapping):
+            named += value.items() if name == point.hardware else ()
+        elif not device or not point.hardware or device == point.hardware:
+            named.append((inner, value))
+    # A bool is an int to Python, and no baseline.
+    numbers = ((name, value) for name, value in named if isinstance(value, int | float))
+    return {name: float(value) for name, value in numbers if not isinstance(value, bool) and value > 0}

@@ -316,7 +316,8 @@ def _launch_point(
 
 
 def _start(attempt: Attempt) -> str:
-    """The server start of a launch, which cells of one suite share."""
+    """The server start of a launch."""
+    # Until cells had servers of their own, a nightly could let several share the starts of one.
     return str((attempt.provenance.facts.get("launch") or {}).get("id") or attempt.id)
 
 
