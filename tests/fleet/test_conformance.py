@@ -280,7 +280,9 @@ def test_the_clock_of_a_machine_decides_nothing(site: Site, token: str, tmp_path
     assert manifest is not None and manifest.launches[0].began.startswith(clock[:10])
 
 
-@every_site
+@pytest.mark.parametrize(
+    "site", [pytest.param("folders", marks=pytest.mark.processes), *SOME_SITES[1:]], indirect=True
+)
 def test_the_real_agent_measures_on_each_machine(site: Site, token: str, tmp_path: Path) -> None:
     site.use_real_agent()
     history = make_history(tmp_path / "repo", commits=1, slow=None)
