@@ -117,7 +117,17 @@ def _point(
     }  # fmt: skip
     began = f"{night}T{19 + cell // 600 % 5}:{cell // 10 % 60:02}"
     start, raw = f"start-{number}-{cell // 5}", f"nightly-{build.name}/result_{cell}.json"
-    return Point(build, workload, f"{began}:00Z", f"{began}:31Z", values, covariates, night, start, raw)
+    return Point(
+        build=build,
+        workload=workload,
+        began=f"{began}:00Z",
+        ended=f"{began}:31Z",
+        values=values,
+        covariates=covariates,
+        night=night,
+        start=start,
+        raw=raw,
+    )
 
 
 def measure(state: Path, *arguments: str) -> Usage:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
@@ -144,8 +144,26 @@ class RejectedResult:
     night: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedResult(Generic[ValueT]):
+    """What a document says of one result.
+
+    ``began``, ``ended``: as the document has them, with or without a zone; one may be empty. ``values`` may
+    have the document's names and units.
+    """
+
+    workload: Workload
+    began: str = ""
+    ended: str = ""
+    values: Mapping[str, ValueT]
+    covariates: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point(ReportedResult[float]):
     """One cell's result in one build.
 
     ``began``, ``ended``: ISO 8601 in UTC; ``night``: the day (UTC) on which the build's first result began.
@@ -163,11 +181,6 @@ class Point:
     """
 
     build: Build
-    workload: Workload
-    began: str
-    ended: str
-    values: Mapping[str, float]
-    covariates: Mapping[str, Any] = field(default_factory=dict)
     night: str = ""
     start: str = ""
     raw: str = ""

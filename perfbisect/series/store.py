@@ -502,7 +502,7 @@ def _point(build: Build, fields: dict[str, Any]) -> Point:
     """A point of its stored fields; texts that many points have are shared, which is most of their size."""
     workload = Workload(**_with_shared_texts(fields.pop("workload")))
     covariates = _with_shared_texts(fields.pop("covariates"))
-    return Point(build, workload, covariates=covariates, **_with_shared_texts(fields))
+    return Point(build=build, workload=workload, covariates=covariates, **_with_shared_texts(fields))
 
 
 def _with_shared_texts(fields: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,16 @@ def point(day: int, values: Mapping[str, float], *, hour: int = 19, test: str = 
         "kanban", "p", f"{day}", commit=f"{day:040x}", branch="main", url=f"https://ci.example/{day}"
     )
     load = Workload(test, "random", 4, prompts=40, model="m/1", backend="openai-chat-omni")
-    return Point(build, load, began, began, values, more, began[:10], f"{day}")
+    return Point(
+        build=build,
+        workload=load,
+        began=began,
+        ended=began,
+        values=values,
+        covariates=more,
+        night=began[:10],
+        start=f"{day}",
+    )
 
 
 def series(points: Sequence[Point]) -> tuple[CellSeries, ...]:

@@ -31,14 +31,14 @@ def cell(
         if found:
             points.append(
                 Point(
-                    Build("kanban", "p", str(100 + place)),
-                    Workload(test, "random", concurrency, prompts=40, model="Some/Omni", **workload),
-                    f"{night}T19:00:00Z",
-                    f"{night}T19:10:00Z",
-                    found,
-                    covariates[place] if covariates else {},
-                    night,
-                    f"{test}-{place}",
+                    build=Build("kanban", "p", str(100 + place)),
+                    workload=Workload(test, "random", concurrency, prompts=40, model="Some/Omni", **workload),
+                    began=f"{night}T19:00:00Z",
+                    ended=f"{night}T19:10:00Z",
+                    values=found,
+                    covariates=covariates[place] if covariates else {},
+                    night=night,
+                    start=f"{test}-{place}",
                 )
             )
     return tuple(nightly(one) for one in build_series(points, lambda _: ()))

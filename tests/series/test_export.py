@@ -29,12 +29,12 @@ def point(
     told = {name.replace("__", ":"): value for name, value in values.items()}
     at = f"2026-04-{day:02d}T{hour:02d}:00:00Z"
     return Point(
-        Build("journal", "perfbisect", f"job-{day}", commit=commit),
-        Workload(cell, model="acme/omni"),
-        at,
-        at,
-        told,
-        {"engine": "0.32.0", "hardware": "H20 x 1", "completed": 8},
+        build=Build("journal", "perfbisect", f"job-{day}", commit=commit),
+        workload=Workload(cell, model="acme/omni"),
+        began=at,
+        ended=at,
+        values=told,
+        covariates={"engine": "0.32.0", "hardware": "H20 x 1", "completed": 8},
         night=at[:10],
         start=f"launch-{day}-{hour}",
     )

@@ -31,7 +31,7 @@ from perfbisect.common.json_text import WRONG_SHAPE, parse_json
 from perfbisect.common.quantities import counted, stamp
 from perfbisect.common.text import line
 from perfbisect.errors import MachineError, UsageError
-from perfbisect.series.points import Build, Workload
+from perfbisect.series.points import Build, ReportedResult, Workload
 from perfbisect.series.sources.base import (
     LARGEST,
     IngestOptions,
@@ -87,18 +87,14 @@ _DAMAGED = (
 _RENAMED = {"requests_per_second": "request_throughput", "tokens_per_second": "total_token_throughput"}
 
 
-@dataclass(frozen=True)
-class DashboardResult:
+@dataclass(frozen=True, kw_only=True)
+class DashboardResult(ReportedResult[object]):
     """A result of one run. ``values``: by the dashboard's names; a time without a unit is in seconds.
 
     ``began``: as published, in UTC; empty where it is not. ``covariates``: as of a point.
     """
 
     pipeline: str
-    began: str
-    workload: Workload
-    values: Mapping[str, object]
-    covariates: Mapping[str, object] = field(default_factory=dict)
     commit: str = ""
     branch: str = ""
     url: str = ""

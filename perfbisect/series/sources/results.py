@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -25,7 +25,16 @@ from perfbisect.common.quantities import moment, stamp
 from perfbisect.common.text import line
 from perfbisect.errors import ClientError, LocatedError, UsageError
 from perfbisect.model.metric import METRICS, per_unit
-from perfbisect.series.points import Build, Point, RawFile, RejectedResult, RejectionKind, Workload, known
+from perfbisect.series.points import (
+    Build,
+    Point,
+    RawFile,
+    RejectedResult,
+    RejectionKind,
+    ReportedResult,
+    Workload,
+    known,
+)
 from perfbisect.series.sources import dashboards, journals, sweeps
 from perfbisect.series.sources.base import UNREADABLE
 from perfbisect.series.sources.folders import of_nightly
@@ -69,20 +78,6 @@ class UnusableResultError(ValueError):
 
 class NoZoneError(ValueError):
     """A time without a zone, and no zone is known."""
-
-
-@dataclass(frozen=True)
-class ParsedResult:
-    """One result. ``workload`` lacks what only the file's name says.
-
-    ``began``, ``ended``: as the document has them, with or without a zone; one may be empty.
-    """
-
-    workload: Workload
-    values: Mapping[str, float]
-    covariates: Mapping[str, Any]
-    began: str = ""
-    ended: str = ""
 
 
 def read_file(
@@ -155,7 +150,9 @@ def _parse_document(text: str) -> object:
     return document
 
 
-def _point(build: Build, file: RawFile, name: ReportedWorkload, index: int, result: ParsedResult) -> Point:
+def _point(
+    build: Build, file: RawFile, name: ReportedWorkload, index: int, result: ReportedResult[float]
+) -> Point:
     """Raises ValueError: there is no time, or the file's name is of another run than the result."""
     _check_load(name, result.workload)
     commands, device = _parse_commands(file.beside)
@@ -247,7 +244,7 @@ def _parse_commands(text: str) -> tuple[ReportedWorkload, str]:
         return ReportedWorkload({}, WORKLOAD_PARTS), ""
 
 
-def _nightly_warmups(build: Build, began: datetime, result: ParsedResult) -> int | None:
+def _nightly_warmups(build: Build, began: datetime, result: ReportedResult[float]) -> int | None:
     """Of vLLM-Omni's nightly by its date; None where it is not known."""
     if not of_nightly(build):
         return None
@@ -314,7 +311,7 @@ def result_records(document: object) -> list[object]:
     return [document]
 
 
-def parse_result(record: object) -> ParsedResult:
+def parse_result(record: object) -> ReportedResult[float]:
     """Read one record.
 
     Raises:
@@ -338,7 +335,7 @@ def parse_result(record: object) -> ParsedResult:
     )
 
 
-def _of_dashboard(record: Mapping[str, Any]) -> ParsedResult:
+def _of_dashboard(record: Mapping[str, Any]) -> ReportedResult[float]:
     """A :class:`DashboardResult`; with the counts of its requests it is read as the client's own result."""
     reported: Mapping[str, Any] = record["values"]
     if {"completed", "num_prompts", "duration"} <= set(reported):
@@ -351,8 +348,11 @@ def _of_dashboard(record: Mapping[str, Any]) -> ParsedResult:
         names = ", ".join(reported) or "it names none"
         raise UnusableResultError("other", f"has no metric that perfbisect knows: {names}")
     covariates = {**covariates, **record["covariates"]}
-    return ParsedResult(
-        _WORKLOAD.validate_python(record["workload"]), values, covariates, str(record["began"])
+    return ReportedResult(
+        workload=_WORKLOAD.validate_python(record["workload"]),
+        began=str(record["began"]),
+        values=values,
+        covariates=covariates,
     )
 
 
@@ -361,7 +361,7 @@ def _is_diffusion(record: object) -> bool:
     return isinstance(result, Mapping) and "completed_requests" in result
 
 
-def _served(document: Mapping[str, Any]) -> ParsedResult:
+def _served(document: Mapping[str, Any]) -> ReportedResult[float]:
     # The harness writes zeros where the benchmark left no file, and uploads them as a result.
     if not document.get("date") and not document.get("num_prompts"):
         raise UnusableResultError("template", _TEMPLATE)
@@ -411,10 +411,10 @@ def _served(document: Mapping[str, Any]) -> ParsedResult:
         "hardware": _hardware(document),
     }
     ended = str(document.get("date") or "")
-    return ParsedResult(workload, values, covariates, ended=ended)
+    return ReportedResult(workload=workload, values=values, covariates=covariates, ended=ended)
 
 
-def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedResult:
+def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ReportedResult[float]:
     load, server = _mapping(record.get("benchmark_params")), _mapping(record.get("server_params"))
     prompts = count(load, "num-prompts") if load.get("num-prompts") else 0
     if not record.get("timestamp") and not prompts:
@@ -442,7 +442,7 @@ def _diffusion(record: Mapping[str, Any], result: Mapping[str, Any]) -> ParsedRe
         "hardware": _hardware(record),
     }
     began = str(record.get("timestamp") or "")
-    return ParsedResult(workload, values, covariates, began)
+    return ReportedResult(workload=workload, values=values, covariates=covariates, began=began)
 
 
 def _shared_covariates(

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from perfbisect.series.points import Workload
+from perfbisect.series.points import ReportedResult, Workload
 from perfbisect.series.sources.results import (
-    ParsedResult,
     UnusableResultError,
     key_of,
     parse_result,
@@ -21,7 +20,7 @@ from tests.series.made import drawn, served, template, text_only
 from tests.shared import data
 
 
-def read(document: object) -> ParsedResult:
+def read(document: object) -> ReportedResult[float]:
     (record,) = result_records(document)
     return parse_result(record)
 
