@@ -74,7 +74,7 @@ def _next(
     job: Job, plan: BisectPlan, reverted: Revert | None, known: set[str], state: JobState, view: SlotView
 ) -> Decision:
     """``known``: launches that report the metric, each of which is asked once."""
-    # Also those that a killed process left: they were taken from their folders and never admitted.
+    # Includes launches of a killed process: they were recovered from their folders and never admitted.
     for launch in state.launches:
         if launch.outcome == "measured" and launch.id not in known:
             require_reported(launch.measurement, plan.ref)
@@ -111,7 +111,8 @@ def _search(job: Job, plan: BisectPlan, state: JobState, view: SlotView) -> Deci
             next_step="choose other ends",
         ) from error
     if isinstance(step, SearchOutcome):
-        # A verdict without a name ends the job; a name is a fact first, since checks of the step may follow.
+        # A verdict without a name ends the job; a name is recorded as a fact, since checks of the step may
+        # follow.
         if step.verdict != "found":
             return Done(asdict(step))
         return Fact(_NAMED, OUTCOME.dump_python(step, mode="json"), ends_others=True)
@@ -130,7 +131,7 @@ def next_step(
     def request(index: int, purpose: Purpose, runs: int, why: str) -> LaunchRequest:
         return LaunchRequest(index, plan.positions[index].change, purpose, runs, why)
 
-    # Before the search is asked: it sees a failed launch as minutes only until its retry failed, too.
+    # Before the search: it sees a failed launch only as minutes until the retry has failed, too.
     failed = retry_due([x for x in records if x.purpose in SEARCHING], slot, slots)
     if failed is not None:
         why = f"once more: it failed ({failed.cause})"
@@ -180,7 +181,8 @@ def _out_of_use(plan: BisectPlan, state: JobState, view: SlotView) -> Fact | Giv
 
 def _admit(plan: BisectPlan, launch: Launch, state: JobState, in_use: Sequence[Slot]) -> str:
     require_same_provenance(launch.measurement, state.launches)
-    # A missing value ends the job at the next decision, whose error names the metric: no discard hides it.
+    # A missing value ends the job at the next decision, whose error names the metric: a discard would hide
+    # it.
     if launch.purpose not in SEARCHING or launch.value is None:
         return ""
     out = machines_out(state.events).get(launch.machine)

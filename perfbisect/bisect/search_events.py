@@ -56,7 +56,7 @@ def to_search_events(records: Iterable[Launch], plan: BisectPlan) -> tuple[Event
         if launch.outcome == "measured":
             failed.discard(launch.position)
             events.append(measured_event(launch, plan.ref))
-        # No evidence of the change, and yet minutes: the budget and the prices need them.
+        # Not evidence about the change, but the budget and the prices need its minutes.
         elif launch.outcome != "failed" or not launch.refused:
             events.append(Lost(launch.minutes))
         elif launch.built and launch.position not in failed:

@@ -116,7 +116,7 @@ def pinned_documents(deploy: DeployYaml | None) -> tuple[Located, ...]:
 def inherited_documents(path: str, read: Callable[[str], str | None]) -> tuple[Located, ...]:
     """A deploy YAML after those that it inherits from (``base_config``), as far as they can be read."""
     found: dict[str, Located] = {}
-    # A file may inherit from one that inherits from it: each is read once.
+    # Two files may inherit from each other: each is read once.
     while path not in found:
         text = read(path)
         document = read_deploy(text, Path(path)) if text is not None else None

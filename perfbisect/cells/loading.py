@@ -252,7 +252,7 @@ def _cell(
     if isinstance(family, str):
         if family not in FAMILIES:
             errors.append(document.error(("family",), f"there is no family {family!r}", ", ".join(FAMILIES)))
-        # Of an unknown family any defaults do: the rest of the cell is checked all the same.
+        # For an unknown family any defaults will do: the rest of the cell is checked all the same.
         known = FAMILIES.get(family, next(iter(FAMILIES.values())))
         raw.setdefault("headline", known.headline)
         raw.setdefault("guards", list(known.guards))
@@ -325,7 +325,7 @@ def _local_path(document: Located, field: str, value: str) -> Path | None:
         if not is_path:
             return None
         raise document.error((field,), f"is no path: {getattr(error, 'strerror', None) or error}") from None
-    # A model called like a folder here is a hub's: only ./ and the like mean a path.
+    # A model named like a folder here is the hub's model: only ./ and the like mean a path.
     if not is_path and not (exists and field == "dataset_path"):
         return None
     if not exists:
@@ -434,7 +434,7 @@ def _metric_errors(cell: Cell, document: Located) -> Iterator[LocatedError]:
 
 def _check_commands(cell: Cell, document: Located) -> None:
     """Check that family and client support the cell, before anything is built."""
-    # The commands of an attempt, with stand-ins for what only a launch knows.
+    # Port and model name are placeholders: only a launch has real ones.
     endpoint = Endpoint(port=1, model_name="m")
     try:
         command = FAMILIES[cell.family].server(cell, endpoint)

@@ -202,7 +202,7 @@ class _Merger:
             self.clusters[first] = whole
             for index in reversed(gone):
                 del self.clusters[index]
-            # What was fine by itself may now be part of a larger one.
+            # A cluster that needed no other may be missing from a larger one now: all are checked again.
             at = 0
         return self.clusters
 

@@ -117,7 +117,7 @@ class _ObjectWriter:
     def edit(self, head: str, files: Mapping[str, File | None]) -> str:
         """The tree of ``head`` with files replaced or deleted."""
         deleted = (f"0 {'0' * len(head)}\t{path}\0" for path in sorted(files) if files[path] is None)
-        # First: a file may take the place of a folder.
+        # Deleted paths come first: a file may take the place of a folder.
         rows = [*deleted]
         for path, (mode, content) in sorted((path, file) for path, file in files.items() if file):
             blob = self._done("hash-object", "-w", "--stdin", "--no-filters", stdin=content)

@@ -33,7 +33,7 @@ from perfbisect.errors import (
 )
 
 STOP = 128
-# Git takes every other code below 128 for bad: a failure would name a wrong commit.
+# git bisect takes every other code below 128 as bad: a failure would name a wrong commit.
 _GIT_CODES = {EXIT_OK: 0, EXIT_REGRESSION: 1, EXIT_UNTESTABLE: EXIT_UNTESTABLE}
 _MEASURES_NOTHING = ("--dry-run", "--detach", "--save-baseline", "--help", "-h")
 
@@ -105,7 +105,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(typed: list[str]) -> int:
-    # Of the words as typed: errors in parsing are documents too.
+    # Read from the words as typed: an error in parsing is printed as a document, too.
     as_json = "--json" in typed
     try:
         require_measuring_step(typed)

@@ -96,7 +96,7 @@ class BisectRequest(MeasureOptions, BudgetOptions):
             versions = tuple(part.strip() for part in (self.versions or "").split(",") if part.strip())
             commits, branch = resolve(versions=versions)
         except MachineError as error:
-            # A dry run needs no network: it shows the ends, and says what it does not know.
+            # A dry run needs no network: it shows the ends and names what it could not look up.
             if not (self.dry_run and self.releases):
                 raise
             unlisted = (f"the releases between the ends are not known: {error.message}",)

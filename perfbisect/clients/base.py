@@ -210,7 +210,7 @@ class Client(ABC):
         """All metrics of a run, of which ``known`` are computed. :raises ClientError: missing, or zero."""
         keys = self.metrics(cell)
         if known.get("output_tokens", 2.0) <= 1:
-            # One token has no time between tokens.
+            # An answer of one token has no time between tokens.
             keys = tuple(key for key in keys if not key.startswith(("tpot:", "itl:")))
         derived = {key for key in keys if "_per_" in key}
         optional = {*ACCEPTANCE, *self.may_report(cell)}
@@ -373,7 +373,7 @@ def fact(document: Document, name: str) -> int | float | str | None:
 def shown(value: object) -> str:
     """A value of a result in a message."""
     if isinstance(value, int) and not is_number(value) and not isinstance(value, bool):
-        # Python refuses to print some of them.
+        # Python refuses to print integers of more than 4,300 digits.
         return "a number that is too large"
     return line(repr(value), 80)
 

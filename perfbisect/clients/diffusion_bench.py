@@ -107,7 +107,7 @@ class DiffusionBench(Client):
             "seed": seed,
             "output-file": str(result),
             "disable-tqdm": True,
-            # Read since b14ff230 (#5010).
+            # vLLM-Omni's benchmark reads it since b14ff230 (#5010).
             "extra-body": dict(cell.extra_body) or None,
         }
         options = {**own, **cell.dataset_args, **cell.client.args}

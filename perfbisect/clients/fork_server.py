@@ -100,7 +100,7 @@ class Host:
         while True:
             readable, _, _ = select.select([woken, channel], [], [])
             if channel in readable:
-                # No request comes during a run.
+                # The peer sends nothing during a run: a readable channel means that it is closed.
                 os.kill(child, signal.SIGKILL)
             if woken in readable:
                 os.read(woken, 64)
@@ -129,7 +129,7 @@ def become(request: dict[str, Any]) -> str:
     if flag != "-m":
         raise ValueError(f"not a module: {request['argv']}")
     sys.argv = [module, *arguments]
-    # It is run as __main__, from its beginning.
+    # The host has imported the module already: runpy warns of one that is in sys.modules.
     sys.modules.pop(module, None)
     return str(module)
 
@@ -139,7 +139,7 @@ def main() -> str | None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     if sys.path and sys.path[0] == "":
-        # As ``-m`` has it.
+        # ``python -m`` has the current folder there, not the empty string.
         sys.path[0] = os.getcwd()  # noqa: PTH109
     began, used = time.monotonic(), time.process_time()
     try:

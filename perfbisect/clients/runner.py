@@ -150,7 +150,7 @@ class Runner:
         """End the host and its runs. :raises ServerError: one survived."""
         host, self.host = self.host, None
         if self._channel is not None:
-            # Ends the host.
+            # The host ends when its channel closes.
             self._channel.close()
         if host is not None:
             processes.stop(host, 0.0)

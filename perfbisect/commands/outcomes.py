@@ -75,7 +75,7 @@ def bisections_of_alerts(
 def outcomes_by_alert(bisections: Iterable[SiteBisection]) -> dict[str, MeasuredOutcome]:
     """What was measured of each alert: a named commit before a narrowed range, then the likeliest."""
     found = [(outcome, of.alerts) for of in bisections if (outcome := _outcome(of.report)) is not None]
-    # The last of an alert stays: a single commit, the most probable one.
+    # In the mapping below the last outcome of an alert replaces the others: the most probable single commit.
     found.sort(key=lambda pair: (-len(pair[0].commits), pair[0].probability))
     return {alert: outcome for outcome, alerts in found for alert in alerts}
 

@@ -91,7 +91,7 @@ def interruptible(ended: Callable[[str], Interrupted]) -> Iterator[None]:
 
 def record_exit(job: Job, code: int, result: Document | None = None, status: JobStatus | None = None) -> None:
     """Record the exit code in the job's folder, its status, and the result if it covers several jobs."""
-    # A full disk must not change the exit code of a verdict; the journal has it.
+    # A full disk must not change the exit code: the verdict is in the journal.
     with contextlib.suppress(MachineError):
         if result is not None:
             write_atomic(job.result, result.text() + "\n")
@@ -294,7 +294,7 @@ def _watching(working: JobOptions, *, lines: bool) -> contextlib.AbstractContext
     """The listener for progress: a live view on a terminal, lines otherwise, none with --quiet."""
     if working.quiet:
         return contextlib.nullcontext(lambda _: None)
-    # A live view rewrites its rows, which a log, a pipe and a second job's lines do not survive.
+    # A live view rewrites its rows: in a log, a pipe or beside a second job's lines it cannot be read.
     if lines or working.as_json or working.verbose or not sys.stderr.isatty():
         return contextlib.nullcontext(Lines(print_progress, verbose=working.verbose))
     from rich.console import Console

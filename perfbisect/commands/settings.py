@@ -115,7 +115,7 @@ def _from_sources(
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             del env_settings, dotenv_settings, file_secret_settings
-            # A variable has the name of its option (METRIC), and pydantic's own source that of the field
+            # A variable is named after its option (METRIC); pydantic's own source would use the field's name
             # (metrics).
             lower = (from_environment, from_file)
             return init_settings, *(InitSettingsSource(settings_cls, values) for values in lower)

@@ -64,7 +64,7 @@ def build_setup(
     metric, *further = resolve_metrics(cell, measuring.metrics, claimed=claimed)
     environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.given)
     setting = build_config(workspace, environment, measured, measuring)
-    # An option that a side does not have fails its start only after a build of minutes to an hour.
+    # An option that a side lacks would otherwise fail at its start, after a build of minutes to an hour.
     ends = list(zip(served or (cell, cell), (measured[0], measured[-1]), strict=True))
     linted = lint_sides(workspace, setting, ends[: len(measured)])
     planned = find_slots(workspace, cell, setting, workers, dry_run=measuring.dry_run)

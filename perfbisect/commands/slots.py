@@ -63,7 +63,7 @@ def slots_here(cell: Cell, workers: int, named: str) -> tuple[Slot, ...]:
         machine(shell, profile),
         gpus=cell.gpus,
         workers=workers,
-        # In use now and taken last: with --wait the job may wait for them.
+        # Devices in use are taken last, not left out: with --wait the job may wait for them.
         avoid=leased_devices(lock_folder(shell)),
         profile=profile,
     )

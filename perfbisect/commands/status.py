@@ -218,7 +218,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     state: State = "running" if holder else "finished" if finished(events) else "unfinished"
     code = ending.exit_code if ending else status.exit_code if state == "finished" else None
     result = next((path for path in (job.result, job.document) if path.exists()), None)
-    # Without a process a launch that has no end was cut off: it is not running.
+    # Without a process, a launch that has no end was cut off and is not running.
     running = [launch for launch in launches if holder and launch.outcome == "running"]
     return StatusDocument(
         job=job.id,

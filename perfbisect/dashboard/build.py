@@ -113,7 +113,7 @@ class _Writer:
         return sum(self._text(f"assets/{name}", content) for name, content in assets.items())
 
     def _plotly(self) -> int:
-        # Here, since it is slow to import.
+        # Imported here, since it is slow to import.
         import plotly
 
         source = Path(plotly.__file__).parent / "package_data" / PLOTLY

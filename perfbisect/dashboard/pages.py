@@ -302,7 +302,7 @@ def curve(series: SiteSeries, times: Sequence[int], span: tuple[int, int]) -> st
     values are drawn as logarithms, so that equal changes look alike. Empty without any value.
     """
     began, ended = span
-    # A site of one moment has no span.
+    # The span of a site with a single moment is 0.
     width = (ended - began) / _BUCKETS or 1.0
     known = [(time, value) for time, value in zip(times, series.values, strict=True) if value is not None]
     if not known:

@@ -115,7 +115,7 @@ def run_in_steps(
     """:func:`run_experiment` beside other jobs of this thread, see :func:`launch_in_steps`."""
     with Journal(job.journal, clock=tools.clock) as journal:
         plan = require_plan(job, journal.events, kind.plan)
-        # Left as it is where it has its verdict: recovery would write to a journal that is closed.
+        # A job with a verdict stays as it is: recovery would append to a journal that is closed.
         if not finished(journal.events):
             recover_interrupted(job, journal, tools.sink, tools.stop_leftovers, tools.reclaim)
             policy = kind.policy(job, plan, tools)

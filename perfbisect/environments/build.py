@@ -91,7 +91,7 @@ class BuildRun:
         """
         limit, token = timeout or self.timeout, secrets.token_hex(8)
         output, text = self.log.with_name(f"{self.log.stem}-{token}.log"), ""
-        # Own scripts would fill the log, which is for what the command says.
+        # perfbisect's own scripts would fill the log, which is for the command's output.
         command = " ".join("SCRIPT" if "\n" in word else word for word in redacted_argv(tuple(argv)))
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)

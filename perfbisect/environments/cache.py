@@ -54,7 +54,7 @@ def variables(folder: Path, python_path: str = "") -> dict[str, str]:
     fixed = {
         "PYTHONPATH": python_path,
         "PYTHONNOUSERSITE": "1",
-        # The folder of an attempt must not be imported from.
+        # Modules must not be imported from the folder of an attempt.
         "PYTHONSAFEPATH": "1",
         # Unset: without byte code every process of an engine compiles all modules again, which doubles its
         # start.
@@ -144,7 +144,7 @@ def read_stamp(folder: Path) -> Environment | None:
         stamp = _STAMP.validate_json(text)
     except (OSError, ValueError):
         return None
-    # Environments that are not stamped have defaults; in a stamp, a missing field is damage.
+    # The fields have defaults for environments without a stamp; in a stamp a missing field is damage.
     return stamp if json.loads(text).keys() >= _WRITTEN else None
 
 
@@ -259,7 +259,7 @@ class EnvironmentCache:
         folder = self.folder(key)
         if self.stamp(key) is None or not self._locks.acquire(folder):
             return None
-        # It may have been removed in between.
+        # Before the lock was taken, another process may have removed it.
         stamp = self.stamp(key)
         return None if stamp is None else _placed(stamp, folder)
 

@@ -221,7 +221,6 @@ FOREIGN_SHARE = 0.1
 
 def commit_in_version(version: str) -> str:
     """The abbreviated commit in a local version (``1.2.dev5+gabcdef123.cu129``); empty if there is none."""
-    # setuptools-scm writes the commit behind the plus sign, others their variant: +gabcdef123.cu129.
     for word in re.split(r"[.\-_]", version.partition("+")[2].lower()):
         if match := _HEX.match(word):
             return match[1]

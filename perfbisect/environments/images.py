@@ -154,7 +154,7 @@ class DaemonStore(ImageStore):
     def look_up(self, reference: str) -> ImageLookup:
         """Read the manifest; of a list, the one for this machine's processor."""
         if reference.startswith("localhost/"):
-            # Of this machine, and no registry's.
+            # localhost/ names an image of this machine, which no registry has.
             return ImageLookup("hole", problem=f"{self.program} has no image {reference}")
         document = self._manifest(reference)
         if isinstance(document, Mapping) and isinstance(document.get("manifests"), list):

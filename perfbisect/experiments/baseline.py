@@ -68,8 +68,8 @@ def record_level(
         attempts=tuple(
             replace(
                 attempt,
-                # Facts are command lines, readings and paths of one machine: a file that is handed on has
-                # none of them.
+                # Facts hold command lines, readings and paths of one machine: a file that is handed on must
+                # not have them.
                 provenance=replace(attempt.provenance, facts={}),
                 runs=tuple(replace(run, facts={}, raw="") for run in attempt.runs),
                 folder="",
@@ -84,10 +84,10 @@ def require_same_workload(level: RecordedLevel, cell: Cell, metrics: Sequence[Me
     recorded = Cell.model_validate_json(json.dumps(level.cell))
     digest = level.attempts[0].provenance.cell_digest
     differences = list(cell_difference(recorded, cell))
-    # The cell in the file was edited after its launches, or another version reads it otherwise.
+    # The cell in the file was edited after its launches, or this version computes another digest.
     if not differences and recorded.digest != digest:
         differences.append(("cell_digest", digest, cell.digest))
-    # Served otherwise is another level of the same workload, which the digest alone does not tell.
+    # The digest has no settings of the server: the same workload, served otherwise, has another level.
     for name in SERVER_SIDE:
         there, here = getattr(recorded, name), getattr(cell, name)
         if there != here:

@@ -95,15 +95,15 @@ def _judge(plan: CheckPlan, measured: Sequence[Launch], metric: MetricRef, tests
     if is_judged:
         judged = threshold.judge_threshold(limit, levels, plan.launches, error=threshold.ERROR / tests)
     else:
-        # A guard that fails is a verdict of its own, so that it has the small error of a false difference.
+        # A guard that fails is a verdict by itself: it gets the small error of a false difference.
         beyond = ab_test.DIFFERENT / tests
         judged = threshold.judge_threshold(limit, levels, plan.launches, beyond_error=beyond)
-    # The test is of the distance from the threshold, and the reader's effect of that from the baseline.
+    # The test measures the distance from the threshold; readers see the effect against the baseline.
     room = scale.worse_by(plan.limit(metric))
     effect, *ends = (scale.effect(over + room) for over in (judged.over, judged.low, judged.high))
     if not math.isnan(judged.over):
         value = scale.value(limit.at + judged.over)
-        # A share below zero is none; the level of a Student-t may be.
+        # The estimate of a level may be below zero; a share may not.
         value = max(0.0, value) if scale.absolute else value
     else:
         value = scale.value(median(levels)) if levels else math.nan
@@ -125,7 +125,7 @@ def _judge(plan: CheckPlan, measured: Sequence[Launch], metric: MetricRef, tests
 def _judge_unvaried(plan: CheckPlan, measured: Sequence[Launch], row: MetricResult) -> MetricResult:
     """One that was the same in every run, then and now, did not move, however few they are."""
     values = {value for launch in measured for value in launch.measurement.values(row.ref)}
-    # Of values nothing was recorded, and they have no guards: this is a baseline's.
+    # Only guards get here, and only a check against a baseline has guards: there is a recorded level.
     values |= {value for runs in plan.recorded[0].values(row.ref) for value in runs}
     return row.model_copy(update={"verdict": "within"}) if len(values) == 1 else row
 

@@ -132,7 +132,7 @@ def _judge(plan: ComparePlan, measured: Sequence[Launch], metric: MetricRef, tes
     if expected := plan.expected(metric):
         claim = expected.settles(judged.low, judged.high)
     if plan.max_regression is not None:
-        # A limit is a share of A in the metric's own direction; of a share of requests it is added.
+        # A limit is a share of A in the metric's direction; where the metric is a share itself, it is added.
         worse = plan.max_regression * metric.metric.sign
         line = judged.a + worse if metric.metric.absolute else judged.a * (1 + worse)
     is_judged = metric in plan.refs
@@ -163,7 +163,7 @@ def _judge_unvaried(plan: ComparePlan, measured: Sequence[Launch], row: MetricRe
     (value,) = values
     same = {"verdict": "same", "effect": 0.0, "needed": 0, "left": value, "right": value}
     counts = [_pool_counts(row.ref, attempts_of(measured, side)) for side in (0, 1)]
-    # Where counts are unknown, (1, 1) stands for them: not none, so that no interval of counting is given.
+    # (1, 1) stands for unknown counts: they are not zero, so no interval for a zero count is given.
     (left, of_left), (right, of_right) = (count or (1, 1) for count in counts)
     if left or right:
         return row.model_copy(update=same | {"note": "one value in every run"})
@@ -237,7 +237,7 @@ def read_comparison(job: Job, events: Sequence[JournalEvent]) -> CompareResult:
     if plan.expect and unchecked and claim == "holds":
         claim = "inconclusive"
     combined = combine_words(row.verdict for row in judged)
-    # However the headline moved: shorter answers are faster, and no improvement.
+    # A failed guard decides, however the headline moved: shorter answers are faster and no improvement.
     verdict = "regression" if failed else combined
     is_claimed = plan.expected(plan.ref) is not None
     sides = attempts_of(found.measured, 0), attempts_of(found.measured, 1)
@@ -268,7 +268,7 @@ def judge_metrics(plan: ComparePlan, measured: Sequence[Launch]) -> tuple[Metric
     Before the first verdict there are none but those under test.
     """
     judged = RULE.judge_all(plan, measured)
-    # Less than a block: the model has no difference yet, of any metric.
+    # With less than a block the model has no difference of any metric.
     if judged[0].effect is None:
         return judged
     guards = RULE.guards(plan)
@@ -307,7 +307,7 @@ def _next_command(
     if worse or (limited and claim == "refuted"):
         refuted = [row for row in judged if row.claim == "refuted"]
         metric = (worse or refuted or judged)[0].name
-        # The ends of a bisection are commits as they are, served alike.
+        # The ends of a bisection are commits without variants, served alike.
         if not (plan.a.variant or plan.b.variant):
             ends = ("--good", plan.a.change.short, "--bad", plan.b.change.short)
             return follow_up_command(setting, "bisect", plan.cell, metric, *ends)
@@ -365,7 +365,7 @@ def _needed_for_limit(row: MetricResult, limit: float) -> int:
         return 0
     half = max(row.high - row.effect, row.effect - row.low)
     distance = abs(row.effect - limit * row.ref.metric.sign)
-    # An interval is as wide as one over the root of the launches; it must end short of the limit.
+    # The width falls with the root of the launches; the interval must end before the limit.
     return max(ab_test.BLOCK_SIZE, math.ceil(row.launches * ((half / max(distance, 1e-6)) ** 2 - 1)))
 
 
@@ -395,7 +395,6 @@ def _contradictions(result: CompareResult) -> Iterator[_Contradiction]:
 def _same_statistic(metric: MetricRef, other: str) -> str:
     """Another metric in the same statistic, by its row's name; one number a run stands for a median."""
     statistic = metric.statistic or "median"
-    # One number a run has no percentiles; it is compared with medians only.
     if not METRICS[other].per_request:
         return other if statistic == "median" else ""
     return str(MetricRef(other, statistic))

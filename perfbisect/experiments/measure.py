@@ -272,7 +272,7 @@ class MeasurementRule(Generic[PlanT]):
             for_guards = claims == {"holds"} and not is_last and self._has_open_guard(plan, measured)
             if is_last or ("inconclusive" not in claims and not for_guards):
                 return self._done(plan, measured)
-        # After the look above: launches that there are may settle it, whatever the budget.
+        # After the look above: the launches made so far may settle it without more budget.
         if plan.budget is not None and not fits_budget(state.launches, plan.budget):
             return self._done(plan, measured)
         side = self.side_of(plan, count)

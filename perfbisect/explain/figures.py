@@ -36,7 +36,7 @@ def excerpt_diff(diff: StackDiff, conclusion: ProfileConclusion) -> DiffDocument
     files = sorted(diff.files, key=lambda file: rank.get(file.path, len(rank)))[:MOST_FILES]
     hunks = {file.path: [*_hunks(file, causes.get(file.path, frozenset()))] for file in files}
     keys = [(path, at) for path, own in hunks.items() for at in range(len(own))]
-    # Room is given to what the conclusion names first; the order shown is that of the diff.
+    # Hunks that the conclusion names get room first; they are shown in the order of the diff.
     keys.sort(key=lambda key: not any(line.marked for line in hunks[key[0]][key[1]]))
     shown: dict[tuple[str, int], tuple[DiffLineDocument, ...]] = {}
     room = MOST_LINES

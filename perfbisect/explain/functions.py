@@ -165,7 +165,7 @@ def compare_functions(
     sums = [[_readings(launch, _everything) for launch in side] for side in work]
     ((total, _),) = compare_times(sums[0], sums[1]).values()
     seen = [_sampled(side) for side in own]
-    # What was hardly sampled can show nothing, and each test makes the correction of the others stricter.
+    # A function that was hardly sampled can show nothing, and each test makes the correction stricter.
     tested = {
         key: found
         for key, found in compare_times(own[0], own[1]).items()
@@ -244,12 +244,12 @@ def launch_noise(sides: Sequence[Sequence[Mapping[KeyT, LaunchReading]]]) -> flo
             mean = fmean(reading.mean for reading in readings)
             if len(readings) < 2 or mean <= 0 or min(r.samples for r in readings) < LEAST_SAMPLES:
                 continue
-            # What sampling alone scatters is no noise between launches.
+            # Scatter from sampling alone is not noise between launches.
             sampling = fmean(reading.variance for reading in readings)
             squares.append((variance(r.mean for r in readings) - sampling) / mean**2)
     if not squares:
         return _PRIOR_NOISE
-    # The median: one function that jumps would carry the mean of squares.
+    # The median: one function that jumps would dominate the mean of squares.
     seen = max(0.0, median(squares) / _CHI_MEDIAN)
     weight = min(float(len(squares)), 2 * _PRIOR_WEIGHT)
     return max(
@@ -317,7 +317,7 @@ def _readings(launch: Sequence[_Work], name: Callable[[StackSample], KeyT]) -> d
         chance = sum(
             n * (window.milliseconds * window.steps) ** 2 for n, window in zip(seen, launch, strict=True)
         )
-        # Two windows say too little of their own scatter.
+        # Two windows are too few to estimate their scatter.
         scatter = variance(each) / len(each) if len(each) > 2 else 0.0
         readings[key] = LaunchReading(spent / steps, max(chance / steps**2, scatter), sum(seen))
     return readings

@@ -326,7 +326,7 @@ class _Search:
         triples = list(zip(culprit, alone, without, strict=False))
         if len(triples) < confirm.LEAST_PAIRS or self.look is None:
             return None
-        # A triple is launched in a row and is a block: how the machine was then is common to its three.
+        # A triple is launched in a row and is one block: the state of the machine is common to all three.
         left = [replace(own, block=str(k)) for k, (_, own, _) in enumerate(triples)]
         right = [
             replace(

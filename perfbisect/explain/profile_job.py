@@ -185,7 +185,7 @@ def profile_report(document: ProfileDocument) -> Report:
 MOST_LAUNCHES: Final = 2
 """Profile launches of a side, at most."""
 
-# A B B A: a machine that drifts steadily is the same for both sides.
+# A B B A: a steady drift of the machine affects both sides alike.
 _ORDER: Final = (0, 1, 1, 0)
 _FILES: Final = TypeAdapter(ProfileFiles)
 

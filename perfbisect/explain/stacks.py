@@ -85,7 +85,7 @@ WAITS: Final = (
     ("_worker", "concurrent/futures/thread.py"),
     ("*recv*", "zmq/*"),
     ("*poll*", "zmq/*"),
-    # The host waits for its device: that it works longer is seen in the trace alone.
+    # The host waits for its device: longer work on the device shows in the trace alone.
     ("*synchronize*", "torch/cuda/*"),
     # Workers and engine core take turns through shared memory and spin while they wait.
     ("*sched_yield*", "*"),

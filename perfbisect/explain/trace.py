@@ -184,7 +184,7 @@ def summarize_trace(events: Iterable[Mapping[str, Any]]) -> TraceProfile:
                 raise ValueError(f"the trace has more than {MAX_EVENTS} events")
     steps.sort()
     starts = [start for start, _ in steps]
-    # A device works behind the host: a kernel may run during the next step, its launch tells whose it is.
+    # A device lags behind the host: a kernel may run during the next step, so its launch tells its step.
     launched = {
         call.correlation: call.start for call in calls if call.key[0] == "launch" and call.correlation
     }
@@ -268,7 +268,7 @@ def count_differences(
     differences = []
     for key in sorted(before.keys() | after.keys()):
         left, right = before.get(key, (0, 0)), after.get(key, (0, 0))
-        # Ranges that do not meet differ in every step, which no statistics has to show.
+        # Ranges that do not overlap differ in every step: no test is needed.
         if left[1] < right[0] or right[1] < left[0]:
             is_exact = left[0] == left[1] and right[0] == right[1]
             kind, name = key

@@ -109,7 +109,7 @@ def _launch_document(change: str, launch: Launch | None) -> BundleLaunchDocument
 
 def write_manifest(job: Job, machine: str) -> BundleDocument:
     """Write the manifest of a bundle that has ended; from then on its folder does not change."""
-    # A driver fetches again what does not have its digest: a copy may be cut off.
+    # A copy may be cut off: a driver fetches a file with another digest again.
     digests = {
         str(path.relative_to(job.path)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted((job.path / "attempts").rglob("*"))

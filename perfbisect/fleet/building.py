@@ -146,7 +146,7 @@ class BuildMachines:
         text = request.model_dump_json(exclude_defaults=True).encode()
         host.put_request(folder, text)
         command = host.agent("build", REQUEST, "--json")
-        # It is never written to: that it closes tells the machine that this driver is gone.
+        # Nothing is written to it: its end tells the machine that this driver is gone.
         reading, writing = os.pipe()
         with os.fdopen(reading, "rb") as held, os.fdopen(writing, "wb"):
             # The limit there ends the build first, with a message of its own.

@@ -138,7 +138,7 @@ class SshConnection(LocalConnection):
             # Nobody is there to answer a question for a password or a host key.
             "BatchMode": "yes",
             "ConnectTimeout": "10",
-            # A machine without power says nothing: TCP alone would wait for a quarter of an hour.
+            # A machine that lost power sends nothing: TCP alone would wait for a quarter of an hour.
             "ServerAliveInterval": "15",
             "ServerAliveCountMax": "3",
             # A handshake for each look at a bundle would load the machine that measures.

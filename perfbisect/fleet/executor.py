@@ -95,7 +95,7 @@ class FleetExecutor:
                 return self._follow(ticket, home, sink)
         except faults.ATTEMPT_ERRORS as error:
             record.fail(error)
-            # It may go on without us, and would hold the slot that the next launch there needs.
+            # The launch may go on without this driver and hold the slot that the next launch there needs.
             if submitted:
                 self.lost.add(ticket)
                 with suppress(MachineError):

@@ -103,7 +103,7 @@ class SlurmHost(FleetHost):
         script = f"#!/bin/sh\n{AGENT_SCRIPT}".encode()
         written = self.connection.run_script('cat > "$1"', f"{folder}/{_BATCH}", given=script)
         written.checked(f"write {folder}")
-        # Slurm would start a job again that lost its node, and a launch is made once.
+        # Slurm restarts a job that lost its node by default, but a launch is made once.
         words = ["sbatch", "--no-requeue", "--nodes=1", "--exclusive", "--job-name=perfbisect"]
         words += [f"--comment={bundle.token}", f"--nodelist={self.name}", f"--output={folder}/slurm.out"]
         # The agent ends itself by its own limit: that of Slurm is for an agent that hangs.

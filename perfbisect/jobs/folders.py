@@ -199,7 +199,7 @@ class Job(JournalFolder):
         holder = self.holder
         if holder is None:
             return None
-        # Before the signal: a process that is deaf to signals finds it at its next launch.
+        # Before the signal: a process that ignores signals finds it at its next launch.
         (self.path / "stop").touch()
         # The record names it, the lock proves it: a process without it is another's.
         if str((self.path / "lock").resolve()) in opened(holder.pid):

@@ -109,7 +109,7 @@ def with_checksum(document: bytes) -> bytes:
 
 def checksum_state(line: bytes) -> bool | None:
     """Whether a line has the checksum that it names; None if it names none."""
-    # By its place at the end: the bytes are checked, whatever they mean.
+    # Found by its place at the end, not by parsing: the bytes are checked, whatever they mean.
     start, end = line[:-_CHECKSUM_BYTES], line[-_CHECKSUM_BYTES:]
     found = _CHECKSUM.fullmatch(end)
     return None if found is None else int(found[1], 16) == zlib.crc32(start)

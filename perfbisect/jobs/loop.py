@@ -262,7 +262,7 @@ def launch_in_steps(
             decision = launches.next(slot)
             if isinstance(decision, Done):
                 return decision.verdict
-            # Nothing rests on what is under way any more: the minutes of those launches are better spent.
+            # No decision needs the launches under way any more: they would only use minutes.
             if isinstance(decision, Fact):
                 pool.stop()
                 break
@@ -297,6 +297,6 @@ def drain(steps: Generator[float, None, _Result]) -> _Result:
 
 def fits_budget(records: Sequence[Launch], budget: float) -> bool:
     """True if another launch of median length fits into the budget in minutes."""
-    # Of failed launches the length says nothing of the next one's.
+    # The length of a failed launch says nothing about that of the next one.
     each = [launch.minutes for launch in records if launch.outcome == "measured"]
     return sum(launch.minutes for launch in records) + (median(each) if each else 0.0) <= budget

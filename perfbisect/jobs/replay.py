@@ -148,7 +148,7 @@ class Launch:
 
     def discard(self, reason: str) -> Launch:
         """The measured launch as one that took as long and is no evidence."""
-        # Only its start is kept: nothing may find a value in it.
+        # Only its start is kept, so that no reader finds a value in it.
         bare = replace(
             self, attempt=None, value=None, values=(), spread=None, warnings=(), seconds={}, cold=False
         )
@@ -225,7 +225,7 @@ class JournalReplay:
             try:
                 if event.kind == "plan" and "metric" in event.data:
                     self._metric = parse_metric(event.data["metric"])
-                    # A job that goes on with another metric is judged by it from its first launch on.
+                    # A job that goes on with another metric is judged by it from the first launch on.
                     for identity, launch in self._launches.items():
                         self._launches[identity] = launch.valued(self._metric)
                 elif event.kind == "started":
@@ -301,7 +301,7 @@ def retry_due(records: Sequence[Launch], slot: str, slots: Collection[str]) -> L
 
     It is repeated where it failed, which keeps pairs together, or on any slot if that one is gone.
     """
-    # A retry that another slot makes already is not due again.
+    # A retry that is running on another slot is not due again.
     running = {launch.position for launch in records if launch.outcome == "running"}
     for launch in awaiting_retry(records).values():
         if launch.position not in running and (launch.slot == slot or launch.slot not in slots):

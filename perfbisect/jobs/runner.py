@@ -136,7 +136,7 @@ def record_start(
             where=folder,
             next_step=f"make room on the disk (df -h, df -i); then: perfbisect resume {job.id}",
         ) from error
-    # In the journal before the server starts: whoever resumes can find its processes, however early the kill.
+    # In the journal before the server starts: a resume can find its processes, however early the kill was.
     token = secrets.token_hex(16)
     journal.append(
         "started",

@@ -110,7 +110,7 @@ class Smi:
 
 def run_command(argv: Sequence[str], timeout_s: float) -> tuple[str, str]:
     """Run a command that lists devices: its output, and why it failed, empty if it did not."""
-    # Numbers with a decimal point, in any locale.
+    # Some locales print numbers with a decimal comma.
     done = capture(argv, timeout_s, {**environ.allowed(os.environ), "LC_ALL": "C"})
     if done.returncode != 0:
         problem = excerpt(" ".join((done.stdout + " " + done.stderr).split()), 1000)
@@ -253,7 +253,7 @@ def _with_instances(devices: Sequence[Gpu], listing: str) -> tuple[Gpu, ...]:
         if head := _GPU_LINE.match(line):
             parent = next((gpu for gpu in devices if gpu.uuid == head[3]), None)
         elif parent is not None and (instance := _MIG_LINE.match(line)):
-            # nvidia-smi has no column for it: the profile's name (2g.20gb) does.
+            # nvidia-smi has no column for the memory of an instance: the profile's name (2g.20gb) has it.
             size = _PROFILE_MEMORY.search(instance[1])
             below[parent.uuid].append(
                 replace(
@@ -297,7 +297,7 @@ def _masked(devices: Sequence[Gpu], entry: str) -> Gpu | None:
     matching = [gpu for gpu in devices if gpu.uuid.startswith(entry)]
     if not entry.startswith(("GPU-", "MIG-")) or len(matching) != 1:
         return None
-    # As CUDA does: a partitioned device stands for its first instance.
+    # As in CUDA, a partitioned device stands for its first instance.
     if matching[0].mig:
         return next((gpu for gpu in devices if gpu.parent == matching[0].uuid), None)
     return matching[0]

@@ -209,7 +209,7 @@ def _lock_names(slots: Iterable[Slot]) -> dict[str, bool]:
         exclusive = exclusive or not slot.cores
         names.update(f"device-{uuid.replace('/', '_')}{_SUFFIX}" for uuid in slot.devices)
         names.update(f"core-{core}{_SUFFIX}" for core in slot.cores)
-    # In one order for all processes, and none is kept while waiting: so none waits in a circle.
+    # All processes lock in one order and keep no lock while they wait: there is no deadlock.
     return {_MACHINE + _SUFFIX: exclusive, **dict.fromkeys(sorted(names), True)}
 
 
@@ -307,7 +307,7 @@ def _open(path: Path) -> int:
     """
     error: OSError | None = None
     for attempt in range(_TRIES):
-        # Whoever makes the folder opens it to others a moment later.
+        # Another process may be making the folder or the file and open it to others a moment later.
         time.sleep(0.01 * attempt)
         for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL):
             try:
@@ -320,7 +320,7 @@ def _open(path: Path) -> int:
                 # The umask took these bits away, and other users must open it.
                 os.fchmod(descriptor, 0o666)
             status = os.fstat(descriptor)
-            # A hard link would let the owner be written into another file of this user.
+            # Through a hard link the owner would be written into another file of this user.
             if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
                 os.close(descriptor)
                 raise MachineError(
@@ -372,7 +372,7 @@ def _owner(path: Path) -> LeaseHolder | None:
     except OSError:
         return None
     try:
-        # Shared, and let go at once: a look must not make another process wait.
+        # A shared lock, released at once: a look must not make another process wait.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return _read(descriptor) or LeaseHolder()

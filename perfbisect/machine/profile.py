@@ -209,7 +209,7 @@ class Profile(_Section):
         13815, 41848). CUDA's indices equal the driver's in PCI order only. A MIG instance has no index.
         """
         if any(gpu.parent for gpu in group):
-            # The only way to name an instance; many versions of vLLM end on it all the same.
+            # There is no other way to name an instance, although many versions of vLLM fail on it.
             return {self.variable: ",".join(gpu.uuid for gpu in group)}
         given = self.select.env if self.select else {}
         env = {name: value.replace("{gpus}", str(len(group))) for name, value in given.items()}

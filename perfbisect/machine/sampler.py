@@ -95,7 +95,7 @@ class _DeviceSampler:
     def _attribute(self, tenant: DeviceProcess, is_own: bool) -> None:
         row = process(tenant.pid)
         if row is None:
-            # It has ended since.
+            # The process has ended since the driver listed it.
             return
         inside = tenant.uuid in self._leased
         if is_own and not inside:
@@ -262,7 +262,7 @@ class _HostSampler:
         own = self._account.total(living) + (0.0 if self._pinned else times.user + times.system)
         cpu = cpu_times(self._cores)
         now = time.monotonic()
-        # With many processes a look takes longer, and comes less often: it must not become a load itself.
+        # With many processes a look takes longer and is made less often: it must not become a load itself.
         self._next = began + _PROCESS_SHARE * (now - began)
         # A short interval is added to the next one, unless there is no other.
         if not record or now - self._at >= _SHORTEST_S or not self._attributed:

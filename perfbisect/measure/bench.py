@@ -88,7 +88,7 @@ class InterferenceMonitor:
         try:
             with sampler:
                 yield facts
-        # Discarded already: load as a further reason would hide the first.
+        # The run is discarded already: load as a further reason would hide the first.
         except (DiscardedRunError, SharedPortError):
             raise
         except ATTEMPT_ERRORS as error:
@@ -155,7 +155,7 @@ class BenchRuns:
         request = self.record.request
         cell = request.cell if index else request.cell.discarded
         result, log = self._result(name), self.log(name)
-        # Else the result of an attempt that was killed before could count as this run's.
+        # The result of an attempt that was killed before could count as this run's.
         result.unlink(missing_ok=True)
         self.server.check_ports(f"before run {name}")
         # Counters run on from the start of the server: a run is the difference.
@@ -184,7 +184,7 @@ class BenchRuns:
         except ClientError as error:
             raise self._client_failed(error, log, has_errors=_has_errors(document)) from error
         cpu_s, after = cpu_increase(cpu_before, self._cpu()), self.server.counters()
-        # Both before and after: a listener that came meanwhile shared the requests.
+        # Checked before and after: a listener that came meanwhile shared the requests.
         self.server.check_ports(f"after run {name}")
         cache_before, cache_after = prefix_cache(before), prefix_cache(after)
         rate = hit_rate(cache_before, cache_after)

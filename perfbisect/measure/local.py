@@ -240,7 +240,7 @@ class LocalExecutor:
         request, environment, slot = record.request, record.environment, self._slot(record.request)
         assert environment is not None
         record.phase, record.log = "launch", request.folder / "server.log"
-        # Logs are appended to: the last words of an earlier attempt must not explain this one.
+        # Logs are appended to: the end of an earlier attempt's log must not explain this one.
         record.log.unlink(missing_ok=True)
         # A model name of its own: a foreign server on the port would answer to another one.
         endpoint = Endpoint(ports.free_port(), f"pb-{record.token[:12]}")

@@ -88,7 +88,7 @@ class AttemptRecord:
 
     @classmethod
     def begin(cls, request: AttemptRequest) -> AttemptRecord:
-        # Counted before anything is started: what the kernel kills from now on may be of this attempt.
+        # Read before anything is started: what the kernel kills from now on may belong to this attempt.
         classifier = faults.FaultClassifier(profile.oom_kills(), request.measured_before)
         return cls(request, request.token or secrets.token_hex(16), classifier, log=request.folder)
 
@@ -114,7 +114,7 @@ class AttemptRecord:
     def fail(self, error: BaseException, server: OwnedProcess | None = None) -> None:
         """Keep the first failure; later ones follow from it. ``server``: its log helps to classify."""
         if isinstance(error, ports.SharedPortError):
-            # Whose server answered is unknown from the start on.
+            # It is not known since when another server has answered: no run counts.
             self.runs.clear()
         if self.failure is not None:
             return

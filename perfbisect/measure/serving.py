@@ -58,7 +58,7 @@ def running_server(
         finally:
             _stop(record, owned, port, sink)
     finally:
-        # Whatever has the token, also of a start that failed halfway.
+        # A start that failed halfway may have left processes: they are found by the token.
         processes.stop_leftovers(record.token, 0, 0.0, grace=0.0)
 
 
@@ -82,7 +82,7 @@ def _stop(record: AttemptRecord, owned: OwnedProcess, port: int, sink: Sink) -> 
             removed = processes.stop(owned, record.request.limits.stop)
             if removed:
                 record.facts["shared_memory_removed"] = removed
-            # After a failure nobody waits: the port of the next attempt is another one.
+            # After a failure there is no wait: the next attempt has another port.
             ports.wait_free(port, _PORT_WAIT_S if record.failure is None else 0.0)
         except (ServerError, MachineError) as error:
             record.fail(error)

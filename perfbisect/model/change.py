@@ -24,7 +24,7 @@ class Change:
     unescaped.
     """
 
-    # Its JSON has more than its fields: what is derived from them is not read back.
+    # Its JSON has more than its fields: derived values are written and not read back.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
     id: str

@@ -119,7 +119,8 @@ class CommandMachine:
             if self.fleet:
                 result = yield from run_in_steps(RUN, job, tools, until=launch, poll=_POLL_S)
             else:
-                # A back-off that waits here ends early on a stop request, which the night does not see.
+                # Not in steps: a back-off in here ends early on the job's stop request, which the night does
+                # not see.
                 result = run_experiment(RUN, job, tools, until=launch)
             write_report(job, RUN, result)
 
@@ -129,7 +130,7 @@ class CommandMachine:
             slot = _require_slot(cell)
             return (slot,), (f"measured on {slot.machine}",)
         planned = find_slots(self.workspace, cell.load(), setting)
-        # A series is of one machine: always its first slot.
+        # A series belongs to one machine: always its first slot.
         return planned.slots[:1], planned.notes
 
     def end_bundles(self, job: Job) -> Reclaim | None:

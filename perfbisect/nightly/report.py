@@ -12,7 +12,7 @@ from perfbisect.report.template import render_report, render_sentences
 from perfbisect.series.alerts import Alert, MeasuredOutcome, OutcomeCommit
 from perfbisect.series.report import FUNCTIONS
 
-# Slack reads <!channel> in code, too.
+# Slack interprets <!channel> in code, too.
 _CHAT_SIGNS = str.maketrans({"`": "'", "<": "\u2039", ">": "\u203a"})
 _CHANGE_ORDER = ("opened", "reopened", "closed", "updated")
 

@@ -169,7 +169,7 @@ def _keys_differ(context: ChangeContext) -> list[Evidence]:
 
 
 def _instrument(context: ChangeContext, moves: list[CountMove]) -> Cause | None:
-    # First of all: what is measured otherwise says nothing of the product.
+    # First of all: a change of the instrument says nothing about the product.
     evidence = changed_labels(context.before, context.after, INSTRUMENT)
     # Input tokens that moved with the metric while the runs took as long are another count of one load.
     nights = (*context.before, *context.after)
@@ -215,7 +215,6 @@ def _added_warm_up(context: ChangeContext) -> Evidence | None:
     if not before or not after or not context.saved_s:
         return None
     longer = min(after) - max(before)
-    # By enough seconds, and to twice what it was.
     if longer < _WARM_UP_SHARE * context.saved_s or min(after) < 2 * max(before):
         return None
     values = {"before": median(before), "after": median(after), "saved_s": context.saved_s}
@@ -381,7 +380,7 @@ def _covariates(series: CellSeries, places: Sequence[int], counted: range) -> tu
     nights = []
     for place in places[-NOISE_NIGHTS:]:
         covariates = dict(series.covariates[place])
-        # A run at a fixed rate takes as long as its arrivals: its duration tells nothing.
+        # A run at a fixed rate takes as long as its arrivals: its duration says nothing.
         if series.points[-1].workload.rate != math.inf:
             covariates.pop("duration", None)
         # Across a change of how tokens are counted their number moves without any other prompt.
@@ -407,11 +406,11 @@ def _confirm_product(change: SeriesChange, cause: Cause) -> Cause:
     if is_step and nights < INNER and not cause.has("all servers moved", "shared trait"):
         others = (evidence for evidence in cause.evidence if evidence.kind != "lasting")
         return Cause("unknown", (Evidence("few nights", {"nights": nights}), *others))
-    # Dated after two or three nights a step is a night off too often (docs/method/detection.md).
+    # After only two or three nights a step is dated a night off too often (docs/method/detection.md).
     if is_step and len(change.before) < _NIGHTS_BEFORE:
         few = Evidence("few nights before", {"nights": len(change.before)})
         return Cause("unknown", (few, *cause.evidence))
-    # A night that was like it before shows two kinds of nights; after a week that is no longer likely.
+    # An earlier night at the new level shows two kinds of nights; after a week that is no longer likely.
     alike = _nights_at_new_level(change) if is_step and nights <= WEEK else []
     if alike:
         return Cause("unknown", (Evidence("level seen before", {"night": alike[-1]}), *cause.evidence))
@@ -459,7 +458,7 @@ def _other_machines(change: SeriesChange, cause: Cause, index: SeriesIndex) -> C
         # Only a machine whose nights would show such a change speaks against it.
         elif abs(change.shift) > 3 * noise:
             spared.append(series.points[-1].machine)
-    # On several machines it is no machine's change, whatever the others show.
+    # A change on several machines is not a machine's, whatever the others show.
     if moved:
         evidence = Evidence("other machines moved", {"machines": sorted(moved)})
         return Cause(cause.word, (*cause.evidence, evidence))

@@ -260,7 +260,7 @@ def detect_document(
         "listed": tuple(change for change in changes.listed if night_of(change.night) >= since),
         "discontinuities": tuple(mark for mark in changes.discontinuities if mark.night >= since),
     }
-    # Those of the last run are news to the reader; older ones were told as vanished before.
+    # Only alerts of the last run are new as vanished; older ones were reported so before.
     last, found = max((alert.seen for alert in known), default=""), {alert.id for alert in matched}
     vanished = [replace(alert, new=alert.seen == last) for alert in known if alert.id not in found]
     return TrackDetectDocument(

@@ -146,7 +146,7 @@ def select_alerts(series: Sequence[CellSeries], fdr: float, judge: Judge = judge
     # An order that does not depend on the store: alerts are named one after the other.
     changes.sort(key=_order)
     alerts = tuple(change for change in changes if change.suppression is None)
-    # A joint change that an alert names already is no news.
+    # A joint change that an alert names already is not told again.
     nights = frozenset().union(*(alert.nights for alert in alerts))
     return JudgedFamily(
         alerts=alerts,
@@ -198,7 +198,7 @@ def _change(point: ChangePoint, levels: Sequence[int], series: CellSeries, segme
 
 
 def _suppression(change: SeriesChange, *, significant: bool) -> SuppressionReason | None:
-    # What came before is not known: it may as well be the end of another level.
+    # The level before it is unknown: the first nights may be the end of another level.
     if change.point.shape == "transient" and change.point.index == change.start:
         return "starts the series"
     if not change.point.is_relevant:
@@ -217,9 +217,9 @@ def _support(change: SeriesChange, coverage: Coverage, events: Sequence[JointCha
         for event in events
         if change.point.key in event.series and any(event.includes(night) for night in change.nights)
     ]
-    # Its own server is no witness: its series share the luck of one start.
+    # The change's own server is no support: its series share one start.
     servers = {server for event in own_events for server in event.servers} - {change.series.group}
-    # Each named night is a try: p of this very night is paid for by their number.
+    # Each named night is a test: p of this night is corrected by their number (Bonferroni).
     named = sum(any(event.includes(night) for event in events) for night in change.series.nights)
     one_more = coverage.cut[change.point.test] + coverage.fdr / max(1, coverage.judged)
     if not servers or change.point.local * named > one_more:
@@ -289,7 +289,7 @@ class SeriesIndex:
     def measured_cells(self, change: SeriesChange) -> tuple[MeasuredCell, ...]:
         """Every cell measured on both sides of a change, by the same metric, else by its headline."""
         cells = []
-        # Three deviations of its own nights: a cell that is always noisy is not hit by noise.
+        # A hit needs three deviations of the cell's own nights: noise must not count as a hit.
         for series, size, noise in self._moved(change.series.metric, _window(change)):
             load, metrics = series.points[-1].workload, self._by_cell[series.cell]
             # A server that answers one request at a time shows the machine more than the engine.

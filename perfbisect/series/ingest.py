@@ -215,7 +215,6 @@ def _night(points: Iterable[Point]) -> str:
 
 def _start(point: Point) -> str:
     """One server serves every workload of a test; that for text alone is another test of the same name."""
-    # The nightly serves a chat for text alone by another start under the same test name.
     kind = "-text" if point.workload.only_text else ""
     return point.start or f"{point.build.key}/{point.workload.test}{kind}"
 

@@ -165,7 +165,7 @@ def _ranked_rows(analysis: SeriesAnalysis) -> Iterator[tuple[int, bool, float, s
     """The rows of changes that are still there, not closed and no bad night's, with what sorts them."""
     for alert in analysis.alerts:
         is_over = alert.recovered or analysis.findings[alert.id].is_over
-        # A night's change is over with the night, and no level of the series.
+        # A change with the cause "night" ends with that night and is not a level of the series.
         if alert.state != "closed" and alert.cause != "night" and not is_over:
             status = _row_status(alert)
             row = _row(alert, status, analysis)
@@ -177,7 +177,7 @@ def _row(alert: Alert, status: RowStatus, analysis: SeriesAnalysis) -> ReportRow
     finding = analysis.findings[alert.id]
     series = finding.series
     last = series.points[-1]
-    # Three nights would hold the level before a change of one or two.
+    # Three nights would include the level before a change of one or two nights.
     nights = _LATEST_NIGHTS if len(finding.after) >= _LATEST_NIGHTS else 1
     latest = median(series.values[-nights:])
     baseline = median([series.values[i] for i in finding.before[-_LEVEL_NIGHTS:]])

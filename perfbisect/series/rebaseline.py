@@ -22,10 +22,10 @@ from perfbisect.series.sources.results import key_of
 from perfbisect.series.store import SeriesStore
 
 DAYS = 7
-# Nights, of seven, without which there is no baseline.
 MIN_NIGHTS = 4
-# Share of the old baseline by which a mean may be worse; also its largest relative error.
+"""Nights, of seven, without which there is no baseline."""
 TOLERATED = 0.07
+"""Share of the old baseline by which a mean may be worse; also its largest relative error."""
 
 USUAL = (
     *("median_audio_ttfp_ms", "median_audio_rtf", "audio_throughput", "median_ttft_ms", "median_tpot_ms"),
@@ -33,10 +33,10 @@ USUAL = (
 )
 """What a cell without a baseline would have one of, as its specification names it."""
 
-# Causes after which a cell measures something else.
 _REDEFINING = ("instrument", "workload")
-# Causes of a transient that spoils a night for all metrics of its cell.
+"""Causes after which a cell measures something else."""
 _CELL_WIDE = ("product", "night")
+"""Causes of a transient that spoils a night for all metrics of its cell."""
 _REDEFINING_HINTS = ("workload", "warmups", "server")
 
 Change = tuple[Alert, SeriesChange]

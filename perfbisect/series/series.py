@@ -251,7 +251,6 @@ def _new_eras(before: Point, after: Point, eras: Callable[[Point], Sequence[Era]
 
     A point is of the era of its commit where that is known: the instrument is part of it.
     """
-    # The harness comes with the commit: a night is of the era in which its commit was chosen.
     old, new = (point.build.fixed or point.began for point in (before, after))
     return [era for era in eras(after) if era.reached(new) and not era.reached(old)]
 
@@ -283,7 +282,7 @@ def _prompt_hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]
     stretches: list[dict[int, tuple[float, float]]] = [{}]
     for index, (before, after) in enumerate(pairwise(points), start=1):
         if any(era.touched("input_tokens") for era in _new_eras(before, after, eras)):
-            # Since 2026-04-08 vLLM-Omni counts images and sounds as input tokens: its jump is no longer
+            # Since 2026-04-08 vLLM-Omni counts images and sounds as input tokens: that jump is not a longer
             # prompt.
             stretches.append({})
             continue
@@ -324,8 +323,6 @@ def _machines(ordered: Sequence[Point]) -> Iterator[tuple[str, str]]:
     Points without a kind count with the first. A class that does not name its processors, as those of before
     did not, goes on in the first that does. What a host measured before it was a machine of a fleet is its.
     """
-    # Classes of machines once named no processors: such a class goes on in the first that does, or every
-    # series began anew.
     kinds: list[list[str]] = []
     for hardware in dict.fromkeys(point.hardware for point in ordered if point.hardware):
         same = (kind for kind in kinds if all(is_same_class(hardware, other) for other in kind))
@@ -335,7 +332,6 @@ def _machines(ordered: Sequence[Point]) -> Iterator[tuple[str, str]]:
             kinds.append([hardware])
     first = kinds[0][0] if kinds else ""
     kind_of = {hardware: kind[0] for kind in kinds for hardware in kind}
-    # Nights of a host before it joined the fleet belong to its series: the same machine measured them.
     names = {point.host: point.machine for point in reversed(ordered) if point.machine and point.host}
     for point in ordered:
         yield kind_of.get(point.hardware, first), point.machine or names.get(point.host, "")

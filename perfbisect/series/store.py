@@ -229,7 +229,7 @@ class SeriesStore:
         kept_digest, kept = (row[0], _unpacked(row[1])) if row else ("", None)
         document = parse_json(file.text)
         digest = _digest(file, document)
-        # The old place may be gone where a checkout was moved: then the new content counts.
+        # After a checkout was moved the old place is gone: then the new content counts.
         is_elsewhere = kept is not None and kept.place != file.place
         if (
             kept

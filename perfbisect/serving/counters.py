@@ -70,7 +70,7 @@ def _samples(page: str) -> Iterator[_Sample]:
             value = float(found["value"])
         except ValueError:
             continue
-        # A page may have NaN and +Inf, with which no sum is a number.
+        # A page may have NaN and +Inf, which would spoil a sum.
         if math.isfinite(value):
             # vLLM-Omni has a page for all stages, told apart by a label.
             stage = _STAGE.search(found["labels"] or "")
@@ -84,7 +84,7 @@ def read_counters(page: str) -> EngineCounters:
     """
     sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for sample in _samples(page):
-        # One series for each engine, replica and finish reason.
+        # A page has one series for each engine, replica and finish reason.
         sums[sample.stage][sample.name] += sample.value
     stages = {}
     for stage, named in sums.items():
@@ -137,7 +137,6 @@ def process_role(process: Process, leader: int) -> str:
 
     Without titles (before vLLM 0.10) only ``leader``, the process that was started, is told from the others.
     """
-    # Engines set titles, of which the kernel keeps the beginning in the name of the process.
     title = _TITLE.match(process.name)
     if title:
         return next((role for start, role in _ROLES if title[1].startswith(start)), "other")

@@ -144,7 +144,7 @@ def engine_facts(log_text: str) -> dict[str, str]:
     sizes: dict[tuple[str, str], float] = {}
     facts: dict[str, str] = {}
     for line in log_text.splitlines():
-        # After that, lines may hold prompts, which could look like facts.
+        # After the start, lines may contain prompts, which could look like facts.
         if _STARTED in line:
             break
         stage, message = _split_stage(_COLOUR.sub("", line))

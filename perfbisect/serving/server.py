@@ -54,7 +54,7 @@ class Server:
             # vLLM opens its port only when the engine is ready: until then its process is all that there is
             # to see.
             self.check_going("before it was ready", stop_requested)
-            # A connection is cheap; who listens is read from the process table only once somebody does.
+            # A connection is cheap: the process table is read only once something listens.
             if ports.answers(self.endpoint.host, self.endpoint.port):
                 self.check_ports("while waiting for it")
                 try:
@@ -97,10 +97,10 @@ class Server:
             Interrupted: ``stop_requested`` returned True.
         """
         request = self.command.first_request
-        self._probe(request, limit, stop_requested, lambda answer: _problem(answer, request))
-        # Clients stream: a whole answer does not prove that streams work.
         # An engine whose attention kernel lacks the model's head size lists its model, answers /health, and
         # dies at the first request: only a completion shows it.
+        self._probe(request, limit, stop_requested, lambda answer: _problem(answer, request))
+        # Clients stream: a whole answer does not prove that streams work.
         if "stream" in request.body and not request.content_type:
             streamed = replace(request, body={**request.body, "stream": True})
             self._probe(streamed, limit, stop_requested, _stream_problem)
@@ -157,7 +157,7 @@ class Server:
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         cause = logs.cause(self.owned.log)
         message = f"the server {ended} {when}" + (f": {cause}" if cause else "")
-        # perfbisect has sent none, so that the kernel or a person did.
+        # perfbisect has sent no signal: the kernel or a person did.
         if code == -signal.SIGKILL:
             message += ", not sent by perfbisect: out of memory?"
         raise self._failure(
@@ -207,7 +207,7 @@ class Server:
         except NoAnswerError as error:
             silent = ServerError(f"/health: {error}", where=self.owned.log, output=error.output)
         try:
-            # A server that is about to die says more by its exit code than by its silence.
+            # The exit code of a server that is about to die says more than a missing answer.
             end = time.monotonic() + _EXIT_OF_SILENT
             while time.monotonic() < end:
                 self.check_going("during the run")

@@ -424,7 +424,7 @@ def check_load() -> Finding:
 
 def _check_clock() -> Finding:
     """Check the wall clock, which dates jobs; durations use a monotonic clock."""
-    # A file system of the network dates by its server's clock.
+    # A network file system dates files by its server's clock.
     with tempfile.NamedTemporaryFile() as file:
         skew = abs(Path(file.name).stat().st_mtime - time.time())
     if skew > _MAX_SKEW_S:

@@ -95,7 +95,7 @@ class AbVerdict:
 
 def block_order(test: AbTest, block: int) -> tuple[Side, Side, Side, Side]:
     """The order of a block, A B B A or B A A B, by the seed."""
-    # A hash, no generator: a resumed comparison draws block n again without having drawn those before.
+    # A hash, not a generator: a resumed comparison draws block n again without the blocks before it.
     drawn = hashlib.sha256(f"{test.seed}:{block}".encode()).digest()[0]
     return ("a", "b", "b", "a") if drawn % 2 else ("b", "a", "a", "b")
 
@@ -139,7 +139,7 @@ def judge_blocks(test: AbTest, launches: Sequence[AbLaunch]) -> AbVerdict:
     scale = test.scale
     ends = sorted((scale.effect(low), scale.effect(high)))
     word: Word = "inconclusive"
-    # First: a difference that is surely too small to matter is no regression, however surely it exists.
+    # First: a difference that is too small to matter is not a regression, however certain it is.
     if max(abs(ends[0]), abs(ends[1])) < test.min_effect:
         word = "same"
     elif far_low > 0:

@@ -27,7 +27,7 @@ def robust_location(values: Array, scale: float = 0.0) -> float:
     """
     if not scale or len(values) < 3:
         return robust_center(values.tolist())
-    # Sorted: the sum then does not depend on the order of the runs, to the last bit.
+    # Sorted: the sum must not depend on the order of the runs, to the last bit.
     ordered = np.sort(values)
     middle = float(np.median(ordered))
     for _ in range(8):

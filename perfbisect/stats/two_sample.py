@@ -75,7 +75,7 @@ def difference_posterior(values: Array, is_b: NDArray[np.bool_]) -> tuple[Array,
     count = len(values)
     b = values[is_b].reshape(count, -1)
     a = values[~is_b].reshape(count, -1)
-    # Block by block: what drifted between two blocks is in neither difference.
+    # Block by block: drift between two blocks is in neither difference.
     each = np.median(b, axis=1) - np.median(a, axis=1)
     middle = float(np.median(each))
     rest = values - np.where(is_b, middle, 0.0)
@@ -165,7 +165,6 @@ def _noise(rest: Array) -> _Noise:
 def _differences(each: Array, middle: float, error: float, beyond: float) -> Array:
     """Grid of differences, dense near the median of the blocks."""
     reach = float(np.abs(each - middle).max()) + beyond
-    # Dense where the mass lies, and wide enough for blocks that lie far apart.
     half = error * np.sinh(np.linspace(0.0, math.asinh(reach / error), 80))
     return np.asarray(middle + np.concatenate([-half[:0:-1], half]))
 

@@ -77,7 +77,7 @@ def run(
             at_limit()
         seconds = time.monotonic() - began
     finally:
-        # A command that has ended has no leader to end in order, and what it left is nobody's.
+        # After the end of a command there is no leader to wait for: what it left is killed at once.
         processes.stop(owned, 0.0 if owned.exited() is not None else 2.0)
     code = owned.exited() if code is None else code
     return ProcessResult(-signal.SIGKILL if code is None else code, seconds, timed_out, owned.cpu_seconds)

@@ -258,12 +258,12 @@ def answer_within(limit_s: float, ask: Callable[[], T], meanwhile: Callable[[], 
     def work() -> None:
         try:
             call.set_result(ask())
-        # All of them go to the thread that waits; else it would wait until the limit.
+        # Every exception goes to the waiting thread, which would otherwise wait until the limit.
         except BaseException as error:
             call.set_exception(error)
 
     deadline = time.monotonic() + limit_s
-    # A daemon: one that hangs in a read must not keep the program from its end.
+    # A daemon: a thread that hangs in a read must not keep the program from ending.
     start_thread(threading.Thread(target=work, name="request", daemon=True))
     while not wait([call], _TICK_S).done:
         meanwhile()
@@ -320,7 +320,7 @@ class RestClient:
     def _get(self, url: str, parameters: Mapping[str, str | int] | None) -> Reply:
         """:raises UsageError: refused or missing. :raises MachineError: no usable response."""
         where = public_url(url)
-        # A token belongs to one host.
+        # A token must not be sent to another host.
         if urlsplit(url).netloc != self._host:
             raise MachineError(f"{self.what} redirects to another host", where=where)
         try:

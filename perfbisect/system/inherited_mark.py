@@ -31,7 +31,7 @@ def has_mark(pid: int, token: str) -> bool:
     except OSError:
         # Gone, or another user's.
         return False
-    # An owner's token without a part means all of its parts: the low bits do not count.
+    # A token without a part stands for all parts of its owner: the low bits do not count.
     shift = 0 if "." in token else _PART_BITS
     return found != resource.RLIM_INFINITY and found >> shift == _mark(token) >> shift
 

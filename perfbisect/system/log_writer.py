@@ -99,7 +99,7 @@ class LogWriter:
         os.close(self._file)
 
     def _append(self, data: bytes) -> None:
-        # A writer that fails would end the shim, and with it the knowledge of whose the processes are.
+        # An exception would end the shim, and only the shim knows whose the processes are.
         with suppress(OSError):
             while data:
                 written = os.write(self._file, data)

@@ -56,8 +56,8 @@ def tail(path: Path, lines: int = 15) -> str:
 
 def cause(path: Path) -> str:
     """The first error near the end that does not refer to another error; empty without errors."""
-    # The first of the last ones: later errors of an engine are mostly consequences, much earlier ones were
-    # survived.
+    # The first of the last ones: later errors of an engine are mostly consequences, much earlier ones did no
+    # harm.
     errors = [line for line in text_of(path).splitlines() if _ERROR.search(line)][-20:]
     first_hand = [line for line in errors if not _SECOND_HAND.search(line)]
     return next((excerpt(line.strip()) for line in first_hand or errors), "")

@@ -122,7 +122,7 @@ def _bindable(host: str, port: int) -> bool:
 def wait_free(port: int, seconds: float) -> None:
     """Wait until ``port`` is free. :raises MachineError: it is still in use after ``seconds``."""
     deadline = time.monotonic() + seconds
-    # A socket outlives its process for a moment while the kernel takes the process apart.
+    # A socket stays open for a moment while the kernel releases what its process had.
     while found := listeners(port):
         if time.monotonic() > deadline:
             raise MachineError(

@@ -85,7 +85,7 @@ def process(pid: int) -> Process | None:
             stat = file.read(4096).decode("utf-8", "replace")
     except OSError:
         return None
-    # A process chooses its name, in which brackets and spaces may stand: the last bracket ends it.
+    # A process chooses its own name, which may contain brackets and spaces: the last bracket ends it.
     head, _, tail = stat.rpartition(")")
     fields = tail.split()
     if len(fields) < 20:
@@ -164,7 +164,7 @@ def _find(
             shims.add(row.pid)
         if row.created >= created:
             candidates.append(row)
-            # A title is written over the start.
+            # A process title is written over the beginning of the environment.
             is_titled = bool(entries) and not entries[0]
             if (
                 row.identity in identities
@@ -173,7 +173,7 @@ def _find(
                 or (is_titled and 0 < pid == row.session)
             ):
                 more.add(row.pid)
-    # A command before its exec.
+    # Between fork and exec a command still has the environment of its shim.
     shims -= {row.pid for row in candidates if row.parent in shims}
     candidates = [row for row in candidates if row.pid not in shims]
     more |= {row.pid for row in candidates if row.parent in shims or 0 < row.parent == own_shim}
@@ -239,7 +239,7 @@ class ProcessTree:
 
     def exited(self) -> int | None:
         """Exit code of the leader (negative: signal), None while it runs; 0 if unknown."""
-        # No parent of it: the exit code went to whoever was.
+        # This process is not the parent of the leader, which alone gets the exit code.
         return None if alive(self.pid, self.created) else 0
 
     def living(self) -> tuple[Process, ...]:
@@ -254,8 +254,8 @@ class ProcessTree:
     def observe(self) -> tuple[Process, ...]:
         """``living``; also records their shared memory for ``stop``."""
         members = self.living()
-        # Nothing tells later whose a segment was: a killed engine leaves them, and only its living
-        # processes hold them open.
+        # A killed engine leaves its segments behind; only its living processes, which hold them open, show
+        # whose they are.
         self._segments |= held_segments(member.pid for member in members) - self._before
         return members
 
@@ -383,7 +383,7 @@ def spawn(
             if number:
                 raise OSError(number, os.strerror(number))
             pid = int((answer or {})["pid"])
-            # Its entry stays until the shim is told to go on.
+            # Even a dead leader stays in the process table until the shim is told to go on.
             row = process(pid)
             channel.send()
         except BaseException:
@@ -471,20 +471,20 @@ def may_have_token(pid: int, created: float, token: str) -> bool:
     # A process title is written over the environment: without a variable in it nothing is proved.
     if any(b"=" in entry for entry in entries):
         return _has_variable(entries, TOKEN_VARIABLE, token)
-    # A title leaves zeros; nothing at all is no launch of ours.
+    # A title leaves zeros; an empty environment is none of perfbisect's.
     return list(entries) != [b""]
 
 
 def _end(owned: ProcessTree, grace: float) -> None:
     deadline = time.monotonic() + grace
     if grace > 0 and owned.exited() is None:
-        # To the leader alone, which ends its workers in its own order.
+        # Only to the leader, which ends its workers in its own order.
         _signal(owned.pid, owned.created, signal.SIGTERM)
     orphaned = False
     while (living := owned.observe()) and time.monotonic() < deadline:
         if not orphaned and owned.exited() is not None:
             orphaned = True
-            # Workers of a dead leader get no order to end from it; most wait for one for ever.
+            # A dead leader does not end its workers, and most of them wait for ever.
             deadline = min(deadline, time.monotonic() + _ORPHAN_GRACE_S)
             for member in living:
                 _signal(*member.identity, signal.SIGTERM)

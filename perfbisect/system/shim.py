@@ -151,7 +151,7 @@ class Shim:
         (left,) = struct.unpack("i", fcntl.ioctl(self._output, termios.FIONREAD, bytes(4)))
         while left > 0:
             data = os.read(self._output, min(left, _READ))
-            # An early end of the file: the writer went away between the two calls.
+            # The file ends early if the writer closed it between the two calls.
             left = left - len(data) if data else 0
             self._log.write(data)
         self._log.flush()
@@ -194,7 +194,7 @@ def _open_log(path: str, secrets: list[str]) -> LogWriter:
 
 
 def main() -> None:
-    # The shim outlives whoever is told to end: it writes the log to the last line and reaps what is left.
+    # The shim must end last: it writes the log to the last line and reaps what is left.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # Orphans below get this process as parent, not init: the kernel then says whose they are.
@@ -208,9 +208,9 @@ def main() -> None:
         # Perfbisect ended before it asked for anything.
         return
     woken, waker = os.pipe()
-    # The signal handler writes to it: a full pipe must not block that for ever.
+    # Python's signal handler writes to it and must not block on a full pipe.
     os.set_blocking(waker, False)
-    # A handler that does nothing: the default discards the signal, and nothing would wake the poll.
+    # A handler that does nothing: by default the signal is discarded and would not wake the poll.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker)
     # A pipe and not the log itself: what is printed is redacted, and bounded, before it is on disk.

@@ -98,7 +98,7 @@ def turn(parent: int, culprit: int, made: int) -> int:
 
 def expected(posterior: Posterior) -> EffectPrior:
     """Five equally likely sizes of the step, and the noise that carries weight."""
-    # Each pair of noise costs a convolution; those below a fiftieth change no ratio that decides.
+    # Each pair of noise values costs a convolution: pairs with hardly any weight are left out.
     used = posterior.noise_weight > 0.02 * posterior.noise_weight.max()
     weight = posterior.noise_weight[used]
     return EffectPrior(

@@ -57,7 +57,7 @@ def next_action(
     context = SlotContext(slot, counted, tuple(slots))
     state = SearchState.from_events(plan, tuple(events))
     action = _decide(state, context)
-    # Before a search ends with nothing: most machines would average away what one of them shows.
+    # Asked before a search ends with nothing: an average over machines hides a step that only one shows.
     if isinstance(action, SearchOutcome) and action.verdict != "found":
         again = _ends_again(state, context, _ends_by_machine(state))
         too_dear = isinstance(again, NextLaunch) and not _fits(state, pending, again)
@@ -99,7 +99,7 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     if posterior is not None and any(x.is_told for x in ends):
         # A search on all machines would average that away.
         return outcome.without_culprit(state, posterior, "too small")
-    # Once a search has begun it measures ends where these tell most; their rounds do not come back.
+    # A search measures ends itself where they tell most: no further rounds of ends begin after its start.
     if not state.searching and all(launch.purpose == "end" for launch in context.pending):
         step = next_end(state, context)
         if step is not None:
@@ -116,7 +116,7 @@ def _decide(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Sea
     needed = 0 if context.pending else launches_if_futile(state, posterior)
     if needed:
         return outcome.without_culprit(state, posterior, "too small", needed)
-    # Found again at each call, each by what was known when its A/B ended: a fold has no memory.
+    # The state is a fold of the events and keeps no results: confirmed steps are found again at each call.
     steps = multi_step.confirmed_steps(state) if state.plan.all_steps else ()
     if steps:
         return multi_step.next_action(state, posterior, steps, context)

@@ -106,7 +106,7 @@ def fit(y: Array, variance: Array, after: Array, shared: Array) -> DriftFit:
     _, log_det = np.linalg.slogdet(cov)
     none = -0.5 * (log_det + np.log(top) + with_y[:, -1] - level * first[:, -1])
     across = first[:, 1 : gaps + 1]
-    # A gap with all launches on one side has no information on a step: the first level takes it up whole.
+    # Where all launches lie on one side of a gap, a step cannot be told from the level: the precision is 0.
     precision = np.maximum(own - across**2 / top[:, None], 1e-9)
     best = (with_y[:, 1 : gaps + 1] - across * level[:, None]) / precision
     return DriftFit(none, best, precision, level, across / top[:, None], top, inverse, shared)
@@ -181,7 +181,7 @@ def drifting(without_drift: Posterior) -> Posterior | None:
     fixed = without_drift.sigma**2 / runs + np.array([x.offset_se for x in data]) ** 2
     change = np.log(gap_masses(without_drift.scope, without_drift.at) * (1 - NO_CHANGE))
     weight = np.ones(len(y))
-    # Reweighting: a Gaussian path would bend to a contaminated launch, the weights take its pull away.
+    # The path is Gaussian and would follow a contaminated launch: reweighting reduces its influence.
     for turn in range(_TURNS):
         own = which.tau[:, None] ** 2 + fixed[None]
         got = fit(y, own / weight[None], after, kernel(which, minutes, minutes))

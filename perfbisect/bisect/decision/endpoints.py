@@ -39,7 +39,7 @@ def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Se
     plan = state.plan
     made = [launch for launch in state.data if launch.slot == context.slot]
     turn = len(made) // 2
-    # Half of the slots the other way round: what all slots drift in common does not look like a step.
+    # Half of the slots begin at the other end: a drift that is common to all does not look like a step.
     begin = made[0].index if made else (0, plan.n)[context.rank(state.data) % 2]
     order = (begin, plan.n - begin) if turn % 2 == 0 else (plan.n - begin, begin)
     if len(made) % 2:
@@ -50,7 +50,7 @@ def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Se
         why = Reason("end round", index=order[0], round=turn + 1)
         return NextLaunch(order[0], min(2, plan.max_runs), "end", why, order[1])
     rounds = min(len(state.at(0)), len(state.at(plan.n)))
-    # No false step is named for searching early: its A/B, of fresh launches, decides.
+    # An early search names no false step: an A/B of fresh launches decides.
     if posterior.none < SEARCH_BELOW:
         return None
     if shows_no_change(posterior, rounds):

@@ -101,7 +101,8 @@ def _at_ends(seen: Sequence[Measured], centers: Array, last: int) -> dict[str, f
     lesser = {}
     for machine, level in levels.items():
         apart = [level[end] - middle[end] for end in (0, 1)]
-        # Faster at one end and slower at the other is no speed: the change has another effect there.
+        # Faster at one end and slower at the other is not a machine's speed: the change has another effect
+        # there.
         lesser[machine] = min(apart, key=abs) if apart[0] * apart[1] > 0 else 0.0
     return lesser
 
@@ -145,7 +146,7 @@ class MachineEnds:
     @property
     def is_told(self) -> bool:
         """Whether the ends differ on this machine alone, by the rule of an A/B for each machine."""
-        # Any of the machines may pass by chance: the log of their number is Bonferroni's correction.
+        # Any machine may pass by chance: the log of their number is Bonferroni's correction.
         enough = confirm.DECIDED + math.log(1 + len(self.others))
         is_apart = self._is_apart(self.there.low)
         return self.pairs >= confirm.LEAST_PAIRS and self.ratio > enough and is_apart
@@ -166,7 +167,7 @@ def ends_by_machine(data: Sequence[LaunchEstimate], last: int, min_effect: float
 
     ``data``: launches whose slots can be compared.
     """
-    # A machine's offset is the same at both ends: what is not known of it drops out of their difference.
+    # A machine's offset is the same at both ends: its error cancels in their difference.
     ends = [replace(launch, offset_se=0.0) for launch in data if launch.index in (0, last)]
     machines = tuple(dict.fromkeys(launch.machine for launch in ends))
     if len(machines) < 2:

@@ -120,7 +120,7 @@ def _fit(
     design = np.concatenate([place[:, None] == places[None], rows], axis=1).astype(float)
     free = len(places)
     origin = float(np.median(y))
-    # Offsets are nearly free in the first turn: a slot of half the speed is not pulled in before it was seen.
+    # The prior is nearly flat in the first turn: it must not shrink the offset of a slot with half the speed.
     weight, prior = np.ones(len(y)), np.full(len(scales), 1e-6)
     noise = _NOISE
     for _ in range(_ROUNDS):

@@ -89,7 +89,8 @@ def found(state: SearchState, posterior: Posterior, pairs: Pairs, rivals: Rivals
     """The leading set, confirmed by an A/B."""
     _, _, mass = leading(posterior.p, state.skips)
     probability = min(mass, rivals.probability(pairs.parent, pairs.culprit))
-    # The effect of the A/B alone: the search chose this position by its own launches, which flatters them.
+    # The effect is that of the A/B alone: the search chose this position by its own launches, which biases
+    # them.
     step = ConfirmedStep(pairs, probability, posterior, len(state.data)).named(state.plan.sign)
     outcome = _named(state, posterior, step, ())
     assert outcome.whole is not None
@@ -212,7 +213,7 @@ def no_step(state: SearchState, posterior: Posterior) -> SearchOutcome:
     assert outcome.whole is not None
     worst = outcome.whole.high if state.plan.sign > 0 else -outcome.whole.low
     somewhere = any(note.kind == "ends differ on one machine" for note in outcome.notes)
-    # The interval's end and not the estimate: a range that may still hold a relevant step is not denied.
+    # The end of the interval, not the estimate: a range that may still hold a relevant step is not cleared.
     if worst < state.plan.min_effect and not somewhere:
         return outcome
     needed = posterior.launches_needed(max(launch.runs for launch in state.data), outcome.whole.launches)
@@ -286,10 +287,10 @@ def _outliers(state: SearchState, posterior: Posterior, culprit: int) -> tuple[i
         if len(launches) < 2:
             continue
         runs = float(np.mean([x.runs for x in launches]))
-        # 1.2533, the root of pi / 2: the error of a median relative to that of a mean.
+        # The standard error of a median is sqrt(pi / 2) = 1.2533 times that of a mean.
         error = 1.25 * math.sqrt(posterior.launch_variance(runs) / len(launches))
         middle = robust_location(np.array([x.center for x in launches]))
-        # Of many positions some lie three errors off by chance; and what is near a level is no other level.
+        # Among many positions some lie 3 errors off by chance; and a value near a level is not a third level.
         margin = max(3.5 * error, 0.25 * (high - low))
         if abs(middle - low) > margin and abs(middle - high) > margin:
             out.append(index)

@@ -67,7 +67,7 @@ def compute_posterior(
         raise ValueError(f"positions {lo} and {hi} must both have been measured")
     noise = scales(data)
     centers = np.array([launch.center for launch in data])
-    # The level's error falls with the root of the launches, so must the distance of nodes near the data.
+    # The error of a level falls with the root of the launches: nodes near the data must be as close.
     nodes = adaptive_grid(centers, 0.9 * noise.fine / math.sqrt(max(1, len(data))), 6 * noise.wide)
     border = grid_cells(nodes)
     width = border[1] - border[0]
@@ -77,12 +77,11 @@ def compute_posterior(
     total, left = below[-1], below[:-1]
     right = total[None] - left
     top_left, top_right = left.max(-1), right.max(-1)
-    # Less its maximum, which is added again to the log: far levels underflow otherwise.
+    # The maximum is subtracted here and added to the log again: levels far from the data would underflow.
     e_left = np.exp(left - top_left[..., None])
     e_right = np.exp(right - top_right[..., None])
     steps = _step_mass(nodes, min_effect)
     shape = e_left.shape
-    # One matrix product over the step from every level to every other, on all hypotheses at once.
     onto = (e_right.reshape(-1, len(nodes)) @ steps.T).reshape(shape)
     from_left = e_left * width
     joint = from_left * onto

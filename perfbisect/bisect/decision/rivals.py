@@ -118,7 +118,7 @@ def explanations(plain: Posterior, build_prior: tuple[float, ...] = BUILD_PRIOR)
     data = plain.data
     at, index = np.array(plain.at), np.array([x.index for x in data])
     y, runs = np.array([x.center for x in data]), np.array([x.runs for x in data], float)
-    # A slope is one more column beside the steps, so one least squares judges them by one measure.
+    # The slope is one more column beside the steps: one fit compares both on the same data.
     ramp = (index - at[0]) / (at[-1] - at[0])
     after = np.concatenate([index[:, None] >= at[None, 1:], ramp[:, None]], axis=1).astype(float)
     taus = _taus(plain, 5.0)
@@ -201,7 +201,7 @@ def intermittence(plain: Posterior) -> Intermittence:
     for k, (share, weight) in enumerate(zip(SLOW_SHARES, SLOW_PRIOR, strict=True)):
         with np.errstate(divide="ignore"):
             mixed = np.logaddexp(math.log(share) + gain, np.log1p(-share))
-        # Summed up from the last launch on: the launches after each possible culprit, in one pass.
+        # A sum from the last launch backwards: the launches after each possible culprit in one pass.
         after = np.cumsum(mixed[::-1], axis=0)[::-1][starts]
         logs[k] = after + none[..., None] + size + mass[:, None, None, None] + math.log(weight)
     flat = none + math.log(NO_CHANGE)
@@ -267,7 +267,7 @@ class Rivals:
         """The posterior by the explanation that gives the step the least probability."""
         posteriors = [self.plain, self.with_offsets]
         if self._is_sharp:
-            # Only a sharp step: of a smaller one so many launches are made that fast and slow ones show.
+            # Only for a sharp step: a smaller one gets so many launches that fast and slow ones show.
             posteriors.append(self._by(self.intermittent))
         return min(posteriors, key=lambda x: float(x.p[parent + 1 : culprit + 1].sum()))
 

@@ -139,7 +139,7 @@ def _name(
     """
     rivals = rivals_of(state, posterior, span, pairs)
     if is_named(state, span, pairs, rivals):
-        # Of a fleet: the last pairs show the step on another machine, or that it is not there.
+        # In a fleet the last pairs run on another machine and may show that the step is not there.
         if context.running(pairs.trial) and len(set(state.machines.values())) > 1:
             return Wait("the A/B on other machines is under way")
         return RangeResult("found", pairs, rivals)

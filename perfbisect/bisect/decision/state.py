@@ -84,7 +84,7 @@ def observed_prices(plan: Plan, events: tuple[Event, ...]) -> Prices:
 
 
 def _price(seen: list[float], expected: float) -> float:
-    # Nothing taken is no price: a build that was in the cache says nothing of the next one.
+    # A build from the cache takes no time and says nothing about the price of the next one.
     taken = [minutes for minutes in seen if minutes > 0]
     return max(_MIN_PRICE, statistics.median(taken) if taken else expected)
 

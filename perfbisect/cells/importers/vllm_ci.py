@@ -172,7 +172,7 @@ def _cell(
         **judged_fields(server),
     }
     path = str(document.get("dataset_path", ""))
-    # The path of the data set hf is a repository of the hub.
+    # With the data set "hf" the path is a repository of the hub.
     is_local = path and given.get("dataset-name") != "hf" and not HUB_NAME.match(path)
     origin = _SHAREGPT if path.startswith("ShareGPT") else "a file that vLLM's script expects"
     needs = (RequiredFile(path, origin),) if is_local else ()

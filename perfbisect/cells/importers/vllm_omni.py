@@ -201,7 +201,7 @@ def _server_fields(
     if text is not None:
         fields["deploy_yaml"] = {"text": text}
     elif path is not None:
-        # The harness runs in a folder of the repository, a cell's path begins at its root.
+        # The harness runs in a folder of the repository; a cell's path is relative to the repository's root.
         fields["deploy_yaml"] = {"from": "change", "path": str(path).removeprefix("../")}
     if overrides:
         fields["stage_overrides"] = overrides
@@ -210,7 +210,7 @@ def _server_fields(
     if options:
         fields["serve_args"] = options
     product = max(parallel_devices(options, _PARALLEL), _STAGED_DEVICES if staged else 1)
-    # What CI reserves comes first; that options multiply is a guess where stages share devices.
+    # What CI reserves comes first: the product of the options is a guess where stages share devices.
     gpus = _marked_devices(server.get("mark")) or _named_devices(text, overrides) or product
     return {**fields, "env": dict(_ENVIRONMENT), "gpus": gpus}
 

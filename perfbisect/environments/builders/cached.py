@@ -282,7 +282,7 @@ class CachedBuilder(Builder, Generic[S, L]):
 
     def key(self, change: Change) -> str:
         if not self.recipe.keyed_if_refused and self.refuses(change) is not None:
-            # Never built: equal to no other key.
+            # A refused change is never built: its key must equal no other.
             return environment_key(f"{self.name} refused/1", self.spec, change.id)
         return environment_key(f"{self.name}/1", *self.recipe.key_parts(self.settings, self.found(change)))
 
@@ -301,7 +301,7 @@ class CachedBuilder(Builder, Generic[S, L]):
                 seconds = self.site.build(self.spec, change, key, log=log, timeout=timeout)
         found = self.found(change)
         if self.recipe.base is not None:
-            # The base is locked as in use as long as the layer.
+            # The base must stay locked as in use for as long as the layer.
             seconds += base_environment(self.recipe.base(self.settings, found), build).seconds
         environment = self.cache.ensure(
             self.key(change),

@@ -123,7 +123,7 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ImageSettings, C
         client = (
             repository.resolve(version) if repository else Change(f"{package.name}=={version}", "release")
         )
-    # No other machine is asked: an image is fetched, not built.
+    # An image is fetched, not built: no build machine is asked.
     return CachedBuilder(RECIPE, spec.text, context.here, settings, kind=settings.kind, client=client)
 
 
@@ -213,7 +213,7 @@ def check(settings: ImageSettings, found: ChangeImage, build: BuildRun, folder: 
     interpreter, what = folder / "bin" / "python", f"{change.short} ({found.reference})"
     env = {**variables(folder), **_tool_variables()}
     imported = import_engine(build, interpreter, module, env=env, what=what)
-    # The container's path is none of this machine; the copy of the engine's text files is.
+    # The path inside the container does not exist here; the copy of the engine's text files does.
     imported = replace(imported, file=folder / module / "__init__.py")
     shown, commit = "version", imported.commit
     if settings.repository is None:

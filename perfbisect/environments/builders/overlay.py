@@ -153,7 +153,7 @@ class OverlaidCommit(CommitTree):
 
     @property
     def base(self) -> Change:
-        # Else it is refused.
+        # A commit without a base is refused before this is asked.
         assert self.below is not None
         return self.below
 
@@ -415,7 +415,7 @@ def look_up_nearest(
     settings: NearestWheel, changes: Sequence[Change], known: Mapping[str, OverlaidCommit]
 ) -> dict[str, OverlaidCommit]:
     wheels, package = settings.base, settings.installation.package
-    # A commit that was without a wheel may get that of a commit which is asked for now.
+    # A commit that had no wheel may use the wheel of a commit that is asked for now.
     changes = (*changes, *(commit.change for commit in known.values() if commit.below is None))
     trees = settings.trees.look_up(changes)
     if not wheels.known:
@@ -531,7 +531,7 @@ def link_files(source: Path, target: Path, paths: Collection[str], tag: str) -> 
 def _link(source: Path, target: Path) -> None:
     """Hard link, or else copy with the same time, so that byte code stays valid."""
     try:
-        # An engine of several GB is shared; only the files that differ take room.
+        # A hard link takes no room: an engine has several GB, of which few files differ.
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)

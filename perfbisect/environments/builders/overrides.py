@@ -194,7 +194,7 @@ def _check_versions(build: BuildRun, interpreter: Path, env: Mapping[str, str], 
 
 RECIPE = Recipe(
     name="swap",
-    # A layer that was built needs no look at the registry.
+    # A layer that is built already needs no look-up in the registry.
     keyed_if_refused=True,
     refuses=refuses,
     key_parts=key_parts,

@@ -68,7 +68,7 @@ class PinnedCommit(CommitTree):
 
     @property
     def pins(self) -> Pins:
-        # Else it is refused.
+        # A commit without pins is refused before this is asked.
         assert self.declared.pins is not None
         return self.declared.pins
 
@@ -141,7 +141,7 @@ def make_base(
         file = staging / "requirements.txt"
         file.write_text("".join(f"{line}\n" for line in declared))
         uv.install(build, interpreter, ["-r", str(file)], engine, folder=staging)
-    # As the project's image does after its installation.
+    # The project's image replaces these packages after its installation, too.
     replaced = _replaced(pins, uv.list_packages(build, interpreter))
     if replaced:
         uv.install(build, interpreter, replaced, engine, folder=staging)
@@ -189,7 +189,7 @@ BASE_RECIPE = Recipe(
     make=make_base,
     check=check_base,
     label=base_label,
-    # Its engine is not the change.
+    # The engine in the base is not the change under test.
     claim=lambda _settings, _base, _build, environment: environment,
 )
 

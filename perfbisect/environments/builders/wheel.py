@@ -174,7 +174,7 @@ def allowed_variants(template: str, variant: str, machine: str = "") -> tuple[st
     if driver is None and machine in ("", ROCM) and (rocm := rocm_variant()):
         return (rocm,)
     if machine == ROCM:
-        # Which, is not known here.
+        # The ROCm version of the machine that is planned for is not known here.
         return ("",)
     runs = variants(driver)
     return runs if "{variant}" in template else (*runs, "")

@@ -196,8 +196,7 @@ def find_joint_changes(
         free = np.ones(len(nights), bool)
         while free.any():
             near = _nights_around(joint, free, int(np.argmax(np.where(free, joint, -np.inf))))
-            # A uniform prior over all nights: a joint event pays for the nights among which it was looked
-            # for.
+            # A uniform prior over all nights: it is the correction for the search over nights.
             total = float(log_sum_exp(joint[near])) - math.log(len(nights))
             # Markov alone, without SAFETY: that factor was simulated for single series.
             if total < -math.log(rate):

@@ -158,10 +158,10 @@ def likely(rests: tuple[Array, ...], scale: float, families: NoiseFamilies) -> N
         core, far = _densities(((z - memory * before) / scales[:, :, None]) ** 2)
         logs = np.log((1.0 - share) * core + share * far) - np.log(scales)[:, :, None]
         whole = logs.sum(axis=2)
-        # What is e^8 less likely than the best adds nothing that shows, and each kind of noise costs a
+        # Noise that is e^8 less likely than the best adds nothing that shows, and each kind of noise costs a
         # table.
         kept |= whole > whole.max() - _KEEP
-        # Noise may be quiet in one third and loud in another, as where the scale changes.
+        # Noise may be small in one third and large in another, as where the scale changes.
         parts = np.array([part.sum(axis=2) for part in np.array_split(logs, 3, axis=2)])
         best = parts.max(axis=2).sum(axis=0)
         near = parts > parts.max(axis=(1, 2), keepdims=True) - _KEEP_PART
@@ -205,7 +205,7 @@ def tables(values: Array, families: NoiseFamilies, fineness: float = FINE, least
     n = len(values)
     scale = scale_of(values, least)
     fine = scale * fineness
-    # Levels of two nights at the ends are no medians of five, and need nodes too.
+    # A median over five nights hides levels of two nights at the ends, which need nodes, too.
     ends = np.concatenate([values[:3], values[-4:]])
     nodes = adaptive_grid(np.concatenate([smooth(values), ends]), fine, 1.5 * scale, _NODES)
     low, high = grid_cells(nodes)
@@ -223,7 +223,7 @@ def tables(values: Array, families: NoiseFamilies, fineness: float = FINE, least
         core, far = densities(memory, s)
         return np.asarray(np.log((1.0 - share) * core + share * far) - math.log(s))
 
-    # A new level starts the memory afresh, at its scale: a step is no heir of the night before it.
+    # A new level starts without memory, at its own scale: a step does not depend on the night before it.
     fresh = np.array([logs(0.0, f.far, s) for f in families for s in f.scales])
     given = [logs(f.memory, f.far, s) for f in families for s in f.scales]
     total = np.zeros((len(given), n + 1, len(nodes)))
@@ -291,7 +291,7 @@ class ChangeEvidence:
 def _mix(family: NoiseFamily) -> Array:
     """Prior of (scale before, scale after) within a family."""
     count, spreads = len(family.scales), family.spreads
-    # Weights are of all spreads that were weighed: those that were left out keep their share of the prior.
+    # The prior is spread over all scales that were weighed: those that were left out keep their share.
     out = np.full((count, count), _UNEQUAL / (spreads * max(1, spreads - 1)))
     np.fill_diagonal(out, (1.0 - _UNEQUAL) / spreads)
     return out
@@ -361,8 +361,7 @@ def likelihoods(t: Tables, start: int, end: int, inner: int = INNER) -> Likeliho
             changed[f] = np.log(np.einsum("rkg,rkg->k", moved[own], _mixed(mix, b[own]))) + left + right
             stayed = math.log1p(-_UNEQUAL) + np.log(d[own].sum() / family.spreads) + top
             turned = -math.inf
-            # Louder nights are no slower nights: no change of level may also have a change of scale
-            # somewhere.
+            # Noisier nights are not slower nights: the hypothesis of one level allows a change of scale, too.
             if len(family.scales) > 1:
                 # The diagonal is no change of scale, which is counted above.
                 np.fill_diagonal(mix, 0.0)
@@ -398,7 +397,7 @@ def step_size(
     for family, own, weight in zip(t.families, t.kinds, np.exp(noise - noise.max()), strict=True):
         mixed = _mixed(_mix(family), b[own])
         joint += weight * (a[own].transpose(1, 2, 0) @ mixed.transpose(1, 0, 2))
-    # The prior of the step, averaged with the levels: the interval is the posterior of a size.
+    # With the prior of the step the interval is a posterior of the size, averaged over the levels.
     joint *= t.step
     mass = np.tensordot(share / joint.sum(axis=(1, 2)), joint, 1).ravel()
     # Equal steps between other levels are one step: apart they would make a staircase of the distribution.

@@ -35,8 +35,6 @@ def machine_offsets(values: Array, machines: Sequence[str]) -> Array:
     used = [
         (old, before[-_REACH:], new, after[:_REACH])
         for k, ((old, before), (new, after)) in enumerate(pairwise(runs), 1)
-        # A change from a host that ends to one that begins may be a change of level: it tells nothing of
-        # offsets.
         if any(name == new for name, _ in runs[:k]) or any(name == old for name, _ in runs[k:])
     ]
     if not used:
@@ -51,7 +49,8 @@ def machine_offsets(values: Array, machines: Sequence[str]) -> Array:
         away = np.abs(y - x @ fit)
         scale = max(float(np.median(away)), FLOOR)
         data = x.T / (scale * np.maximum(away, 0.1 * scale))
-        # The Cauchy prior as a weight: large offsets are hardly drawn to zero, small ones are.
+        # The Cauchy prior as a weight: it shrinks small offsets to zero and leaves large ones nearly as they
+        # are.
         prior = np.diag(2 / ((_PRIOR * scale) ** 2 + fit * fit))
         fit = np.linalg.solve(data @ x + prior, data @ y)
     alike, apart = (max(float(np.abs(rest).sum()), FLOOR) for rest in (y, y - x @ fit))

@@ -262,7 +262,7 @@ def _level_changes(series: SeriesValues, values: Array, levels: SearchResult) ->
             continue
         j = i + 1
         while j < len(changes) and changes[j].size[0] * changes[i].size[0] > 0:
-            # A step that is soon taken back is no part of the drift before it.
+            # A step that is soon undone does not belong to the drift before it.
             if _is_undone(series, changes[j : j + 2]):
                 break
             j += 1
@@ -294,7 +294,7 @@ def _step(series: SeriesValues, change: LevelChange, undone: LevelChange | None 
 
 def _drift(series: SeriesValues, clipped: Array, run: Sequence[LevelChange]) -> ChangePoint | None:
     """The drift that fits better than a run of steps in one direction."""
-    # One step that is dated to a night or two is no slow path.
+    # A single step that is dated to a night or two is not a drift.
     if len(run) == 1 and len(run[0].evidence.likely(SET)) <= _SHARP:
         return None
     start, end = run[0].offset + run[0].start, run[-1].offset + run[-1].end
@@ -303,7 +303,7 @@ def _drift(series: SeriesValues, clipped: Array, run: Sequence[LevelChange]) -> 
         return None
     p = min(p_value(change.log_evidence) for change in run)
     begin, last = start + ramp.begin, start + ramp.end
-    # A path that ends with the series may go on.
+    # A drift that reaches the end of the series may go on.
     until = last if last < len(series.values) - 1 else None
     return _point(series, begin, until, tuple(range(begin, last + 1)), "drift", ramp.size, p, p)
 
@@ -365,7 +365,7 @@ def fit_ramp(values: Array, steps: tuple[int, ...]) -> Excursion | None:
     levels = np.split(values, steps)
     rest = np.concatenate([part - part.mean() for part in levels])
     square = max(float(rest @ rest), 1e-300)
-    # Waves fit a path by themselves: m nights with memory r count as (1 - r) / (1 + r) m.
+    # Noise with memory looks like a path: m nights with memory r count as (1 - r) / (1 + r) m.
     memory = float(np.clip(rest[1:] @ rest[:-1] / square, 0.0, 0.9))
     knots = np.unique(np.linspace(0, m - 1, min(m, _KNOTS)).round().astype(int))
     low, high = (x.ravel() for x in np.meshgrid(knots, knots, indexing="ij"))
@@ -399,7 +399,7 @@ def transients(values: Array, changes: tuple[int, ...], least: float = FLOOR) ->
     parts = np.split(values, changes)
     rest = np.concatenate([part - np.median(part) for part in parts])
     away = np.abs(rest)
-    # The larger of near and overall noise: a quiet stretch does not make its first usual night wild.
+    # The larger of near and overall noise: after a quiet stretch a usual night is not far away.
     usual = np.maximum(np.maximum(smooth(away, _NEAR), np.median(away)), FLOOR)
     far = away > _NOTABLE * np.maximum(GAUSSIAN * usual, least)
     out = []
@@ -422,7 +422,7 @@ def _transient(rest: Array, begin: int, end: int, least: float) -> Excursion:
     # The mean bounds it where most values are equal and the median distance is zero.
     scale = max(float(np.median(others)), float(np.median(near)), 0.25 * float(np.mean(others)), FLOOR)
     scale = max(scale * (GAUSSIAN * (1 + _FEW / n)), least)
-    # Where a tenth of all nights is wild one more has at least this p, whatever its distance.
+    # Where a tenth of all nights is far away, one more has at least this p, whatever its distance.
     wild = float(np.sum(others > _WILD * scale)) / n
     each = np.minimum(1.0, 2 * stdtr(3, -away[run] / scale / _T3_MAD) + wild)
     # Bonferroni over n first nights, both directions.

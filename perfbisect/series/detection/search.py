@@ -115,7 +115,7 @@ def candidates(clipped: Array, scale: float) -> list[int]:
     chosen: list[int] = []
     strong = np.flatnonzero(strength >= _CANDIDATE)
     strong = strong[np.argsort(-strength[strong], kind="stable")]
-    # Two candidates nearer than that are one step, seen by windows of several widths.
+    # Two candidates nearer than this are one step that windows of several widths found.
     rooms = np.maximum(4, reach[strong] // 2)
     for k, room in zip(strong.tolist(), rooms.tolist(), strict=True):
         if all(abs(k - other) >= room for other in chosen):
@@ -142,10 +142,9 @@ def place_prior(nights: int) -> Array:
     """log prior of a change before each night of a series: even over all but the first, which are a short
     level's, and a share more for the newest, since the series is judged every morning."""
     prior = np.full(nights, (1 - NEW_SHARE) / nights)
-    # Possible at all, so that a step after two to four nights is dated to its night; rarer than elsewhere.
+    # Not zero, so that a step after two to four nights is dated to its night; rarer than elsewhere.
     prior[:INNER] *= _EARLY
     newest = np.s_[max(0, nights - OUTER - NEWEST + 1) : max(0, nights - OUTER + 1)]
-    # Half of it on the newest nights, since the series is read every morning: an older place pays log 2.
     prior[newest] += NEW_SHARE / NEWEST
     return np.asarray(np.log(prior))
 
@@ -318,7 +317,7 @@ def search(values: Array, threshold: float, least: float = FLOOR) -> SearchResul
         own = [change for change in own if low <= change.index < high]
         changes += own
         best = max([best, *(change.log_evidence for change in [*own, *between])])
-        # Around a kept change its own likely nights alone: next to it every place would look changed.
+        # Around a kept change only its own likely nights count: every place next to it would look changed.
         for change, least in [*((c, -1.0) for c in between), *((c, _NEAR) for c in own)]:
             at = offset + change.evidence.places
             inside = (at >= low) & (at < high) & (change.evidence.posterior > least)

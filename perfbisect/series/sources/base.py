@@ -190,7 +190,6 @@ def read_bytes(path: Path, size: int) -> bytes:
     """
     try:
         with path.open("rb") as stream:
-            # Object stores serve files as gzip under their plain names.
             if stream.peek(2)[:2] != _GZIP:
                 return stream.read(size)
             with gzip.GzipFile(fileobj=stream) as unpacked:

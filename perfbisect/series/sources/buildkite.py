@@ -95,7 +95,7 @@ class Buildkite:
                 found = _source_build(rest, pipeline, fields, build, options)
             except WRONG_SHAPE as error:
                 reason = line(f"{type(error).__name__}: {error}")
-                # One build that Buildkite describes otherwise keeps no other out.
+                # One build that Buildkite describes in another form must not keep the others out.
                 options.say(f"Buildkite: build {_number(fields)} is left out, it cannot be read ({reason})")
                 unreadable += 1
                 continue
@@ -155,7 +155,7 @@ def _build(pipeline: PipelineAddress, fields: Mapping[str, Any]) -> Build:
         source="buildkite",
         pipeline=f"{pipeline.organisation}/{pipeline.pipeline}",
         name=str(_number(fields)),
-        # HEAD until an agent has resolved it.
+        # The commit is "HEAD" until an agent has resolved it.
         commit=commit if re.fullmatch(r"[0-9a-f]{40}", commit) else "",
         branch=str(fields.get("branch") or ""),
         # The commit of a scheduled build is chosen when it is made, hours before a machine is free.

@@ -298,7 +298,7 @@ def _versions(repository: str, record: Mapping[str, Any]) -> tuple[str, str]:
         name.rpartition("/")[2].lower(): _mapping(value)
         for name, value in _mapping(record.get("dependencies")).items()
     }
-    # Of PyTorch's own runs vLLM is a dependency, of vLLM's runs torch is one.
+    # In PyTorch's runs vLLM is a dependency, in vLLM's runs torch is.
     found[repository] = {"sha": record.get("head_sha")}
     torch = found.get("pytorch") or found.get("torch") or {}
     commit = str(found.get("vllm", {}).get("sha") or "")
@@ -472,8 +472,8 @@ def _archived(path: Path) -> Iterator[tuple[str, _Read]]:
         left = _LARGEST_ARCHIVE
         members = {info.filename: info for info in archive.infolist() if info.filename.endswith(".json")}
         for name, info in sorted(members.items()):
-            # The header may lie, but a member gives no more bytes than it says.
-            # A zip may unpack to a thousand times its size.
+            # A zip may unpack to a thousand times its size. The header may be wrong, but a member gives no
+            # more bytes than it says.
             left -= min(info.file_size, LARGEST)
             if left < 0:
                 yield safe_name(name), partial(_refuse, _ARCHIVE_LIMIT)

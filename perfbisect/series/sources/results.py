@@ -366,10 +366,10 @@ def _served(document: Mapping[str, Any]) -> ReportedResult[float]:
     if not document.get("date") and not document.get("num_prompts"):
         raise UnusableResultError("template", _TEMPLATE)
     prompts, completed = count(document, "num_prompts"), count(document, "completed")
-    # Clients of before say no number of failed requests.
+    # Older clients do not report the number of failed requests.
     failed = count(document, "failed") if "failed" in document else prompts - completed
     shared = _shared_covariates(document, prompts, completed, failed)
-    # vLLM renamed the key: endpoint_type was its first name.
+    # vLLM renamed the key, which was endpoint_type at first.
     backend = str(document.get("backend") or document.get("endpoint_type") or "")
     # Until #3674 TTFT of speech was its TTFP under another name.
     without_ttft = {
@@ -379,7 +379,7 @@ def _served(document: Mapping[str, Any]) -> ReportedResult[float]:
     if "spec_decode_acceptance_rate" in values:
         values["spec_decode_acceptance_rate"] /= 100  # The client reports per cent.
     # The nightly measures chat models with sound and as text alone under one name: 1151 ms and 6940 ms are
-    # no step.
+    # not a step.
     spoken = any(key.startswith("audio_") and key != "audio_throughput" for key in values)
     if spoken or backend == SPEECH:
         converted += _check_audio(document, shared["duration"])
@@ -393,7 +393,7 @@ def _served(document: Mapping[str, Any]) -> ReportedResult[float]:
         rate=_rate(document.get("request_rate")),
         prompts=prompts,
         lengths="-".join(f"{s}{n}" for s, n in lengths.items() if isinstance(n, int) and n > 0),
-        # Only a server that can speak: of a plain text model nothing is missing.
+        # Only a server that can speak: a plain text model has no sound to miss.
         only_text=backend.endswith("-omni") and not spoken,
         model=str(document.get("model_id") or ""),
         backend=backend,
@@ -484,7 +484,7 @@ def _read_values(document: Mapping[str, Any]) -> tuple[dict[str, float], list[st
         value = positive_goodput(key, number(document, name) * factor, document)
         if value < 0:
             raise ClientError(f"{name} is {reported}: no measurement")
-        # A time or a rate of zero is one that was not measured.
+        # A time or a rate of zero was not measured.
         if value == 0 and not METRICS[key.partition(":")[0]].guard:
             continue
         if factor != 1.0:

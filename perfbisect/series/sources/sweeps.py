@@ -57,7 +57,7 @@ class SweepRun:
 def name_run(setting: SweepSetting, point: Point) -> SweepRun:
     """Name the cell by model and setting; cells of one server setting share its start."""
     test = "-".join(filter(None, [point.workload.model.rpartition("/")[2], setting.test]))
-    # One server serves all settings of the client: their luck is one.
+    # One server serves all settings of the client: they share one start.
     start = f"{point.build.key}/{setting.folder.rpartition('/')[0]}/{setting.serve}"
     return SweepRun(setting, replace(point, workload=replace(point.workload, test=test), start=start))
 

@@ -163,7 +163,7 @@ def cell_of_ours(finding: SeriesChange) -> str:
     newest = finding.series.points[-1]
     cells, _ = known_cells()
     workload = newest.workload
-    # The digest is of all that a cell says; a name may be that of another cell.
+    # The digest covers all that a cell says; a name may be that of another cell.
     if workload.digest:
         return next((cell.name for cell in cells if cell.digest == workload.digest), "")
     load = (workload.test, workload.concurrency, workload.prompts)

@@ -94,7 +94,7 @@ def find_answer(later: CommitText, earlier: CommitText) -> tuple[Answer, Sign] |
     # Lines that were edited in place are as many added as removed: they look alike in both directions.
     undone = {path: (removed, added) for path, (added, removed) in later.product.items()}
     net = sum(abs(a - r) for a, r in undone.values() if a is not None and r is not None)
-    # Of a few lines chance alone makes mirror images.
+    # A few lines mirror each other by chance.
     is_mirrored = net > 3 and undone == earlier.product
     # One file that both change is the usual case of work on one part.
     same_files = len(later.product) > 1 and is_of_same_files
@@ -224,7 +224,7 @@ def _runs(part: EnginePart, path: str, vote: ServerVote) -> bool | None:
     """Whether a server runs this file; None if unknown."""
     match = part.match(path)
     name = match.groupdict().get("model") if match else None
-    # A path of a model is run by the cells that serve it, whatever their traits are.
+    # Cells that serve a model run its files, whatever their traits are.
     if name is not None:
         models = [cell.model for cell in vote.cells if cell.model]
         return any(_serves(model, name) for model in models) if models else None
@@ -290,7 +290,7 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
             factors.append(Factor("undone", weights.undone_in_window, {"with": pairs[commit.sha]}))
         evidence.append([factor for factor in factors if factor is not None])
     odds = [math.prod(factor.weight for factor in factors) for factors in evidence]
-    # A bad night or another client is rarely of this repository's commits.
+    # A bad night or another client rarely comes from the commits of this repository.
     outside = weights.outside_window * causes.get("outside_window", 1.0)
     total = sum(odds) + outside
     newest_first = sorted(range(len(commits)), key=lambda i: (-odds[i], -i))
@@ -299,7 +299,7 @@ def rank_suspects(question: SuspectQuestion, table: SuspectTable) -> Ranking:
             sha=commits[i].sha,
             subject=commits[i].subject,
             date=commits[i].date,
-            # The table is not that sure of itself.
+            # The weights of the table are estimates, which support no higher probability.
             p=min(MAX_P, odds[i] / total),
             evidence=tuple(sorted(evidence[i], key=lambda factor: -_strength(factor))),
         )

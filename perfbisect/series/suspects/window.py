@@ -133,7 +133,7 @@ def locate_build(line: MainLine, build: Build, began: datetime) -> LinePosition:
                 next_step=_FETCH_NEWER if is_later else _FETCH,
             )
     latest = moment(build.fixed) if build.fixed else began
-    # Dates of commits run backwards where clocks did: both ends are as wide as they allow.
+    # Dates of commits may run backwards (wrong clocks): both ends allow for that.
     earliest = line.last_before(latest if build.fixed else latest - LEAD, surely=True)
     if earliest < 0:
         first = f"begins on {line.commits[0].date}" if line.commits else "is empty"
@@ -210,7 +210,7 @@ def build_question(
         place = line.place(commit.sha)
         if place is None:
             return None
-        # In both places where the night's commit is not known: onset and recovery overlap.
+        # Where a night's commit is not known, onset and recovery overlap: a commit may be in both.
         if recovery is not None and recovery.before.earliest < place <= recovery.after.latest:
             return "recovery"
         if place <= high:

@@ -85,8 +85,7 @@ def speech(cell: Cell, model: str) -> ProbeRequest:
     elif cell.dataset_name == "seed-tts-design":
         extra = {"task_type": "VoiceDesign", "instructions": "A calm voice."}
     body = {"model": model, "input": _TEXT, **extra, **cell.extra_body}
-    # The last word over the cell's body: without these the answer is no raw sound, whose length can be
-    # checked.
+    # These override the cell's body: only the length of raw sound can be checked.
     streamed = {"stream": True, "stream_format": "audio", "response_format": "pcm"}
     return ProbeRequest(SPEECH, {**body, **streamed}, content_type="audio/", at_least=_LEAST_SOUND)
 

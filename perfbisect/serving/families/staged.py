@@ -74,7 +74,7 @@ class StagedFamily(Family):
 
 def _has(era: Era, engine: Engine) -> bool:
     """Whether the engine is in the era; unknown engines count as the newest."""
-    # What is not known is most likely built from today's main.
+    # An engine without date and version is most likely built from today's main.
     return era.reached(engine.date, engine.version) is not False
 
 
@@ -95,7 +95,7 @@ def _deploy_option(cell: Cell, deploy: DeployYaml, engine: Engine) -> dict[str, 
         path, is_legacy = f"./{DEPLOY_FILE}", bool(_LEGACY.search(deploy.text))
     else:
         path = deploy.path or DEPLOY_FILE
-        # The text is the change's and not read here: the folder tells the form.
+        # The text belongs to the change and is not read here: the folder tells the form.
         is_legacy = "stage_configs" in path
         path = f"{engine.root}/{path}" if engine.root and deploy.origin else path
     if is_legacy and NO_STAGE_CONFIGS.reached(engine.date, engine.version):

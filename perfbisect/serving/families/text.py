@@ -46,7 +46,7 @@ class TextFamily(Family):
                 raise UsageError(
                     f"cell {cell.name}: {field} is for families with stages; text has none", field=field
                 )
-        # A tokenizer that is not named is the model's, at the model's revision.
+        # Without a named tokenizer the engine uses the model's, which must have the model's revision.
         pinned = cell.revision.tokenizer or (None if cell.tokenizer else cell.revision.model)
         return {"seed": cell.seed, "tokenizer": cell.tokenizer, "tokenizer-revision": hub_revision(pinned)}
 
