@@ -61,7 +61,7 @@ def build_setup(
     Raises:
         UsageError: the cell cannot run at the first or the last change.
     """
-    metric, *further = resolve_metrics(cell, measuring.metrics, claimed=claimed)
+    metrics = resolve_metrics(cell, measuring.metrics, claimed=claimed)
     environment = changes.environment_spec(measuring.env, newest, is_typed="env" in measuring.given)
     setting = build_config(workspace, environment, measured, measuring)
     # An option that a side lacks would otherwise fail at its start, after a build of minutes to an hour.
@@ -70,8 +70,7 @@ def build_setup(
     planned = find_slots(workspace, cell, setting, workers, dry_run=measuring.dry_run)
     return MeasurementSetup(
         cell=cell,
-        metric=metric,
-        further=tuple(further),
+        metrics=metrics,
         setting=setting,
         builder=build_builder(workspace, setting, is_plan=measuring.dry_run),
         placed=planned,

@@ -38,23 +38,28 @@ class MeasurementSetup:
     """What a plan measures, and with what."""
 
     cell: Cell
-    metric: MetricRef
+    metrics: tuple[MetricRef, ...]
+    """The metrics that are judged, that of the job first."""
     setting: MeasurementConfig
     builder: Builder
     placed: JobSlots = field(default_factory=JobSlots)
     """Empty: not known."""
     notes: tuple[str, ...] = ()
     """Of the whole plan, those on its slots among them."""
-    further: tuple[MetricRef, ...] = ()
+
+    @property
+    def metric(self) -> MetricRef:
+        return self.metrics[0]
 
     def fields(self) -> dict[str, Any]:
         """The fields of a plan."""
+        first, *further = map(str, self.metrics)
         return {
             "cell": cell_data(self.cell),
             "digest": self.cell.digest,
             "setting": self.setting,
-            "metric": str(self.metric),
-            "further": tuple(map(str, self.further)),
+            "metric": first,
+            "further": tuple(further),
             "notes": self.notes,
         }
 
@@ -97,7 +102,7 @@ def build_check_plan(
     setup.builder.prepare([change])
     setup.require_buildable(change, change.short, next_step="choose another --env or --at")
     for level in recorded:
-        require_same_workload(level, setup.cell, (setup.metric, *setup.further))
+        require_same_workload(level, setup.cell, setup.metrics)
         require_same_machine(level, machine_class=machine_class)
     # The second run of a launch has a bias of its own, so launches are as long as the recorded ones.
     recorded_runs = [len(attempt.runs) for level in recorded for attempt in level.attempts]

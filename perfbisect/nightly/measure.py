@@ -201,8 +201,8 @@ def _require_slot(cell: CellPlan) -> Slot:
 
 def _new_plan(night: NightPlan, cell: CellPlan, builder: Builder, notes: Sequence[str]) -> RunPlan:
     workload = cell.load()
-    metric = resolve_metric(workload, cell.metric)
-    setup = MeasurementSetup(workload, metric, night.setting, builder, notes=tuple(notes))
+    metrics = (resolve_metric(workload, cell.metric),)
+    setup = MeasurementSetup(workload, metrics, night.setting, builder, notes=tuple(notes))
     return build_run_plan(setup, change=night.commit, launches=cell.launches, runs=cell.runs)
 
 

@@ -26,8 +26,7 @@ def setup_of(changed: dict[str, Any]) -> MeasurementSetup:
     """The setup of a plan; its fields are taken out of ``changed``."""
     fields = {
         "cell": cell(variants=VARIANTS),
-        "metric": parse_metric("tpot"),
-        "further": (),
+        "metrics": (changed.pop("metric", parse_metric("tpot")), *changed.pop("further", ())),
         "setting": SETTING,
         "builder": FakeBuilder(),
     }
@@ -57,7 +56,7 @@ def run_plan(
     world: World, launches: int = 3, runs: int = 2, builder: FakeBuilder | None = None, **changed: object
 ) -> RunPlan:
     served = cell(**changed)
-    setup = MeasurementSetup(served, resolve_metric(served, None), jobs.SETTING, builder or FakeBuilder())
+    setup = MeasurementSetup(served, (resolve_metric(served, None),), jobs.SETTING, builder or FakeBuilder())
     return build_run_plan(setup, change=world.changes[0], launches=launches, runs=runs)
 
 

@@ -197,7 +197,7 @@ class Place:
     def _write_plan(self, cell: CellPlan, job: Job, night: NightPlan) -> None:
         if not job.journal.exists():
             served = cell.load()
-            setup = MeasurementSetup(served, resolve_metric(served, None), night.setting, FakeBuilder())
+            setup = MeasurementSetup(served, (resolve_metric(served, None),), night.setting, FakeBuilder())
             plan = build_run_plan(setup, change=night.commit, launches=cell.launches, runs=cell.runs)
             write_plan(job, plan, Clock(self.world.moment))
 
