@@ -59,7 +59,6 @@ def _status(result: BisectResult) -> JobStatus:
         outcome=result.outcome,
         exit_code=_EXIT_CODES.get(result.outcome, EXIT_INCONCLUSIVE),
         verdict=_verdict(result),
-        metric=result.metric,
         next=result.next,
         candidates=_candidates(result),
     )

@@ -21,7 +21,7 @@ from pydantic import Field
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.workspace import open_workspace
 from perfbisect.errors import MachineError, PerfbisectError
-from perfbisect.jobs.documents import Document
+from perfbisect.jobs.documents import JobFolderDocument
 from perfbisect.jobs.folders import Job
 from perfbisect.report.document import Command, KeyValues
 from perfbisect.report.terminal import block_lines
@@ -32,17 +32,14 @@ _OPTION = "--detach"
 _START = "import sys; sys.path = [p for p in sys.path if p]; from perfbisect.cli import main; main()"
 
 
-class DetachedDocument(Document):
+class DetachedDocument(JobFolderDocument):
     """``--detach``: the job, its background process, and the commands that follow and stop it."""
 
     schema_: Literal["perfbisect.detached/1"] = Field(default="perfbisect.detached/1", alias="schema")
-    job: str
     pid: int
-    folder: str
     log: str
     poll: str
     stop: str
-    next: str
 
 
 def run_detached() -> CommandResult | int:

@@ -18,7 +18,7 @@ from perfbisect.common.quantities import counted, minutes, probability, spent_te
 from perfbisect.common.text import line
 from perfbisect.engine.experiment import Candidate
 from perfbisect.errors import PerfbisectError
-from perfbisect.jobs.documents import Document, ErrorDocument
+from perfbisect.jobs.documents import Document, ErrorDocument, JobDocument, JobFolderDocument
 from perfbisect.jobs.events import PhaseStarted
 from perfbisect.jobs.folders import ExitRecord, Job, Jobs, finished
 from perfbisect.jobs.journal import read, replaying
@@ -100,7 +100,7 @@ class JobLineDocument(Document):
     """Why a broken job cannot be read."""
 
 
-class StatusDocument(JobLineDocument):
+class StatusDocument(JobFolderDocument, JobLineDocument):
     """A job's progress, its process, its candidates and the next step. Times are ISO 8601 in UTC.
 
     ``minutes`` were spent of ``budget`` (0: unlimited); ``lost`` of them by launches
@@ -123,13 +123,11 @@ class StatusDocument(JobLineDocument):
     idle: tuple[IdleSlotDocument, ...]
     expected: ExpectedEventDocument | None
     leading: tuple[Candidate, ...]
-    folder: str
     log: str | None
     """Output of a detached process."""
     report: str | None
     result: str | None
     """The command's final JSON document."""
-    next: str
 
 
 class JobsDocument(Document):
@@ -139,15 +137,13 @@ class JobsDocument(Document):
     jobs: tuple[JobLineDocument, ...]
 
 
-class StopDocument(Document):
+class StopDocument(JobDocument):
     """``perfbisect stop``. ``asked``: a process was asked to stop; ``ended``: no process works on the job."""
 
     schema_: Literal["perfbisect.stop/1"] = Field(default="perfbisect.stop/1", alias="schema")
-    job: str
     asked: bool
     pid: int | None
     ended: bool
-    next: str
 
 
 def wait_until_released(job: Job, timeout_min: float | None) -> bool:
@@ -214,7 +210,7 @@ def status_document(job: Job, now: datetime) -> StatusDocument:
     with replaying(job.journal):
         measured = kind.result(job, events)
         status = kind.status(measured)
-    launches, metric = measured.launches, status.metric
+    launches, metric = measured.launches, measured.metric
     state: State = "running" if holder else "finished" if finished(events) else "unfinished"
     code = ending.exit_code if ending else status.exit_code if state == "finished" else None
     result = next((path for path in (job.result, job.document) if path.exists()), None)

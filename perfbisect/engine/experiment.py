@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from perfbisect.jobs.documents import MeasuredDocument, MetricDocument
+from perfbisect.jobs.documents import MeasuredDocument
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Journal, JournalEvent
 from perfbisect.jobs.loop import (
@@ -53,7 +53,6 @@ class JobStatus:
     outcome: str
     exit_code: int
     verdict: str
-    metric: MetricDocument
     next: str = ""
     candidates: tuple[Candidate, ...] = ()
 

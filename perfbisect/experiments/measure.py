@@ -325,7 +325,6 @@ class MeasurementResult(MeasuredDocument):
             outcome=self.outcome,
             exit_code=exit_code(self.outcome),
             verdict=verdict,
-            metric=self.metric,
             next=self.next,
         )
 

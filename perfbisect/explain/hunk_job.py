@@ -406,7 +406,6 @@ def _status(document: HunksDocument) -> JobStatus:
         outcome=document.verdict,
         exit_code=EXIT_REGRESSION if document.verdict == "found" else EXIT_INCONCLUSIVE,
         verdict=named + share,
-        metric=document.metric,
         next=document.next,
     )
 

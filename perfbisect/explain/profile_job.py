@@ -410,7 +410,6 @@ def _status(document: ProfileDocument) -> JobStatus:
         outcome="unfinished" if result is None else result.kind,
         exit_code=EXIT_OK,
         verdict=result.place if result is not None else "",
-        metric=document.metric,
     )
 
 

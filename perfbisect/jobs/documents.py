@@ -163,19 +163,29 @@ class DryRunDocument(MeasurementDocument):
     budget_minutes: float
 
 
-class ConclusionDocument(Document):
-    """What a job says, ``summary`` in sentences, and the ``next`` command to type."""
+class JobDocument(Document):
+    """A job, and the ``next`` command to type."""
 
     job: str
-    summary: tuple[str, ...] = ()
     next: str
 
 
-class MeasuredDocument(MeasurementDocument, ConclusionDocument, LongDocument):
+class JobFolderDocument(JobDocument):
+    """A job in its folder."""
+
+    folder: str
+
+
+class ConclusionDocument(JobDocument):
+    """What a job says: ``summary`` in sentences."""
+
+    summary: tuple[str, ...] = ()
+
+
+class MeasuredDocument(MeasurementDocument, ConclusionDocument, JobFolderDocument, LongDocument):
     """What the documents of all kinds of jobs have in common, finished or not."""
 
     shown: ClassVar[Mapping[str, int]] = {"launches": -4}
-    folder: str
     finished: bool
     """Whether the journal has its verdict."""
     launches: tuple[Launch, ...] = ()

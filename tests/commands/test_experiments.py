@@ -88,7 +88,6 @@ def soak_status(document: SoakDocument) -> JobStatus:
         outcome="soaked" if document.finished else "unfinished",
         exit_code=EXIT_REGRESSION if document.slow else EXIT_OK,
         verdict=f"{document.slow} slow",
-        metric=document.metric,
     )
 
 
