@@ -22,8 +22,10 @@ _FORMAT = "--format=%H%x00%P%x00%ct%x00%an%x00%s"
 _FIELDS = 5
 _SETTINGS = (
     "core.quotepath=off",
+    # fsmonitor and hooks are programs that the repository's own configuration names: reading must run none.
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
+    # It would run gpg for each commit.
     "log.showSignature=false",
     "color.ui=false",
 )
@@ -52,13 +54,17 @@ def git_environment(base: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in base.items()
+        # Git sets GIT_DIR and others for hooks and aliases: they would point to another repository.
         if not name.startswith("GIT_") or "SSL" in name or "SSH" in name
     }
     return kept | {
+        # git status would otherwise refresh the index of the user and take its lock.
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_TERMINAL_PROMPT": "0",
+        # A replacement would show other content under the name of a commit.
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_PAGER": "cat",
+        # Messages of git are searched for causes, so they must be in English.
         "LC_ALL": "C",
     }
 
@@ -113,6 +119,7 @@ class Repository:
             raise RevisionError(f"no git repository at {folder} (git says: {problem})", next_step=next_step)
         bare, directory = done.stdout.decode(errors="surrogateescape").splitlines()[:2]
         top = here.run("rev-parse", "--show-toplevel")
+        # Inside of .git there is no work tree, either.
         if bare == "true" or top.returncode:
             return cls(Path(directory))
         return cls(Path(top.stdout.decode(errors="surrogateescape").rstrip("\n")))
@@ -120,6 +127,7 @@ class Repository:
     def resolve(self, revision: str) -> Change:
         """The commit that a branch, tag, hash or expression (``HEAD~3``) names, or RevisionError."""
         name = revision.strip()
+        # Git would take a name that begins with a dash for an option.
         if not name or name.startswith("-") or re.search(r"[\x00-\x1f]", name):
             raise RevisionError(f"{revision!r} is not a revision", next_step=self.log_command())
         done = self.run("rev-parse", "--verify", f"{name}^{{commit}}")
@@ -146,6 +154,7 @@ class Repository:
         """True if files (below ``paths``) differ from HEAD or are untracked; False if it is bare."""
         if self.text("rev-parse", "--is-bare-repository").strip() == "true":
             return False
+        # git status runs the clean filters of changed files, which are programs of the user.
         return bool(
             self.text(
                 "status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=dirty", "--",
@@ -164,6 +173,7 @@ class Repository:
         name = revision.removeprefix("refs/remotes/")
         remotes = self.text("remote").splitlines()
         named = [remote for remote in remotes if name == remote or name.startswith(f"{remote}/")]
+        # The name of a remote may contain a slash: the longest that fits is meant.
         return max(named, key=len, default="")
 
     def tree_id(self, sha: str, path: str) -> str | None:
@@ -184,6 +194,7 @@ class Repository:
         self, pairs: Iterable[tuple[str, str]], pathspecs: Sequence[str]
     ) -> list[tuple[FileChange, ...]]:
         """Files that match pathspecs and differ between two commits, for each pair, by one git process."""
+        # With --stdin a line is a commit and its parent, so the later one comes first.
         asked = "".join(f"{after} {before}\n" for before, after in pairs).encode()
         if not asked:
             return []
@@ -211,6 +222,7 @@ class Repository:
         self, form: Literal["--name-only", "--numstat"], *arguments: str, stdin: bytes | None = None
     ) -> dict[str, tuple[str, ...]]:
         """A row for each file that differs from the first parent, per commit of ``git log``."""
+        # git log shows no files of a merge without -m.
         text = self.text(
             "log", "-z", form, "--no-renames", "--first-parent", "-m", "--root", "--format=%x01%H",
             *arguments, stdin=stdin,
@@ -241,6 +253,7 @@ class Repository:
     def read_text(self, sha: str, path: str) -> str | None:
         """A file's text at a commit; None if the commit has no such file."""
         done = self.run("cat-file", "blob", f"{sha}:{path}")
+        # A missing file is an answer; a repository that cannot be read is none.
         error = self._failed("", done) if done.returncode else None
         if isinstance(error, MachineError):
             raise error
@@ -254,6 +267,7 @@ class Repository:
         while at < len(output):
             start = output.index(b"\n", at) + 1
             words = output[at:start].decode().split()
+            # The line of an object that cannot be read has two words: its name and the reason.
             if len(words) != 3:
                 raise MachineError(
                     f"git cannot read object {words[0]} of {self.path}: {' '.join(words[1:])}",
@@ -267,6 +281,7 @@ class Repository:
         text = self.text(
             "log", "-z", "--no-notes", "--encoding=UTF-8", _FORMAT, *arguments, "--", errors="replace"
         )
+        # The "--" at the end: without it a revision that is named like a file would be ambiguous.
         words = text.split("\0")
         records = []
         for start in range(0, len(words) - _FIELDS + 1, _FIELDS):
@@ -379,6 +394,7 @@ def _replaced_program(name: str) -> str:
     """What takes the place of a program in a setting."""
     if name.endswith(".driver"):
         return _OWN_MERGE
+    # Without its program a required filter would fail for every file.
     return "false" if name.endswith(".required") else ""
 
 
@@ -404,6 +420,7 @@ def fetch_remote(repository: Repository, remote: str, log: Path, timeout_s: floa
     command = f"git -C {where} fetch {remote}"
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
+        # Logs are appended to: errors of an earlier fetch must not explain this one.
         log.unlink(missing_ok=True)
         done = commands.run(
             ["git", "-C", where, *_NO_MAINTENANCE, "fetch", "--no-recurse-submodules", "--", remote],

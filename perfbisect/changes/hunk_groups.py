@@ -118,6 +118,7 @@ class _Facts:
             plain = _plain(tree)
         except RecursionError:
             return cls(compiles=False)
+        # After "from x import *" any name may be bound.
         loaded = reader.loaded - reader.bound if not reader.star else set()
         facts = frozenset(loaded), frozenset(reader.bound | reader.stored), frozenset(reader.used)
         return cls(True, plain, *facts, frozenset(reader.modules))
@@ -187,6 +188,8 @@ class _Merger:
     _known: dict[tuple[str, frozenset[int]], _Facts] = field(default_factory=dict)
 
     def merged(self) -> list[tuple[DiffHunk, ...]]:
+        # What the commit or its parent lacks by itself, such as names made at run time, is no problem of a
+        # group.
         self._usual = self._problems(()) | self._problems(self.diff.hunks)
         at = 0
         while at < len(self.clusters):
@@ -216,6 +219,7 @@ class _Merger:
             for index in near:
                 if (kind, place, name) not in self._problems((*cluster, *self.clusters[index])):
                     return [index]
+            # All of them only where no single one mends it: small groups tell more.
             if near and (kind, place, name) not in self._problems(
                 [*cluster, *(hunk for index in near for hunk in self.clusters[index])]
             ):
@@ -271,6 +275,8 @@ class _Merger:
             if not fact.compiles:
                 found.add(("syntax", path, ""))
             found.update(("name", path, name) for name in fact.names)
+            # Most attributes belong to other files: only those that the commit's files bound at some time can
+            # be missing.
             found.update(("attribute", path, name) for name in fact.used & (ever - bound))
             found.update(
                 ("module", path, module)

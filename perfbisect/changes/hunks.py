@@ -159,6 +159,7 @@ class FileDiff:
         if self.is_whole:
             return self.before if reverted else self.after
         lines = list(self.lines_after)
+        # From the last hunk on: the lines of earlier hunks keep their numbers.
         for hunk in reversed(self.hunks):
             if hunk.index in reverted:
                 at = hunk.new_start - 1 if hunk.new_count else hunk.new_start
@@ -215,6 +216,7 @@ def read_files(
     sides = {side for file, *blobs in rows for side in zip((file.old_mode, file.mode), blobs, strict=True)}
     read = {blob for mode, blob in sides if mode not in (_NOTHING, _SUBMODULE)}
     contents = dict(repository.contents(sorted(read)))
+    # The commit of a submodule is no object of this repository: git shows this line for it.
     contents |= {
         blob: b"Subproject commit %s\n" % blob.encode() for mode, blob in sides if mode == _SUBMODULE
     }
@@ -236,6 +238,7 @@ def revert_hunks(
     files: dict[str, File | None] = {}
     for path, content in diff.without(reverted).items():
         file = diff.by_path[path]
+        # A file that the commit deleted has no mode after it.
         mode = file.mode if file.mode in _REGULAR else file.old_mode
         files[path] = None if content is None else (mode, content)
     head = commit.unswapped
@@ -245,6 +248,7 @@ def revert_hunks(
 
 def hunk_patch(repository: Repository, commit: Change, reverted: Change) -> bytes:
     """The patch that takes these hunks back: ``COMMIT+patch:FILE`` is the same change."""
+    # git apply needs whole object names for binary files.
     return repository.run(
         "diff-tree", "-p", "--binary", "--full-index", "--no-renames", commit.source, reverted.source
     ).stdout
@@ -296,6 +300,7 @@ def _function_around(file: FileDiff, hunk: DiffHunk) -> str:
 
 def _lines(content: bytes | None) -> list[bytes]:
     """Lines with their ends, as git counts them."""
+    # Not splitlines, which also splits at a carriage return.
     return [line for line in re.split(rb"(?<=\n)", content or b"") if line]
 
 

@@ -72,6 +72,7 @@ def parse_pins(dockerfile: str) -> Pins:
         elif keyword == "FROM" and (image := _IMAGE_TAG.match(words)):
             tag = image["tag"]
         elif keyword == "RUN":
+            # In February 2026 the tag said v0.15.0 while a wheel of main was installed over it.
             if index := _INDEX.search(words) or _PRECOMPILED.search(words):
                 commit = index["commit"]
             packages |= {package.name: package for package in _replaced(words)}
@@ -80,6 +81,7 @@ def parse_pins(dockerfile: str) -> Pins:
 
 def _instructions(text: str) -> list[tuple[str, str]]:
     """Instructions with their words; continued lines are joined, comments dropped."""
+    # At times the header named another version than the ARG below it.
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\s*\n", " ", "\n".join(lines))
     parts = [line.strip().split(None, 1) for line in joined.splitlines() if line.strip()]

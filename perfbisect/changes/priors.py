@@ -101,6 +101,7 @@ def _rules(document: Located, index: int, entry: object) -> list[tuple[Rule, Pla
 
 
 def _weight(document: Located, place: Place, value: object, name: str = "factor") -> float:
+    # A bool is an int to Python.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise document.error(place, f"the {name} is {value!r}", _ALLOWED)
     return float(value)
@@ -111,6 +112,7 @@ def _check_ratio(document: Located, factors: Iterable[tuple[float, Place]], name
     low = high = 1.0
     for factor, place in factors:
         low, high = min(low, factor), max(high, factor)
+        # Rounding must not reject a ratio of exactly 10.
         if high / low > MAX_RATIO * (1 + 1e-9):
             other = low if factor == high else high
             message = f"the {name} {factor:g} is {high / low:.4g} : 1 from {other:g}"
@@ -128,6 +130,7 @@ def load_commit_weights(path: Path) -> dict[str, float] | None:
     if not isinstance(data, dict) or set(data) != {_KEY} or not isinstance(data[_KEY], dict):
         return None
     for sha in data[_KEY]:
+        # YAML reads a hash without quotes as a number if it has digits only.
         if not isinstance(sha, str) or not _SHA.fullmatch(sha):
             place = (_KEY, sha) if isinstance(sha, str | int) else (_KEY,)
             raise document.error(place, f"{sha!r} is no commit", "all digits of a commit's hash, quoted")
@@ -138,4 +141,5 @@ def load_commit_weights(path: Path) -> dict[str, float] | None:
 
 def commit_weights_text(weights: Mapping[str, float], why: str) -> str:
     rows = "".join(f'  "{sha}": {weight:g}\n' for sha, weight in weights.items())
+    # A line feed in the text would end the comment.
     return f"# {' '.join(why.split())}\n{_KEY}:\n{rows}"

@@ -91,12 +91,15 @@ class _ObjectWriter:
         if found is None or (int(found[1]), int(found[2])) < _MERGES_TREES:
             patch = self._git("diff-tree", "-p", "--binary", "--full-index", "--no-renames", culprit, parent)
             return self.apply(head, patch.stdout, refused)
+        # A three-way merge with the culprit as base: merge-tree takes commits and finds the base by their
+        # parents.
         root = self.commit(self._tree(culprit), (), "base\n", "")
         ours = self.commit(self._tree(head), (root,), "ours\n", "")
         theirs = self.commit(self._tree(parent), (root,), "theirs\n", "")
         merge = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", ours, theirs)
         done = self._git(*merge, env=self.repository.no_programs())
         words = done.stdout.decode(errors="surrogateescape").split("\0")
+        # merge-tree ends with 1 for conflicts and with more for errors.
         if done.returncode == 1:
             files = dict.fromkeys(filter(None, words[1:]))
             raise ConflictError(f"{refused}: {', '.join([*files][:5])}")
@@ -120,6 +123,7 @@ class _ObjectWriter:
         # Deleted paths come first: a file may take the place of a folder.
         rows = [*deleted]
         for path, (mode, content) in sorted((path, file) for path, file in files.items() if file):
+            # Filters are programs that the configuration names.
             blob = self._done("hash-object", "-w", "--stdin", "--no-filters", stdin=content)
             rows.append(f"{mode} {blob}\t{path}\0")
         with self._index_of(head) as index:
@@ -157,6 +161,7 @@ class _ObjectWriter:
         }
         above = [word for parent in parents for word in ("-p", parent)]
         text = message.encode(errors="surrogateescape")
+        # A user's encoding would be written into the commit and change its name.
         return self._done("-c", "i18n.commitEncoding=UTF-8", "commit-tree", tree, *above, stdin=text, env=who)
 
     def _tree(self, sha: str) -> str:
@@ -175,6 +180,7 @@ class _ObjectWriter:
     def _git(
         self, *arguments: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
+        # A linked work tree has its objects in another folder.
         own = self.repository.text("rev-parse", "--git-path", "objects").strip()
         try:
             self.objects.mkdir(parents=True, exist_ok=True)

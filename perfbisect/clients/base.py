@@ -115,6 +115,7 @@ class Client(ABC):
             "seed": seed,
             "disable-tqdm": True,
             "save-result": True,
+            # The spread within a run is computed from its single requests.
             "save-detailed": True,
             "result-dir": str(result.parent),
             "result-filename": result.name,
@@ -177,6 +178,8 @@ class Client(ABC):
             run = self.parse(cell, document, index=index, seed=seed, expected=expected)
         except PerfbisectError:
             raise
+        # The client may be part of the change: its result can have any shape, and a resume would meet it
+        # again.
         except WRONG_SHAPE as error:
             reason = line(f"{type(error).__name__}: {error}")
             raise ClientError(f"the result cannot be read ({reason})") from error
@@ -290,6 +293,7 @@ def read_totals(cell: Cell, document: Document, suffix: str = "") -> Totals:
     completed, failed = (count(document, name + suffix) for name in ("completed", "failed"))
     errors = _errors(document)
     error = _first_error(errors)
+    # vllm bench serve ends with exit code 0 even if the server is down: only the counts tell.
     if completed == 0:
         raise ClientError(
             f"0 of {cell.num_prompts} requests completed ({failed} failed): {error}", output=error
@@ -403,5 +407,6 @@ def _first_error(errors: Sequence[str]) -> str:
     """The last line of the first error."""
     if not errors:
         return "no error was recorded"
+    # An error is a whole traceback, whose last line says what failed.
     lines = [line for line in errors[0].strip().splitlines() if line.strip()]
     return lines[-1].strip()[:300] if lines else "an empty error"

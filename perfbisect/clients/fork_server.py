@@ -40,6 +40,7 @@ def load(names: Sequence[str]) -> None:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
+            # A module that is there and lacks an import of its own is a failure of the client.
             if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
                 raise
 
@@ -69,7 +70,9 @@ class Host:
         self.channel = channel
         self.lines = channel.makefile("rb")
         self.woken, self.waker = os.pipe()
+        # Python's signal handler writes to it and must not block on a full pipe.
         os.set_blocking(self.waker, False)
+        # By default SIGCHLD is discarded and would not wake the select.
         self.before = signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.waker)
 
@@ -77,9 +80,11 @@ class Host:
         """The request, in the child of a run; None once the peer closed."""
         while line := self.lines.readline():
             request: dict[str, Any] = json.loads(line)
+            # A fork copies one thread only: locks that others hold would stay locked in the run.
             if threads() > 1:
                 send(self.channel, refused=f"{threads()} threads run in it")
                 continue
+            # Buffered text would be printed by the host and the run.
             sys.stdout.flush()
             sys.stderr.flush()
             try:
@@ -137,6 +142,7 @@ def become(request: dict[str, Any]) -> str:
 def main() -> str | None:
     """The module to run, in the child of a run; None in the host."""
     channel = socket.socket(fileno=int(sys.argv[1]))
+    # Programs that the client starts would keep the channel open.
     channel.set_inheritable(False)
     if sys.path and sys.path[0] == "":
         # ``python -m`` has the current folder there, not the empty string.

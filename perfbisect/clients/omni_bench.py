@@ -182,6 +182,7 @@ def _seconds_of_sound(document: Document, duration: float) -> float:
     """Total seconds of sound. :raises ClientError: total and throughput contradict each other."""
     if "total_audio_duration_s" in document:
         total = number(document, "total_audio_duration_s")
+    # vLLM-Omni before 117d9bd1 (2026-02-04).
     elif "total_audio_duration_ms" in document:
         total = number(document, "total_audio_duration_ms") / 1000.0
     else:
@@ -197,6 +198,7 @@ def _seconds_of_sound(document: Document, duration: float) -> float:
 def _short_outputs(cell: Cell, tokens: float) -> list[str]:
     requested = cell.dataset_args.get("random-output-len")
     ranged = cell.dataset_args.get("random-range-ratio")
+    # With a range the lengths are drawn, so that none is too short.
     if not cell.ignore_eos or not isinstance(requested, int) or ranged or tokens >= requested:
         return []
     return [f"outputs are shorter than requested: {tokens:.1f} of {requested} tokens per request"]

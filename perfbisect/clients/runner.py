@@ -60,6 +60,7 @@ class Runner:
         here, there = socket.socketpair()
         log = self.cwd / LOG
         log.unlink(missing_ok=True)
+        # The client's interpreter has no perfbisect: it gets the source as text.
         source = Path(fork_server.__file__).read_text("utf-8")
         try:
             self.host = processes.spawn(
@@ -75,6 +76,7 @@ class Runner:
             here.close()
             raise
         finally:
+            # Only the host holds this end: its death closes the channel.
             there.close()
         self._channel = here
 
@@ -142,6 +144,7 @@ class Runner:
                 processes.stop_leftovers("", pid, row.created, own_shim=host.own_shim, grace=grace)
             host.continue_log(host.log)
         if ended is None:
+            # The host waits for the killed run and still sends its code.
             killed = self._receive(time.monotonic() + _PATIENCE, processes.never, when)
             return ProcessResult(int(_number(killed, "code")) if killed else -9, seconds, timed_out=True)
         return ProcessResult(int(_number(ended, "code")), seconds, False, _number(ended, "cpu"))
@@ -222,6 +225,7 @@ class Runner:
 
     def _gone(self, host: OwnedProcess, when: str) -> MachineError | ClientError:
         end = time.monotonic() + _PATIENCE
+        # The channel closes a moment before the exit code is known.
         while (code := host.exited()) is None and time.monotonic() < end:
             time.sleep(_TICK)
         if code is None:

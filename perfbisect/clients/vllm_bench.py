@@ -75,6 +75,8 @@ class VllmBench(Client):
             raise UsageError(f"cell {cell.name}: backend {cell.backend} {problem}", field="backend")
         return {
             "extra-body": dict(cell.extra_body) or None,
+            # With it the client fails if the server is down; without it the client ends with 0 and a result
+            # of zeros.
             "ready-check-timeout-sec": 30,
             **reporting_options(cell.percentile_metrics, cell.metric_percentiles),
         }
@@ -98,6 +100,7 @@ class VllmBench(Client):
 
     def reported(self, document: Document, key: str) -> float | None:
         value = super().reported(document, key)
+        # The client reports this rate in per cent.
         return value / 100 if value is not None and key == "spec_decode_acceptance_rate" else value
 
     def parse(
@@ -148,6 +151,7 @@ def _request_values(document: Document, completed: int) -> dict[str, tuple[float
         return {}
     latencies = document.get("latencies")
     if not isinstance(latencies, list) or len(latencies) != len(rows[0]):
+        # Older clients save no latencies: TTFT and the gaps add up to one.
         latencies = [None] * len(rows[0])
     found: dict[str, list[float]] = {"ttft": [], "e2el": [], "tpot": [], "itl": []}
     for index, (ttft, gaps, tokens, error, latency) in enumerate(zip(*rows, latencies, strict=True)):
@@ -161,6 +165,7 @@ def _request_values(document: Document, completed: int) -> dict[str, tuple[float
         found["e2el"].append(latency)
         found["tpot"] += [(latency - ttft) / (tokens - 1)] if tokens > 1 else []
         found["itl"] += gaps
+    # Lists that disagree with the counts give no spread.
     if len(found["ttft"]) != completed:
         return {}
     return {name: tuple(values) for name, values in found.items() if values}
@@ -175,6 +180,7 @@ def _check_median(field: str, reported: float, median: float) -> None:
 
 def _short_outputs(cell: Cell, document: Document, completed: int) -> list[str]:
     requested = next((cell.dataset_args[name] for name in _LENGTHS if name in cell.dataset_args), None)
+    # With a range the lengths are drawn, so that none is too short.
     if not isinstance(requested, int) or cell.dataset_args.get("random-range-ratio"):
         return []
     tokens, lengths = count(document, "total_output_tokens"), document.get("output_lens")

@@ -56,6 +56,7 @@ def parse_options(value: object, *, negatable: bool, keep_null: bool = False) ->
     for name, item in pairs:
         if item is None and not keep_null:
             continue
+        # Only a switch has a negated form: with a value, no-x is an option of that name.
         if negatable and name.startswith("no-") and isinstance(item, bool):
             name, item = name.removeprefix("no-"), not item
         if name in options:
@@ -81,6 +82,7 @@ def option_tokens(options: Mapping[str, object], *, negatable: bool) -> tuple[st
             tokens += [f"--{name}", *map(_token, value)]
         elif value is not None:
             text = _token(value)
+            # argparse would take a separate value that begins with a dash for an option.
             tokens += [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
     return tuple(tokens)
 
@@ -90,6 +92,7 @@ def _option_name(key: object) -> str:
     if not isinstance(key, str) or not _NAME.match(text):
         raise ValueError(f"{key!r} is no option name (write it long, as max_model_len or max-model-len)")
     head, dot, tail = text.partition(".")
+    # Keys of a JSON option follow the dot and keep their underscores.
     return head.replace("_", "-") + dot + tail
 
 
@@ -109,6 +112,7 @@ def _pair_tokens(tokens: Sequence[object]) -> list[tuple[str, object]]:
         if isinstance(token, str) and token.startswith("--"):
             head, equals, tail = token.partition("=")
             pairs.append((_option_name(head), [tail] if equals else []))
+        # A negative number is a value.
         elif not pairs or (isinstance(token, str) and token.startswith("-") and not _NUMBER.match(token)):
             raise ValueError(f"{token!r} is not a long option or the value of one")
         else:
@@ -123,9 +127,11 @@ def _option_value(item: object) -> object:
         except ValueError:
             return item
     if isinstance(item, str) and _NUMBER.match(item):
+        # int() raises on thousands of digits.
         if len(item) > _LONGEST_NUMBER:
             return item
         number = float(item) if "." in item else int(item)
+        # What a number would spell otherwise (007, 1.10) stays text.
         return number if str(number) == item else item
     if isinstance(item, Mapping):
         return string_keys(item)

@@ -11,7 +11,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationError
 
+# A token is part of a path: with "/../victim" in a journal, resume would delete a folder of the user.
 _TOKEN = re.compile(r"[0-9a-f]{32}")
+# Neither a dot nor a dash at the beginning: ".." leads out of the folder, and -x would be an option.
 _NAME = re.compile(r"[^/.\x00-\x1f\x7f-][^/\x00-\x1f\x7f]*")
 _UNSAFE_IN_ARGUMENT = re.compile(r"^-|[\x00-\x20\x7f]")
 

@@ -41,6 +41,7 @@ def parse_json(text: str | bytes) -> object:
             value = json.loads(_HALF.sub(lambda half: rf"\\u{ord(half[0]):04x}", halves))
     except RecursionError:
         raise _too_deep() from None
+    # Counting brackets is cheap, and only a text with that many can be too deep.
     if text.count("[") + text.count("{") > DEEPEST:
         _check_depth(value)
     return value

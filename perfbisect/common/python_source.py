@@ -11,8 +11,10 @@ def parse_python(source: str | bytes) -> ast.Module | None:
     """The tree of a file; None if it does not parse or is nested too deeply."""
     try:
         with warnings.catch_warnings():
+            # Python warns of invalid escapes in the strings of a file.
             warnings.simplefilter("ignore")
             return ast.parse(source)
+    # CPython's parser raises MemoryError where its stack is full; a NUL raises ValueError before Python 3.12.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

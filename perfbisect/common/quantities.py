@@ -52,6 +52,7 @@ def parse_share(text: str) -> float:
 
 def moment(text: str) -> datetime:
     """Read an ISO 8601 time. :raises ValueError: not a time, or one without a zone."""
+    # Python 3.10 cannot read a Z.
     found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if found.tzinfo is None:
         raise ValueError(f"{text!r} does not say its zone")
@@ -103,6 +104,7 @@ def minutes(value: float) -> str:
         return f"{value * 60:.0f} s"
     if value < 100:
         return f"{value:.1f} min"
+    # Rounded before the division: 119.7 minutes are 2 h 00 min, not 1 h 60 min.
     hours, rest = divmod(round(value), 60)
     return f"{hours} h {rest:02d} min"
 

@@ -53,6 +53,7 @@ def fill(value: Any, environment: Mapping[str, str]) -> Any:
     names = references(value)
     if not names:
         return value
+    # A secret may contain quotes: inside of JSON it must be escaped.
     if (document := _json_of(value)) is not None:
         return json.dumps(fill(document, environment), ensure_ascii=False)
     for name in names:
@@ -94,12 +95,14 @@ def hide_literals(value: Any, place: tuple[str, ...] = ()) -> Any:
         return type(value)(hide_literals(part, place) for part in value)
     if isinstance(value, str) and (document := _json_of(value)) is not None:
         hidden = hide_literals(document, place)
+        # Text without a secret keeps its own spelling.
         return value if hidden == document else json.dumps(hidden)
     return REDACTED if _is_literal(value, place, shortest=1) else value
 
 
 def _is_literal(value: object, place: tuple[str, ...], shortest: int = SHORTEST_SECRET) -> bool:
     """Whether a value is a secret by its format, or by its name and with ``shortest`` characters."""
+    # A switch is no secret, whatever its name.
     if isinstance(value, bool) or not isinstance(value, str | int):
         return False
     text = str(value)

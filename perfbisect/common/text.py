@@ -23,6 +23,7 @@ def json_text(text: str) -> str:
     """JSON with the characters escaped that :func:`line` escapes; line feeds stay."""
 
     def escaped(found: re.Match[str]) -> str:
+        # json.dumps leaves DEL as it is.
         return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f")
 
     return _UNUSUAL.sub(escaped, text)
@@ -40,6 +41,7 @@ def code(text: str) -> str:
     """
     shown = line(text).replace("|", "∣")
     fence = _fence(shown, 1)
+    # A backtick beside the fence would lengthen it; Markdown takes one blank away on each side.
     pad = " " if shown.startswith("`") or shown.endswith("`") or not shown.strip() else ""
     return f"{fence}{pad}{shown or ' '}{pad}{fence}"
 
@@ -83,6 +85,7 @@ def regular_expression(text: str, flags: int = 0) -> re.Pattern[str]:
     """The pattern that a file names. :raises ValueError: it is none, or nested too deeply."""
     try:
         return re.compile(text, flags)
+    # A count such as {99999999999} overflows.
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{line(text, 80)!r} is no regular expression: {error}") from None
 
@@ -92,6 +95,7 @@ _MOST_SUGGESTIONS = 3
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> tuple[str, ...]:
     """At most three similar names, ignoring case: those with this prefix, then by :mod:`difflib`'s ratio."""
+    # Of names that differ only in case the first one stays.
     names = {candidate.lower(): candidate for candidate in reversed(tuple(known))}
     typed = name.strip().lower()
     prefixed = sorted(candidate for candidate in names if typed and candidate.startswith(typed))

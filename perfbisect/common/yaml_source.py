@@ -46,6 +46,7 @@ class _Loader(_SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - shared by design
 
 
+# YAML 1.1, which PyYAML follows, reads on as true, 12:30 as 750 and 010 as 8.
 for _tag, _pattern, _first in (
     ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
     ("int", r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+)$", "-+0123456789"),
@@ -103,6 +104,7 @@ def read_text(path: Path) -> str:
     """The text of a file of a user. :raises UsageError: it cannot be read, or is too large."""
     try:
         with path.open("rb") as stream:
+            # One byte too many: a pipe has no size that could be asked for.
             content = stream.read(_LARGEST + 1)
         if len(content) > _LARGEST:
             raise ValueError(f"it is larger than {_LARGEST >> 20} MB")
@@ -183,6 +185,7 @@ class _Converter:
         self.lines: dict[Place, int] = {(): 1}
 
     def value(self, node: yaml.Node, place: Place, above: tuple[yaml.Node, ...] = ()) -> object:
+        # Aliases multiply values: a file of a few lines can stand for billions.
         if len(self.lines) > _MOST_VALUES:
             raise self._error(node, f"more than {_MOST_VALUES} values")
         if any(node is outer for outer in above):
@@ -214,12 +217,15 @@ class _Converter:
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         """:raises LocatedError: no value of its tag, a number that is too long, or a NUL in a text."""
+        # No argument, variable or path can contain a NUL.
         if "\0" in node.value:
             raise self._error(node, "a text has a NUL character")
+        # int() raises on thousands of digits.
         if len(node.value) > _LONGEST_NUMBER and node.tag.endswith((":int", ":float")):
             raise self._error(node, f"a number has {len(node.value)} characters, at most {_LONGEST_NUMBER}")
         try:
             return self._loader.construct_object(node)
+        # A value may not fit a tag that is written out (!!int x).
         except WRONG_SHAPE:
             raise self._error(node, f"{shown(repr(node.value), 80)} is no value of {node.tag}") from None
 
