@@ -110,6 +110,7 @@ class Bisection:
         beliefs, last = self.beliefs, self.plan.last
         p = [v for v in (beliefs.p if beliefs else [1 / last] * last) if v > 0]
         bits = -sum(v / sum(p) * math.log2(v / sum(p)) for v in p)
+        # While the step itself is in doubt, the ends are measured first.
         ends = 0 if beliefs is not None and beliefs.none < 0.1 else _END_LAUNCHES
         return math.ceil(bits / _BITS_PER_LAUNCH) + _AB_LAUNCHES + ends
 
@@ -137,6 +138,7 @@ def recast_bisection(job: Job, events: Sequence[JournalEvent], metric: MetricRef
     """
     plan, records = require_plan(job, events, BisectPlan), launches(events)
     require_reported(records, metric)
+    # The smallest effect was typed for the other metric.
     plan = plan.model_copy(update={"metric": str(metric), "min_effect": None})
     return Bisection(job, plan, events, records, _supported_outcome(plan, records), is_recast=True)
 

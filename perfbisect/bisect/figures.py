@@ -93,6 +93,7 @@ def ab_pairs(result: BisectResult) -> tuple[tuple[Launch, Launch], ...]:
         if launch.purpose != "confirm" or launch.value is None or launch.position not in sides:
             continue
         before = waiting.get(launch.slot)
+        # Two launches of one side in a row are no pair: the one between them failed or was discarded.
         if before is None or before.position == launch.position:
             waiting[launch.slot] = launch
             continue

@@ -212,6 +212,7 @@ def _require_disk(
     if not low or not high:
         return None
     cache = Path(plan.setting.cache or ".")
+    # The cache is made at first use: its file system is that of the parent.
     free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
     if low > free:
         raise MachineError(

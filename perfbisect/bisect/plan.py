@@ -223,6 +223,7 @@ def find_positions(
             before = ""
             continue
         identity = builder.key(change)
+        # Equal environments run equally, unless the cell takes its deploy YAML from the change.
         if identity == before and change.id not in deploys:
             last = positions[-1]
             positions[-1] = last.model_copy(update={"changes": (*last.changes, change)})
@@ -257,6 +258,8 @@ def crossings(positions: Sequence[Position]) -> tuple[Crossing, ...]:
     parent: int | None = None
     for index, position in enumerate(positions):
         if position.group and before and position.group != before:
+            # Pins may move several times among commits that cannot be tested: the first one counts as the old
+            # pin.
             moved = moved or before
         before = position.group or before
         if position.skip:
@@ -278,6 +281,7 @@ def next_beside_pin(
     waiting = [x for x in crossings(positions) if not {x.index, x.parent} <= set(measured)]
     if not waiting:
         return None
+    # Not worth two launches: a moved pin with less than half of the probability of an average commit.
     share, fair = probabilities(), 0.5 / max(1, len(positions) - 1)
     likely = [crossing for crossing in waiting if share[crossing.index] >= fair]
     if not likely:

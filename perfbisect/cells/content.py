@@ -56,6 +56,7 @@ def _list_files(folder: Path) -> dict[str, Path]:
     """The files of a model folder by relative path. :raises UsageError: it is none."""
     _refuse_kernel(folder)
     home = Path.home().resolve()
+    # "model: ~" would read gigabytes each time the cell is read.
     if folder == home or folder in home.parents:
         _refuse(folder, "is your home folder" if folder == home else "holds your home folder")
     files: dict[str, Path] = {}

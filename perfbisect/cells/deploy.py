@@ -60,6 +60,7 @@ class PlacedStage:
 
     def beyond(self, count: int) -> str:
         """Why ``count`` devices are too few; empty if they suffice."""
+        # Words that are no numbers (a UUID, a bus address) need 0 and are refused below.
         if not self._words or 0 < self.needs <= count:
             return ""
         bad = next((w for w in self._words if not w.isdigit() or int(w) >= count), None)
@@ -149,6 +150,7 @@ def placed_stages(
         for section in sections if platform is None else [platform]:
             for name, stage in _listed_stages(document, ("platforms", str(section), "stages")):
                 moved = _placing(stage)
+                # Which machine runs the cell is not known here: the stage may need other devices there.
                 if platform is None and moved:
                     placed.pop(name, None)
                 elif name in placed:

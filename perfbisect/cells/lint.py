@@ -202,6 +202,7 @@ def _check_endpoint(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
 
 
 def _check_options(cell: Cell, checkout: Checkout) -> Iterator[LintFinding]:
+    # A server of vLLM-Omni also takes vLLM's options, which stand in another repository.
     level: Level = "error" if cell.family == "text" else "warning"
     for name in checkout.unmentioned(cell.serve_args):
         message = f"--{name} is mentioned nowhere in the sources of {checkout.engine} at {checkout.at}"

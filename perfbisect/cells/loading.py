@@ -70,6 +70,7 @@ def list_cells() -> tuple[CellFile, ...]:
     """All named cell files: those in ``./cells``, and shipped ones with other names."""
     found: dict[str, CellFile] = {}
     shipped = cells_folder()
+    # The user's own cells come first: the name of a cell means the first file that has it.
     for folder in (_OWN_CELLS, shipped):
         for path in (path for suffix in _SUFFIXES for path in sorted(folder.glob(f"*{suffix}"))):
             is_shipped = folder.resolve() == shipped.resolve()
@@ -180,6 +181,7 @@ def _prepare(document: Located) -> tuple[dict[str, object], list[LocatedError]]:
     raw, errors = dict(document.mapping()), []
     for name in INTERNAL:
         if name in raw:
+            # Removed, so that the rest of the cell is checked all the same.
             del raw[name]
             errors.append(document.error((name,), *unknown_key(name, allowed_keys())))
     top = {name: raw.pop(name) for name in DATASET_KEYS if name in raw}
@@ -396,6 +398,7 @@ def _check_secrets(cell: Cell, document: Located) -> None:
         raise document.error(place, *secret_refused(place[-1]))
     for variant in (None, *cell.variants.values()):
         deploy = (variant or cell).deploy_yaml
+        # A pinned YAML is kept in the journal with the cell.
         for pinned in pinned_documents(deploy):
             for place in literal_secrets(pinned.data):
                 raise pinned.error(place, *secret_refused(place[-1]))
@@ -441,6 +444,8 @@ def _check_commands(cell: Cell, document: Located) -> None:
         if command.image_check is None and cell.reference is not None:
             message = f"cell {cell.name}: reference: family {cell.family} makes no images to compare"
             raise UsageError(message, field="reference")
+        # A YAML at a commit has no text without a repository, and the client's command needs the cell's
+        # digest.
         if cell.deploy_yaml is None or not cell.deploy_yaml.at or cell.deploy_yaml.text is not None:
             client = CLIENTS[cell.client.name]
             client.command(cell, endpoint, seed=0, result=Path("result.json"), metadata={})

@@ -101,6 +101,7 @@ def _find_commands(text: str) -> Iterator[_Command | ValueError]:
 
 def _replace_variables(text: str, assigned: Mapping[str, str]) -> str:
     """Replace variables until the text has grown too long."""
+    # Bounded: a short text with many uses of a long variable would become very long.
     left = _MOST_REPLACED
 
     def value(found: re.Match[str]) -> str:
@@ -132,6 +133,7 @@ def _split_words(line: str) -> list[str]:
         raise ValueError(f"it has more than {_LONGEST_COMMAND:,} characters")
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split = True
+    # shlex would drop the rest of a line behind a # inside of a word.
     lexer.commenters = ""
     return list(lexer)
 
@@ -366,12 +368,14 @@ def _client_fields(
 
 def _offline_engine(text: str) -> tuple[dict[str, object], dict[str, object]] | None:
     """Fields and serve arguments of the first ``LLM(...)`` in Python, but values that it computes."""
+    # Bounded: a text of many "LLM(" once took 23 s, as each was parsed to the end.
     for found in islice(_LLM.finditer(text), _MOST_CALLS):
         try:
             call = ast.parse(_call_text(text, found.start()), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         if isinstance(call, ast.Call):
+            # Keywords without a name are **mappings, whose content is computed.
             given = [(word.arg, word.value) for word in call.keywords if word.arg]
             given += [("model", value) for value in call.args[:1]]
             options = {
@@ -486,6 +490,7 @@ def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
     rows = [
         (name, hide_literals(there, (name,)), hide_literals(here, (name,)))
         for name, there, here in rows
+        # Canonical: 64 and 64.0 are the same load.
         if canonical(there) != canonical(here)
     ]
     rows += _differing_variables(report.env, cell.env) if report.env is not None else ()

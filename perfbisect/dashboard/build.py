@@ -34,6 +34,7 @@ from perfbisect.resources import dashboards_folder
 
 PLOTLY = "plotly.min.js"
 
+# It tells a page of perfbisect from a page of the user, which is never overwritten.
 _MARK = '<meta name="generator" content="perfbisect">'
 _DATA_FILE = re.compile(r"(cell|event|metric)-[0-9a-f]{16}\.js")
 _SCRIPTS = (
@@ -118,6 +119,7 @@ class _Writer:
 
         source = Path(plotly.__file__).parent / "package_data" / PLOTLY
         target = self._out / PLOTLY
+        # Compared by content: a file of megabytes is not written again at each build.
         if not target.is_file() or not filecmp.cmp(source, target, shallow=False):
             self._replace(target, source.read_bytes())
         self._sizes[PLOTLY] = source.stat().st_size
@@ -139,6 +141,7 @@ class _Writer:
 
 def _data_script(key: str, data: str) -> str:
     """A data file. Its JSON is parsed from a string: faster than a literal, and no key has a meaning."""
+    # The backslash first: the others are escaped by one.
     quoted = data.replace("\\", "\\\\").replace("'", "\\'")
     return f"perfbisect.put('{key}',JSON.parse('{quoted}'));\n"
 

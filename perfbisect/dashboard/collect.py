@@ -326,6 +326,7 @@ def _notes(families: Sequence[JudgedFamily]) -> dict[str, tuple[bool, str]]:
         for entry in family.coverage.series:
             name = entry.series.partition(" #")[0]
             if entry.why is not None:
+                # A stretch that was judged says more than one that was not.
                 notes.setdefault(name, (False, sentences[entry.why]))
             elif entry.smallest is not None:
                 step = f"a step of {entry.smallest * 100:.3g} % would be seen in four of five cases"
@@ -345,9 +346,11 @@ def _rankings(
     for alert in analysis.alerts:
         if alert.cause in CAUSED_BY_COMMITS:
             by_event.setdefault(alert.event, []).append(alert)
+    # One ranking an event: each reads the history of the repository.
     for alert in map(leading_alert, by_event.values()):
         try:
             rankings.append(rank_alert(store, analysis, alert, repository, table))
+        # An event of another branch or after the end of the clone must not cost the site.
         except RevisionError as error:
             failed.append(SuspectsDocument(alert=alert.id, problem=error.message))
     return rankings, failed

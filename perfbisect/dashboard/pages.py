@@ -91,6 +91,7 @@ def weight(alert: Alert, metric: MetricDocument) -> float:
         return 0.0
     near = min(low, high, key=abs)
     is_absolute = parse_metric(metric.name).metric.absolute
+    # The logarithm of a value that fell to nothing is infinite.
     size = abs(near) if is_absolute else abs(math.log1p(max(near, -0.999)))
     unit = metric.smallest_effect if is_absolute else math.log1p(metric.smallest_effect)
     return size / unit * (1.0 - (alert.p or 0.0))
@@ -150,6 +151,7 @@ def text(value: str, limit: int = _MAX_TEXT) -> str:
 
 def address(value: str) -> str:
     """The address if it is one of the web, otherwise empty."""
+    # A result can have any text as its address: javascript: would run in the page.
     return value if value.startswith(("https://", "http://")) else ""
 
 
@@ -262,6 +264,7 @@ def event_payload(event: SiteEvent, site: Site) -> Payload:
         place, name = None, alert.id if alert.id in rankings else shared
         if name:
             own = ranking_payload(name, alert.id in outcomes)
+            # Alerts of one event share a ranking, which is large: it is written once.
             if own not in kept:
                 kept.append(own)
             place = kept.index(own)

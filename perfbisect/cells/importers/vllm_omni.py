@@ -123,6 +123,7 @@ def _unsupported(server: Mapping[str, Any], given: Mapping[str, Any]) -> str:
 
 
 def _family(params: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    # The harness starts plain vLLM for such a server.
     if params.get("use_omni") is False:
         return "text"
     if given.get("endpoint") == "/v1/audio/speech":
