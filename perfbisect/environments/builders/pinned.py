@@ -56,7 +56,6 @@ class PinnedBaseSettings:
     trees: CommitTrees
     platform: str
     index: WheelIndex
-    variants: tuple[str, ...]
     releases: ReleaseWheels
 
 
@@ -79,12 +78,12 @@ def pinned_base_builder(
     installation = Installation.of(spec, context, package(spec.option("release", "vllm")))
     template = spec.index_url(spec.options["wheel"]) if "wheel" in spec.options else ""
     variant = spec.option("variant")
+    variants = allowed_variants(template, variant, context.machine) if template else ("",)
     settings = PinnedBaseSettings(
         installation,
         trees,
         spec.option("platform") or (CUDA if machine_cuda(context.machine) else CPU),
-        wheel_index(installation, template, context),
-        allowed_variants(template, variant, context.machine) if template else ("",),
+        wheel_index(installation, template, context, variants),
         ReleaseWheels(installation, variant, "", context),
     )
     return CachedBuilder(BASE_RECIPE, spec.text, context.here, settings)
@@ -167,7 +166,7 @@ def check_base(
 
 def _wheel(settings: PinnedBaseSettings, sha: str) -> tuple[str, WheelLookup]:
     """The variant of which the index has the commit's wheel, and that wheel; or why it has none."""
-    variant, _ = settings.index.choose_variant(settings.variants, (sha,))
+    variant, _ = settings.index.choose_variant((sha,))
     return variant, settings.index.find((sha,), variant)[sha]
 
 

@@ -95,10 +95,12 @@ def cuda_refusal(needed: int | None, driver: tuple[int, int] | None) -> str:
     return f"built for CUDA {needed}, and the driver is for CUDA {driver[0]}.{driver[1]}"
 
 
-def wheel_index(installation: Installation, template: str, context: BuildContext) -> WheelIndex:
+def wheel_index(
+    installation: Installation, template: str, context: BuildContext, variants: tuple[str, ...]
+) -> WheelIndex:
     """The index at an address, of an installation's package; ``template`` may be empty."""
     distribution = installation.package.distribution
-    return WheelIndex(template, distribution, installation.python, optional=context.is_plan)
+    return WheelIndex(template, distribution, installation.python, variants, optional=context.is_plan)
 
 
 class ReleaseWheels:
@@ -114,21 +116,20 @@ class ReleaseWheels:
         self.package = package = installation.package
         self.variant = variant
         template = (template or package.release_index).replace("{version}", "{sha}")
-        self.index = wheel_index(installation, template, context)
         self.driver = None if variant or not package.release_cuda else machine_cuda(context.machine)
+        wanted = (variant,) if variant else variants(self.driver)
+        self.index = wheel_index(installation, template, context, wanted)
         self.used: set[str] = set()
         """Variants other than the registry's that were chosen."""
 
     def find(self, version: str) -> tuple[str, WheelLookup] | None:
         """The variant of a release's wheel, and that wheel; None: the registry's own."""
-        wanted: tuple[str, ...] = (self.variant,)
         if not self.variant:
             if not cuda_refusal(self.package.cuda_of(version), self.driver):
                 return None
-            wanted = variants(self.driver)
         elif self.variant == DEFAULT:
             return None
-        variant, is_there = self.index.choose_variant(wanted, (version,))
+        variant, is_there = self.index.choose_variant((version,))
         if is_there:
             self.used.add(variant)
         return variant, self.index.find((version,), variant)[version]
@@ -186,7 +187,7 @@ _UNPACKED = 3
 
 @dataclass(frozen=True)
 class WheelSettings:
-    """``variants``: builds that may be taken, best first. ``driver``: its CUDA, where wheels need one.
+    """``driver``: its CUDA, where wheels need one.
 
     ``remembered``: folder of the variants that were chosen.
     """
@@ -194,7 +195,6 @@ class WheelSettings:
     installation: Installation
     trees: CommitTrees
     index: WheelIndex
-    variants: tuple[str, ...]
     driver: tuple[int, int] | None
     machine: str
     remembered: Path
@@ -219,8 +219,7 @@ def builder(spec: Spec, context: BuildContext) -> CachedBuilder[WheelSettings, C
     settings = WheelSettings(
         installation,
         trees,
-        wheel_index(installation, template, context),
-        allowed_variants(template, variant, context.machine),
+        wheel_index(installation, template, context, allowed_variants(template, variant, context.machine)),
         machine_cuda(context.machine) if has_cuda else None,
         context.machine,
         context.cache.path / "indices",
@@ -255,7 +254,7 @@ def variant_of(known: Mapping[str, CommitWheel]) -> str | None:
 
 def _choose_variant(settings: WheelSettings, ends: list[str]) -> str:
     """The variant of the index for both ends; remembered for the same ends."""
-    index, variants = settings.index, settings.variants
+    index, variants = settings.index, settings.index.variants
     if len(variants) == 1:
         return variants[0]
     name = environment_key(index.template, settings.installation.package.name, variants, ends)
@@ -263,7 +262,7 @@ def _choose_variant(settings: WheelSettings, ends: list[str]) -> str:
     remembered = settings.remembered / name
     if remembered.is_file() and (variant := remembered.read_text().strip()) in variants:
         return variant
-    best, is_there = index.choose_variant(variants, ends)
+    best, is_there = index.choose_variant(ends)
     if is_there:
         remembered.parent.mkdir(parents=True, exist_ok=True)
         replace_file(remembered, f"{best}\n")
@@ -317,7 +316,7 @@ def notes(
 ) -> tuple[str, ...]:
     notes = []
     variant = variant_of(known)
-    others = ", ".join(name for name in settings.variants if name and name != variant)
+    others = ", ".join(name for name in settings.index.variants if name and name != variant)
     if variant:
         runs = f" (it also runs {others}: variant=NAME)" if others else ""
         where = f"a {settings.machine} machine" if settings.machine else "this machine"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -141,6 +141,7 @@ def choose_wheel(urls: Iterable[str], package: str, sha: str, tags: Iterable[tag
 class WheelIndex:
     """A per-commit index of the wheels of a distribution.
 
+    ``variants``: builds that may be taken, best first.
     ``pause_s``: before the third try; ``limit_s``: for an answer, with all tries.
     ``optional``: of a plan: an index that does not answer raises nothing and is not asked again.
     """
@@ -148,6 +149,7 @@ class WheelIndex:
     template: str
     distribution: str
     python: str = ""
+    variants: tuple[str, ...] = ("",)
     pause_s: float = 0.5
     limit_s: float = FETCH_LIMIT_S
     optional: bool = False
@@ -181,14 +183,14 @@ class WheelIndex:
             self.no_answer = self.no_answer or silent[0]
         return found
 
-    def choose_variant(self, variants: Sequence[str], shas: Collection[str]) -> tuple[str, bool]:
+    def choose_variant(self, shas: Collection[str]) -> tuple[str, bool]:
         """The first variant of which all commits have a wheel, else the most; False if none has any.
 
         Raises:
             MachineError: the index does not answer for each commit.
         """
         counts: dict[str, int] = {}
-        for variant in variants:
+        for variant in self.variants:
             lookups = self.find(shas, variant, each=True)
             counts[variant] = sum(lookup.state == "found" for lookup in lookups.values())
             if counts[variant] == len(shas):

@@ -173,7 +173,7 @@ def test_a_wheel_for_rocm_comes_with_what_it_is_pinned_to(
     torch = write_wheel(served, "tiny-torch", "2.11.0+git1c57644", {"tiny_torch.py": b""})
     site.index.add_root(sha, "rocm723", torch)
     builder = site.builder("", day="2025-01-01")
-    assert builder.settings.variants == ("rocm723",), "never the wheel at the commit's own address"
+    assert builder.settings.index.variants == ("rocm723",), "never the wheel at the commit's own address"
     built = site.ensure(builder, Change(sha))
     assert built.facts["variant"] == "rocm723"
     assert "tiny-torch==2.11.0+git1c57644" in built.facts["packages"]
@@ -184,7 +184,7 @@ def test_a_wheel_for_rocm_comes_with_what_it_is_pinned_to(
     with pytest.raises(BuildError, match=r"no wheel: HTTP 404 at .*/rocm723/tiny-torch/"):
         site.ensure(builder, Change(other))
     monkeypatch.setenv("ROCM_PATH", str(site.cache))
-    assert site.builder("").settings.variants == ("cpu", "")
+    assert site.builder("").settings.index.variants == ("cpu", "")
 
 
 def test_uv_is_given_the_builds_of_torch_that_it_knows() -> None:
@@ -263,7 +263,7 @@ def test_the_variant_may_stand_anywhere_in_the_address(site: Site) -> None:
     address = f"{site.index.address}/x/{{variant}}/{{sha}}/simple/"
     builder = plain_builder(f"wheel:{address}", repository=site.repository, cache=site.cache)
     assert isinstance(builder, CachedBuilder)
-    assert builder.settings.variants == ("cpu",)
+    assert builder.settings.index.variants == ("cpu",)
     page = page_of(builder.settings.index.template, "a1", "cpu", "tiny-engine")
     assert page == f"{site.index.address}/x/cpu/a1/simple/tiny-engine/"
 
