@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from perfbisect.stats.robust import quantiles
-from perfbisect.stats.sequential import stopping_boundaries, tail_mass
+from perfbisect.stats.sequential import RepeatedInterval, stopping_boundaries, tail_mass
 from perfbisect.stats.two_sample import Scale, difference_posterior
 
 Side = Literal["a", "b"]
@@ -75,19 +75,14 @@ class AbLaunch:
 
 
 @dataclass(frozen=True)
-class AbVerdict:
-    """Verdict with ``effect``: B / A - 1 (for shares B - A) and its interval; nan before the first block.
+class AbVerdict(RepeatedInterval):
+    """``effect``: B / A - 1, for shares B - A. ``a``, ``b``: levels in the metric's unit that agree with it.
 
-    ``settled``: no more launches are needed, or the blocks are used up. ``needed``: expected total of blocks,
-    0 if unknown or settled. ``a``, ``b``: levels in the metric's unit, consistent with the effect.
+    ``needed``: expected total of blocks, 0 if unknown or settled.
     """
 
     word: Word
     effect: float
-    low: float
-    high: float
-    launches: int
-    settled: bool
     needed: int = 0
     a: float = math.nan
     b: float = math.nan
@@ -126,7 +121,7 @@ def judge_blocks(test: AbTest, launches: Sequence[AbLaunch]) -> AbVerdict:
     # Launches after the last whole block are checked and not judged.
     used = [_level(test, i, launch) for i, launch in enumerate(launches)][: block * BLOCK_SIZE]
     if not block:
-        return AbVerdict("inconclusive", math.nan, math.nan, math.nan, len(launches), False)
+        return AbVerdict(math.nan, math.nan, len(launches), False, "inconclusive", math.nan)
     # A plan may allow fewer blocks than were made: the boundary has a look for each.
     looks = max(test.blocks, block)
     wide, wider = (tail_mass(looks, block, alpha) for alpha in (test.missed, DIFFERENT / test.tests))
@@ -153,7 +148,7 @@ def judge_blocks(test: AbTest, launches: Sequence[AbLaunch]) -> AbVerdict:
     lift = max(0.0, -min(a, b)) if test.absolute else 0.0
     settled = not is_open or block >= test.blocks
     effect = scale.effect(middle)
-    return AbVerdict(word, effect, ends[0], ends[1], len(launches), settled, needed, a + lift, b + lift)
+    return AbVerdict(ends[0], ends[1], len(launches), settled, word, effect, needed, a + lift, b + lift)
 
 
 def side_levels(a: Sequence[float], b: Sequence[float], difference: float) -> tuple[float, float]:

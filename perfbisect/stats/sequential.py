@@ -9,6 +9,7 @@ errors at every look is a repeated confidence interval with joint coverage 1 - a
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +20,19 @@ SHAPE = 0.25
 """Early looks can decide on large effects; the last look costs little more than a single one."""
 
 _STEP = 0.025
+
+
+@dataclass(frozen=True)
+class RepeatedInterval:
+    """The interval after so many launches; nan before the first look.
+
+    ``settled``: no more launches are needed, or none is left.
+    """
+
+    low: float
+    high: float
+    launches: int
+    settled: bool
 
 
 @lru_cache(maxsize=64)

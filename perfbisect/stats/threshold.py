@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from perfbisect.stats.robust import quantiles
-from perfbisect.stats.sequential import tail_mass
+from perfbisect.stats.sequential import RepeatedInterval, tail_mass
 from perfbisect.stats.two_sample import difference_posterior, level_posterior
 
 Word = Literal["beyond", "within", "inconclusive"]
@@ -49,18 +49,14 @@ def threshold_above(recorded: Sequence[float], room: float) -> Threshold:
 
 
 @dataclass(frozen=True)
-class ThresholdVerdict:
-    """``over``: distance above the threshold with its interval; nan before the first look.
+class ThresholdVerdict(RepeatedInterval):
+    """``over``: distance above the threshold.
 
-    ``needed``: expected total of launches; 0 if unknown, None if the recorded launches are too few.
+    ``needed``: expected total of launches, 0 if unknown, None if the recorded launches are too few.
     """
 
     word: Word
     over: float
-    low: float
-    high: float
-    launches: int
-    settled: bool
     needed: int | None = 0
 
 
@@ -84,7 +80,7 @@ def judge_threshold(
     # A plan may allow fewer launches than were made: the boundary has a look for each.
     look, looks = len(launches) // STEP, max(most, len(launches)) // STEP
     if not look:
-        return ThresholdVerdict("inconclusive", math.nan, math.nan, math.nan, len(launches), False)
+        return ThresholdVerdict(math.nan, math.nan, len(launches), False, "inconclusive", math.nan)
     over = np.array(launches[: look * STEP], float) - threshold.at
     recorded = np.array(threshold.known) - threshold.at
     if threshold.known:
@@ -100,7 +96,7 @@ def judge_threshold(
     settled = not is_open or len(launches) + STEP > most
     half = max(high - middle, middle - low)
     needed = _needed(len(threshold.known), look * STEP, half, abs(middle)) if is_open else 0
-    return ThresholdVerdict(word, middle, low, high, len(launches), settled, needed)
+    return ThresholdVerdict(low, high, len(launches), settled, word, middle, needed)
 
 
 def _needed(recorded: int, launches: int, half: float, away: float) -> int | None:

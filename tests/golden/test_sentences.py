@@ -97,7 +97,7 @@ REVERTS = {
     "conflict": RevertCheck(note="it does not revert cleanly", done=True),
     "no block": RevertCheck(REVERTED, note="ImportError", done=True),
     **{
-        word: RevertCheck(REVERTED, AbVerdict(word, -0.2, -0.25, -0.14, 8, True), done=True)
+        word: RevertCheck(REVERTED, AbVerdict(-0.25, -0.14, 8, True, word, -0.2), done=True)
         for word in get_args(Word)
     },
 }
