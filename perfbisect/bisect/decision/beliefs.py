@@ -30,13 +30,22 @@ RELEVANT = 2.0
 
 
 @dataclass(frozen=True)
+class WeightedNoise:
+    """Pairs of a spread of runs and one of launches, with the probability of each."""
+
+    sigma: Array
+    tau: Array
+    weight: Array
+
+
+@dataclass(frozen=True)
 class Posterior:
     """Probabilities and levels after the data. Levels are signed logs (larger is worse); sd in the same unit.
 
     A hypothesis is a gap k: the culprit lies in (``at[k]``, ``at[k + 1]``]. ``low`` and ``high`` are the
     levels before and after the step under each hypothesis, as (mean, variance); ``flat`` those of no change.
     ``data``: the launches that it rests on; ``scope``: prior weights of the positions, which add up to 1.
-    ``sigmas``, ``taus``, ``noise_weight``: pairs of noise with their probabilities.
+    ``sigma``, ``tau``: the means of the pairs of ``noise``.
     """
 
     data: tuple[LaunchEstimate, ...]
@@ -47,9 +56,7 @@ class Posterior:
     min_effect: float
     sigma: float
     tau: float
-    sigmas: Array
-    taus: Array
-    noise_weight: Array
+    noise: WeightedNoise
     low: tuple[Array, Array]
     high: tuple[Array, Array]
     flat: tuple[float, float]

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from perfbisect.bisect.decision.beliefs import Posterior
+from perfbisect.bisect.decision.beliefs import Posterior, WeightedNoise
 from perfbisect.bisect.decision.drift import DRIFT_MINUTES
 from perfbisect.bisect.decision.model import Comparison
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_scale
@@ -46,13 +46,11 @@ Elsewhere = Literal["holds", "absent", "another size", "undecided"]
 
 @dataclass(frozen=True)
 class EffectPrior:
-    """What the search tells the A/B to look for: steps with weights, and noise pairs with weights."""
+    """What the search tells the A/B to look for: steps with weights, and noise."""
 
     steps: Array
     step_weight: Array
-    sigma: Array
-    tau: Array
-    noise_weight: Array
+    noise: WeightedNoise
     drift: float = 0.0
     """Standard deviation of the machine's drift; 0 where none was shown."""
 
@@ -99,14 +97,13 @@ def turn(parent: int, culprit: int, made: int) -> int:
 def expected(posterior: Posterior) -> EffectPrior:
     """Five equally likely sizes of the step, and the noise that carries weight."""
     # Each pair of noise values costs a convolution: pairs with hardly any weight are left out.
-    used = posterior.noise_weight > 0.02 * posterior.noise_weight.max()
-    weight = posterior.noise_weight[used]
+    noise = posterior.noise
+    used = noise.weight > 0.02 * noise.weight.max()
+    weight = noise.weight[used]
     return EffectPrior(
         np.array(posterior.step_quantiles(0.1, 0.3, 0.5, 0.7, 0.9)),
         np.full(5, 0.2),
-        posterior.sigmas[used],
-        posterior.taus[used],
-        weight / weight.sum(),
+        WeightedNoise(noise.sigma[used], noise.tau[used], weight / weight.sum()),
         posterior.drift,
     )
 
@@ -132,7 +129,8 @@ def _of_steps(
         look = _wider(look, blocks)
         blocks = [([p], [c]) for sides in blocks for p, c in zip(*sides, strict=False)]
     points = np.array([launch.center for launch in parent + culprit])
-    scale = launch_scale(look.sigma, look.tau, float(max(launch.runs for launch in parent + culprit)))
+    most = float(max(launch.runs for launch in parent + culprit))
+    scale = launch_scale(look.noise.sigma, look.noise.tau, most)
     reach = 8 * float(scale.max())
     fine = 0.4 * float(scale.min()) / math.sqrt(min(len(parent), len(culprit)))
     count = min(_MOST_NODES, math.ceil((float(np.ptp(points)) + 2 * reach) / fine))
@@ -144,14 +142,14 @@ def _of_steps(
         mass = np.array([np.correlate(b, a, "full") for a, b in zip(before, after, strict=True)])
         total += np.log(np.maximum(mass, 1e-300)) + (log_a + log_b)[:, None]
     steps = (nodes[1] - nodes[0]) * np.arange(1.0 - count, count)
-    return steps, log_sum_exp(total + np.log(look.noise_weight)[:, None], axis=0)
+    return steps, log_sum_exp(total + np.log(look.noise.weight)[:, None], axis=0)
 
 
 def _levels(data: list[LaunchEstimate], look: EffectPrior, nodes: Array) -> tuple[Array, Array]:
     """Likelihood [noise, node] of launches that share one level, relative to its maximum; log of that."""
-    out = np.zeros((len(look.sigma), len(nodes)))
+    out = np.zeros((len(look.noise.sigma), len(nodes)))
     for launch in data:
-        scale = launch_scale(look.sigma, look.tau, float(launch.runs), launch.offset_se)
+        scale = launch_scale(look.noise.sigma, look.noise.tau, float(launch.runs), launch.offset_se)
         z = (launch.center - nodes)[None] / scale[:, None]
         out += log_heavy_tailed(z) - np.log(scale)[:, None]
     top = out.max(axis=1)
@@ -176,7 +174,7 @@ def _wider(look: EffectPrior, blocks: list[tuple[list[LaunchEstimate], list[Laun
     gap = float(np.mean(nearest))
     # Half of the variance of a difference over that gap falls on each of the two.
     extra = look.drift**2 * -math.expm1(-gap / DRIFT_MINUTES)
-    return replace(look, tau=np.sqrt(look.tau**2 + extra))
+    return replace(look, noise=replace(look.noise, tau=np.sqrt(look.noise.tau**2 + extra)))
 
 
 def compare(
@@ -209,7 +207,7 @@ def runs_for(posterior: Posterior, prices: Prices, max_runs: int) -> int:
     """Runs a launch for which the A/B is expected to be cheapest: fewer where the step is large."""
     best, least = 1, math.inf
     for runs in range(1, max_runs + 1):
-        minutes = expected_pairs(posterior, runs) * (prices.launch + runs * prices.run)
+        minutes = expected_pairs(posterior, runs) * (prices.costs.launch + runs * prices.costs.run)
         if minutes < least * (1 - 1e-9):
             best, least = runs, minutes
     return best

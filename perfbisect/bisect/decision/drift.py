@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, gap_masses, step_prior
+from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, WeightedNoise, gap_masses, step_prior
 from perfbisect.bisect.decision.noise import TAU, TAU_PRIOR
 from perfbisect.stats.robust import Array, log_sum_exp
 
@@ -279,9 +279,9 @@ def _combine(
         gaps=gaps,
         none=none,
         tau=float(np.exp(of_kind @ np.log(which.tau))),
-        sigmas=np.full(len(taus), without_drift.sigma),
-        taus=taus,
-        noise_weight=np.asarray(np.bincount(back, of_kind), float),
+        noise=WeightedNoise(
+            np.full(len(taus), without_drift.sigma), taus, np.asarray(np.bincount(back, of_kind), float)
+        ),
         low=_mixed(low, variance[:, None] + slope**2 * var, mix),
         high=_mixed(low + mean, variance[:, None] + (1 + slope) ** 2 * var, mix),
         flat=(float(flat[0]), float(flat[1])),

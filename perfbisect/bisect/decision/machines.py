@@ -11,6 +11,7 @@ from statistics import median
 import numpy as np
 
 from perfbisect.bisect.decision import confirm
+from perfbisect.bisect.decision.beliefs import WeightedNoise
 from perfbisect.bisect.decision.model import Comparison, Event, Measured
 from perfbisect.bisect.decision.noise import LaunchEstimate, launch_centers, launches, scales, slot_offsets
 from perfbisect.stats.robust import Array
@@ -208,7 +209,8 @@ def _any_step(
     noise = scales(tuple(apart))
     weight = np.exp(noise.log_prior + noise.log_runs - (noise.log_prior + noise.log_runs).max())
     steps = math.log1p(min_effect) * 2.0 ** np.arange(6.0)
-    return confirm.EffectPrior(steps, np.full(6, 1 / 6), noise.sigma, noise.tau, weight / weight.sum())
+    pairs = WeightedNoise(noise.sigma, noise.tau, weight / weight.sum())
+    return confirm.EffectPrior(steps, np.full(6, 1 / 6), pairs)
 
 
 Sides = tuple[list[LaunchEstimate], list[LaunchEstimate]]

@@ -101,12 +101,18 @@ Event = Measured | Skipped | Lost
 
 
 @dataclass(frozen=True)
-class Pending:
-    """A launch under way on a slot, without an event yet."""
+class Visit:
+    """A launch of a position, with so many runs."""
 
     index: int
     runs: int
     purpose: Purpose
+
+
+@dataclass(frozen=True)
+class Pending(Visit):
+    """A launch under way on a slot, without an event yet."""
+
     slot: str = ""
     trial: Trial | None = None
 
@@ -148,15 +154,12 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class NextLaunch:
+class NextLaunch(Visit):
     """Launch this position afresh and make ``runs`` runs.
 
     ``mate``: the other one of a pair that begins; ``trial``: the A/B that it is made for.
     """
 
-    index: int
-    runs: int
-    purpose: Purpose
     why: Reason
     mate: int | None = None
     trial: Trial | None = None

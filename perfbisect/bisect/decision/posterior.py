@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, gap_masses, step_prior
+from perfbisect.bisect.decision.beliefs import NO_CHANGE, Posterior, WeightedNoise, gap_masses, step_prior
 from perfbisect.bisect.decision.drift import drifting
 from perfbisect.bisect.decision.noise import LaunchEstimate, Scales, launch_scale, scales
 from perfbisect.stats.robust import Array, adaptive_grid, grid_cells, log_heavy_tailed, log_sum_exp
@@ -117,9 +117,7 @@ def compute_posterior(
         min_effect=min_effect,
         sigma=float(np.exp(of_noise @ np.log(noise.sigma))),
         tau=float(np.exp(of_noise @ np.log(noise.tau))),
-        sigmas=noise.sigma,
-        taus=noise.tau,
-        noise_weight=of_noise,
+        noise=WeightedNoise(noise.sigma, noise.tau, of_noise),
         low=_moments(w_low, nodes),
         high=_moments(w_high, nodes),
         flat=(float(f_mean), float(f_var)),

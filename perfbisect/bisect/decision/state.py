@@ -11,6 +11,7 @@ from perfbisect.bisect.decision.beliefs import Posterior, prior_weights
 from perfbisect.bisect.decision.model import Event, Lost, Measured, Pending, Plan, Skipped, Trial
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.posterior import compute_posterior
+from perfbisect.model.attempt import Costs
 
 Span = tuple[int, int]
 """A part of the history: its first and last position."""
@@ -24,16 +25,13 @@ _MIN_PRICE = 1e-3
 
 @dataclass(frozen=True)
 class Prices:
-    """Minutes of a build, a launch and a run as observed so far, the plan's before that; what is built
-    already.
+    """Minutes as observed so far, the plan's before that; what is built already.
 
     ``bring``: of an environment to a machine of a fleet, 0 before it is observed; ``there``: the machines and
     the positions that they have. ``machine``: the one of which the prices are.
     """
 
-    build: float
-    launch: float
-    run: float
+    costs: Costs
     built: frozenset[int]
     spent: float
     bring: float = 0.0
@@ -42,9 +40,9 @@ class Prices:
 
     def visit(self, index: int, runs: int) -> float:
         """Expected minutes of a fresh launch at a position with so many runs."""
-        build = 0.0 if index in self.built else self.build
+        build = 0.0 if index in self.built else self.costs.build
         bring = self.bring if self.machine and (self.machine, index) not in self.there else 0.0
-        return build + bring + self.launch + runs * self.run
+        return build + bring + self.costs.launch + runs * self.costs.run
 
     def under_way(self, launches: tuple[tuple[int, int], ...]) -> float:
         """Expected minutes of the launches (position and runs) under way."""
@@ -63,7 +61,7 @@ class Prices:
 
         It minimises (launch + r run) (tau^2 + sigma^2 / r) over r (two-stage sampling, Cochran 1977, 10.6).
         """
-        return max(1, min(most, round(math.sqrt(self.launch / self.run) * sigma / tau)))
+        return max(1, min(most, round(math.sqrt(self.costs.launch / self.costs.run) * sigma / tau)))
 
 
 def observed_prices(plan: Plan, events: tuple[Event, ...]) -> Prices:
@@ -73,9 +71,11 @@ def observed_prices(plan: Plan, events: tuple[Event, ...]) -> Prices:
     for event in events:
         spent += event.minutes
     return Prices(
-        build=_price([event.build for event in measured], plan.costs.build),
-        launch=_price([event.launch for event in measured], plan.costs.launch),
-        run=_price([event.run / len(event.values) for event in measured], plan.costs.run),
+        Costs(
+            build=_price([event.build for event in measured], plan.costs.build),
+            launch=_price([event.launch for event in measured], plan.costs.launch),
+            run=_price([event.run / len(event.values) for event in measured], plan.costs.run),
+        ),
         built=plan.cached | {event.index for event in events if not isinstance(event, Lost)},
         spent=spent,
         bring=_price([event.bring for event in measured], 0.0),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from perfbisect.bisect.decision.beliefs import prior_weights
+from perfbisect.bisect.decision.beliefs import WeightedNoise, prior_weights
 from perfbisect.bisect.decision.confirm import (
     ABSENT,
     DECIDED,
@@ -31,9 +31,7 @@ from perfbisect.model.attempt import Costs
 LOOK = EffectPrior(
     steps=np.array([0.08, 0.10]),
     step_weight=np.array([0.5, 0.5]),
-    sigma=np.array([0.02, 0.04]),
-    tau=np.array([0.01, 0.02]),
-    noise_weight=np.array([0.75, 0.25]),
+    noise=WeightedNoise(np.array([0.02, 0.04]), np.array([0.01, 0.02]), np.array([0.75, 0.25])),
 )
 
 
@@ -50,7 +48,7 @@ def by_hand(parent, culprit, look):
     totals = []
     for step in (0.0, *look.steps):
         total = 0.0
-        for sigma, tau, weight in zip(look.sigma, look.tau, look.noise_weight, strict=True):
+        for sigma, tau, weight in zip(look.noise.sigma, look.noise.tau, look.noise.weight, strict=True):
             s = math.sqrt(tau**2 + sigma**2 / 2)
             each = np.ones_like(m)
             for x in parent:
@@ -106,11 +104,13 @@ def test_the_effect_is_told_in_the_metric_s_own_direction(sign):
 def test_the_interval_covers(launches):
     rng = np.random.default_rng(launches)
     sigma, tau, runs, step = 0.02, 0.01, 2, 0.06
-    look = EffectPrior(np.array([step]), np.ones(1), np.array([sigma]), np.array([tau]), np.ones(1))
+    look = EffectPrior(
+        np.array([step]), np.ones(1), WeightedNoise(np.array([sigma]), np.array([tau]), np.ones(1))
+    )
     hits, rounds = 0, 150
     for _ in range(rounds):
-        noise = rng.normal(0, math.sqrt(tau**2 + sigma**2 / runs), 2 * launches)
-        got = compare(side(0, *noise[:launches]), side(1, *(step + noise[launches:])), look, 1)
+        drawn = rng.normal(0, math.sqrt(tau**2 + sigma**2 / runs), 2 * launches)
+        got = compare(side(0, *drawn[:launches]), side(1, *(step + drawn[launches:])), look, 1)
         hits += got.low <= math.expm1(step) <= got.high
     assert hits >= 0.95 * rounds
     assert hits < rounds or launches < 5
@@ -145,7 +145,10 @@ def drifting_pairs(seed, pairs=4):
 def test_under_a_drift_the_interval_of_a_confirmed_step_holds_no_zero():
     """Test and interval are one computation; over all launches seeds 8, 47 and 203 hold 0."""
     look = EffectPrior(
-        np.array([0.03, 0.05]), np.full(2, 0.5), np.array([0.01]), np.array([0.01]), np.ones(1), drift=0.03
+        np.array([0.03, 0.05]),
+        np.full(2, 0.5),
+        WeightedNoise(np.array([0.01]), np.array([0.01]), np.ones(1)),
+        drift=0.03,
     )
     confirmed = 0
     for seed in (*range(40), 47, 95, 203):
@@ -159,7 +162,7 @@ def test_under_a_drift_the_interval_of_a_confirmed_step_holds_no_zero():
 
 def test_a_step_of_another_size_elsewhere_is_not_called_absent():
     noise = np.array([0.005])
-    prior = EffectPrior(np.array([0.25, 0.26]), np.full(2, 0.5), noise, noise, np.array([1.0]))
+    prior = EffectPrior(np.array([0.25, 0.26]), np.full(2, 0.5), WeightedNoise(noise, noise, np.array([1.0])))
     parent = side(3, 0.0, 0.004, -0.003, 0.001)
 
     def seen(step):
@@ -172,7 +175,7 @@ def test_a_step_of_another_size_elsewhere_is_not_called_absent():
 
 def test_a_step_that_stays_undecided_elsewhere_is_not_called_absent():
     noise = np.array([0.05])
-    small = EffectPrior(np.array([0.03]), np.ones(1), noise, noise, np.ones(1))
+    small = EffectPrior(np.array([0.03]), np.ones(1), WeightedNoise(noise, noise, np.ones(1)))
     said = {
         n: elsewhere(side(3, *(0.0,) * n), side(4, *(0.012,) * n), small)
         for n in (PAIRS_ELSEWHERE - 1, PAIRS_ELSEWHERE)
@@ -182,7 +185,7 @@ def test_a_step_that_stays_undecided_elsewhere_is_not_called_absent():
 
 def test_a_step_is_called_absent_elsewhere_at_a_hundred_to_one():
     noise = np.array([0.02])
-    prior = EffectPrior(np.array([0.05]), np.ones(1), noise, noise, np.ones(1))
+    prior = EffectPrior(np.array([0.05]), np.ones(1), WeightedNoise(noise, noise, np.ones(1)))
     ratios = {}
     for pairs in range(2, PAIRS_ELSEWHERE):
         parent, culprit = side(3, *(0.0,) * pairs), side(4, *(0.008,) * pairs)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from perfbisect.bisect.decision.beliefs import prior_weights
+from perfbisect.bisect.decision.beliefs import WeightedNoise, prior_weights
 from perfbisect.bisect.decision.confirm import EffectPrior, log_ratio
 from perfbisect.bisect.decision.drift import DriftModels, fit, fitted, kernel, next_level
 from perfbisect.bisect.decision.noise import LaunchEstimate
@@ -107,7 +107,9 @@ def test_where_no_drift_is_shown_time_does_not_matter():
 
 
 def test_an_a_b_under_drift_compares_within_pairs():
-    look = EffectPrior(np.array([0.05]), np.ones(1), np.array([0.01]), np.array([0.01]), np.ones(1), 0.03)
+    look = EffectPrior(
+        np.array([0.05]), np.ones(1), WeightedNoise(np.array([0.01]), np.array([0.01]), np.ones(1)), 0.03
+    )
     away = (0.0, 0.3, -0.2)
     parent = [LaunchEstimate(3, "confirm", x, 1, (0.0,), at=12.0 * k) for k, x in enumerate(away)]
     culprit = [LaunchEstimate(4, "confirm", x + 0.05, 1, (0.0,), at=12.0 * k + 6) for k, x in enumerate(away)]

@@ -116,7 +116,7 @@ def test_then_medians_of_what_was_seen():
         Lost(minutes=30.0),
     )
     prices = observed_prices(PLAN, events)
-    assert (prices.build, prices.launch, prices.run) == (3.0, 2.0, 1.0)
+    assert prices.costs == Costs(3.0, 2.0, 1.0)
     assert prices.spent == 6 + 7 + 10 + 6.5 + 30
     assert prices.visit(1, 4) == 3 + 2 + 4
     assert prices.visit(5, 1) == prices.visit(8, 1) == prices.visit(3, 1) == 3.0
