@@ -14,7 +14,7 @@ from perfbisect.bisect.decision.state import WORKERS
 from perfbisect.bisect.plan import BisectPlan
 from perfbisect.bisect.result import (
     PositionDocument,
-    SkipDocument,
+    RangeDocument,
     position_documents,
     skip_documents,
 )
@@ -71,17 +71,12 @@ class ExpectedDocument(Document):
         return (self.launches_low, self.minutes_low), (self.launches_high, self.minutes_high)
 
 
-class PlanDocument(DryRunDocument, LongDocument):
+class PlanDocument(RangeDocument, DryRunDocument, LongDocument):
     """What will be done: ``perfbisect bisect --dry-run``."""
 
     shown: ClassVar[Mapping[str, int]] = {"positions": 30, "skips": 10}
     schema_: Literal["perfbisect.plan/3"] = Field(default="perfbisect.plan/3", alias="schema")
-    repository: str
-    good: Change
-    bad: Change
-    changes: int
     positions: tuple[PositionDocument, ...]
-    skips: tuple[SkipDocument, ...]
     expected: ExpectedDocument
     machines: tuple[MachineForecastDocument, ...] = ()
     """Of a fleet; empty: this one."""

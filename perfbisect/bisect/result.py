@@ -110,6 +110,16 @@ class SkipDocument(Document):
     log: str = ""
 
 
+class RangeDocument(Document):
+    """The range of a bisection. ``changes``: how many; ``skips``: what of it cannot be measured."""
+
+    repository: str
+    good: Change
+    bad: Change
+    changes: int
+    skips: tuple[SkipDocument, ...]
+
+
 class FleetMachineDocument(Document):
     """A machine of a fleet.
 
@@ -125,7 +135,7 @@ class FleetMachineDocument(Document):
     out_of_use: str = ""
 
 
-class BisectResult(MeasuredDocument):
+class BisectResult(RangeDocument, MeasuredDocument):
     """How a bisection ended, or how far it is: ``bisect``, ``resume``, ``report``."""
 
     shown: ClassVar[Mapping[str, int]] = {
@@ -149,14 +159,9 @@ class BisectResult(MeasuredDocument):
     share: float | None
     guards: tuple[GuardDocument, ...]
     beliefs: Annotated[Beliefs, AfterValidator(_shown_beliefs)] | None
-    repository: str
-    good: Change
-    bad: Change
-    changes: int
     positions: int
     history: tuple[PositionDocument, ...] = ()
     """Every position of the range, the good end first: what positions everywhere count through."""
-    skips: tuple[SkipDocument, ...]
     merged: tuple[PositionDocument, ...]
     not_tested: tuple[Change, ...]
     steps: tuple[Annotated[NamedStep, AfterValidator(_shown_step)], ...] = ()

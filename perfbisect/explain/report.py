@@ -8,7 +8,7 @@ from pydantic import Field
 
 from perfbisect.bisect.result import BisectResult
 from perfbisect.experiments.compare import CompareResult
-from perfbisect.jobs.documents import CellDocument, ConclusionDocument, MetricDocument
+from perfbisect.jobs.documents import CellDocument, ConclusionDocument, MetricDocument, NotedDocument
 from perfbisect.model.change import Change
 from perfbisect.report.document import (
     Report,
@@ -17,10 +17,11 @@ from perfbisect.report.phases import PhasesDocument, phase_blocks, phase_sentenc
 from perfbisect.report.template import render_report, render_sentences
 
 
-class ExplainDocument(ConclusionDocument):
+class ExplainDocument(ConclusionDocument, NotedDocument):
     """Why B differs from A: of a bisection parent and culprit, of a comparison its sides.
 
     ``effect``: B / A - 1 of ``metric`` (of shares B - A) with its interval; None before one is known.
+    ``notes``: what the explanation lacks, and why.
     """
 
     schema_: Literal["perfbisect.explain/2"] = Field(default="perfbisect.explain/2", alias="schema")
@@ -35,8 +36,6 @@ class ExplainDocument(ConclusionDocument):
     effect: float | None
     low: float | None
     high: float | None
-    notes: tuple[str, ...]
-    """What the explanation lacks, and why."""
     phases: PhasesDocument | None
     log_differences: tuple[tuple[str, str, str], ...]
     """What the engines' logs say differently: fact, A, B."""

@@ -145,15 +145,20 @@ class MinutesDocument(Document):
     """Minutes that were not waited for, since work overlapped: imports with a start, a build with a bench."""
 
 
-class MeasurementDocument(Document):
-    """What is measured, and with what: of plans and of results."""
+class NotedDocument(Document):
+    """A document of its own, with what it has to say besides its numbers."""
 
     schema_: str = Field(alias="schema")
+    notes: tuple[str, ...] = ()
+
+
+class MeasurementDocument(NotedDocument):
+    """What is measured, and with what: of plans and of results."""
+
     cell: CellDocument
     metric: MetricDocument
     environment: str
     client: str
-    notes: tuple[str, ...] = ()
 
 
 class DryRunDocument(MeasurementDocument):

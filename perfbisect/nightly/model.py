@@ -18,7 +18,7 @@ from perfbisect.errors import (
     EXIT_USAGE,
 )
 from perfbisect.explain.attribution import ConclusionKind
-from perfbisect.jobs.documents import Document, LongDocument
+from perfbisect.jobs.documents import Document, LongDocument, NotedDocument
 from perfbisect.model.change import Change
 from perfbisect.series.alerts import Alert
 from perfbisect.series.nightly_report import ReportRow
@@ -138,7 +138,7 @@ class NightFindings(Document):
     unjudged: dict[str, int] = Field(default_factory=dict)
 
 
-class Night(LongDocument):
+class Night(NotedDocument, LongDocument):
     """``perfbisect nightly``: the result of a night, or with ``--dry-run`` its plan.
 
     ``night``: its folder in the state folder; ``name``: the nightly. ``began``, ``ended``: ISO 8601 in UTC,
@@ -173,7 +173,6 @@ class Night(LongDocument):
     rows: tuple[ReportRow, ...]
     steps: tuple[NightStep, ...]
     files: dict[str, str]
-    notes: tuple[str, ...]
     exit_code: int
     next: str
     folder: str
