@@ -57,6 +57,7 @@ def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def command_secrets(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
     """Secrets that a command may print: of this process's environment, its own, and its arguments."""
+    # No argument contains a NUL: it marks their ends.
     typed = (found[3] for found in _SWITCH.finditer("\x00".join(argv)) if len(found[3]) >= SHORTEST_SECRET)
     return tuple(dict.fromkeys((*secret_values(os.environ), *secret_values(env), *typed)))
 
@@ -99,6 +100,7 @@ def redacted(environment: Mapping[str, str]) -> dict[str, str]:
     known = _known_forms()
 
     def shown(name: str, value: str) -> str:
+        # A reference names a variable and is shown.
         is_hidden = value and _SECRET.search(name) and not REFERENCE.search(value)
         return REDACTED if is_hidden else replace_secrets(value, known)
 

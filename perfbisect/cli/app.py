@@ -209,6 +209,7 @@ def _print_error(error: PerfbisectError, as_json: bool) -> int:
             where=error.where,
             next=error.next,
         )
+        # Standard output may be what failed: then the error is printed as text.
         with contextlib.suppress(OutputError, BrokenPipeError):
             print_text(document.text())
             return error.exit_code

@@ -190,6 +190,7 @@ def _recorded_levels(workspace: Workspace, request: CheckRequest, how: How) -> t
         return ()
     name = str(request.baseline)
     path = Path(name).expanduser()
+    # A missing file must be reported as one, not as an unknown job.
     is_file = path.is_file() or path.suffix == ".json"
     return (read_baseline(path) if is_file else level_of_job(workspace.jobs.find(name)),)
 

@@ -307,7 +307,7 @@ def _open(path: Path) -> int:
     """
     error: OSError | None = None
     for attempt in range(_TRIES):
-        # Another process may be making the folder or the file and open it to others a moment later.
+        # Another process may be making the file, which it opens to other users a moment later.
         time.sleep(0.01 * attempt)
         for flags in (os.O_RDWR, os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL):
             try:

@@ -349,6 +349,7 @@ class Cell(_Frozen):
             sampling = sampling.model_dump()
         if not isinstance(sampling, Mapping) or sampling.get("temperature") is not None:
             return value
+        # Newer clients of vLLM send no temperature by themselves: the hub's generation config would decide.
         return {**value, "sampling": {**sampling, "temperature": 0.0}}
 
     @field_validator("name")
@@ -392,6 +393,7 @@ class Cell(_Frozen):
             if serve_args.get("nnodes", 1) != 1:
                 raise ValueError("serve_args.nnodes: a server over several machines cannot be measured")
             needed = parallel_devices(serve_args)
+            # Stages of other families may share devices: there the product says nothing.
             if self.family == "text" and 0 < self.gpus < needed:
                 of = f" of variant {name}" if name else ""
                 raise ValueError(
@@ -510,6 +512,7 @@ def cell_difference(a: Cell, b: Cell) -> tuple[tuple[str, str, str], ...]:
 def _flat(value: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     rows: dict[str, str] = {}
     for name, item in value.items():
+        # A dot in a name would look like a nested key.
         field = prefix + (json.dumps(name) if "." in name else name)
         if isinstance(item, Mapping) and item:
             rows |= _flat(item, f"{field}.")

@@ -60,6 +60,7 @@ def _plotly_script() -> str:
     # Slow to import, as is jinja2 below, and only a report needs them.
     from plotly.offline import get_plotlyjs
 
+    # A browser turns CR LF into LF before it compares the hash of the page's policy.
     return str(get_plotlyjs()).replace("\r\n", "\n")
 
 
@@ -94,6 +95,7 @@ def _policy(*scripts: str, beside: bool) -> str:
         "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
         for text in scripts
     ]
+    # 'self' matches nothing in a page that is opened from disk.
     hashes += ["'self'", "file:"] * beside
     allowed = " ".join(hashes) or "'none'"
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"

@@ -49,6 +49,7 @@ def phases_document(
         counted[0],
         counted[1],
         counted[2:],
+        # Where a launch has no counters its block is not whole.
         is_blocked=is_blocked and (len(counted[0]), len(counted[1])) == (len(a), len(b)),
     )
     if not phases:

@@ -69,6 +69,7 @@ def table_lines(table: Table) -> list[str]:
     """A table with columns as wide as their widest cell."""
     head = tuple(column.title for column in table.columns)
     rows = [head, *(tuple(plain(cell) for cell in row) for row in table.rows)]
+    # In columns, not characters: East Asian characters take two.
     widths = [max(cell_len(row[index]) for row in rows) for index in range(len(head))]
     return [_row(row, widths, table) for row in rows]
 
