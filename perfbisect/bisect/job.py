@@ -47,7 +47,7 @@ def amend(job: Job, tools: JobContext, amendment: Amendment) -> None:
             changed["confirm_revert"] = True
         outcome = outcome_of(journal.events)
         if budget is not None:
-            # Of all verdicts only that of an ended budget can change with more minutes alone.
+            # More minutes alone can change no other verdict than that of an ended budget.
             is_settled = outcome is not None and outcome.verdict != "out of budget" and not changed
             require_more_budget(job, plan, budget, outcome.verdict if outcome and is_settled else "")
             changed["budget"] = budget

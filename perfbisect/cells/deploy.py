@@ -60,7 +60,7 @@ class PlacedStage:
 
     def beyond(self, count: int) -> str:
         """Why ``count`` devices are too few; empty if they suffice."""
-        # Words that are no numbers (a UUID, a bus address) need 0 and are refused below.
+        # A word that is not a number (a UUID, a bus address) gives 0 and is refused below.
         if not self._words or 0 < self.needs <= count:
             return ""
         bad = next((w for w in self._words if not w.isdigit() or int(w) >= count), None)

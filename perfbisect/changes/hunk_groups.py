@@ -188,8 +188,8 @@ class _Merger:
     _known: dict[tuple[str, frozenset[int]], _Facts] = field(default_factory=dict)
 
     def merged(self) -> list[tuple[DiffHunk, ...]]:
-        # What the commit or its parent lacks by itself, such as names made at run time, is no problem of a
-        # group.
+        # Names that the commit or its parent lacks anyway, as those made at run time, are not a group's
+        # problem.
         self._usual = self._problems(()) | self._problems(self.diff.hunks)
         at = 0
         while at < len(self.clusters):

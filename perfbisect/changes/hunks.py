@@ -216,7 +216,7 @@ def read_files(
     sides = {side for file, *blobs in rows for side in zip((file.old_mode, file.mode), blobs, strict=True)}
     read = {blob for mode, blob in sides if mode not in (_NOTHING, _SUBMODULE)}
     contents = dict(repository.contents(sorted(read)))
-    # The commit of a submodule is no object of this repository: git shows this line for it.
+    # The commit of a submodule is not in this repository: git shows this line for it.
     contents |= {
         blob: b"Subproject commit %s\n" % blob.encode() for mode, blob in sides if mode == _SUBMODULE
     }

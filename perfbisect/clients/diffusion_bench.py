@@ -132,7 +132,7 @@ class DiffusionBench(Client):
     def parse(
         self, cell: Cell, document: Document, *, index: int, seed: int, expected: Document = NO_VALUES
     ) -> RunResult:
-        # The nightly harness puts the script's record into one of its own.
+        # The nightly harness wraps the script's record in its own.
         result = document["result"] if isinstance(document.get("result"), Mapping) else document
         check_identity(result, {"model": expected["model_id"]} if "model_id" in expected else {})
         totals = read_totals(cell, result, "_requests")

@@ -40,7 +40,7 @@ def load(names: Sequence[str]) -> None:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
-            # A module that is there and lacks an import of its own is a failure of the client.
+            # If a module exists and one of its own imports is missing, the client is broken.
             if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
                 raise
 

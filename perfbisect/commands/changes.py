@@ -87,7 +87,7 @@ def _resolve_side(workspace: Workspace, cell: Cell, typed: str, variant: str) ->
 
 def resolve_pull(repository: Repository, number: int) -> Change:
     """The head of a fetched pull request; raises RevisionError if it is not fetched."""
-    # Names of GitHub, of a fetch of all pull requests, and of the advice below.
+    # The names that GitHub, a fetch of all pull requests and the advice below give it.
     for name in (f"refs/pull/{number}/head", f"refs/remotes/origin/pr/{number}", f"pr/{number}"):
         try:
             return repository.resolve(name)

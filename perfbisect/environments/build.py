@@ -105,7 +105,7 @@ class BuildRun:
                 text = output.read_text(errors="replace")
                 output.unlink()
             self.note(f"$ {without_secrets(command, command_secrets(argv, env))}\n{text}")
-        # A compiler that the kernel ended for lack of memory is no defect of the commit.
+        # If the kernel ends a compiler for lack of memory, the commit is not at fault.
         if done.code in _KILLED and not done.timed_out:
             message = f"{excerpt(command)} was killed from outside by signal {-done.code} (out of memory?)"
             raise MachineError(message, where=self.log, code="killed", output=excerpt(text))

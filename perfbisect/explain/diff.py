@@ -244,7 +244,7 @@ def match_symbols(operations: Iterable[str], diff: StackDiff) -> tuple[SymbolMat
         words = set(_WORD.findall(operation))
         named = [s for s in symbols if s in words or any(w in (f"{s}_kernel", f"{s}_impl") for w in words)]
         if named:
-            # Short names, such as of a namespace, stand in many kernels: the longest says most.
+            # Short names, as of a namespace, occur in many kernels: the longest is the most specific.
             symbol = max(named, key=lambda s: (len(s), s))
             found.append(SymbolMatch(operation, symbol, *symbols[symbol]))
     return tuple(found)

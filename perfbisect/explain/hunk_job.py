@@ -391,7 +391,7 @@ def amend(job: Job, tools: JobContext, amendment: Amendment) -> None:
                 next_step=f"perfbisect resume {job.id} --budget 3h",
             )
         outcome, budget = outcome_of(journal.events), amendment.budget
-        # Of all verdicts only that of an ended budget can change with more minutes.
+        # More minutes can change no other verdict than that of an ended budget.
         is_settled = outcome is not None and outcome.reason != "budget"
         require_more_budget(job, plan, budget, outcome.verdict if outcome and is_settled else "")
         journal.append("plan", plan.model_copy(update={"budget": budget}).model_dump(mode="json"))

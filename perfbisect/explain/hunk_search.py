@@ -201,7 +201,7 @@ class _Search:
         positions = {self.everything[place:]: place for place in range(self.plan.n + 1)}
         found: list[Measured | Skipped] = []
         for event in self.events:
-            # Most nodes of proofs are no position of the bisection.
+            # Most nodes of proofs are not positions of the bisection.
             if event.node not in positions:
                 continue
             index = positions[event.node]

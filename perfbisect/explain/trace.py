@@ -129,7 +129,7 @@ def trace_events(stream: IO[str]) -> Iterator[dict[str, Any]]:
             event, at = decoder.raw_decode(buffer, at)
         except json.JSONDecodeError as error:
             chunk = stream.read(_CHUNK)
-            # An event that is cut off by the chunk goes on in the next one; one as long as this is no event.
+            # An event that the chunk cuts off continues in the next one; nothing as long as this is an event.
             if not chunk or len(buffer) - at > _LONGEST_EVENT:
                 raise ValueError("the trace breaks off") from error
             buffer, at = buffer[at:] + chunk, 0
@@ -235,7 +235,7 @@ def _own_times(calls: Sequence[_Call]) -> Iterator[tuple[_Call, float]]:
         else:
             threads[call.thread].append(call)
     for thread in threads.values():
-        # Of calls that begin at once the longer one is the caller.
+        # If two calls begin at the same time, the longer one is the caller.
         thread.sort(key=lambda call: (call.start, -call.duration))
         outer: list[tuple[_Call, list[float]]] = []
         for call in thread:

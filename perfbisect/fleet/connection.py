@@ -135,7 +135,7 @@ class SshConnection(LocalConnection):
         _remove_left()
         folder = Path(tempfile.mkdtemp(prefix=f"{_SOCKETS}{os.getpid()}-"))
         settings = {
-            # Nobody is there to answer a question for a password or a host key.
+            # Nobody can answer a question for a password or a host key.
             "BatchMode": "yes",
             "ConnectTimeout": "10",
             # A machine that lost power sends nothing: TCP alone would wait for a quarter of an hour.

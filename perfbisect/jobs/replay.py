@@ -288,7 +288,7 @@ def awaiting_retry(records: Iterable[Launch]) -> dict[int, Launch]:
     for launch in ended_launches(records):
         if launch.outcome == "measured":
             failed.pop(launch.position, None)
-        # A failure of the machine or the client says nothing of the change and uses up no retry.
+        # A failure of the machine or the client says nothing about the change and uses up no retry.
         elif launch.outcome == "failed" and launch.refused:
             is_retry = failed.pop(launch.position, None) is not None
             if launch.built and not is_retry:

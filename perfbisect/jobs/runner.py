@@ -209,7 +209,7 @@ def recover_interrupted(
             continue
         folder = job.path / launch.folder
         pid = launch.pid if may_have_token(launch.pid, launch.created, launch.token) else 0
-        # First of all: a server that is left running would disturb every later launch.
+        # First: a server that is left running would disturb every later launch.
         leftovers = stop_leftovers(launch.token, pid, launch.created)
         if leftovers:
             sink(JobNote(f"ended {counted(len(leftovers), 'process')} that attempt {launch.number} had left"))

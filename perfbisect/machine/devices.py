@@ -354,7 +354,7 @@ def wait_for_memory(
         MachineError: memory is still in use after ``timeout`` seconds, or a device is no longer listed.
         Interrupted: ``stop_requested`` returned true.
     """
-    # The driver reports memory of whole devices: that of one instance says nothing here.
+    # The driver reports the memory of whole devices, not that of one instance.
     whole = [uuid for uuid in uuids if not uuid.startswith("MIG-")]
     if not whole:
         return

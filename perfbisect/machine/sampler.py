@@ -85,8 +85,8 @@ class _DeviceSampler:
         own = own_pids() if tenants else ()
         is_identified = any(tenant.pid in own for tenant in tenants)
         self._identified = self._identified or is_identified
-        # In a container the driver lists the host's process ids: then nobody can be told apart, and nothing
-        # is claimed.
+        # In a container the driver lists the host's process ids: own and foreign processes cannot be told
+        # apart.
         self.hidden = not self._identified
         if is_identified:
             for tenant in tenants:
@@ -201,7 +201,7 @@ class _CpuAccount:
     def total(self, living: Iterable[Process]) -> float:
         current = {row.identity: row for row in living}
         for identity, row in current.items():
-            # What a process used before the run belongs to no sample.
+            # CPU time that a process used before the run belongs to no sample.
             self._first.setdefault(identity, 0.0 if row.created >= self.since else _cpu_seconds(row))
         pids = {row.pid for row in current.values()}
         for identity, row in self._last.items():

@@ -232,7 +232,7 @@ def _of_cores(topology: Topology, workers: int, pinned: bool, mask: Mapping[str,
             f"{count}{threads}",
             next_step=f"{fewer}a machine with {needed} physical cores",
         )
-    # By NUMA node, so that few slots reach over two.
+    # Sorted by NUMA node, so that few slots span two of them.
     ordered = sorted(topology.cores, key=lambda core: (topology.node(core), core))
     return tuple(
         _pinned(f"cores{group[0][0]}-{group[-1][0]}", (), group, mask) for group in parts(ordered, workers)

@@ -300,7 +300,7 @@ class FaultClassifier:
             return True
         if not row.pattern and row.event is None:
             return False
-        # What a signal's receiver logs is no error to it: those rows read lines of any level.
+        # A process that gets a signal does not log it as an error: those rows read lines of any level.
         searched = lines if row.if_silent else [line for line in lines if not _HARMLESS.match(line)]
         return (
             (row.event is None or row.event in events)

@@ -75,7 +75,7 @@ def hub_repositories(cell: Cell) -> tuple[str, ...]:
     remote = (
         f"{name}@{revision}" if revision else str(name)
         for name, revision in named
-        # A path is no repository of a hub.
+        # A path is not a repository of a hub.
         if name and not str(name).startswith(("/", ".")) and not (revision or "").startswith(LOCAL)
     )
     return tuple(dict.fromkeys(remote))

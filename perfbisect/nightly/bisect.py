@@ -78,7 +78,7 @@ def read_earlier_bisections(nights: Sequence[NightFolder]) -> EarlierBisections:
     earlier: dict[str, Literal["settled", "postponed"]] = {}
     for night in nights[-_NIGHTS_BACK:]:
         for bisection in night.record().bisections.values():
-            # The machine's failure says nothing of the event: a later night tries it again.
+            # A failure of the machine says nothing about the event: a later night tries again.
             failed_outside = bisection.state == "failed" and bisection.exit_code == EXIT_OUTSIDE
             if bisection.state == "postponed" or failed_outside:
                 earlier.setdefault(bisection.alert, "postponed")

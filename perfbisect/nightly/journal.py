@@ -150,7 +150,7 @@ class NightJobs:
             UsageError: its journal cannot be read.
         """
         job = self.stored.named(identity)
-        # A night asks after every launch, and of all jobs one has grown: the others are not read again.
+        # A night asks after every launch, and only one job has grown since: the others are not read again.
         size = job.journal.stat().st_size if job.journal.exists() else 0
         if identity not in self._known or self._known[identity][0] != size:
             events = job.events()

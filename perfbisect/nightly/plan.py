@@ -162,7 +162,7 @@ def find_home(nights: Sequence[str], among: Collection[str] | None = None) -> st
     ``nights``: the machine of each, oldest first; ``among``: these only. Empty: none of them measured it.
     """
     recent = [machine for machine in nights[-_HOME_NIGHTS:] if among is None or machine in among]
-    # Of equal counts max takes the first, which is the later machine.
+    # Among equal counts max takes the first, which is the later machine.
     counts = Counter(recent[::-1])
     return max(counts, key=lambda machine: counts[machine], default="")
 

@@ -364,7 +364,7 @@ def found_alerts(
     alerts = []
     for change, cause, event in zip(changes, causes, _events(changes, causes), strict=True):
         points, point = change.series.points, change.point
-        # With the last build before the set: a window of commits begins there.
+        # The last build before the set is included: a window of commits begins there.
         around = (max(0, point.places[0] - 1), *point.places)
         now = status(change, until)
         alerts.append(

@@ -242,7 +242,7 @@ def _by_cells(context: ChangeContext) -> Cause:
         # Few nights on either side may be of two hosts that alternate.
         old, new = context.machines
         machines.append(Evidence("label changed", {"name": "host", "old": old, "new": new}))
-    # Of a transient where all servers moved: a slow machine slows all that it served.
+    # A transient counts only if all servers moved: a slow machine slows all that it served.
     if machines and (hit == len(votes) or is_lasting):
         return Cause("night", (*machines, Evidence("machine changed")))
     only = _on_one_machine(context.machine, votes)
@@ -472,7 +472,7 @@ def _inherit(change: SeriesChange, own: Cause, products: Sequence[tuple[SeriesCh
     """Product where the cause is unknown and another change of the same server that night is a product's."""
     if own.word == "unknown" and change.series.part == "typical":
         for other, cause in products:
-            # What moved one metric of a server start is behind the others that moved that night.
+            # The cause of one metric's change is that of the others of the same server start and night.
             if other.nights == change.nights and other.series.group == change.series.group:
                 values = {"metric": other.series.metric, "cell": other.series.cell}
                 grouped = own.evidence[:1] if own.is_grouping else ()

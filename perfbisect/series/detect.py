@@ -215,7 +215,7 @@ def detect(
 
     The outcome of an unchanged store is remembered. ``now``: ISO 8601 in UTC.
     """
-    # What cells run, by the table of suspects, decides causes too.
+    # Causes depend on what cells run, which the table of suspects says.
     key = store.memory.key_of_store({"fdr": fdr, "table": table.model_dump_json()})
     remembered = store.memory.outcome(key)
     changes = (

@@ -82,7 +82,7 @@ def show_nights(
             f"{subject} reports {metric}; reported: {', '.join(reported)}",
             next_step="perfbisect track show CELL --metric M",
         )
-    # Of all nights, not of those since: a series begins where its first point is.
+    # All nights are read, not only those that are shown: a series begins at its first point.
     all_points = store.points(sorted(set(map(cell_of_series, by_cell))))
     starts = {start.name: start for start in machine_series_starts(all_points)}
     alerts = store.alerts.all()

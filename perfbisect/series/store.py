@@ -515,7 +515,7 @@ def _build(text: str) -> Build:
 
 def _digest(file: RawFile, document: object) -> str:
     """Of the content, however it is laid out; of text that is no JSON of its characters."""
-    # The same result stands in several places, and may be laid out otherwise there.
+    # The same result may be in several places, with another layout of its JSON.
     content = file.text if document is None else json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(f"{content}\0{file.beside}".encode("utf-8", "replace")).hexdigest()
 

@@ -112,7 +112,7 @@ def adaptive_grid(points: Array, fine: float, reach: float, most: int = 224) -> 
             # Drop a node that coincides with the end.
             kept = nodes if end - nodes[-1] > 1e-3 * fine else nodes[:-1]
             return origin + np.array([*kept, end])
-        # Too many nodes: coarser, which bounds the time of a decision, however many launches.
+        # With too many nodes the grid becomes coarser: this bounds the time of a decision.
         fine *= 1.4
 
 

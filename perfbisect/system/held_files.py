@@ -72,7 +72,7 @@ def remove_segments(segments: Iterable[Segment]) -> tuple[str, ...]:
     if not wanted:
         return ()
     removed: list[str] = []
-    # Of all users and launches: another engine may have opened the segment since.
+    # Processes of all users and launches are read: another engine may have opened the segment since.
     everyone = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
     for path, inode in sorted(wanted - held_segments(everyone)):
         with suppress(OSError):

@@ -225,7 +225,7 @@ def send_request(
     """
 
     def send() -> Reply:
-        # In parts: an endless answer is left after the limit, not read into memory.
+        # Read in parts: an endless answer is dropped at the limit, not read into memory.
         with session.request(method, url, stream=True, **options) as response:
             content = bytearray()
             for chunk in response.iter_content(1 << 16):

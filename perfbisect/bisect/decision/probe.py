@@ -55,7 +55,7 @@ def left_over(
     for index, made in pending:
         wrong = _error(posterior, made)
         yes = np.where(np.arange(len(weight)) <= index, 1 - wrong, wrong)
-        # Where nothing changed the answer is a coin: both levels are the same.
+        # Without a change both levels are the same: either answer is equally likely.
         yes[0] = 0.5
         worlds = np.concatenate([worlds * yes, worlds * (1 - yes)])
     after = _information(worlds, where, _error(posterior, runs))

@@ -152,7 +152,7 @@ def detect_all(series: Sequence[SeriesValues], fdr: float = FDR, judge: Judge = 
         if item.refusal:
             entries.append(SeriesCoverage(series=item.key, nights=len(item.values), why=item.refusal))
     tests: tuple[Test, ...] = get_args(Test)
-    # One p for both tests made each wild night a discovery that raised the cut for the steps of all series.
+    # With one p for both tests each transient night was a discovery that raised the cut for all steps.
     cut = {test: threshold([j.p[test] for j in judged], fdr) for test in tests}
     coverage = Coverage(tuple(entries), fdr, cut)
     return Detection(points, find_joint_changes(valid, judged, fdr), coverage)
@@ -182,7 +182,7 @@ def find_joint_changes(
         at = np.searchsorted(np.array(item.nights), nights)
         inside = (at > 0) & (at < len(item.nights))
         row[inside] = j.evidence[at[inside]]
-    # Series of one server start share its luck: without a group each is a start of its own.
+    # Series of one server start are not independent; a series without a group counts as a start of its own.
     names = [s.group or s.key for s in series]
     groups = list(dict.fromkeys(names))
     votes = np.array([_log_mean(evidence[[name == group for name in names]]) for group in groups])
@@ -207,7 +207,7 @@ def find_joint_changes(
             support, vote = evidence[:, at].max(1), votes[:, at].max(1)
             members = tuple(s.key for s, e in zip(series, support, strict=True) if e > _SUPPORT)
             before = max(n for item in series for n in item.nights if n < int(nights[at[0]]))
-            # One series that stands out by itself is its own alert, not an event.
+            # A change in one series alone is an alert, not an event.
             if len(members) > 1:
                 yield JointChange(
                     after=before,

@@ -47,7 +47,7 @@ from perfbisect.series.sources.base import (
 SCHEMA = "perfbisect.dashboard-result/1"
 """Of a :class:`DashboardResult` as it is stored."""
 
-# One key in its first bytes tells a result from other files, which need not be parsed whole.
+# A result has one of these keys in its first bytes: other files need not be parsed whole.
 _MARK = re.compile(rb'(?:tput_per_gpu|benchmark_values)"')
 _MARKED_WITHIN = 64 * 1024
 """Bytes of a file in which its first result names its values."""

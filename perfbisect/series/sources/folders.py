@@ -53,7 +53,7 @@ class Kanban:
         is_empty = True
         for folder, is_numbered in _kanban_folders(Path(place)):
             for build, root, paths in _numbered_builds(folder) if is_numbered else _days(folder):
-                # By the names of files, since reading them all is what --since saves.
+                # Judged by the names of files: --since is there to avoid reading them all.
                 if min((_night(path.name) or _UNDATED for path in paths), default="") >= options.since:
                     is_empty = False
                     files = tuple(local_file(path, root) for path in paths)

@@ -246,7 +246,7 @@ def published_results(
     for launch in filter(None, launches.values()):
         ordered = [launch[number] for number in sorted(launch)]
         last = ordered[-1]
-        # With a run missing the median of a launch is another number than that of the journal.
+        # If a run is missing, the median of a launch differs from that of the journal.
         if len(ordered) == last.runs:
             attempt = replace(last.attempt, runs=tuple(run.attempt.runs[0] for run in ordered))
             yield _launch_result(last.build, last.cell, attempt, last.raw, last.record)

@@ -140,7 +140,7 @@ def _aftermath(
     Where the series was not measured again, by the others of its event, those that moved most first.
     """
     own = analysis.findings[alert.id]
-    # Not every cell runs each night: another of the event may show when it recovered.
+    # Not every cell runs each night: another cell of the event may show when it recovered.
     of_event = [item for item in analysis.alerts if item.event == alert.event and item.cause == alert.cause]
     for other in (alert, *sorted(of_event, key=lambda item: (-item.size, item.id))):
         finding = analysis.findings[other.id]

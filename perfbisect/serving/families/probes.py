@@ -33,7 +33,7 @@ def tone(seconds: float = 1.0, hertz: float = 220.0) -> bytes:
 
 def picture(size: int = 64) -> bytes:
     """A square PNG file with a horizontal gradient."""
-    # By hand, without an image library; the byte before each row is its PNG filter: none.
+    # Written by hand, without an image library; the byte before each row is its PNG filter: none.
     row = b"\0" + b"".join(bytes((255 * x // size, 96, 160)) for x in range(size))
 
     def chunk(kind: bytes, data: bytes) -> bytes:

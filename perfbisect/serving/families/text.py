@@ -62,7 +62,7 @@ class TextFamily(Family):
             "prompt": "The first request of an attempt must be answered.",
             "max_tokens": 4,
             "temperature": 0,
-            # Else a model may end at once, with no token, which would count as a wrong answer.
+            # Without it a model may end at once, without a token, which would count as a wrong answer.
             "ignore_eos": True,
             "stream": False,
         }
