@@ -258,7 +258,7 @@ def search(
     free, clock, count = list(slots()), 0.0, 0
     while True:
         for slot in [name for name in free if name in slots()]:
-            pending = [Pending(a.index, a.runs, a.purpose, s, a.trial) for _, _, s, a, _ in running]
+            pending = [Pending(a.index, a.purpose, a.runs, s, a.trial) for _, _, s, a, _ in running]
             action = next_action(plan(), events, pending, slot, slots())
             if isinstance(action, SearchOutcome):
                 yield action, clock

@@ -222,7 +222,7 @@ class FleetSimulation:
                 break
             index = confirm.turn(step.parent, step.culprit, len(added))
             added.append(
-                self.launch(NextLaunch(index, trial.runs, "replicate", Reason("pair")), other, self.clock)
+                self.launch(NextLaunch(index, "replicate", trial.runs, Reason("pair")), other, self.clock)
             )
         return said or "", sum(event.minutes for event in added)
 

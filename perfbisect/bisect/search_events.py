@@ -70,7 +70,7 @@ def to_search_events(records: Iterable[Launch], plan: BisectPlan) -> tuple[Event
 
 def pending_launches(records: Iterable[Launch]) -> tuple[Pending, ...]:
     return tuple(
-        Pending(launch.position, launch.runs, launch.purpose, launch.slot, _trial(launch))
+        Pending(launch.position, launch.purpose, launch.runs, launch.slot, _trial(launch))
         for launch in records
         if launch.outcome == "running" and launch.purpose in SEARCHING
     )

@@ -71,7 +71,7 @@ class Bench:
         free, running = list(self.speed), []
         for _ in range(most):
             for slot in list(free):
-                pending = [Pending(a.index, a.runs, a.purpose, s, a.trial) for _, _, s, a, _ in running]
+                pending = [Pending(a.index, a.purpose, a.runs, s, a.trial) for _, _, s, a, _ in running]
                 action = next_action(self.plan, self.events, pending, slot, tuple(self.speed))
                 if isinstance(action, SearchOutcome):
                     return action

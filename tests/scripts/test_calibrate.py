@@ -21,7 +21,7 @@ def bench(culprit=5, drawn=None, **world):
 
 
 def launched(made, index, runs=1, slot=0):
-    return made.launch(NextLaunch(index, runs, "search", Reason("most informative")), slot, 10.0)
+    return made.launch(NextLaunch(index, "search", runs, Reason("most informative")), slot, 10.0)
 
 
 def test_a_launch_is_its_step_its_build_its_slot_and_its_place():

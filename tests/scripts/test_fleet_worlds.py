@@ -19,7 +19,7 @@ def measured(world: Fleet, index: int, machine: str) -> float:
     made = FleetSimulation(world, np.random.default_rng(1))
     made.culprit = 5
     made.speeds = (0.0, 0.1, 0.2, 0.3)
-    event = made.launch(NextLaunch(index, 2, "search", WHY), machine, 0.0)
+    event = made.launch(NextLaunch(index, "search", 2, WHY), machine, 0.0)
     assert event.values[0] == event.values[1]
     assert (event.slot, event.machine) == (machine, machine)
     return event.values[0] / 100
@@ -37,7 +37,7 @@ def test_a_launch_has_the_speed_of_its_machine_and_the_step() -> None:
 def test_an_environment_is_built_once_for_all_machines() -> None:
     made = FleetSimulation(STILL, np.random.default_rng(1))
     launches = [
-        made.launch(NextLaunch(3, 1, "search", WHY), f"m{number}", minute)
+        made.launch(NextLaunch(3, "search", 1, WHY), f"m{number}", minute)
         for number, minute in enumerate((0.0, 1.0, 4.0))
     ]
     assert [launch.build for launch in launches] == [4.0, 3.0, 0.0], (
@@ -48,7 +48,7 @@ def test_an_environment_is_built_once_for_all_machines() -> None:
 @pytest.mark.parametrize(("builds", "ahead"), [(0, 0), (2, 2), (None, 4)])
 def test_what_the_machines_search_first_is_built_meanwhile(builds: int | None, ahead: int) -> None:
     made = FleetSimulation(replace(STILL, builds=builds), np.random.default_rng(1))
-    made.launch(NextLaunch(0, 1, "end", WHY), "m0", 0.0, [])
+    made.launch(NextLaunch(0, "end", 1, WHY), "m0", 0.0, [])
     assert len(made.building) == ahead
     assert made.known.cached == frozenset(), "nothing is there yet"
     made.clock = 4.0
@@ -58,7 +58,7 @@ def test_what_the_machines_search_first_is_built_meanwhile(builds: int | None, a
 def test_what_an_outlier_measured_is_lost_with_it() -> None:
     made = FleetSimulation(replace(STILL, sd=0.02, outlier=1.5), np.random.default_rng(1))
     for name in ("m0", "m1", "m2", "m3"):
-        made.events += [made.launch(NextLaunch(index, 1, "end", WHY), name, 0.0) for index in (0, 12) * 2]
+        made.events += [made.launch(NextLaunch(index, "end", 1, WHY), name, 0.0) for index in (0, 12) * 2]
     made.put_out()
     assert made.machines == ["m0", "m1", "m2"]
     assert sum(isinstance(event, Lost) for event in made.events) == 4

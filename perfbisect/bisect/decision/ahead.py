@@ -51,5 +51,5 @@ def _first_positions(plan: Plan, events: Sequence[Event], slots: Sequence[str]) 
     for slot in slots:
         action = next_action(plan, known, found, slot, slots)
         if isinstance(action, NextLaunch) and action.purpose == "search":
-            found.append(Pending(action.index, action.runs, action.purpose, slot))
+            found.append(Pending(action.index, action.purpose, action.runs, slot))
     return tuple(dict.fromkeys(position.index for position in found))

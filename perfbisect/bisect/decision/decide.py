@@ -181,7 +181,7 @@ def _ends_again(
     index, runs = made[-1].index, made[-1].runs
     if len(ends.good) != len(ends.bad):
         index = 0 if len(ends.good) < len(ends.bad) else state.plan.n
-    return NextLaunch(index, runs, "end", Reason("on one machine", index=index))
+    return NextLaunch(index, "end", runs, Reason("on one machine", index=index))
 
 
 def _unseen_end(state: SearchState, context: SlotContext) -> NextLaunch | None:
@@ -189,5 +189,5 @@ def _unseen_end(state: SearchState, context: SlotContext) -> NextLaunch | None:
     for index in (0, state.plan.n):
         if not any(x.index == index and x.slot == context.slot for x in state.data):
             others = [x.runs for x in state.data if x.index == index]
-            return NextLaunch(index, others[-1], "end", Reason("end new to slot", index=index))
+            return NextLaunch(index, "end", others[-1], Reason("end new to slot", index=index))
     return None

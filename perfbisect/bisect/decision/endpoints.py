@@ -44,11 +44,11 @@ def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Se
     order = (begin, plan.n - begin) if turn % 2 == 0 else (plan.n - begin, begin)
     if len(made) % 2:
         why = Reason("end round", index=order[1], round=turn + 1)
-        return NextLaunch(order[1], made[-1].runs, "end", why)
+        return NextLaunch(order[1], "end", made[-1].runs, why)
     posterior = state.whole if made else None
     if posterior is None:
         why = Reason("end round", index=order[0], round=turn + 1)
-        return NextLaunch(order[0], min(2, plan.max_runs), "end", why, order[1])
+        return NextLaunch(order[0], "end", min(2, plan.max_runs), why, order[1])
     rounds = min(len(state.at(0)), len(state.at(plan.n)))
     # An early search names no false step: an A/B of fresh launches decides.
     if posterior.none < SEARCH_BELOW:
@@ -69,7 +69,7 @@ def next_end(state: SearchState, context: SlotContext) -> NextLaunch | Wait | Se
             return None
         return outcome.without_culprit(state, posterior, "too small", needed)
     why = Reason("end round", index=order[0], round=turn + 1, none=posterior.none)
-    return NextLaunch(order[0], runs, "end", why, order[1])
+    return NextLaunch(order[0], "end", runs, why, order[1])
 
 
 def launches_if_futile(state: SearchState, posterior: Posterior) -> int:

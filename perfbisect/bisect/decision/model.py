@@ -54,7 +54,15 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Measured:
+class PositionLaunch:
+    """A launch of a position, and what for."""
+
+    index: int
+    purpose: Purpose
+
+
+@dataclass(frozen=True)
+class Measured(PositionLaunch):
     """A launch with one raw positive value a run; ``build``, ``launch``, ``run``: the minutes these took.
 
     ``bring``: the minutes in which its environment was brought to a machine of a fleet. ``slot`` names the
@@ -63,8 +71,6 @@ class Measured:
     the A/B that it was made for.
     """
 
-    index: int
-    purpose: Purpose
     values: tuple[float, ...]
     build: float = 0.0
     launch: float = 0.0
@@ -81,11 +87,9 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class Skipped(PositionLaunch):
     """A change that cannot be built or served (after the runner's one retry): untestable, never bad."""
 
-    index: int
-    purpose: Purpose
     minutes: float = 0.0
     slot: str = ""
 
@@ -101,12 +105,10 @@ Event = Measured | Skipped | Lost
 
 
 @dataclass(frozen=True)
-class Visit:
+class Visit(PositionLaunch):
     """A launch of a position, with so many runs."""
 
-    index: int
     runs: int
-    purpose: Purpose
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def _next_in_part(
         return Wait(f"the last launches of positions {span[0]} and {span[1]} are under way")
     plan = state.plan
     runs = max(state.prices.best_runs(posterior.sigma, posterior.tau, plan.max_runs), min(2, plan.max_runs))
-    return NextLaunch(span[high < low], runs, "search", Reason("another step", span=span))
+    return NextLaunch(span[high < low], "search", runs, Reason("another step", span=span))
 
 
 def _is_confirming(state: SearchState, span: Span, context: SlotContext) -> bool:

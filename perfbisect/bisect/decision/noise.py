@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfbisect.bisect.decision.model import Event, Measured
-from perfbisect.model.attempt import Purpose
+from perfbisect.bisect.decision.model import Event, Measured, PositionLaunch
 from perfbisect.stats.robust import (
     DEGREES_OF_FREEDOM,
     Array,
@@ -180,11 +179,9 @@ TAU_PRIOR = (0.012, 0.9)
 
 
 @dataclass(frozen=True)
-class LaunchEstimate:
+class LaunchEstimate(PositionLaunch):
     """One server start: the centre of its runs' signed logs, and their spread around it."""
 
-    index: int
-    purpose: Purpose
     center: float
     runs: int
     residuals: tuple[float, ...]

@@ -113,7 +113,7 @@ def search(
     if choice.share < MIN_SHARE:
         return Wait("the launches under way will tell nearly all that another could")
     why = Reason("most informative", bits=choice.bits, minutes=choice.minutes)
-    return NextLaunch(choice.index, choice.runs, "search", why)
+    return NextLaunch(choice.index, "search", choice.runs, why)
 
 
 def _is_of(pairs: Pairs, first: int, last: int) -> bool:
@@ -148,9 +148,9 @@ def _name(
     runs, again = pairs.launches[0].runs, next_repeat(state, pairs)
     beside = next_neighbour(state, span, pairs)
     if again is not None and rivals.with_intermittence(pairs.parent, pairs.culprit) < STEADY:
-        return NextLaunch(again, runs, "search", Reason("slow at times", index=again))
+        return NextLaunch(again, "search", runs, Reason("slow at times", index=again))
     if beside is not None and rivals.with_builds(pairs.parent, pairs.culprit) < HOLDS:
-        return NextLaunch(beside, runs, "search", Reason("another build", index=beside))
+        return NextLaunch(beside, "search", runs, Reason("another build", index=beside))
     return RangeResult("too small", pairs, rivals)
 
 
@@ -254,11 +254,11 @@ def _turn(pairs: Pairs, slot: str, number: int, parent_first: bool) -> NextLaunc
     turn = len(made) + 2 * parent_first
     index, other = (confirm.turn(trial.parent, trial.culprit, turn + k) for k in (0, 1))
     mate = None if len(made) % 2 else other
-    return NextLaunch(index, trial.runs, "confirm", Reason("pair", round=number), mate, trial)
+    return NextLaunch(index, "confirm", trial.runs, Reason("pair", round=number), mate, trial)
 
 
 def _begin(state: SearchState, posterior: Posterior, culprit: int) -> NextLaunch:
     """The first launch of an A/B."""
     runs = confirm.runs_for(posterior, state.prices, state.plan.max_runs)
     trial = Trial(len(state.trials), parent_of(culprit, state.skips), culprit, runs)
-    return NextLaunch(culprit, runs, "confirm", Reason("pair", round=1), trial.parent, trial)
+    return NextLaunch(culprit, "confirm", runs, Reason("pair", round=1), trial.parent, trial)

@@ -224,7 +224,7 @@ def test_an_end_that_flaps_is_told():
 )
 def test_a_plan_that_makes_no_sense(change, what):
     world = bench()
-    events = [world.answer(NextLaunch(i, 2, "end", Reason("end round"))) for i in (0, 16)]
+    events = [world.answer(NextLaunch(i, "end", 2, Reason("end round"))) for i in (0, 16)]
     with pytest.raises(ValueError, match=what):
         next_action(replace(world.plan, **change), events if "prior" in change else [])
 

@@ -202,7 +202,7 @@ def test_the_search_does_not_end_before_each_machine_saw_both_ends():
     for machine in "acd":
         events += ends({machine: FLEET[machine]}, step=1.0, noise=0.004, rounds=2)
     events += ends({"b": FLEET["b"]}, noise=0.004)[:1]
-    pending = [Pending(9, 1, "end", "b/0")]
+    pending = [Pending(9, "end", 1, "b/0")]
     assert isinstance(asked(events, "a/0", pending), Wait)
     alone = [x for x in events if x.machine == "a"]
     one = next_action(PLAN, alone, pending[:0], "a/0", ("a/0",))

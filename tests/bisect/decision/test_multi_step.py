@@ -137,7 +137,7 @@ def test_launches_under_way_count_for_the_rounds_of_a_part():
     slots += [replace(event, slot="b") for event in slots[:2]]
     first = next_action(world.plan, slots, (), "a")
     assert first.why.kind == "another step"
-    other = next_action(world.plan, slots, [Pending(first.index, 2, "search", "a")], "b")
+    other = next_action(world.plan, slots, [Pending(first.index, "search", 2, "a")], "b")
     assert isinstance(other, NextLaunch)
 
 
@@ -172,7 +172,7 @@ def test_a_part_whose_noise_hides_everything_is_given_up():
         events.append(event)
     assert [step.culprits for step in action.steps] == [(6,)]
     assert Note("part below noise", positions=(0, 5)) in action.notes
-    pending = [Pending(asked.index, asked.runs, "search", "b")]
+    pending = [Pending(asked.index, "search", asked.runs, "b")]
     waiting = next_action(world.plan, last, pending)
     assert isinstance(waiting, Wait)
     assert "positions 0 and 5" in waiting.why
@@ -191,7 +191,7 @@ def test_a_part_whose_a_b_fails_twice_is_given_up():
     assert [step.culprits for step in action.steps] == [(6,)]
     assert Note("part not confirmed", positions=(0, 5)) in action.notes
     first = next(k for k, e in enumerate(events) if e.purpose == "confirm" and e.index == 3)
-    begun = [Pending(3, 1, "confirm", "b", events[first].trial)]
+    begun = [Pending(3, "confirm", 1, "b", events[first].trial)]
     beside = next_action(world.plan, events[:first], begun)
     assert (beside.index, beside.mate, beside.trial) == (2, 3, events[first].trial)
 

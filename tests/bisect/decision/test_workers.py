@@ -74,9 +74,9 @@ def test_each_slot_sees_both_ends_first(count):
 def test_probes_at_once_divide_what_is_left():
     world, events, first = searching()
     plan = world.plan
-    others = [Pending(first.index, first.runs, "search", "b")]
+    others = [Pending(first.index, "search", first.runs, "b")]
     second = next_action(plan, both_ends(events, "a", "c"), others, "a")
-    others.append(Pending(second.index, second.runs, "search", "c"))
+    others.append(Pending(second.index, "search", second.runs, "c"))
     third = next_action(plan, both_ends(events, "a", "c", "d"), others, "d")
     assert {second.purpose, third.purpose} == {"search"}
     low, middle, high = sorted({first.index, second.index, third.index})
@@ -98,7 +98,7 @@ def test_more_than_four_launches_at_once_wait():
     for slot in slots:
         answers.append(next_action(world.plan, events, pending, slot, slots))
         if isinstance(answers[-1], NextLaunch):
-            pending.append(Pending(answers[-1].index, answers[-1].runs, "search", slot))
+            pending.append(Pending(answers[-1].index, "search", answers[-1].runs, slot))
     assert [type(answer) for answer in answers] == [NextLaunch] * 4 + [Wait] * 2
     assert len({launch.index for launch in pending}) == 4
 
@@ -107,7 +107,7 @@ def test_the_minutes_under_way_count():
     world, events, _ = searching(n=200, at=150)
     events = both_ends(events, "a", "b")
     spent = sum(event.minutes for event in events)
-    pending = [Pending(100, 1, "search", "b")]
+    pending = [Pending(100, "search", 1, "b")]
     cost = 4 + 3 + 1.5
     tight = replace(world.plan, budget=spent + 1.5 * cost)
     assert isinstance(next_action(tight, events, (), "a"), NextLaunch)
@@ -157,11 +157,11 @@ def test_on_a_fleet_an_a_b_has_pairs_on_other_machines_than_the_first():
     events = both_ends(events, "a/0", "b/0", "c/0")
     events = [replace(event, machine=event.slot[0]) for event in events]
     trial = Trial(0, 20, 21, 1)
-    pending = [Pending(21, 1, "confirm", "a/0", trial)]
+    pending = [Pending(21, "confirm", 1, "a/0", trial)]
     asked = []
     for slot in ("b/0", "c/0"):
         asked.append(next_action(world.plan, events, pending, slot))
-        pending.append(Pending(asked[-1].index, 1, "confirm", slot, trial))
+        pending.append(Pending(asked[-1].index, "confirm", 1, slot, trial))
     assert [(x.index, x.mate, x.trial) for x in asked] == [(20, 21, trial), (21, 20, trial)]
     alone = [replace(event, machine="") for event in events]
     assert isinstance(next_action(world.plan, alone, pending[:2], "c/0"), Wait), "two pairs are enough"
@@ -171,8 +171,8 @@ def test_what_a_machine_out_of_use_has_under_way_does_not_count():
     world, events, _ = searching()
     events = [replace(event, machine=event.slot) for event in both_ends(events, "a", "b", "c")]
     trial = Trial(0, 20, 21, 1)
-    pending = [Pending(21, 1, "confirm", slot, trial) for slot in ("a", "b")]
-    lost = [Pending(20, 1, "confirm", "d", trial)]
+    pending = [Pending(21, "confirm", 1, slot, trial) for slot in ("a", "b")]
+    lost = [Pending(20, "confirm", 1, "d", trial)]
     slots = ("a", "b", "c")
     action = next_action(world.plan, events, [*pending, *lost], "c", slots)
     assert action == next_action(world.plan, events, pending, "c", slots)
@@ -187,17 +187,17 @@ def in_the_middle():
     world, events, _ = searching()
     events = both_ends(events, "a", "b")
     probes = [
-        world.answer(NextLaunch(index, 3, "search", Reason("most informative")))
+        world.answer(NextLaunch(index, "search", 3, Reason("most informative")))
         for index in (10, 20, 21, 30, 20, 21)
     ]
     probes = [replace(event, slot="b") for event in probes]
     pair = [
-        world.answer(NextLaunch(index, 1, "confirm", Reason("pair"), trial=TRIAL)) for index in (21, 20, 20)
+        world.answer(NextLaunch(index, "confirm", 1, Reason("pair"), trial=TRIAL)) for index in (21, 20, 20)
     ]
     # Between the levels: it speaks for neither side.
     values = {20: (100.0,), 21: (100.0 * math.exp(0.15),)}
     pair = [replace(event, slot="a", values=values[event.index]) for event in pair]
-    late = replace(world.answer(NextLaunch(33, 1, "search", Reason("most informative"))), slot="b")
+    late = replace(world.answer(NextLaunch(33, "search", 1, Reason("most informative"))), slot="b")
     return world.plan, [*events, *probes, pair[0], late, pair[1], pair[2]]
 
 
@@ -206,7 +206,7 @@ def test_what_other_slots_do_does_not_part_a_pair():
     for more in ([], [replace(events[-3], slot="b")], [Skipped(34, "search", 2.0, "b")]):
         action = next_action(plan, [*events, *more], (), "a")
         assert (action.index, action.purpose, action.trial) == (21, "confirm", TRIAL)
-        pending = [Pending(21, 1, "confirm", "a", TRIAL)]
+        pending = [Pending(21, "confirm", 1, "a", TRIAL)]
         assert next_action(plan, [*events, *more], pending, "b") == Wait("an A/B is under way")
 
 
@@ -234,7 +234,7 @@ def test_a_slot_that_joins_late_sees_both_ends():
     world, events, _ = searching()
     events = [
         *both_ends(events, "a"),
-        replace(world.answer(NextLaunch(20, 1, "search", Reason("most informative"))), slot="a"),
+        replace(world.answer(NextLaunch(20, "search", 1, Reason("most informative"))), slot="a"),
     ]
     first = next_action(world.plan, events, (), "b")
     assert (first.index, first.purpose) == (0, "end")
@@ -250,14 +250,14 @@ def test_the_last_rounds_of_the_ends_are_waited_for():
     world.play()
     events = [replace(event, slot="a") for event in world.events[: 2 * MAX_ROUNDS]]
     assert {event.purpose for event in events} == {"end"}
-    pending = [Pending(40, 2, "end", "b"), Pending(0, 2, "end", "c")]
+    pending = [Pending(40, "end", 2, "b"), Pending(0, "end", 2, "c")]
     assert isinstance(next_action(world.plan, events[:-2], pending, "a"), Wait)
     assert isinstance(next_action(world.plan, events, (), "a"), SearchOutcome)
 
 
 def test_a_slot_that_is_not_free_or_not_there():
     with pytest.raises(ValueError, match="one of its own"):
-        next_action(Plan(n=4), [], [Pending(0, 1, "end", "a")], "a")
+        next_action(Plan(n=4), [], [Pending(0, "end", 1, "a")], "a")
     with pytest.raises(ValueError, match="not among"):
         next_action(Plan(n=4), [], (), "a", ("b",))
 
