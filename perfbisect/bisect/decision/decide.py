@@ -79,8 +79,7 @@ def beliefs(plan: Plan, events: Sequence[Event]) -> Beliefs:
 
 def _fits(state: SearchState, pending: Sequence[Pending], launch: NextLaunch) -> bool:
     """Whether the budget has the minutes of a launch beside those under way."""
-    under_way = tuple((other.index, other.runs) for other in pending)
-    expected = state.prices.under_way((*under_way, (launch.index, launch.runs)))
+    expected = state.prices.under_way((*pending, launch))
     return state.prices.spent + expected <= state.plan.budget
 
 

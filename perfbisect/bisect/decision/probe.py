@@ -9,12 +9,14 @@ minutes expected.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from perfbisect.bisect.decision.beliefs import Posterior, leading, nearest
+from perfbisect.bisect.decision.model import Visit
 from perfbisect.bisect.decision.state import Prices
 from perfbisect.stats.robust import Array
 
@@ -22,11 +24,9 @@ _LEAST = 1e-9
 """Information (nats) below which there is nothing to take a share of."""
 
 
-def between(
-    posterior: Posterior, pending: tuple[tuple[int, int], ...], skips: frozenset[int]
-) -> tuple[int, ...]:
+def between(posterior: Posterior, pending: Sequence[Visit], skips: frozenset[int]) -> tuple[int, ...]:
     """The testable positions at the medians of what measured positions and launches under way divide."""
-    cuts = sorted({*posterior.at, *(index for index, _ in pending)})
+    cuts = sorted({*posterior.at, *(launch.index for launch in pending)})
     ahead = np.cumsum(posterior.p)
     out = []
     for low, high in pairwise(cuts):
@@ -40,21 +40,19 @@ def between(
     return tuple(out)
 
 
-def left_over(
-    posterior: Posterior, pending: tuple[tuple[int, int], ...], where: tuple[int, ...], runs: int
-) -> Array:
+def left_over(posterior: Posterior, pending: Sequence[Visit], where: tuple[int, ...], runs: int) -> Array:
     """Share of its information that a launch of so many runs keeps at each position of ``where``.
 
-    ``pending``: position and runs of the launches under way. No launch under way: 1.
+    ``pending``: the launches under way. No launch under way: 1.
     """
     if not pending:
         return np.ones(len(where))
     weight = np.concatenate([[posterior.none], posterior.p[1:]])
     alone = _information(weight[None], where, _error(posterior, runs))
     worlds = weight[None]
-    for index, made in pending:
-        wrong = _error(posterior, made)
-        yes = np.where(np.arange(len(weight)) <= index, 1 - wrong, wrong)
+    for launch in pending:
+        wrong = _error(posterior, launch.runs)
+        yes = np.where(np.arange(len(weight)) <= launch.index, 1 - wrong, wrong)
         # Without a change both levels are the same: either answer is equally likely.
         yes[0] = 0.5
         worlds = np.concatenate([worlds * yes, worlds * (1 - yes)])
@@ -177,11 +175,11 @@ def probe(
     prices: Prices,
     skips: frozenset[int],
     max_runs: int,
-    pending: tuple[tuple[int, int], ...] = (),
+    pending: Sequence[Visit] = (),
 ) -> ProbeChoice:
     """The most informative launch per minute; ties go to the earlier position and the fewer runs.
 
-    ``pending``: position and runs of launches under way, whose answers will take some of it.
+    ``pending``: launches under way, whose answers will take some of it.
     """
     where = candidates(posterior, skips)
     if pending:

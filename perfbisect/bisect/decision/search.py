@@ -109,7 +109,7 @@ def search(
         state.prices.with_builds(tuple(launch.index for launch in context.pending)),
         machine=state.machines.get(context.slot, ""),
     )
-    choice = probe(posterior, prices, skips, plan.max_runs, context.under_way)
+    choice = probe(posterior, prices, skips, plan.max_runs, context.pending)
     if choice.share < MIN_SHARE:
         return Wait("the launches under way will tell nearly all that another could")
     why = Reason("most informative", bits=choice.bits, minutes=choice.minutes)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from perfbisect.bisect.decision.beliefs import Posterior, prior_weights
-from perfbisect.bisect.decision.model import Event, Lost, Measured, Pending, Plan, Skipped, Trial
+from perfbisect.bisect.decision.model import Event, Lost, Measured, Pending, Plan, Skipped, Trial, Visit
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.model.attempt import Costs
@@ -44,12 +45,12 @@ class Prices:
         bring = self.bring if self.machine and (self.machine, index) not in self.there else 0.0
         return build + bring + self.costs.launch + runs * self.costs.run
 
-    def under_way(self, launches: tuple[tuple[int, int], ...]) -> float:
-        """Expected minutes of the launches (position and runs) under way."""
+    def under_way(self, launches: Iterable[Visit]) -> float:
+        """Expected minutes of the launches under way."""
         built, minutes = self, 0.0
-        for index, runs in launches:
-            minutes += built.visit(index, runs)
-            built = built.with_builds((index,))
+        for launch in launches:
+            minutes += built.visit(launch.index, launch.runs)
+            built = built.with_builds((launch.index,))
         return minutes
 
     def with_builds(self, positions: tuple[int, ...]) -> Prices:
@@ -277,11 +278,6 @@ class SlotContext:
         """How many other slots have launched something."""
         used = {launch.slot for launch in data} | {launch.slot for launch in self.pending}
         return len(used - {self.slot})
-
-    @property
-    def under_way(self) -> tuple[tuple[int, int], ...]:
-        """Position and runs of the launches under way."""
-        return tuple((launch.index, launch.runs) for launch in self.pending)
 
     def trial_in(self, span: Span) -> Trial | None:
         """The A/B in a part of the history of which a launch is under way."""

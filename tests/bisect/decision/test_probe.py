@@ -12,7 +12,7 @@ from scipy import integrate
 from scipy import stats as scipy_stats
 
 from perfbisect.bisect.decision.beliefs import prior_weights
-from perfbisect.bisect.decision.model import Lost, Measured, Plan, Skipped
+from perfbisect.bisect.decision.model import Lost, Measured, Plan, Skipped, Visit
 from perfbisect.bisect.decision.noise import LaunchEstimate, launches
 from perfbisect.bisect.decision.posterior import compute_posterior
 from perfbisect.bisect.decision.probe import between, candidates, information, left_over, probe, testable
@@ -199,7 +199,7 @@ def test_the_share_is_that_of_every_answer_summed(pending, noise):
         return [0.5, *(1 - e if culprit <= index else e for culprit in range(1, n + 1))]
 
     where = (1, 3, 5, 6, 9, n)
-    told = left_over(posterior, pending, where, 1)
+    told = left_over(posterior, visits(*pending), where, 1)
     for index, share in zip(where, told, strict=True):
         expected = 0.0
         for answers in itertools.product((True, False), repeat=len(pending)):
@@ -212,10 +212,14 @@ def test_the_share_is_that_of_every_answer_summed(pending, noise):
         assert share == pytest.approx(expected / alone, abs=2e-3)
 
 
+def visits(*launches):
+    return [Visit(index, runs, "search") for index, runs in launches]
+
+
 def test_medians_between_cuts():
     posterior = range_posterior(n=32)
     assert between(posterior, (), frozenset()) == (16,)
-    assert between(posterior, ((16, 1),), frozenset()) == (8, 24)
-    assert between(posterior, ((16, 1), (8, 1)), frozenset({4, 24})) == (3, 12, 23)
-    assert between(posterior, ((1, 1), (31, 1)), frozenset(range(2, 31))) == ()
+    assert between(posterior, visits((16, 1)), frozenset()) == (8, 24)
+    assert between(posterior, visits((16, 1), (8, 1)), frozenset({4, 24})) == (3, 12, 23)
+    assert between(posterior, visits((1, 1), (31, 1)), frozenset(range(2, 31))) == ()
     assert between(range_posterior(n=1), (), frozenset()) == ()
