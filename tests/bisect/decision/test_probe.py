@@ -213,7 +213,7 @@ def test_the_share_is_that_of_every_answer_summed(pending, noise):
 
 
 def visits(*launches):
-    return [Visit(index, runs, "search") for index, runs in launches]
+    return [Visit(index, "search", runs) for index, runs in launches]
 
 
 def test_medians_between_cuts():
