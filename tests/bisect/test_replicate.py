@@ -119,7 +119,8 @@ def test_a_step_of_another_size_there_is_not_called_absent(start: Start) -> None
     again = report.replication
     assert (again.machine, again.said) == ("a", "another size")
     assert again.effect is not None
-    assert again.effect.low < 0.08 < again.effect.high
+    # Two slots decide side by side: which launches are compared is not the same in each run.
+    assert 0.03 < again.effect.effect < 0.13
     assert any("the step is of another size" in text for text in report.summary)
 
 
