@@ -11,7 +11,7 @@
 #   make demo-fleet      bisect over a Slurm and a machine behind ssh               (10 minutes)
 #
 #   make check           lint, types, order of imports, rules of the repository
-#   make test            tests of each behaviour with a pretend engine              (7 minutes)
+#   make test            tests of each behaviour with a pretend engine              (4 minutes)
 #   make test-processes  the long ones: kills, packages, scripts, simulations       (15 minutes)
 #   make coverage        lines of the decisions that their tests run; part of test-processes
 #   make test-vllm       the tests with the real vLLM on CPU                        (30 minutes)

@@ -47,12 +47,12 @@ class Limit:
 
 
 LIMITS: Mapping[str, Limit] = {
-    "mirror pairs": Limit(133, 40),
-    "used once": Limit(979, 550),
+    "mirror pairs": Limit(33, 40),
+    "used once": Limit(942, 550),
     "classes": Limit(702, 450),
-    "own imports": Limit(6.9, 5.5),
+    "own imports": Limit(6.81, 5.5),
     "chain": Limit(7, None),
-    "comments": Limit(0.19, 1.5, rises=True),
+    "comments": Limit(1.6, 1.5, rises=True),
 }
 """Moved only towards the goal, to what ``python -m scripts.house`` prints."""
 
