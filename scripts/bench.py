@@ -202,7 +202,7 @@ def share(count: int, real: str | None) -> Cost:
         builder = make_builder(spec, repository=None, cache=Path(folder) / "cache")
         cell = load_cell(name)
         setting = MeasurementConfig(environment=spec)
-        setup = MeasurementSetup(cell, resolve_metric(cell, None), setting, builder)
+        setup = MeasurementSetup(cell, (resolve_metric(cell, None),), setting, builder)
         plan = build_run_plan(setup, change=CHANGE, launches=count, runs=2)
         marks = Marks(time.process_time)
         tools = JobContext(
