@@ -172,7 +172,7 @@ def test_a_cell_shows_its_series_alerts_suspects_and_bisections(reader: Reader, 
         "95 % interval +20.0 % to +24.0 %",
         "it stayed for 12 nights, each on a fresh machine",
         "[Log] Wire stat loggers (#2551)",
-        "async_chunk: true",
+        "2 servers that were hit run async_chunk, none of the 3 others does",
         f"By bisection {rich.job}.",
         "2 further commits",
     ):
