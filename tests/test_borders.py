@@ -328,7 +328,7 @@ SINKS = {
     "measure/local.py": "the scratch folder of its own token",
     "measure/preparation.py": "its own log",
     "series/publish.py": "files that it has published",
-    "system/commands.py": "the temporary log of its own command",
+    "system/commands.py": "the log of its own command, before it starts",
     "system/files.py": "its own temporary file",
     "system/held_files.py": "shared memory of a launch, by its inode",
     "system/shim.py": "the group of its own child",
