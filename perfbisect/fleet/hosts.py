@@ -229,7 +229,8 @@ def read_hosts(path: Path, *, builds: bool = False) -> tuple[FleetHost, ...]:
     return tuple(
         FleetHost(
             host.name,
-            SshConnection(host.address or host.name, (*file.options, *host.options)),
+            # ssh takes the first of a repeated option: a host's own precede those of all hosts.
+            SshConnection(host.address or host.name, (*host.options, *file.options)),
             HostSettings(
                 folder=host.folder or file.folder or FOLDER,
                 command=host.command or file.command,

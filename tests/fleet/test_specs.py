@@ -11,7 +11,7 @@ import pytest
 import perfbisect
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.fleet.base import Ticket, UnreachableError
-from perfbisect.fleet.connection import LocalConnection
+from perfbisect.fleet.connection import LocalConnection, SshConnection
 from perfbisect.fleet.folders import FolderFleet, Hosts
 from perfbisect.fleet.hosts import FleetHost, HostSettings, read_hosts
 from perfbisect.fleet.specs import absolute_fleet, build_hosts, make_fleet, slot_there
@@ -43,6 +43,15 @@ def test_hosts_take_what_they_leave_out_from_the_file(hosts: Path) -> None:
     assert first.below("/home/perf").agent()[0] == "/home/perf/.perfbisect/agent/bin/perfbisect"
     assert (second.folder, second.agent()[0]) == ("/data/pb", "/data/pb/agent/bin/perfbisect")
     assert not second.settings.is_relative
+
+
+def test_options_of_a_host_precede_those_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text("hosts: [{name: box1, options: [-p, '2222']}, box2]\noptions: [-p, '22']\n")
+    assert [host.connection for host in read_hosts(path)] == [
+        SshConnection("box1", ("-p", "2222", "-p", "22")),
+        SshConnection("box2", ("-p", "22")),
+    ]
 
 
 def test_a_machine_that_builds_does_not_measure(tmp_path: Path) -> None:
