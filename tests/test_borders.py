@@ -309,7 +309,7 @@ SINKS = {
     "changes/git.py": "the log of a fetch",
     "clients/fork_server.py": "its own child",
     "clients/runner.py": "its own log",
-    "fleet/agent_commands.py": "its own log",
+    "fleet/command.py": "its own log",
     "dashboard/build.py": "files of the site that it lists",
     "environments/build.py": "its own log",
     "environments/builders/cached.py": "an environment, by its key",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,14 @@ from typing import Final, Literal
 
 from pydantic import ValidationError
 
-from perfbisect.errors import MachineError
+from perfbisect.errors import MachineError, UsageError
 from perfbisect.fleet.bundle import Bundle, BundleDocument, BundleLaunchDocument
 from perfbisect.jobs.events import EventListener, JobEvent, PhaseStarted
 from perfbisect.jobs.folders import Job, finished
 from perfbisect.jobs.journal import Clock, Journal
 from perfbisect.jobs.phases import PhaseRecord, phase_text
 from perfbisect.jobs.plans import plan_cell, require_plan
-from perfbisect.jobs.replay import Launch, LaunchRequest, launches
+from perfbisect.jobs.replay import LaunchRequest, launches
 from perfbisect.jobs.runner import JobContext, recover_interrupted
 from perfbisect.jobs.workers import WorkerPool
 from perfbisect.system.files import write_atomic
@@ -29,6 +30,48 @@ MANIFEST = "manifest.json"
 HEARTBEAT = "heartbeat.json"
 BEAT_S = 10.0
 """Seconds between two writes of the heartbeat; a folder whose heartbeat is far older has no agent."""
+
+
+def run_bundle(bundle: Bundle, folder: Path, clock: Clock, measure: Callable[[Job], None]) -> BundleDocument:
+    """What came of a bundle in ``folder``; ``measure`` makes its launches where no earlier call began them.
+
+    A bundle that was cut short is closed and not continued: its launches belong together.
+
+    Raises:
+        UsageError: the folder is another bundle's.
+    """
+    job, machine = Job(folder.absolute()), platform.node()
+    ended = read_manifest(job.path)
+    if ended is None:
+        if job.holder is not None and job.events():
+            _require_token(job, require_plan(job, job.events(), Bundle).token, bundle)
+            return _document(job, machine)
+        with job.held():
+            if job.events():
+                _require_token(job, require_plan(job, job.events(), Bundle).token, bundle)
+                # Ends what it left running; an open launch counts only if it has a result.
+                with Journal(job.journal, clock=clock) as journal:
+                    recover_interrupted(job, journal, lambda _: None, stop_leftovers)
+            else:
+                measure(job)
+            # A copy may be cut off: a driver fetches a file with another digest again.
+            digests = {
+                str(path.relative_to(job.path)): hashlib.sha256(path.read_bytes()).hexdigest()
+                for path in sorted((job.path / "attempts").rglob("*"))
+                if path.is_file()
+            }
+            ended = _document(job, machine, digests)
+            # From now on the folder does not change.
+            write_atomic(job.path / MANIFEST, ended.text() + "\n", what="the manifest")
+    _require_token(job, ended.token, bundle)
+    return ended
+
+
+def _require_token(job: Job, token: str, bundle: Bundle) -> None:
+    if token != bundle.token:
+        raise UsageError(
+            f"the folder is of another bundle, {token}", where=job.path, next_step="a folder for each bundle"
+        )
 
 
 def measure_bundle(job: Job, tools: JobContext) -> None:
@@ -42,8 +85,7 @@ def measure_bundle(job: Job, tools: JobContext) -> None:
     with Journal(job.journal, clock=tools.clock) as journal:
         bundle = require_plan(job, journal.events, Bundle)
         with (
-            _beating(job, tools.clock, tools.sink) as sink,
-            _time_limit(job, 60 * bundle.limit),
+            _supervised(job, tools, 60 * bundle.limit) as sink,
             WorkerPool(job, journal, replace(tools, sink=sink), plan_cell(bundle)) as pool,
         ):
             for position, launch in enumerate(bundle.launches):
@@ -58,16 +100,16 @@ def measure_bundle(job: Job, tools: JobContext) -> None:
         journal.append("verdict", {"verdict": "measured"})
 
 
-def close_bundle(job: Job, clock: Clock) -> None:
-    """End what a bundle that was cut short has left running; its open launch counts only if it has a result.
+_OUTCOMES: Final[Mapping[str, Literal["running", "measured", "lost"]]] = {
+    "running": "running",
+    "measured": "measured",
+    "failed": "measured",
+    "abandoned": "lost",
+}
+"""What a job says of a launch -> what a bundle says: its attempt has been made, whether it failed or not."""
 
-    It is not continued: its launches belong together.
-    """
-    with Journal(job.journal, clock=clock) as journal:
-        recover_interrupted(job, journal, lambda _: None, stop_leftovers)
 
-
-def bundle_document(job: Job, machine: str, files: Mapping[str, str] | None = None) -> BundleDocument:
+def _document(job: Job, machine: str, files: Mapping[str, str] | None = None) -> BundleDocument:
     """What came of a bundle so far, from its journal; ``files``: of one that has ended."""
     events = job.events()
     bundle = require_plan(job, events, Bundle)
@@ -79,45 +121,19 @@ def bundle_document(job: Job, machine: str, files: Mapping[str, str] | None = No
         machine=machine,
         leased=(times[0], times[-1]) if finished(events) and len(made) == len(bundle.launches) else None,
         launches=tuple(
-            _launch_document(launch.change.id, made.get(position))
-            for position, launch in enumerate(bundle.launches)
+            BundleLaunchDocument(
+                change=wanted.change.id,
+                outcome=_OUTCOMES[launch.outcome],
+                reason=launch.cause,
+                folder=launch.folder,
+                began=launch.started_at,
+            )
+            if (launch := made.get(position))
+            else BundleLaunchDocument(change=wanted.change.id, outcome="not made")
+            for position, wanted in enumerate(bundle.launches)
         ),
         files=files or {},
     )
-
-
-_OUTCOMES: Final[Mapping[str, Literal["running", "measured", "lost"]]] = {
-    "running": "running",
-    "measured": "measured",
-    "failed": "measured",
-    "abandoned": "lost",
-}
-"""What a job says of a launch -> what a bundle says: its attempt has been made, whether it failed or not."""
-
-
-def _launch_document(change: str, launch: Launch | None) -> BundleLaunchDocument:
-    if launch is None:
-        return BundleLaunchDocument(change=change, outcome="not made")
-    return BundleLaunchDocument(
-        change=change,
-        outcome=_OUTCOMES[launch.outcome],
-        reason=launch.cause,
-        folder=launch.folder,
-        began=launch.started_at,
-    )
-
-
-def write_manifest(job: Job, machine: str) -> BundleDocument:
-    """Write the manifest of a bundle that has ended; from then on its folder does not change."""
-    # A copy may be cut off: a driver fetches a file with another digest again.
-    digests = {
-        str(path.relative_to(job.path)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted((job.path / "attempts").rglob("*"))
-        if path.is_file()
-    }
-    document = bundle_document(job, machine, digests)
-    write_atomic(job.path / MANIFEST, document.text() + "\n", what="the manifest")
-    return document
 
 
 def read_manifest(folder: Path) -> BundleDocument | None:
@@ -138,42 +154,37 @@ def read_manifest(folder: Path) -> BundleDocument | None:
 
 
 @contextmanager
-def _beating(job: Job, clock: Clock, sink: EventListener) -> Iterator[EventListener]:
-    """Write the heartbeat at every phase and every :data:`BEAT_S` seconds; yields the listener for phases."""
+def _supervised(job: Job, tools: JobContext, seconds: float) -> Iterator[EventListener]:
+    """Write the heartbeat at every phase and every :data:`BEAT_S` seconds; yields the listener for phases.
+
+    After ``seconds`` it requests a stop of this process.
+    """
     ended, newest = threading.Event(), [PhaseRecord()]
 
     def beat() -> None:
         with suppress(MachineError):  # a full disk fails the launch
-            record = newest[0].model_copy(update={"at": clock().isoformat()})
+            record = newest[0].model_copy(update={"at": tools.clock().isoformat()})
             write_atomic(job.path / HEARTBEAT, phase_text(record))
 
     def listen(event: JobEvent) -> None:
         if isinstance(event, PhaseStarted):
             newest[0] = PhaseRecord(phase=event.phase, detail=dict(event.detail))
             beat()
-        sink(event)
+        tools.sink(event)
 
     def run() -> None:
         while not ended.wait(BEAT_S):
             beat()
 
     beat()
-    thread = threading.Thread(target=run, name="heartbeat")
-    thread.start()
+    heartbeat = threading.Thread(target=run, name="heartbeat")
+    limit = threading.Timer(seconds, job.request_stop)
+    heartbeat.start()
+    limit.start()
     try:
         yield listen
     finally:
+        limit.cancel()
         ended.set()
-        thread.join()
-
-
-@contextmanager
-def _time_limit(job: Job, seconds: float) -> Iterator[None]:
-    """Request a stop of this process after so many seconds."""
-    timer = threading.Timer(seconds, job.request_stop)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
+        limit.join()
+        heartbeat.join()

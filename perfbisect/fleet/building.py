@@ -206,7 +206,11 @@ class BuildMachines:
         rows = repository.text("for-each-ref", "--format=%(objectname) %(refname)", "refs/tags")
         tags = [row.split(" ", 1) for row in rows.splitlines()]
         wanted |= {name: sha for sha, name in tags if sha not in known}
-        revisions = [*wanted.values(), *(f"^{sha}" for sha in _there(repository, known))]
+        # git fails on ^SHA of an object that is not here, which another driver may have sent.
+        asked = "".join(f"{sha}\n" for sha in sorted(known)).encode()
+        found = repository.text("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=asked)
+        shared = [row.split()[0] for row in found.splitlines() if not row.endswith(" missing")]
+        revisions = [*wanted.values(), *(f"^{sha}" for sha in shared)]
         arguments = ["pack-objects", "--quiet", "--revs", "--stdout", "--thin", "--delta-base-offset"]
         command = repository.command(*arguments)
         with subprocess.Popen(
@@ -224,14 +228,6 @@ class BuildMachines:
 def _bare(change: Change) -> Change:
     """A change without what only reports show."""
     return Change(change.id, change.kind)
-
-
-def _there(repository: Repository, objects: Iterable[str]) -> list[str]:
-    """The objects that a repository has."""
-    # git fails on ^SHA of an object that is not here, which another driver may have sent.
-    asked = "".join(f"{name}\n" for name in sorted(objects)).encode()
-    rows = repository.text("cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=asked).splitlines()
-    return [row.split()[0] for row in rows if not row.endswith(" missing")]
 
 
 def _require_same(built: BuildDocument, key: str, host: FleetHost, log: Path) -> None:

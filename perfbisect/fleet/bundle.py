@@ -1,13 +1,18 @@
-"""A bundle: launches that one machine makes one after the other under one lease, and what came of them."""
+"""A bundle: launches that one machine makes one after the other under one lease, and what came of them.
+
+A fleet knows no statistics, assigns no faults and repeats nothing by itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from perfbisect.common.checked import FileName, InnerPath, InnerPathOrNone, Token
+from perfbisect.errors import MachineError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.plans import JobPlan, PlanPart
 from perfbisect.machine.slots import Slot
@@ -16,6 +21,33 @@ from perfbisect.model.change import Change
 
 CLIENT = "client"
 """The name of the client's environment among those of the changes."""
+
+
+class UnreachableError(MachineError):
+    """A machine, or an engine's controller, does not answer; what runs there may go on."""
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A bundle on a machine. The token is ours: an engine may give out an id of its own twice."""
+
+    token: str
+    machine: str
+
+
+@dataclass(frozen=True)
+class BundleState:
+    """How far a bundle is.
+
+    ``waiting``: for a machine or a lease. ``ended``: its manifest is written. ``failed``: the agent ended
+    without one. ``gone``: the agent, the machine or the engine's record of it vanished. ``phase``: that the
+    running launch ended last, with its ``detail``; ``why``: of ``failed`` and ``gone``.
+    """
+
+    kind: Literal["waiting", "running", "ended", "failed", "gone"]
+    phase: str = ""
+    why: str = ""
+    detail: Mapping[str, object] = field(default_factory=dict)
 
 
 class BundledLaunch(PlanPart):

@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import click
 
-from perfbisect.commands.options import MachineName
+import perfbisect
+from perfbisect.commands import setups
+from perfbisect.commands.options import JobOptions, MachineName
 from perfbisect.commands.output import CommandResult
 from perfbisect.commands.request import Argument, Option, prints
-from perfbisect.commands.workspace import Workspace
+from perfbisect.commands.session import interruptible, open_session
+from perfbisect.commands.workspace import Workspace, open_workspace
+from perfbisect.common.yaml_source import load, validate
+from perfbisect.environments.base import Builder
+from perfbisect.environments.builders.keyed import KeyedBuilder
+from perfbisect.environments.cache import EnvironmentCache
+from perfbisect.errors import EXIT_OK, EXIT_OUTSIDE, BuildError, Interrupted, MachineError, UsageError
+from perfbisect.fleet.agent import measure_bundle, run_bundle
+from perfbisect.fleet.building import LOG, BuildDocument, BuildFailureDocument, BuildRequest
+from perfbisect.fleet.bundle import CLIENT, Bundle
+from perfbisect.fleet.folders import with_bases
+from perfbisect.jobs.folders import Job
+from perfbisect.jobs.machines import MachineDocument
+from perfbisect.jobs.plans import plan_cell
+from perfbisect.machine.leases import describe_holders, holders, lock_folder
+from perfbisect.machine.profile import load_profile
+from perfbisect.machine.profile import machine as detect_machine
+from perfbisect.machine.slots import Slot, machine_of, plan_slots
+from perfbisect.setup.doctor import check_flock, machine_checks, run_checks
+from perfbisect.system.clock import now
+from perfbisect.system.files import write_atomic
 
 
 @prints("perfbisect.fleet.bundle:BundleDocument")
@@ -33,9 +59,30 @@ def run(
     Exit code: 0 the launches have ended, or are under way; 2 the request is wrong; 5 the slot is leased or an
     environment is missing; 130 ended by a signal or by the bundle's limit.
     """
-    from perfbisect.fleet.agent_commands import run_agent
+    bundle = validate(load(request), Bundle)
+    plan_cell(bundle)
+    document = run_bundle(bundle, folder, now, partial(_measure, bundle=bundle))
+    lines = [f"bundle {document.token} {document.state} on {document.machine}"]
+    for number, launch in enumerate(document.launches, 1):
+        reason = f": {launch.reason}" if launch.reason else ""
+        lines.append(f"  {number}  {launch.change[:12]}  {launch.outcome}{reason}")
+    return CommandResult(document, lines)
 
-    return run_agent(request, folder)
+
+def _measure(job: Job, bundle: Bundle) -> None:
+    workspace = open_workspace(state=job.path)
+    setting = bundle.setting
+    if not setting.cache:
+        setting = setting.model_copy(update={"cache": str(workspace.cache)})
+    working, keys = JobOptions(quiet=True, wait=bundle.wait or None), bundle.environments
+    with open_session(job, (bundle.slot,), working, plan=bundle, held=True) as session:
+        if keys:
+            builder: Builder = KeyedBuilder(Path(setting.cache), keys, keys.get(CLIENT, ""))
+        else:
+            builder = setups.build_builder(workspace, setting)
+        newest = bundle.launches[-1].change
+        tools = session.tools(workspace, setting, builder, newest, bundle.interference)
+        measure_bundle(job, replace(tools, ahead=None))
 
 
 @prints("perfbisect.fleet.building:BuildDocument")
@@ -54,9 +101,37 @@ def build(
 
     Exit code: 0; 2 the request is wrong; 5 it cannot be built; 130 ended by a signal.
     """
-    from perfbisect.fleet.agent_commands import build
-
-    return build(request)
+    wanted, folder = validate(load(request), BuildRequest), request.absolute().parent
+    setting = wanted.setting
+    if wanted.constraints:
+        pins = folder / "constraints.txt"
+        write_atomic(pins, wanted.constraints)
+        setting = setting.model_copy(update={"constraints": str(pins)})
+    workspace, log = open_workspace(state=folder), folder / LOG
+    log.unlink(missing_ok=True)
+    keys: tuple[str, ...] = ()
+    seconds, key, failure = 0.0, wanted.key, None
+    try:
+        with interruptible(Interrupted):
+            builder = setups.build_builder(workspace, setting)
+            builder.prepare(wanted.changes)
+            key = builder.key(wanted.change)
+            if key == wanted.key:
+                environment = builder.ensure(wanted.change, log=log, timeout=60 * wanted.limit)
+                keys = tuple(part.name for part in with_bases(environment.folder))
+                seconds = environment.seconds
+    except (BuildError, MachineError) as error:
+        failure = BuildFailureDocument(
+            part="build" if isinstance(error, BuildError) else "machine",
+            message=error.message,
+            code=error.code,
+            output=error.output,
+        )
+    document = BuildDocument(
+        version=perfbisect.__version__, key=key, seconds=seconds, environments=keys, failure=failure
+    )
+    lines = [failure.message if failure else f"{key}: {seconds:.0f} s"]
+    return CommandResult(document, lines, EXIT_OUTSIDE if failure else EXIT_OK)
 
 
 @prints("perfbisect.jobs.machines:MachineDocument")
@@ -79,32 +154,37 @@ def look(
 
     Exit code: 0; 2 no such machine profile.
     """
-    from perfbisect.fleet.agent_commands import look
-
-    return look(workspace, machine, gpus, workers, checks=checks)
-
-
-@prints("perfbisect.fleet.install:InstalledDocument")
-def install(
-    workspace: Workspace,
-    *,
-    hosts: Annotated[tuple[str, ...], Argument("HOST...")],
-    fleet: Annotated[str, Option("The machines: ssh:hosts.yaml or ray:ADDRESS.", metavar="SPEC")],
-    wheels: Annotated[
-        Path | None,
-        Option("Folder with wheels of all dependencies, for machines without a package index."),
-    ] = None,
-) -> CommandResult:
-    """Install this version of perfbisect into its folder on each HOST, with the uv that is sent along.
-
-    \b
-    Examples:
-      perfbisect agent install box1 box2 --fleet ssh:hosts.yaml
-      perfbisect agent install box1 --fleet ssh:hosts.yaml --wheels wheels
-      perfbisect agent install gpu-node-1 --fleet ray:auto
-
-    Exit code: 0; 2 no such host; 5 a machine does not answer, or the installation failed there.
-    """
-    from perfbisect.fleet.agent_commands import install_on
-
-    return install_on(workspace, hosts, fleet, wheels)
+    profile = load_profile(machine or "")
+    shell = dict(os.environ)
+    hardware = detect_machine(shell, profile)
+    count = workers or (max(1, len(hardware.gpus) // gpus) if gpus else 1)
+    slots: Sequence[Slot] = ()
+    problem = ""
+    try:
+        slots = plan_slots(hardware, gpus=gpus, workers=count, profile=profile)
+    except (UsageError, MachineError) as error:
+        problem = error.message
+    kind = machine_of(slots[0], shell, profile).kind if slots else hardware.kind
+    held = holders(lock_folder(shell))
+    folders = {"state": workspace.state, "cache": workspace.cache}
+    rows = (*machine_checks(**folders, shell=shell, profile=profile), ("flock", check_flock))
+    document = MachineDocument(
+        name=hardware.host,
+        version=perfbisect.__version__,
+        machine_class=kind,
+        devices=tuple(gpu.uuid for gpu in hardware.gpus),
+        slots=tuple(slots),
+        leased=tuple(lock.name or lock.kind for lock in held),
+        problem=problem,
+        environments=tuple(stamp.key for stamp in EnvironmentCache(workspace.cache).stamps()),
+        checks=run_checks(rows) if checks else (),
+        time=now().timestamp(),
+    )
+    lines = [
+        f"{document.name}: {document.machine_class}, perfbisect {document.version}",
+        problem or f"slots: {', '.join(slot.name or 'the whole machine' for slot in slots)}",
+        f"leased: {describe_holders(held) or 'nothing'}",
+        f"environments: {len(document.environments)}",
+        *(f"{check.name}: {check.found}" for check in document.checks if check.state != "good"),
+    ]
+    return CommandResult(document, lines)

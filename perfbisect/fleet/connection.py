@@ -19,7 +19,7 @@ from typing import IO, ClassVar
 import psutil
 
 from perfbisect.errors import MachineError
-from perfbisect.fleet.base import UnreachableError
+from perfbisect.fleet.bundle import UnreachableError
 from perfbisect.system.logs import excerpt_lines
 
 TIMEOUT_S = 60.0
@@ -132,8 +132,13 @@ class SshConnection(LocalConnection):
     @cached_property
     def _ssh(self) -> tuple[str, ...]:
         # Of the shared connection's socket: its path must be short, and nobody else may use it.
-        _remove_left()
         folder = Path(tempfile.mkdtemp(prefix=f"{_SOCKETS}{os.getpid()}-"))
+        # Of processes that were killed: their kept connections ended a minute after them.
+        for left in folder.parent.glob(f"{_SOCKETS}*"):
+            pid = left.name.removeprefix(_SOCKETS).partition("-")[0]
+            if pid.isdigit() and not psutil.pid_exists(int(pid)):
+                with suppress(OSError):  # it is in use, or another user's
+                    left.rmdir()
         settings = {
             # Nobody can answer a question for a password or a host key.
             "BatchMode": "yes",
@@ -148,26 +153,17 @@ class SshConnection(LocalConnection):
         }
         flags = [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
         words = (*flags, *self.options, "--", self.address)
-        weakref.finalize(self, _end_shared, words, folder)
+
+        def end_shared() -> None:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                if any(folder.iterdir()):
+                    argv = ["ssh", "-O", "exit", *words]
+                    subprocess.run(argv, capture_output=True, timeout=10, check=False)
+            shutil.rmtree(folder, ignore_errors=True)
+
+        weakref.finalize(self, end_shared)
         return ("ssh", *words)
 
     def command(self, argv: Sequence[str]) -> Sequence[str]:
         # ssh hands one string to the shell of the user there.
         return (*self._ssh, shlex.join(argv))
-
-
-def _remove_left() -> None:
-    """Remove the empty folders of processes that were killed: a kept connection ends a minute after them."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_SOCKETS}*"):
-        pid = folder.name.removeprefix(_SOCKETS).partition("-")[0]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            with suppress(OSError):  # it is in use, or another user's
-                folder.rmdir()
-
-
-def _end_shared(words: Sequence[str], folder: Path) -> None:
-    """End a kept connection, and remove the folder of its socket. ``words``: of ssh."""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        if any(folder.iterdir()):
-            subprocess.run(["ssh", "-O", "exit", *words], capture_output=True, timeout=10, check=False)
-    shutil.rmtree(folder, ignore_errors=True)

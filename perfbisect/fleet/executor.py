@@ -12,9 +12,8 @@ from typing import TypeVar
 from perfbisect.commands.fleets import FleetJob
 from perfbisect.errors import BuildError, Interrupted, MachineError
 from perfbisect.fleet.agent import read_manifest
-from perfbisect.fleet.base import BundleState, Fleet, Ticket, UnreachableError
-from perfbisect.fleet.bundle import CLIENT, Bundle, BundledLaunch, BundleLaunchDocument
-from perfbisect.fleet.specs import slot_there
+from perfbisect.fleet.bundle import CLIENT, Bundle, BundledLaunch, BundleState, Ticket, UnreachableError
+from perfbisect.fleet.folders import FolderFleet
 from perfbisect.jobs.plans import cell_data
 from perfbisect.jobs.replay import Launch
 from perfbisect.machine import profile
@@ -58,7 +57,7 @@ class FleetExecutor:
     there.
     """
 
-    fleet: Fleet
+    fleet: FolderFleet
     job: FleetJob
     lost: set[Ticket] = field(init=False)
     _placed: set[tuple[str, str]] = field(default_factory=set, init=False, repr=False)
@@ -165,13 +164,14 @@ class FleetExecutor:
         changes = [request.change, *([mate] if mate is not None else [])]
         keys = {change.id: self.job.builder.key(change) for change in changes}
         client = {CLIENT: self.job.client.key} if self.job.client is not None else {}
+        name_there = slot.name.removeprefix(slot.machine).removeprefix("/")
         return Bundle(
             cell=cell_data(request.cell),
             digest=request.cell.digest,
             setting=self.job.setting.model_copy(update={"repository": "", "fleet": "", "typed": ""}),
             metric=request.cell.headline,
             token=request.token,
-            slot=slot_there(slot),
+            slot=replace(slot, name=name_there, machine=""),
             launches=tuple(
                 BundledLaunch(change=change, purpose=request.purpose, runs=request.runs) for change in changes
             ),
@@ -237,7 +237,7 @@ class FleetExecutor:
                 self.job.pause(MOST_POLL_S)
 
 
-def end_bundles(fleet: Fleet, tokens: Sequence[str], grace: float) -> int:
+def end_bundles(fleet: FolderFleet, tokens: Sequence[str], grace: float) -> int:
     """End bundles that nobody waits for; returns how many went on. ``grace``: seconds before they are killed.
 
     Raises:
@@ -277,13 +277,18 @@ class _Home:
         manifest = read_manifest(brought)
         if manifest is None or place >= len(manifest.launches):
             return None
-        launch = manifest.launches[place]
-        attempt = read_attempt(brought / launch.folder) if launch.outcome == "measured" else None
+        attempts = [
+            read_attempt(brought / launch.folder) if launch.outcome == "measured" else None
+            for launch in manifest.launches
+        ]
+        attempt = attempts.pop(place)
         # A launch without its mate shows nothing: a pair is two launches of one lease.
-        is_void = any(_is_lost(brought, other) for other in manifest.launches if other != launch)
+        is_void = any(
+            mate is None or (mate.failure is not None and mate.failure.fault != "change") for mate in attempts
+        )
         if attempt is None or (is_void and attempt.failure is None):
             return None
-        for path in (brought / launch.folder).iterdir():
+        for path in (brought / manifest.launches[place].folder).iterdir():
             if path.name != FILE:
                 path.replace(self.folder / path.name)
         fetch = self.fetch + attempt.seconds.get("fetch", 0.0)
@@ -317,12 +322,6 @@ class _Home:
             return None
         is_whole = attempt.failure is not None or len(attempt.runs) == runs
         return self.attempt(brought, 1) if is_whole else None
-
-
-def _is_lost(brought: Path, launch: BundleLaunchDocument) -> bool:
-    """Whether a launch of a bundle says nothing about its change."""
-    attempt = read_attempt(brought / launch.folder) if launch.outcome == "measured" else None
-    return attempt is None or (attempt.failure is not None and attempt.failure.fault != "change")
 
 
 def _limit(limits: PhaseLimits, ready: float) -> float:

@@ -29,8 +29,7 @@ from perfbisect.environments.base import Environment
 from perfbisect.environments.cache import STAMP, read_stamp
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.fleet.agent import MANIFEST
-from perfbisect.fleet.base import BundleState, Ticket, UnreachableError
-from perfbisect.fleet.bundle import Bundle, BundleDocument
+from perfbisect.fleet.bundle import Bundle, BundleDocument, BundleState, Ticket, UnreachableError
 from perfbisect.fleet.hosts import FleetHost
 from perfbisect.jobs.machines import MachineDocument
 from perfbisect.jobs.phases import PhaseRecord, read_phase
@@ -91,7 +90,7 @@ Hosts = Callable[[], Iterable[FleetHost]]
 
 
 class FolderFleet:
-    """Implements :class:`perfbisect.fleet.base.Fleet` for the machines of engines, which ``spec`` names."""
+    """Makes bundles on the machines of engines, which ``spec`` names."""
 
     def __init__(self, spec: str, *engines: Hosts) -> None:
         self.spec, self._engines = spec, engines
@@ -175,6 +174,11 @@ class FolderFleet:
         return MachineDocument.unusable(host.name, problem)
 
     def place(self, machine: str, environments: Sequence[Environment]) -> None:
+        """Bring environments to a machine, by key; those that it has stay.
+
+        Raises:
+            MachineError: no disk there, or another path.
+        """
         host = self.host(machine)
         folders = {folder.name: folder for each in environments for folder in with_bases(each.folder)}
         root = next((folder.parent for folder in folders.values()), None)
@@ -185,6 +189,11 @@ class FolderFleet:
             _send(host, folders[key], root)
 
     def submit(self, ticket: Ticket, bundle: Bundle) -> None:
+        """Start a bundle; submitting it twice starts it once.
+
+        Raises:
+            MachineError: it cannot be started there.
+        """
         host = self.host(ticket.machine)
         host.put_request(host.bundle(ticket.token), bundle.model_dump_json(by_alias=True).encode())
         host.start(bundle, host.agent("run", "request.json", "--folder", RUN, "--json"))
@@ -210,6 +219,10 @@ class FolderFleet:
         return cast(_Kind, kind), machine, read_phase(heartbeat) or PhaseRecord()
 
     def fetch(self, ticket: Ticket, into: Path) -> bool:
+        """Copy the folder of a bundle that has ended; what is there already is not copied again.
+
+        Returns True if all files have the digests of the manifest.
+        """
         host = self.host(ticket.machine)
         folder = f"{host.bundle(ticket.token)}/{RUN}"
         answer = host.connection.run(["cat", f"{folder}/{MANIFEST}"])
@@ -233,6 +246,11 @@ class FolderFleet:
         return True
 
     def cancel(self, ticket: Ticket, grace: float) -> None:
+        """End a bundle; returns once none of its processes lives and it can be fetched, as far as it came.
+
+        Raises:
+            UnreachableError: the machine does not answer.
+        """
         host = self.host(ticket.machine)
         folder = host.bundle(ticket.token)
         host.connection.run_script(_NEVER_START, folder)
@@ -248,6 +266,11 @@ class FolderFleet:
                 )
 
     def find(self, token: str) -> Ticket | None:
+        """The bundle that was submitted with a token; None if there is none.
+
+        Raises:
+            UnreachableError: a machine that may have it does not answer.
+        """
         silent: UnreachableError | None = None
         for host in self.hosts():
             ticket = Ticket(token, host.name)

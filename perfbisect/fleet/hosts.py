@@ -69,13 +69,14 @@ true
 
 
 class HostSettings(BaseModel):
-    """How perfbisect is found on a machine."""
+    """How a machine is reached, and perfbisect on it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     folder: str = Field(default="", description="perfbisect's folder on it")
     command: tuple[str, ...] = Field(default=(), description="how perfbisect is called on it")
     profile: str = Field(default="", description="its machine profile, by default detected there")
+    options: tuple[str, ...] = Field(default=(), description="more arguments of ssh: ['-p', '2222']")
 
     @property
     def is_relative(self) -> bool:
@@ -174,13 +175,7 @@ def escalate(send: Callable[[int], object], is_gone: Callable[[], bool], *waits:
     return False
 
 
-class _SshSettings(HostSettings):
-    """What a file of hosts says of one of them, or of all."""
-
-    options: tuple[str, ...] = Field(default=(), description="more arguments of ssh: ['-p', '2222']")
-
-
-class HostEntry(_SshSettings):
+class HostEntry(HostSettings):
     """A machine in a file of hosts; what it leaves out is as in the file."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="its name in reports")
@@ -198,7 +193,7 @@ class HostEntry(_SshSettings):
         return address
 
 
-class HostsFile(_SshSettings):
+class HostsFile(HostSettings):
     """``hosts.yaml``: the machines that ssh reaches, and what they have in common."""
 
     hosts: tuple[HostEntry, ...]

@@ -17,15 +17,20 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Annotated, Literal
 from urllib.parse import unquote, urlsplit
 
 from pydantic import Field
 
 import perfbisect
+from perfbisect.commands.output import CommandResult
+from perfbisect.commands.request import Argument, Option, prints
+from perfbisect.commands.workspace import Workspace
+from perfbisect.common.text import hint
 from perfbisect.environments.uv import find_uv
-from perfbisect.errors import MachineError
+from perfbisect.errors import MachineError, UsageError
 from perfbisect.fleet.hosts import FleetHost
+from perfbisect.fleet.specs import build_hosts, make_fleet, split_fleet
 from perfbisect.jobs.documents import Document
 from perfbisect.system.commands import capture
 from perfbisect.system.logs import excerpt_lines
@@ -65,16 +70,67 @@ class InstalledDocument(Document):
     versions: Mapping[str, str]
 
 
-def own_wheel(folder: Path) -> Path:
+@prints("perfbisect.fleet.install:InstalledDocument")
+def install(
+    workspace: Workspace,
+    *,
+    hosts: Annotated[tuple[str, ...], Argument("HOST...")],
+    fleet: Annotated[str, Option("The machines: ssh:hosts.yaml or ray:ADDRESS.", metavar="SPEC")],
+    wheels: Annotated[
+        Path | None,
+        Option("Folder with wheels of all dependencies, for machines without a package index."),
+    ] = None,
+) -> CommandResult:
+    """Install this version of perfbisect into its folder on each HOST, with the uv that is sent along.
+
+    \b
+    Examples:
+      perfbisect agent install box1 box2 --fleet ssh:hosts.yaml
+      perfbisect agent install box1 --fleet ssh:hosts.yaml --wheels wheels
+      perfbisect agent install gpu-node-1 --fleet ray:auto
+
+    Exit code: 0; 2 no such host; 5 a machine does not answer, or the installation failed there.
+    """
+    listed = make_fleet(fleet, workspace.state)
+    if any(name == "slurm" for name, _ in split_fleet(fleet)):
+        raise UsageError(
+            f"--fleet {fleet}: perfbisect is installed on machines that ssh or Ray reaches only",
+            next_step="--fleet ssh:hosts.yaml or ray:ADDRESS; Slurm's nodes share the one that is here",
+        )
+    known = {host.name: host for host in (*listed.hosts(), *build_hosts(fleet))}
+    for name in hosts:
+        if name not in known:
+            raise UsageError(
+                f"{fleet} has no machine {name!r}{hint(name, known)}", next_step=f"one of {', '.join(known)}"
+            )
+    if wheels is not None and not any(wheels.glob("*.whl")):
+        raise UsageError(
+            "--wheels: no wheel is there",
+            where=wheels,
+            next_step=f"pip download --only-binary :all: -d {wheels} -r requirements/runtime.txt",
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = _own_wheel(Path(folder))
+        machines = {name: known[name].below(known[name].home()) for name in hosts}
+        versions = {name: _install_on(host, wheel, wheels) for name, host in machines.items()}
+    lines = [f"{name}: perfbisect {version}" for name, version in versions.items()]
+    return CommandResult(InstalledDocument(versions=versions), lines)
+
+
+def _own_wheel(folder: Path) -> Path:
     """A wheel of the perfbisect that runs, in ``folder``.
 
     Raises:
         MachineError: it cannot be made.
     """
     installed = distribution("perfbisect")
-    source = _source(installed)
-    if source is None:
+    try:
+        direct = json.loads(installed.read_text("direct_url.json") or "{}")
+    except ValueError:
+        direct = {}
+    if not direct.get("dir_info", {}).get("editable", False):
         return _repacked(installed, folder)
+    source = Path(unquote(urlsplit(direct["url"]).path))
     argv = [str(find_uv()), "build", "--quiet", "--wheel", "--python", sys.executable]
     # Without isolation the build needs no package index, if setuptools is installed.
     for isolation in (["--no-build-isolation"], []):
@@ -82,16 +138,6 @@ def own_wheel(folder: Path) -> Path:
         if done.returncode == 0:
             return next(folder.glob("perfbisect-*.whl"))
     raise MachineError(f"no wheel of perfbisect can be made: {excerpt_lines(done.stderr, 500)}", where=source)
-
-
-def _source(installed: Distribution) -> Path | None:
-    """The checkout of an editable installation."""
-    try:
-        direct = json.loads(installed.read_text("direct_url.json") or "{}")
-    except ValueError:
-        return None
-    is_editable = direct.get("dir_info", {}).get("editable", False)
-    return Path(unquote(urlsplit(direct["url"]).path)) if is_editable else None
 
 
 def _repacked(installed: Distribution, folder: Path) -> Path:
@@ -115,7 +161,7 @@ def _repacked(installed: Distribution, folder: Path) -> Path:
     return path
 
 
-def install_agent(host: FleetHost, wheel: Path, wheels: Path | None) -> str:
+def _install_on(host: FleetHost, wheel: Path, wheels: Path | None) -> str:
     """Install a wheel of perfbisect on a machine; returns the version that answers there.
 
     ``wheels``: a folder with the wheels of all dependencies, for a machine without a package index.
@@ -133,18 +179,15 @@ def install_agent(host: FleetHost, wheel: Path, wheels: Path | None) -> str:
             _run(host, "send uv to", _PUT_UV, folder, given=binary)
     sent = [wheel, *(sorted(wheels.glob("*.whl")) if wheels is not None else ())]
     _send(host, sent)
-    name = f"{perfbisect.__version__}-{_contents(wheel)}"
+    # A digest of the members: a wheel's own depends on when it was made.
+    with zipfile.ZipFile(wheel) as archive:
+        rows = sorted(f"{member.filename} {member.CRC}" for member in archive.infolist())
+    digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()[:12]
+    name = f"{perfbisect.__version__}-{digest}"
     # Where wheels are sent the machine may have no network at all.
     offline = ["--offline", "--no-index"] if wheels is not None else []
     answer = _run(host, "install perfbisect on", _INSTALL, folder, name, *offline)
     return answer.splitlines()[0].split()[-1]
-
-
-def _contents(wheel: Path) -> str:
-    """A digest of what is in a wheel, which does not depend on when it was made."""
-    with zipfile.ZipFile(wheel) as archive:
-        rows = sorted(f"{member.filename} {member.CRC}" for member in archive.infolist())
-    return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:12]
 
 
 def _send(host: FleetHost, wheels: Sequence[Path]) -> None:

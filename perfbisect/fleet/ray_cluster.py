@@ -7,7 +7,6 @@ its own that outlives Ray's worker, the driver and Ray's daemons.
 from __future__ import annotations
 
 import io
-import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Client
@@ -24,9 +23,9 @@ from multiprocessing.connection import Connection as Channel
 from pathlib import Path
 from typing import IO, Any
 
-from perfbisect.fleet.base import UnreachableError
+from perfbisect.fleet.bundle import UnreachableError
 from perfbisect.fleet.connection import TIMEOUT_S, Answer, Connection
-from perfbisect.fleet.hosts import FOLDER, FleetHost, HostSettings
+from perfbisect.fleet.hosts import FleetHost, HostSettings
 from perfbisect.system.logs import excerpt, excerpt_lines
 
 _CONNECTED_S = 90.0
@@ -36,53 +35,35 @@ _MARGIN_S = 120.0
 _PIECE = 8 << 20
 
 
-@dataclass(frozen=True)
-class RayOptions:
-    """Of all nodes: perfbisect's folder, how it is called, and the machine profile."""
-
-    folder: str = FOLDER
-    command: str = ""
-    profile: str = ""
-
-
-def node_names(rows: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
-    """The ids of the living nodes by the names of their machines; ``rows``: id, name and whether it lives.
-
-    Nodes with one name, such as those of a test on one host, have the beginning of their id in it.
-    """
-    living = [(node, name) for node, name, is_alive in rows if is_alive]
-    counts = Counter(name for _, name in living)
-    return {name if counts[name] == 1 else f"{name}-{node[:8]}": node for node, name in sorted(living)}
-
-
 class RayCluster:
     """A Ray cluster, reached through a process of its own: :mod:`perfbisect.fleet.ray_relay`."""
 
-    def __init__(self, address: str, options: RayOptions) -> None:
-        self.address, self.options = address, options
+    def __init__(self, address: str, settings: HostSettings) -> None:
+        self.address, self.settings = address, settings
         self._known: Mapping[str, str] = {}
         self._lock = threading.Lock()
         self._relay: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
-        self._end: weakref.finalize[..., RayCluster] | None = None
+        self._end: weakref.finalize[[], RayCluster] | None = None
 
     def hosts(self) -> Sequence[FleetHost]:
         """The living nodes, and those that have been since this object was made.
 
-        A node that comes back has another id and the same name.
+        A node that comes back has another id and the same name. Nodes with one name, such as those of a test
+        on one host, have the beginning of their id in it.
 
         Raises:
             UnreachableError: the cluster does not answer.
         """
-        living = node_names(self._ask(("nodes",), io.BytesIO(), 0.0)[0])
+        rows = self._ask(("nodes",), io.BytesIO(), 0.0)[0]
+        living = sorted((node, name) for node, name, is_alive in rows if is_alive)
+        counts = Counter(name for _, name in living)
+        ids = {name if counts[name] == 1 else f"{name}-{node[:8]}": node for node, name in living}
         # A bundle on a node that left must still be found by its name, as not answering.
-        self._known = dict.fromkeys(self._known, "") | living
-        options = self.options
-        settings = HostSettings(
-            folder=options.folder, command=tuple(shlex.split(options.command)), profile=options.profile
-        )
+        self._known = dict.fromkeys(self._known, "") | ids
         return tuple(
-            FleetHost(name, RayConnection(self, name, node), settings) for name, node in self._known.items()
+            FleetHost(name, RayConnection(self, name, node), self.settings)
+            for name, node in self._known.items()
         )
 
     def run(self, node: str, argv: Sequence[str], given: IO[bytes], timeout: float) -> Answer:
@@ -147,8 +128,19 @@ class RayCluster:
                 stderr=log,
                 start_new_session=True,
             )
-        self._relay, self._folder = relay, folder
-        self._end = weakref.finalize(self, _end_relay, relay, folder)
+
+        def end() -> None:
+            assert relay.stdin is not None
+            with suppress(OSError):
+                relay.stdin.close()
+            try:
+                relay.wait(10)
+            except subprocess.TimeoutExpired:
+                relay.kill()
+                relay.wait()
+            shutil.rmtree(folder, ignore_errors=True)
+
+        self._relay, self._folder, self._end = relay, folder, weakref.finalize(self, end)
 
     def _last_words(self) -> str:
         """What a relay that ended said last."""
@@ -157,18 +149,6 @@ class RayCluster:
             lines = (self._folder / "log").read_text("utf-8", "replace").strip().splitlines()
             return excerpt(lines[-1], 500) if lines else ""
         return ""
-
-
-def _end_relay(relay: subprocess.Popen[bytes], folder: Path) -> None:
-    assert relay.stdin is not None
-    with suppress(OSError):
-        relay.stdin.close()
-    try:
-        relay.wait(10)
-    except subprocess.TimeoutExpired:
-        relay.kill()
-        relay.wait()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)

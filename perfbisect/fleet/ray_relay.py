@@ -137,12 +137,21 @@ class _Relay:
         self._actors: dict[str, Any] = {}
         self._starting: dict[str, threading.Lock] = defaultdict(threading.Lock)
 
-    def serve(self, connection: Connection) -> None:
+    def listen(self, socket: str) -> None:
+        with Listener(socket, "AF_UNIX", backlog=_AT_ONCE) as listener:
+            while True:
+                threading.Thread(target=self._serve, args=(listener.accept(),), daemon=True).start()
+
+    def _serve(self, connection: Connection) -> None:
         with connection:
             try:
                 kind, *words = connection.recv()
                 if kind == "nodes":
-                    connection.send(("nodes", _nodes()))
+                    rows = [
+                        (row["NodeID"], row.get("NodeName") or row["NodeManagerAddress"], bool(row["Alive"]))
+                        for row in ray.nodes()
+                    ]
+                    connection.send(("nodes", rows))
                 else:
                     connection.send(self._run(connection, *words))
             except (EOFError, OSError):
@@ -198,20 +207,6 @@ class _Relay:
             return actor
 
 
-def _nodes() -> list[tuple[str, str, bool]]:
-    """Id, name and whether it is alive, of each node."""
-    return [
-        (row["NodeID"], row.get("NodeName") or row["NodeManagerAddress"], bool(row["Alive"]))
-        for row in ray.nodes()
-    ]
-
-
-def _listen(socket: str, relay: _Relay) -> None:
-    with Listener(socket, "AF_UNIX", backlog=_AT_ONCE) as listener:
-        while True:
-            threading.Thread(target=relay.serve, args=(listener.accept(),), daemon=True).start()
-
-
 def main(address: str, socket: str) -> None:
     ray.init(
         address=address,
@@ -220,7 +215,7 @@ def main(address: str, socket: str) -> None:
         configure_logging=False,
         ignore_reinit_error=True,
     )
-    threading.Thread(target=_listen, args=(socket, _Relay()), daemon=True).start()
+    threading.Thread(target=_Relay().listen, args=(socket,), daemon=True).start()
     sys.stdin.buffer.read()
     ray.shutdown()
     shutil.rmtree(Path(socket).parent, ignore_errors=True)

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfbisect.errors import MachineError
-from perfbisect.fleet.base import UnreachableError
-from perfbisect.fleet.bundle import Bundle
+from perfbisect.fleet.bundle import Bundle, UnreachableError
 from perfbisect.fleet.connection import Answer, LocalConnection
 from perfbisect.fleet.hosts import AGENT_SCRIPT, FleetHost, HostSettings, escalate
 

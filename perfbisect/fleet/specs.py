@@ -1,24 +1,25 @@
-"""From ``--fleet`` as it is typed to its fleet, and to the slots of its machines."""
+"""From ``--fleet`` as it is typed to its fleet, and what jobs need of it."""
 
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
+from perfbisect.commands.fleets import Fleets
 from perfbisect.common.text import hint
 from perfbisect.errors import UsageError
+from perfbisect.fleet.building import BuildMachines
+from perfbisect.fleet.executor import FleetExecutor, end_bundles
 from perfbisect.fleet.folders import FolderFleet, Hosts
-from perfbisect.fleet.hosts import FleetHost, read_hosts
-from perfbisect.fleet.ray_cluster import RayCluster, RayOptions
+from perfbisect.fleet.hosts import FOLDER, FleetHost, HostSettings, read_hosts
+from perfbisect.fleet.ray_cluster import RayCluster
 from perfbisect.fleet.slurm import SlurmOptions, slurm_hosts
-from perfbisect.machine.slots import Slot
-
-_Options = TypeVar("_Options", SlurmOptions, RayOptions)
 
 _JOINT = "+"
 _ADVICE = "--fleet ssh:hosts.yaml, slurm:partition=NAME or ray:ADDRESS, or two of them joined by +"
@@ -33,7 +34,7 @@ def _ssh(argument: str, folder: Path) -> Hosts:
 
 
 def _slurm(argument: str, folder: Path) -> Hosts:
-    options = _options("slurm", argument, SlurmOptions)
+    options = SlurmOptions(**_options("slurm", argument, [field.name for field in fields(SlurmOptions)]))
     here = (sys.executable, "-c", "from perfbisect.cli import main; main()")
     return cache(partial(slurm_hosts, options, str(folder), (options.command,) if options.command else here))
 
@@ -45,13 +46,18 @@ def _ray(argument: str, folder: Path) -> Hosts:
             "--fleet ray: Ray is not installed here",
             next_step="pip install 'perfbisect[ray]' 'ray==VERSION', in the version of the cluster",
         )
-    address, _, options = argument.partition(",")
-    return RayCluster(address or "auto", _options("ray", options, RayOptions)).hosts
+    address, _, text = argument.partition(",")
+    options = _options("ray", text, ["folder", "command", "profile"])
+    settings = HostSettings(
+        folder=options.get("folder", FOLDER),
+        command=tuple(shlex.split(options.get("command", ""))),
+        profile=options.get("profile", ""),
+    )
+    return RayCluster(address or "auto", settings).hosts
 
 
-def _options(engine: str, text: str, options: type[_Options]) -> _Options:
+def _options(engine: str, text: str, known: Sequence[str]) -> dict[str, str]:
     """The options ``NAME=VALUE`` of an engine, which commas separate."""
-    known = [field.name for field in fields(options)]
     given: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
@@ -61,7 +67,7 @@ def _options(engine: str, text: str, options: type[_Options]) -> _Options:
                 next_step=f"one of {', '.join(f'{name}=' for name in known)}",
             )
         given[name] = value
-    return options(**given)
+    return given
 
 
 ENGINES: Final[Mapping[str, Callable[[str, Path], Hosts]]] = {
@@ -118,7 +124,18 @@ def split_fleet(spec: str) -> list[tuple[str, str]]:
     return [(name, argument) for name, _, argument in (part.partition(":") for part in parts)]
 
 
-def slot_there(slot: Slot) -> Slot:
-    """A slot of a fleet as its own machine names it."""
-    name = slot.name.removeprefix(slot.machine).removeprefix("/")
-    return replace(slot, name=name, machine="")
+FLEETS: Final = Fleets(
+    absolute=absolute_fleet,
+    machines=lambda spec, state, devices, workers: make_fleet(spec, state).machines(
+        devices=devices, workers=workers
+    ),
+    check_machines=lambda spec, state: make_fleet(spec, state).machines(checks=True),
+    check_builders=lambda spec: FolderFleet(spec, partial(build_hosts, spec)).machines(checks=True),
+    count_builders=lambda spec: len(build_hosts(spec)),
+    make_site=lambda spec, setting, repository, cache: (
+        BuildMachines(hosts, setting, repository, cache) if (hosts := build_hosts(spec)) else None
+    ),
+    make_executor=lambda state, job: FleetExecutor(make_fleet(job.setting.fleet, state), job),
+    end_launches=lambda spec, state, tokens, grace: end_bundles(make_fleet(spec, state), tokens, grace),
+)
+"""What jobs need of a fleet."""

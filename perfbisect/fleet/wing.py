@@ -11,7 +11,7 @@ WING = Wing(
             "agent install",
             "",
             "Install perfbisect on machines that ssh or Ray reaches.",
-            "fleet.command:install",
+            "fleet.install:install",
         ),
     ),
     groups=(
@@ -23,5 +23,5 @@ WING = Wing(
             "agent look --gpus 1 --json",
         ),
     ),
-    fleets="fleet.service:FLEETS",
+    fleets="fleet.specs:FLEETS",
 )

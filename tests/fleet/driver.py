@@ -19,7 +19,7 @@ from perfbisect.commands.fleets import FleetJob
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.fleet import executor as executor_module
 from perfbisect.fleet import folders as folders_module
-from perfbisect.fleet.base import BundleState, Ticket
+from perfbisect.fleet.bundle import BundleState, Ticket
 from perfbisect.fleet.executor import FleetExecutor
 from perfbisect.fleet.folders import FolderFleet
 from perfbisect.fleet.hosts import FleetHost

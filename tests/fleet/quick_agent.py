@@ -18,13 +18,7 @@ from types import FrameType
 
 import perfbisect
 from perfbisect.errors import PerfbisectError
-from perfbisect.fleet.agent import (
-    bundle_document,
-    close_bundle,
-    measure_bundle,
-    read_manifest,
-    write_manifest,
-)
+from perfbisect.fleet.agent import measure_bundle, run_bundle
 from perfbisect.fleet.bundle import Bundle
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.machines import MachineDocument
@@ -94,30 +88,23 @@ def look() -> str:
 
 
 def run(request: Path, folder: Path) -> str:
-    """As :func:`perfbisect.fleet.agent_commands.run_agent` does."""
+    """As :func:`perfbisect.fleet.command.run` does."""
     bundle = Bundle.model_validate_json(request.read_bytes())
-    job, host = Job(folder.absolute()), platform.node()
-    ended = read_manifest(job.path)
-    if ended is None and job.holder is not None and job.events():
-        return bundle_document(job, host).text()
-    if ended is None:
-        with job.held():
-            if job.events():
-                close_bundle(job, now)
-            else:
-                write_plan(job, bundle, now)
-                measure_bundle(
-                    job,
-                    JobContext(
-                        executor=QuickExecutor(),
-                        clock=now,
-                        wait=time.sleep,
-                        sink=lambda _: None,
-                        stop_leftovers=stop_leftovers,
-                    ),
-                )
-            ended = write_manifest(job, host)
-    return ended.text()
+
+    def measure(job: Job) -> None:
+        write_plan(job, bundle, now)
+        measure_bundle(
+            job,
+            JobContext(
+                executor=QuickExecutor(),
+                clock=now,
+                wait=time.sleep,
+                sink=lambda _: None,
+                stop_leftovers=stop_leftovers,
+            ),
+        )
+
+    return run_bundle(bundle, folder, now, measure).text()
 
 
 def main(words: Sequence[str]) -> int:

@@ -28,7 +28,7 @@ import pytest
 from perfbisect.fleet.connection import LocalConnection
 from perfbisect.fleet.folders import FolderFleet
 from perfbisect.fleet.hosts import FleetHost, HostSettings, read_hosts
-from perfbisect.fleet.ray_cluster import RayCluster, RayOptions
+from perfbisect.fleet.ray_cluster import RayCluster
 from perfbisect.fleet.slurm import SlurmOptions, slurm_hosts
 from perfbisect.system.processes import TOKEN_VARIABLE
 
@@ -479,7 +479,9 @@ class RaySite(Site):
         self._variables = patch.dict(os.environ, variables)
 
     def fleet(self) -> FolderFleet:
-        options = RayOptions(str(self.folder / "shared"), str(self.folder / "agent"), "cpu")
+        options = HostSettings(
+            folder=str(self.folder / "shared"), command=(str(self.folder / "agent"),), profile="cpu"
+        )
         self.cluster = RayCluster((self.folder / "address").read_text(), options)
         return FolderFleet("ray", self.cluster.hosts)
 

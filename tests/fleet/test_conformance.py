@@ -1,4 +1,4 @@
-"""What every engine keeps of the contract in :mod:`perfbisect.fleet.base`, whatever is killed or lost.
+"""What :class:`perfbisect.fleet.folders.FolderFleet` keeps on every engine, whatever is killed or lost.
 
 ``make test`` asks it of folders of this host, ``make test-fleet`` of a real sshd, Slurm and Ray.
 """
@@ -16,8 +16,8 @@ import perfbisect
 from perfbisect.cells.loading import load_cell
 from perfbisect.errors import MachineError
 from perfbisect.fleet.agent import HEARTBEAT, MANIFEST, read_manifest
-from perfbisect.fleet.base import BundleState, Fleet, Ticket, UnreachableError
-from perfbisect.fleet.bundle import Bundle, BundledLaunch
+from perfbisect.fleet.bundle import Bundle, BundledLaunch, BundleState, Ticket, UnreachableError
+from perfbisect.fleet.folders import FolderFleet
 from perfbisect.jobs.machines import choose_slots
 from perfbisect.jobs.plans import MeasurementConfig, cell_data
 from perfbisect.measure.attempt import read_attempt
@@ -44,7 +44,7 @@ def bundle(token: str, *changes: str, setting: MeasurementConfig | None = None) 
     )
 
 
-def state_of(fleet: Fleet, ticket: Ticket, *kinds: str) -> BundleState:
+def state_of(fleet: FolderFleet, ticket: Ticket, *kinds: str) -> BundleState:
     """The state once it is one of these."""
     seen: list[BundleState] = []
 
@@ -56,7 +56,7 @@ def state_of(fleet: Fleet, ticket: Ticket, *kinds: str) -> BundleState:
     return seen[-1]
 
 
-def submit_and_serve(site: Site, fleet: Fleet, token: str) -> Ticket:
+def submit_and_serve(site: Site, fleet: FolderFleet, token: str) -> Ticket:
     """A bundle on the machine "fast" whose launch goes on until it is released."""
     site.hold()
     ticket = Ticket(token, "fast")
@@ -67,7 +67,7 @@ def submit_and_serve(site: Site, fleet: Fleet, token: str) -> Ticket:
     return ticket
 
 
-def fetched(fleet: Fleet, ticket: Ticket, into: Path) -> list[str]:
+def fetched(fleet: FolderFleet, ticket: Ticket, into: Path) -> list[str]:
     """The outcomes of the launches of a bundle, once its folder is here."""
     assert fleet.fetch(ticket, into)
     manifest = read_manifest(into)
@@ -75,7 +75,7 @@ def fetched(fleet: Fleet, ticket: Ticket, into: Path) -> list[str]:
     return [launch.outcome for launch in manifest.launches]
 
 
-def is_unreachable(fleet: Fleet, ticket: Ticket, into: Path) -> bool:
+def is_unreachable(fleet: FolderFleet, ticket: Ticket, into: Path) -> bool:
     """Whether every function says that a machine does not answer, and none that it has nothing."""
     calls: list[Callable[[], object]] = [
         lambda: fleet.state(ticket),

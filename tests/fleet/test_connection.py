@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.fleet.base import UnreachableError
+from perfbisect.fleet.bundle import UnreachableError
 from perfbisect.fleet.connection import SshConnection
 from perfbisect.fleet.folders import error_in
 from tests.fakes.ssh import PretendMachines

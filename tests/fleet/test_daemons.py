@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import MachineError
-from perfbisect.fleet.base import Fleet, Ticket, UnreachableError
+from perfbisect.fleet.bundle import Ticket, UnreachableError
+from perfbisect.fleet.folders import FolderFleet
 from perfbisect.fleet.slurm import SlurmOptions, slurm_hosts
 from tests.fleet.sites import SlurmSite, SshSite, await_that
 from tests.fleet.test_conformance import bundle, fetched, is_unreachable, state_of, submit_and_serve
@@ -18,7 +19,7 @@ ssh = pytest.mark.parametrize("site", ["ssh"], indirect=True)
 slurm = pytest.mark.parametrize("site", ["slurm"], indirect=True)
 
 
-def cancel_when_reached(fleet: Fleet, ticket: Ticket, grace: float) -> None:
+def cancel_when_reached(fleet: FolderFleet, ticket: Ticket, grace: float) -> None:
     """As the executor does: a node refuses numbers of jobs that it has seen, until they are past."""
 
     def is_cancelled() -> bool:

@@ -17,9 +17,16 @@ from perfbisect.commands.fleets import FleetJob
 from perfbisect.environments.base import Builder, Environment, Refusal
 from perfbisect.errors import BuildError, Interrupted, MachineError
 from perfbisect.fleet import executor as executor_module
-from perfbisect.fleet.base import BundleState, Ticket, UnreachableError
-from perfbisect.fleet.bundle import Bundle, BundleDocument, BundleLaunchDocument
+from perfbisect.fleet.bundle import (
+    Bundle,
+    BundleDocument,
+    BundleLaunchDocument,
+    BundleState,
+    Ticket,
+    UnreachableError,
+)
 from perfbisect.fleet.executor import FleetExecutor, end_bundles
+from perfbisect.fleet.folders import FolderFleet
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.jobs.replay import Launch
 from perfbisect.machine.slots import Slot
@@ -39,8 +46,8 @@ def token(number: int) -> str:
 
 
 @dataclass
-class PretendFleet:
-    """Implements :class:`perfbisect.fleet.base.Fleet`; its bundles end at once.
+class PretendFleet(FolderFleet):
+    """A fleet whose bundles end at once.
 
     ``silent``: how many of the next calls fail; ``lost``: launches of a bundle that are not made; ``fault``:
     whose failure ends the last launch of a bundle.
@@ -345,6 +352,12 @@ def test_both_launches_of_a_pair_are_one_bundle(world: World) -> None:
     for attempt in (first, second):
         assert read_attempt(Path(attempt.folder)) == attempt
         assert (Path(attempt.folder) / "server.log").read_text() == attempt.change_id
+
+
+@pytest.mark.parametrize(("slot", "there"), [("fast/GPU0", "GPU0"), ("fast", "")])
+def test_a_machine_is_sent_the_slot_by_its_name_there(world: World, slot: str, there: str) -> None:
+    world.launch(1, slot=Slot(slot, devices=("GPU-a",), machine="fast"))
+    assert world.fleet.sent[0].slot == Slot(there, devices=("GPU-a",))
 
 
 def test_another_launch_than_the_announced_one_is_a_bundle_of_its_own(world: World) -> None:

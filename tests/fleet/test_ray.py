@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from perfbisect.errors import UsageError
-from perfbisect.fleet.base import Ticket, UnreachableError
+from perfbisect.fleet.bundle import Ticket, UnreachableError
 from perfbisect.fleet.folders import FolderFleet
-from perfbisect.fleet.ray_cluster import RayCluster, RayOptions, node_names
+from perfbisect.fleet.hosts import HostSettings
+from perfbisect.fleet.ray_cluster import RayCluster, RayConnection
 from perfbisect.fleet.specs import make_fleet
 from tests.fleet.sites import RaySite, await_that
 from tests.fleet.test_conformance import bundle, fetched, is_unreachable, state_of, submit_and_serve
@@ -64,10 +65,13 @@ def test_without_ray_it_is_said_how_to_install_it(tmp_path: Path, monkeypatch: p
     assert "pip install 'perfbisect[ray]'" in str(raised.value.next_step)
 
 
-def test_nodes_of_one_name_have_their_ids_in_it_and_dead_ones_none() -> None:
+def test_nodes_of_one_name_have_their_ids_in_it_and_dead_ones_none(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two, three, gone = (digits * 28 for digits in ("aa", "bb", "cc", "dd"))
     rows = [(one, "n1", True), (two, "n2", True), (three, "n2", True), (gone, "n1", False)]
-    assert node_names(rows) == {"n1": one, "n2-bbbbbbbb": two, "n2-cccccccc": three}
+    monkeypatch.setattr(RayCluster, "_ask", lambda *_: [rows])
+    connections = [host.connection for host in RayCluster("auto", HostSettings()).hosts()]
+    nodes = {each.name: each.node for each in connections if isinstance(each, RayConnection)}
+    assert nodes == {"n1": one, "n2-bbbbbbbb": two, "n2-cccccccc": three}
 
 
 @ray
@@ -145,4 +149,4 @@ def test_commands_get_their_input_whole_and_the_machines_variables(site: RaySite
 def test_a_cluster_that_is_not_there_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perfbisect.fleet.ray_cluster._CONNECTED_S", 5.0)
     with pytest.raises(UnreachableError, match=r"Ray at 127\.0\.0\.1:9 does not answer: "):
-        FolderFleet("ray", RayCluster("127.0.0.1:9", RayOptions()).hosts).machines()
+        FolderFleet("ray", RayCluster("127.0.0.1:9", HostSettings()).hosts).machines()
