@@ -241,13 +241,6 @@ def _marked_lines(document: HunksDocument) -> Iterator[str]:
 PATCH = "guilty.patch"
 """In the job's folder: what takes the named group back."""
 
-_WHY: Final[Mapping[Purpose, str]] = {
-    "end": "is the step there",
-    "search": "where it is likely to be told",
-    "confirm": "A/B of the suspect",
-    "revert": "the suspect taken back",
-}
-
 _CHANGE = TypeAdapter(Change)
 _OUTCOME = TypeAdapter(HunkOutcome)
 
@@ -322,10 +315,15 @@ def _next_launch(
         change,
         action.purpose,
         action.runs,
-        f"{_WHY[action.purpose]}: {what}",
+        _reason(purpose=action.purpose, what=what),
         side=f"{change.short}, {what},",
         trial=astuple(action.trial) if action.trial else (),
     )
+
+
+def _reason(purpose: Purpose | None = None, **values: str) -> str:
+    (reason,) = render_sentences("explain/templates/hunks.reason.jinja", {"purpose": purpose, **values})
+    return reason
 
 
 def _reverted(job: Job, plan: HunksPlan, revert: RevertHunks | None, node: Node) -> Fact:
@@ -348,8 +346,8 @@ def _give_up(plan: HunksPlan, error: PerfbisectError, last: Launch, state: JobSt
         return ()
     node = list(made_changes(plan, state.events))[last.position]
     names = group_names(node, len(plan.groups))
-    why = f"it belongs to {names}, which does not run"
-    told = f"{names}: {error.message}: not asked by itself"
+    why = _reason(names=names, problem="")
+    told = _reason(names=names, problem=error.message)
     return (
         *(
             Fact("discarded", {"attempt": launch.id, "reason": why})

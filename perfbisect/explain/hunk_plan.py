@@ -13,7 +13,6 @@ from perfbisect.bisect.decision.endpoints import MAX_ROUNDS
 from perfbisect.bisect.decision.model import Plan
 from perfbisect.changes.hunk_groups import HunkGroup, LeftOutFile, left_out_texts
 from perfbisect.changes.hunks import CommitDiff, DiffHunk, HunkId, line_texts
-from perfbisect.common.quantities import minutes
 from perfbisect.environments.base import Builder
 from perfbisect.errors import BuildError, UsageError
 from perfbisect.experiments.dry_run import LaunchPlanDocument
@@ -37,7 +36,7 @@ from perfbisect.model.attempt import Costs
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.model.metric import MetricRef
-from perfbisect.report.template import render_report
+from perfbisect.report.template import render_report, render_sentences
 from perfbisect.report.terminal import section_lines
 
 MAX_LINES = 400
@@ -149,14 +148,14 @@ def make_hunks_plan(
         raise BuildError(
             f"{culprit.short} cannot be built: {refusal.reason}", next_step="choose another --env"
         )
-    parts, reasons = [], list(left_out_texts(left_out))
+    parts, excluded = [], []
     for group in groups:
         reverted = revert(culprit, group.ids)
         if isinstance(reverted, str):
-            reasons.append(f"{group.label}: {reverted}")
+            excluded.append((group.label, reverted))
         # Equal environments run equally: these files never reach the engine.
         elif builder.key(reverted) == builder.key(culprit):
-            reasons.append(f"{group.label}: it is not in the environment of {setting.environment}")
+            excluded.append((group.label, ""))
         else:
             parts.append(
                 HunkGroupPart(
@@ -166,11 +165,21 @@ def make_hunks_plan(
                     minutes=builder.price((reverted,)).minutes,
                 )
             )
+    reasons = (
+        *left_out_texts(left_out),
+        *render_sentences(
+            "explain/templates/left_out.jinja", {"groups": excluded, "environment": setting.environment}
+        ),
+    )
     if not parts:
         raise UsageError(
             f"nothing that {culprit.short} changed can be taken back by itself: {'; '.join(reasons)}",
             next_step="choose an --env that these files enter",
         )
+    builds = {
+        "groups": len(parts),
+        "slow": [part.minutes for part in parts if (part.minutes or 0.0) >= _SLOW_BUILD_MIN],
+    }
     return HunksPlan(
         cell=cell_data(cell),
         digest=cell.digest,
@@ -181,13 +190,13 @@ def make_hunks_plan(
         culprit=culprit,
         parent=diff.parent,
         groups=tuple(parts),
-        left_out=tuple(reasons),
+        left_out=reasons,
         step=step,
         slower=slower,
         max_runs=runs_per_launch(cell),
         costs=costs,
         budget=budget,
-        notes=(*notes, *_build_notes(parts)),
+        notes=(*notes, *render_sentences("explain/templates/plan_notes.jinja", builds)),
     )
 
 
@@ -210,17 +219,6 @@ def _hunk_part(diff: CommitDiff, hunk: DiffHunk) -> HunkPart:
 
 
 _SLOW_BUILD_MIN = 2.0
-
-
-def _build_notes(parts: Sequence[HunkGroupPart]) -> tuple[str, ...]:
-    slow = [part for part in parts if (part.minutes or 0.0) >= _SLOW_BUILD_MIN]
-    if not slow:
-        return ()
-    each = max(part.minutes or 0.0 for part in slow)
-    return (
-        f"{len(slow)} of {len(parts)} groups need a build of up to {minutes(each)} each time they are taken "
-        "back together with others",
-    )
 
 
 RUNS = 2

@@ -172,7 +172,10 @@ def plan_profile(
         launches=launches,
         budget=budget,
         objects=str(repository.objects or "") if repository else "",
-        notes=(*found.notes, *((f"no stacks: {problem}; see perfbisect doctor",) if problem else ())),
+        notes=(
+            *found.notes,
+            *render_sentences("explain/templates/plan_notes.jinja", {"no_stacks": problem}),
+        ),
     )
     earlier = earlier_attempts(workspace.jobs, cell.digest)
     limits = ProfileLimits()

@@ -130,15 +130,15 @@ def result_document(
     diff: DiffDocument | None = None,
 ) -> ProfileResultDocument:
     """The comparison as it is kept; None: the sides could not be compared."""
+    sentence = profile_sentence(explanation)
     if explanation is None:
-        sentence = "Nothing is known of functions: a side has no recording."
         return ProfileResultDocument(kind="not compared", sentence=sentence, problems=problems)
     conclusion, functions = explanation.conclusion, explanation.functions
     place, link = conclusion.location, conclusion.link
     return ProfileResultDocument(
         **{name: getattr(conclusion, name) for name in GrowthShares.model_fields},
         **dict(explanation.trace) | {"operations": explanation.trace.operations[:MOST_ROWS]},
-        sentence=profile_sentence(explanation),
+        sentence=sentence,
         place=f"{place.path}:{place.line} {place.function}" if place is not None else "",
         link=f"{link.path}:{link.line} {link.name}" if link is not None else "",
         total_before=functions.total.before,
@@ -151,14 +151,18 @@ def result_document(
     )
 
 
-def profile_sentence(explanation: ProfileExplanation) -> str:
+def profile_sentence(explanation: ProfileExplanation | None) -> str:
     """Where the growth is; says how much of it where it is not all in one place."""
-    values = {
-        "x": explanation.conclusion,
-        "grown": explanation.functions.grown,
-        "launches": explanation.functions.launches,
-        "little": _LITTLE,
-    }
+    values = (
+        {"x": None}
+        if explanation is None
+        else {
+            "x": explanation.conclusion,
+            "grown": explanation.functions.grown,
+            "launches": explanation.functions.launches,
+            "little": _LITTLE,
+        }
+    )
     return "".join(render_sentences("explain/templates/profile.summary.jinja", values))
 
 
@@ -261,8 +265,9 @@ def compare_sides(plan: ProfilePlan, job: Job, records: Sequence[Launch]) -> Pro
         if (launch := read_launch(files, folder, engine_root(attempt))).windows:
             sampled[side].append(launch)
         traces[side].extend(_read_traces(files, folder, problems))
-    diff, reason = _diff(plan)
-    problems += [reason] if reason else []
+    found = _diff(plan)
+    diff, failure = (None, found) if isinstance(found, str) else (found, "")
+    incomparable = ""
     explanation: ProfileExplanation | None = None
     flames: FlameDocument | None = None
     try:
@@ -275,9 +280,16 @@ def compare_sides(plan: ProfilePlan, job: Job, records: Sequence[Launch]) -> Pro
         )
         flames = build_flames(*sampled, diff)
     except ValueError as error:
-        problems.append(f"the sides are not compared: {error}")
+        incomparable = str(error)
     shown = excerpt_diff(diff, explanation.conclusion) if diff is not None and explanation else None
-    return result_document(explanation, tuple(dict.fromkeys(problems)), flames, shown)
+    values = {
+        "recorded": problems,
+        "has_diff": diff is not None,
+        "failure": failure,
+        "incomparable": incomparable,
+    }
+    told = render_sentences("explain/templates/profile.problems.jinja", values)
+    return result_document(explanation, tuple(dict.fromkeys(told)), flames, shown)
 
 
 def recorded_files(attempt: Attempt) -> ProfileFiles:
@@ -326,18 +338,18 @@ def _modules() -> tuple[str, ...]:
     return tuple(dict.fromkeys(package.module for package in PACKAGES.values()))
 
 
-def _diff(plan: ProfilePlan) -> tuple[StackDiff | None, str]:
-    """The diff between the sides, or why there is none."""
+def _diff(plan: ProfilePlan) -> StackDiff | str | None:
+    """The diff between the sides, git's error, or None where they are no two commits of one repository."""
     a, b = plan.changes
     if a.kind != "commit" or b.kind != "commit" or not plan.setting.repository:
-        return None, "the sides are no two commits of one repository: which lines differ is not known"
+        return None
     try:
         repository = Repository.open(plan.setting.repository)
         if plan.objects:
             repository = replace(repository, objects=Path(plan.objects))
-        return read_diff(repository, a.source, b.source, _modules()), ""
+        return read_diff(repository, a.source, b.source, _modules())
     except PerfbisectError as error:
-        return None, f"no diff: {error.message}"
+        return error.message
 
 
 def setting_differences(a: Sequence[Attempt], b: Sequence[Attempt]) -> tuple[SettingDifference, ...]:

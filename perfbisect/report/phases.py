@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from perfbisect.common.quantities import number
@@ -10,7 +10,7 @@ from perfbisect.jobs.documents import Document
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.counters import RunCounters
 from perfbisect.report.document import Block
-from perfbisect.report.template import render_report
+from perfbisect.report.template import render_report, render_sentences
 from perfbisect.stats.phases import PhaseDifference, compare_phases
 
 _NAMES: Final = {
@@ -19,7 +19,6 @@ _NAMES: Final = {
     "worker": "workers",
     "other": "other processes",
 }
-_ORDER: Final = ("time", "work", "cpu")
 
 
 class PhasesDocument(Document):
@@ -77,45 +76,16 @@ def phase_blocks(document: PhasesDocument) -> tuple[Block, ...]:
         "sentences": phase_sentences(document),
         "name": _name,
         "signed": _signed,
-        "excludes_zero": _excludes_zero,
     }
     return render_report("report/templates/phases.md.jinja", values).blocks
 
 
 def phase_sentences(document: PhasesDocument) -> tuple[str, ...]:
     """What moved, what did not, and what cannot be said."""
-    parts = [
-        clause
-        for kind in _ORDER
-        for clause in _clauses(kind, [phase for phase in document.phases if phase.kind == kind])
-    ]
-    return (f"{_capitalized('; '.join(parts))}.",) if parts else ()
-
-
-def _clauses(kind: str, phases: Sequence[PhaseDifference]) -> Iterator[str]:
-    moved = [phase for phase in phases if phase.verdict in ("moved", "unknown")]
-    if moved:
-        yield ", ".join(map(_difference, moved))
-    cpu = " CPU" if kind == "cpu" else ""
-    unchanged = [_name(phase) for phase in phases if phase.verdict == "unchanged"]
-    if unchanged and (kind != "work" or moved):
-        yield f"{_listed(unchanged)}{cpu} {'as before' if cpu else 'unchanged'}"
-    is_open = [phase for phase in phases if phase.verdict == "open"]
-    if likely := [phase for phase in is_open if _excludes_zero(phase)]:
-        yield f"likely {', '.join(map(_difference, likely))}"
-    if unseen := [_name(phase) for phase in is_open if not _excludes_zero(phase)]:
-        yield f"no difference seen in {_listed(unseen)}{cpu}"
-
-
-def _excludes_zero(phase: PhaseDifference) -> bool:
-    return (phase.low or 0.0) > 0 or (phase.high or 0.0) < 0
-
-
-def _difference(phase: PhaseDifference) -> str:
-    text = f"{_name(phase)} {_signed(phase.difference, phase.unit)}"
-    if phase.low is None or phase.high is None:
-        return f"{text} (one launch a side: no interval)"
-    return f"{text} ({_signed(phase.low)} to {_signed(phase.high)})"
+    values = {"x": document, "name": _name, "signed": _signed}
+    sentences = render_sentences("report/templates/phases.jinja", values)
+    # A name of a phase begins the sentence, and is no word of the template.
+    return tuple(f"{text[:1].upper()}{text[1:]}" for text in sentences)
 
 
 def _name(phase: PhaseDifference) -> str:
@@ -126,12 +96,3 @@ def _name(phase: PhaseDifference) -> str:
 def _signed(value: float, unit: str = "") -> str:
     sign = "+" if value > 0 else "-" if value < 0 else ""
     return f"{sign}{number(abs(value), 3)}{' ' if unit else ''}{unit}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def _capitalized(text: str) -> str:
-    return text[:1].upper() + text[1:]

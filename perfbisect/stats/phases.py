@@ -54,6 +54,10 @@ class PhaseDifference:
     smallest: float
     verdict: PhaseVerdict
 
+    @property
+    def excludes_zero(self) -> bool:
+        return (self.low or 0.0) > 0 or (self.high or 0.0) < 0
+
 
 @dataclass(frozen=True)
 class _Phase:
