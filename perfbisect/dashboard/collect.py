@@ -22,6 +22,7 @@ from perfbisect.model.metric import parse_metric
 from perfbisect.report.template import render_sentences
 from perfbisect.series.alerts import Alert, leading_alert
 from perfbisect.series.detect import SeriesAnalysis, suppressed_change
+from perfbisect.series.detection.fdr import SeriesCoverage
 from perfbisect.series.detection.model import SeriesLevel, levels
 from perfbisect.series.findings import JudgedFamily, SeriesChange
 from perfbisect.series.points import Point, Workload
@@ -264,6 +265,7 @@ def _series(series: CellSeries, places: Mapping[_Key, int], findings: SeriesFind
         values[place] = value
     cuts = {*findings.cuts, *(boundary.index for boundary in series.boundaries)}
     marks = [(boundary, True) for boundary in series.boundaries] + [(hint, False) for hint in series.hints]
+    differences = sentences_of("differences", (mark.change for mark, _ in marks)) if marks else ()
     return SiteSeries(
         metric=metric_document(parse_metric(series.metric)),
         values=tuple(values),
@@ -274,7 +276,10 @@ def _series(series: CellSeries, places: Mapping[_Key, int], findings: SeriesFind
         cuts=tuple(at[cut] for cut in sorted(cuts)),
         transients=tuple(at[first] for first in findings.transients),
         small=tuple(replace(change, at=at[change.at]) for change in findings.small),
-        discontinuities=tuple(SiteMark(at[mark.index], mark.what, cut) for mark, cut in marks),
+        discontinuities=tuple(
+            SiteMark(at[mark.index], difference, cut)
+            for (mark, cut), difference in zip(marks, differences, strict=True)
+        ),
         judged=findings.judged,
         note=findings.note,
     )
@@ -297,7 +302,7 @@ def _cells(analysis: SeriesAnalysis) -> Iterator[SiteCell]:
         own = changes[series.key]
         cuts = {cut for change in own for cut in _cuts(change)}
         transients = tuple(change.point.index for change in own if change.point.shape == "transient")
-        judged, note = notes.get(f"{series.cell} {series.metric}", (False, "not judged"))
+        judged, note = notes.get(f"{series.cell} {series.metric}", (False, ""))
         return SeriesFindings(
             cuts=tuple(sorted(cuts)),
             transients=transients,
@@ -319,19 +324,21 @@ def _cuts(change: SeriesChange) -> Iterator[int]:
 
 def _notes(families: Sequence[JudgedFamily]) -> dict[str, tuple[bool, str]]:
     """By series: whether it was judged, and a note; of several stretches the last one's."""
-    refused = {entry.why: "" for family in families for entry in family.coverage.series if entry.why}
-    sentences = dict(zip(refused, sentences_of("refused", refused), strict=True))
-    notes: dict[str, tuple[bool, str]] = {}
-    for family in families:
-        for entry in family.coverage.series:
-            name = entry.series.partition(" #")[0]
-            if entry.why is not None:
-                # A stretch that was judged says more than one that was not.
-                notes.setdefault(name, (False, sentences[entry.why]))
-            elif entry.smallest is not None:
-                step = f"a step of {entry.smallest * 100:.3g} % would be seen in four of five cases"
-                notes[name] = True, f"{entry.nights} nights: {step}"
-    return notes
+    entries = [entry for family in families for entry in family.coverage.series]
+    refused = list(dict.fromkeys(entry.why for entry in entries if entry.why))
+    reasons = dict(zip(refused, sentences_of("refused", refused), strict=True))
+    judged = [entry for entry in entries if entry.why is None and entry.smallest is not None]
+    told = render_sentences("dashboard/templates/series_notes.jinja", {"judged": judged})
+    # A stretch that was judged says more than one that was not, and the first refusal counts.
+    return {
+        **{_series_of(entry): (False, reasons[entry.why]) for entry in reversed(entries) if entry.why},
+        **{_series_of(entry): (True, note) for entry, note in zip(judged, told, strict=True)},
+    }
+
+
+def _series_of(entry: SeriesCoverage) -> str:
+    """The series that a stretch is of."""
+    return entry.series.partition(" #")[0]
 
 
 def _rankings(
@@ -360,11 +367,9 @@ def _census(analysis: SeriesAnalysis) -> tuple[tuple[str, int], ...]:
     medians, tails = (family.coverage for family in analysis.families)
     refused = count_refusals((*medians.series, *tails.series)).most_common()
     reasons = sentences_of("refused", (why for why, _ in refused))
-    return (
-        ("medians and single numbers that were judged", medians.judged),
-        ("means and percentiles that were judged, by themselves", tails.judged),
-        *((f"not judged: {why}", count) for why, (_, count) in zip(reasons, refused, strict=True)),
-    )
+    rows = render_sentences("dashboard/templates/census.jinja", {"refused": reasons})
+    counts = (medians.judged, tails.judged, *(count for _, count in refused))
+    return tuple(zip(rows, counts, strict=True))
 
 
 def _site_notes(analysis: SeriesAnalysis, *, has_repository: bool) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from perfbisect.series.detection.model import FEWEST
 from perfbisect.series.ingest import ingest
 from perfbisect.series.nightly_report import build_nightly_report
 from perfbisect.series.points import night_of
+from perfbisect.series.report import sentences_of
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.table import SuspectTable
@@ -54,11 +55,13 @@ def judge_series(
     """
     cells = cells or {}
     analysis = analyze_series(store, table, rules.fdr)
-    restarted = Counter(
-        (begun.before.night, begun.what)
-        for begun in analysis.machine_starts
-        if begun.first.night >= since and (begun.first.cell, begun.first.machine) in cells
-    )
+    begun = [
+        start
+        for start in analysis.machine_starts
+        if start.first.night >= since and (start.first.cell, start.first.machine) in cells
+    ]
+    differences = sentences_of("differences", (start.change for start in begun))
+    restarted = Counter(zip((start.before.night for start in begun), differences, strict=True))
     unjudged = _count_too_few_nights(analysis, cells)
     notes = {"restarted": restarted, "unjudged": unjudged, "fewest": FEWEST}
     outcomes = measured_outcomes(store, analysis, jobs, None)

@@ -438,9 +438,10 @@ def _nights_at_new_level(change: SeriesChange) -> list[int]:
 
 def _same_requests(change: SeriesChange, cause: Cause, index: SeriesIndex) -> Cause:
     """Workload where the requests of the same data set and model changed in another cell that night."""
-    for _, cell, what, size in index.changed_prompts(change.series, change.nights):
-        if abs(change.shift) <= _EXPLAINED * size:
-            changed = Evidence("same requests changed", {"what": what, "cell": cell})
+    for _, cell, before, after in index.changed_prompts(change.series, change.nights):
+        if abs(change.shift) <= _EXPLAINED * abs(math.log(after / before)):
+            values = {"after": after, "before": before, "cell": cell}
+            changed = Evidence("same requests changed", values)
             return Cause("workload", (changed, *cause.evidence))
     return cause
 

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from perfbisect.errors import UsageError
 from perfbisect.jobs.documents import Document, LongDocument
+from perfbisect.model.commit_details import Evidence
 from perfbisect.series.alerts import (
     NO_OUTCOMES,
     Alert,
@@ -54,7 +55,7 @@ class DiscontinuityDocument(Document):
 
     night: str
     kind: str
-    what: str
+    change: Evidence
     series: int
     cells: tuple[str, ...]
 
@@ -103,7 +104,7 @@ class TrackDetectDocument(DetectedChanges, LongDocument):
     """
 
     shown: ClassVar[Mapping[str, int]] = {"alerts": 6, "listed": 5, "vanished": 12, "discontinuities": 12}
-    schema_: Literal["perfbisect.track-detect/5"] = Field(default="perfbisect.track-detect/5", alias="schema")
+    schema_: Literal["perfbisect.track-detect/6"] = Field(default="perfbisect.track-detect/6", alias="schema")
     fdr: float
     since: str
     needs_action: int
@@ -323,20 +324,25 @@ def suppressed_change(change: SeriesChange) -> SuppressedChange:
 
 def _discontinuities(analysis: SeriesAnalysis) -> tuple[DiscontinuityDocument, ...]:
     """Discontinuities of series, and nights from which on another kind of machine measures a cell."""
-    cells: dict[tuple[str, str, str], list[str]] = {}
-    for item in analysis.series:
-        for mark in item.boundaries:
-            night = night_of(item.nights[mark.index])
-            cells.setdefault((night, mark.kind, mark.what), []).append(item.cell)
+    marks: list[tuple[str, str, Evidence, tuple[str, ...]]] = [
+        (night_of(item.nights[mark.index]), mark.kind, mark.change, (item.cell,))
+        for item in analysis.series
+        for mark in item.boundaries
+    ]
     counts = Counter(item.cell for item in analysis.series)
-    for start in analysis.machine_starts:
-        names = cells.setdefault((start.first.night, "machine", start.what), [])
-        names.extend([start.name] * counts[start.name])
+    marks += [
+        (start.first.night, "machine", start.change, (start.name,) * counts[start.name])
+        for start in analysis.machine_starts
+    ]
+    # Values are no keys of a mapping, and their text is.
+    groups: dict[tuple[str, str, str], tuple[Evidence, list[str]]] = {}
+    for night, kind, change, cells in marks:
+        groups.setdefault((night, kind, str(change)), (change, []))[1].extend(cells)
     return tuple(
         DiscontinuityDocument(
-            night=night, kind=kind, what=what, series=len(names), cells=tuple(dict.fromkeys(names))
+            night=night, kind=kind, change=change, series=len(names), cells=tuple(dict.fromkeys(names))
         )
-        for (night, kind, what), names in sorted(cells.items())
+        for (night, kind, _), (change, names) in sorted(groups.items(), key=lambda group: group[0])
     )
 
 

@@ -269,11 +269,11 @@ class SeriesIndex:
 
     def changed_prompts(
         self, like: CellSeries, nights: Collection[int]
-    ) -> Iterator[tuple[int, str, str, float]]:
+    ) -> Iterator[tuple[int, str, float, float]]:
         """Where the prompts of a cell of the same model and data set changed on one of these nights.
 
         One specification makes them for several cells, and not every server counts the tokens of a picture.
-        Yields the night, the cell, what changed, and the log of by how much.
+        Yields the night, the cell, and the tokens of a prompt before and after.
         """
         own = like.points[-1].workload
         for metrics in self._by_cell.values() if own.model and own.dataset else ():
@@ -284,7 +284,7 @@ class SeriesIndex:
                     series.points[at].covariates.get("input_tokens") for at in (hint.index - 1, hint.index)
                 )
                 if hint.kind == "workload" and series.nights[hint.index] in nights and before and after:
-                    yield series.nights[hint.index], series.cell, hint.what, abs(math.log(after / before))
+                    yield series.nights[hint.index], series.cell, before, after
 
     def measured_cells(self, change: SeriesChange) -> tuple[MeasuredCell, ...]:
         """Every cell measured on both sides of a change, by the same metric, else by its headline."""

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from perfbisect.jobs.documents import Document
+from perfbisect.model.commit_details import Evidence
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult
 from perfbisect.series.sources import IngestOptions, ResultSource, SourceBuild, find_source, journals, sweeps
 from perfbisect.series.sources.base import UnreadableFileError
@@ -31,14 +32,14 @@ class FateDocument(Document):
 
     fate: str
     count: int
-    reason: str
+    why: Evidence
     file: str
 
 
 class TrackIngestDocument(Document):
     """JSON of ``track ingest``; ``points`` and ``rejected`` cover the builds with new files."""
 
-    schema_: Literal["perfbisect.track-ingest/2"] = Field(default="perfbisect.track-ingest/2", alias="schema")
+    schema_: Literal["perfbisect.track-ingest/3"] = Field(default="perfbisect.track-ingest/3", alias="schema")
     store: str
     builds: int
     new: int
@@ -87,7 +88,7 @@ def ingest(
         duplicates=files["duplicate"],
         points=sum(len(points) for points, _ in admitted.values()),
         rejected=tuple(
-            FateDocument(fate=kind, count=count, reason=examples[kind].reason, file=examples[kind].raw)
+            FateDocument(fate=kind, count=count, why=examples[kind].why, file=examples[kind].raw)
             for kind, count in Counter(result.kind for result in rejected).most_common()
         ),
         cells=len(store.cells()),
@@ -167,12 +168,12 @@ def _read_build(
             if isinstance(result, RejectedResult):
                 yield result
             elif file.duplicate_of:
-                yield result.rejected("twin", f"the same file as {file.duplicate_of}")
+                yield result.rejected("twin", Evidence("same file", {"file": file.duplicate_of}))
             elif isinstance(result, journals.PublishedRun):
                 runs.append(result)
             elif latest is not None and result.moment > latest:
-                reason = f"says {result.began}, which is not yet: the clock was wrong"
-                yield replace(result.rejected("broken", reason), night="")
+                ahead = Evidence("clock ahead", {"time": result.began})
+                yield replace(result.rejected("broken", ahead), night="")
             elif isinstance(read, sweeps.SweepRun):
                 sweep.append(read)
             else:
@@ -196,15 +197,15 @@ def admit_results(points: Sequence[Point]) -> _Results:
     rejected: list[RejectedResult] = []
     for cell, results in by_cell.items():
         last = results[-1]
-        unlike = next(filter(None, (_difference(point, last) for point in results)), "")
+        unlike = next(filter(None, (_difference(point, last) for point in results)), None)
         # All launches of one job are points; elsewhere a second result of a cell replaces the first.
         if last.build.source == journals.SOURCE:
             admitted += results
         elif unlike:
             rejected += [point.rejected("ambiguous", unlike) for point in results]
         else:
-            reason = f"{cell} was measured again in this build: {last.raw}"
-            rejected += [point.rejected("repeated", reason) for point in results[:-1]]
+            again = Evidence("measured again", {"cell": cell, "file": last.raw})
+            rejected += [point.rejected("repeated", again) for point in results[:-1]]
             admitted.append(last)
     return tuple(sorted(admitted, key=lambda p: (p.began, p.cell, p.raw))), tuple(rejected)
 
@@ -219,13 +220,11 @@ def _start(point: Point) -> str:
     return point.start or f"{point.build.key}/{point.workload.test}{kind}"
 
 
-def _difference(a: Point, b: Point) -> str:
-    """Why two results of one name are of unlike workloads; empty where they are alike."""
+def _difference(a: Point, b: Point) -> Evidence | None:
+    """Why two results of one name are of unlike workloads; None where they are alike."""
     left, right = (float(point.covariates.get("input_tokens") or 0) for point in (a, b))
-    if a.workload != b.workload:
-        difference = "models or backends differ"
-    elif left and right and max(left, right) > _OTHER_PROMPTS * min(left, right):
-        difference = f"prompts of {left:g} and {right:g} tokens"
-    else:
-        return ""
-    return f"two workloads under one name, {a.raw} and {b.raw}: {difference}"
+    has_other_prompts = left and right and max(left, right) > _OTHER_PROMPTS * min(left, right)
+    if a.workload == b.workload and not has_other_prompts:
+        return None
+    tokens = [left, right] if a.workload == b.workload else []
+    return Evidence("unlike workloads", {"files": [a.raw, b.raw], "tokens": tokens})

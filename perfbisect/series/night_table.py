@@ -117,12 +117,11 @@ def _collect_marks(
             if alert.first == point.began
         ]
         if start is not None and point == start.first:
-            marks.append(Evidence("series begins", {"what": start.what}))
-        changes = (*series.boundaries, *series.hints)
+            marks.append(Evidence("series begins", start.change.values))
         marks += [
-            Evidence("changed", {"kind": change.kind, "what": change.what})
-            for change in changes
-            if change.index == index
+            Evidence("changed", {"kind": mark.kind, "change": mark.change.kind, **mark.change.values})
+            for mark in (*series.boundaries, *series.hints)
+            if mark.index == index
         ]
         missing = series.nights[index] - series.nights[index - 1] - 1 if index else 0
         if missing > 0:
@@ -150,7 +149,7 @@ def _table(
             row = row.model_copy(update={"value": value, "change": change, "marks": tuple(marks[index])})
         rows.append(row)
     rows += [
-        _row(result, Evidence("no point", {"reason": result.reason}))
+        _row(result, Evidence("no point", {"why": result.why.kind, **result.why.values}))
         for result in rejected or ()
         if result.cell == series.cell and result.kind != "twin"
     ]

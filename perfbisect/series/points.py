@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from perfbisect.common.quantities import moment
 from perfbisect.errors import UsageError
+from perfbisect.model.commit_details import Evidence
 from perfbisect.model.metric import MetricRef, parse_metric
 
 _FIRST = date(1970, 1, 1)
@@ -137,11 +138,16 @@ class RejectedResult:
 
     build: Build
     kind: RejectionKind
-    reason: str
+    why: Evidence
     raw: str
     record: int = 0
     cell: str = ""
     night: str = ""
+
+
+def message_of(text: object) -> Evidence:
+    """Why a result is no point, in the words of an error."""
+    return Evidence("message", {"message": str(text)})
 
 
 ValueT = TypeVar("ValueT")
@@ -219,10 +225,10 @@ class Point(ReportedResult[float]):
             if (ref := _known_metric(name)) is not None:
                 yield ref, value
 
-    def rejected(self, kind: RejectionKind, reason: str) -> RejectedResult:
+    def rejected(self, kind: RejectionKind, why: Evidence) -> RejectedResult:
         """The same result as one that is no point."""
         night = self.night or self.began[:10]
-        return RejectedResult(self.build, kind, reason, self.raw, self.record, self.cell, night)
+        return RejectedResult(self.build, kind, why, self.raw, self.record, self.cell, night)
 
 
 @lru_cache(maxsize=4096)

@@ -61,7 +61,7 @@ def series_report(name: str, **values: object) -> Report:
 
 
 def sentences_of(
-    about: Literal["evidence", "factors", "remarks", "radius", "refused", "suppressed"],
+    about: Literal["differences", "evidence", "factors", "remarks", "radius", "refused", "suppressed"],
     items: Iterable[object],
 ) -> tuple[str, ...]:
     """A sentence for each of the items, as the reports have it."""

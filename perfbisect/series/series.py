@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any, Literal
 
 from perfbisect.model.attempt import is_same_class
+from perfbisect.model.commit_details import Evidence
 from perfbisect.model.metric import Metric, MetricRef, parse_metric
 from perfbisect.series.points import ALONE, Point, day_number
 from perfbisect.series.sources.folders import of_nightly
@@ -41,11 +42,11 @@ _NO_VALUES: Mapping[str, float] = {}
 
 @dataclass(frozen=True)
 class Discontinuity:
-    """Something changed between ``index`` - 1 and ``index``. ``what``: in words."""
+    """Something changed between ``index`` - 1 and ``index``. ``change``: what was before and after."""
 
     index: int
     kind: DiscontinuityKind
-    what: str
+    change: Evidence
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,8 @@ def nightly(series: CellSeries) -> CellSeries:
     def moved(marks: Sequence[Discontinuity]) -> tuple[Discontinuity, ...]:
         # A mark between two launches of one night has no place in a series of nights.
         across_nights = (mark for mark in marks if index_of[mark.index] != index_of[mark.index - 1])
-        return tuple(dict.fromkeys(replace(mark, index=index_of[mark.index]) for mark in across_nights))
+        moved_marks = (replace(mark, index=index_of[mark.index]) for mark in across_nights)
+        return tuple({str(mark): mark for mark in moved_marks}.values())
 
     return replace(
         series,
@@ -235,15 +237,17 @@ def _marks(
     for index, (before, after) in enumerate(pairwise(points), start=1):
         a, b = before.workload, after.workload
         if a.digest and b.digest and a.digest != b.digest:
-            what = f"the cell's digest is {b.digest[:12]}, was {a.digest[:12]}"
-            yield Discontinuity(index, "digest", what), None
+            change = Evidence("digest", {"after": b.digest[:12], "before": a.digest[:12]})
+            yield Discontinuity(index, "digest", change), None
         if a.model and b.model and a.model != b.model:
-            yield Discontinuity(index, "model", f"the model is {b.model}, was {a.model}"), None
+            change = Evidence("model", {"after": b.model, "before": a.model})
+            yield Discontinuity(index, "model", change), None
         left, right = before.covariates.get("server"), after.covariates.get("server")
         if left and right and left != right:
-            yield Discontinuity(index, "server", "the server's arguments are others"), None
+            yield Discontinuity(index, "server", Evidence("server arguments")), None
         for era in _new_eras(before, after, eras):
-            yield Discontinuity(index, "instrument", f"{era.what} ({era.change})"), era
+            change = Evidence("era", {"what": era.what, "by": era.change})
+            yield Discontinuity(index, "instrument", change), era
 
 
 def _new_eras(before: Point, after: Point, eras: Callable[[Point], Sequence[Era]]) -> list[Era]:
@@ -260,18 +264,18 @@ def _hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) -> I
     for index, (before, after) in enumerate(pairwise(points), start=1):
         a, b = before.covariates, after.covariates
         if a.get("keys") != b.get("keys"):
-            yield Discontinuity(index, "keys", "the result has other names in it")
+            yield Discontinuity(index, "keys", Evidence("keys"))
         old, new = a.get("warmups"), b.get("warmups")
         if None not in (old, new) and old != new:
-            yield Discontinuity(index, "warmups", f"{new} requests warm up, {old} before")
+            yield Discontinuity(index, "warmups", Evidence("warmups", {"after": new, "before": old}))
         for name in ENVIRONMENT:
             old, new = a.get(name), b.get(name)
             if None not in (old, new) and old != new:
-                yield Discontinuity(index, "environment", f"{name} {new}, {old} before")
+                change = Evidence("environment", {"name": name, "after": new, "before": old})
+                yield Discontinuity(index, "environment", change)
         old, new = a.get("suite"), b.get("suite")
         if None not in (old, new) and old != new:
-            server = "of its own" if new == ALONE else "that other cells share"
-            yield Discontinuity(index, "server", f"since then it is measured on another server, {server}")
+            yield Discontinuity(index, "server", Evidence("suite", {"is_alone": new == ALONE}))
 
 
 def _prompt_hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]]) -> Iterator[Discontinuity]:
@@ -295,7 +299,7 @@ def _prompt_hints(points: Sequence[Point], eras: Callable[[Point], Sequence[Era]
         usual = _UNUSUAL * median(sizes.values()) if sizes else 0.0
         for index, (old, new) in stretch.items():
             if sizes[index] > max(_SAME_TOKENS, usual):
-                yield Discontinuity(index, "workload", f"prompts have {new:.5g} tokens, {old:.5g} before")
+                yield Discontinuity(index, "workload", Evidence("prompts", {"after": new, "before": old}))
 
 
 _ON = " on "
@@ -358,16 +362,17 @@ class MachineSeriesStart:
     before: Point
 
     @property
-    def what(self) -> str:
-        """What the two do not share: ``driver 550.54 -> driver 560.28``, ``box1 -> box2``."""
+    def change(self) -> Evidence:
+        """What the two do not share: ``names`` in a fleet, and parts of the kind ``before`` and ``after``."""
         names = [point.machine or point.host for point in (self.before, self.first)]
         is_of_fleet = bool(self.before.machine or self.first.machine)
-        parts = [f"{names[0]} -> {names[1]}"] if is_of_fleet and names[0] != names[1] else []
+        if not is_of_fleet or names[0] == names[1]:
+            names = []
         before, after = self.before.hardware.split(", "), self.first.hardware.split(", ")
         old, new = [x for x in before if x not in after], [x for x in after if x not in before]
-        if old or new or not parts:
-            parts.append(f"{', '.join(old or before)} -> {', '.join(new or after)}")
-        return "; ".join(parts)
+        if old or new or not names:
+            old, new = old or before, new or after
+        return Evidence("machine", {"names": names, "before": old, "after": new})
 
 
 def machine_series_starts(points: Iterable[Point]) -> Iterator[MachineSeriesStart]:

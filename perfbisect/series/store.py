@@ -26,6 +26,7 @@ from pydantic import TypeAdapter
 
 from perfbisect.common.text import hint
 from perfbisect.errors import MachineError, UsageError
+from perfbisect.model.commit_details import Evidence
 from perfbisect.resources import sources_digest
 from perfbisect.series.alerts import Alert, State, find_alerts
 from perfbisect.series.detection.model import ChangePoint, JudgedSeries, SeriesValues, Test, judge_series
@@ -34,7 +35,7 @@ from perfbisect.series.series import cell_of_series, machine_series
 from perfbisect.series.sources.base import parse_json
 
 FILE = "series.sqlite"
-VERSION = 6
+VERSION = 7
 """Version of the tables: SQLite's ``user_version``, 0 in an empty file."""
 
 _TABLES = f"""
@@ -323,7 +324,10 @@ class SeriesStore:
 
     def rejections(self, cells: Sequence[str] = (), *, since: str = "") -> tuple[RejectedResult, ...]:
         """What is no point, by night and file."""
-        rejected = [RejectedResult(build, **fields) for build, fields in self._results(False, cells, since)]
+        rejected = [
+            RejectedResult(build, **{**fields, "why": Evidence(**fields["why"])})
+            for build, fields in self._results(False, cells, since)
+        ]
         return tuple(sorted(rejected, key=lambda result: (result.night, result.raw, result.record)))
 
     def _results(

@@ -195,7 +195,7 @@ def site(report: BisectResult | None = None, nights: int = 90) -> Site:
             0.5,
             id=HARM,
             interval=(0.01, 0.99),
-            evidence=(Evidence("same requests changed", {"what": HARM, "cell": HARM}),),
+            evidence=(Evidence("same requests changed", {"after": 2.0, "before": 1.0, "cell": HARM}),),
             why=HARM,
             p=None,
         ),

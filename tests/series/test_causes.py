@@ -15,6 +15,9 @@ import pytest
 
 from perfbisect.model.commit_details import Evidence, MeasuredCell
 from perfbisect.series import causes as rules
+from perfbisect.series import ingest as ingest_module
+from perfbisect.series import points as points_module
+from perfbisect.series import series as series_module
 from perfbisect.series.causes import (
     Cause,
     ChangeContext,
@@ -27,6 +30,7 @@ from perfbisect.series.causes import (
 from perfbisect.series.findings import SeriesChange, SeriesIndex, select_alerts
 from perfbisect.series.report import sentences_of
 from perfbisect.series.series import CellSeries
+from perfbisect.series.sources import journals
 from tests.series.made_series import cell, noise, step
 
 CHUNK, PLAIN, IMAGE = frozenset({"omni", "chunk"}), frozenset({"omni"}), frozenset({"image"})
@@ -432,12 +436,20 @@ def test_the_values_are_in_the_sentence(kind: str, values: dict[str, Any], sente
 
 
 def test_every_kind_of_evidence_has_a_sentence_and_no_other() -> None:
-    calls = [node for node in ast.walk(ast.parse(inspect.getsource(rules))) if isinstance(node, ast.Call)]
-    makers = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] in ("Evidence", "evidence")]
-    words = [ast.walk(argument) for call in makers for argument in call.args[:1]]
-    kinds = {node.value for nodes in words for node in nodes if isinstance(node, ast.Constant)}
-    template = (Path(rules.__file__).parent / "templates" / "evidence.md.jinja").read_text()
-    assert kinds == set(re.findall(r'if kind == "([^"]+)"', template))
+    for name, makers in {
+        "evidence": (rules,),
+        "differences": (series_module,),
+        "rejections": (points_module, ingest_module, journals),
+    }.items():
+        trees = [ast.walk(ast.parse(inspect.getsource(module))) for module in makers]
+        calls = [node for nodes in trees for node in nodes if isinstance(node, ast.Call)]
+        made = [
+            call for call in calls if ast.unparse(call.func).rpartition(".")[2] in ("Evidence", "evidence")
+        ]
+        words = [ast.walk(argument) for call in made for argument in call.args[:1]]
+        kinds = {node.value for nodes in words for node in nodes if isinstance(node, ast.Constant)}
+        template = (Path(rules.__file__).parent / "templates" / f"{name}.md.jinja").read_text()
+        assert kinds == set(re.findall(r'if kind == "([^"]+)"', template))
 
 
 def machine_cell(machine: str, moved: float, *, kind: str = "H100") -> CellSeries:

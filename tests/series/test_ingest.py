@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfbisect.errors import LocatedError
+from perfbisect.model.commit_details import Evidence
 from perfbisect.series.ingest import admit_build, admit_results
 from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
 from perfbisect.series.sources.folders import PIPELINE
@@ -75,7 +76,7 @@ def test_a_clock_that_is_years_ahead_measured_nothing() -> None:
     (point,), (wrong,) = admit(soon, later, latest=latest)
     assert (point.raw, wrong.raw) == ("/there/0/a", "/there/1/a")
     assert (wrong.kind, wrong.night) == ("broken", "2026-04-12")
-    assert wrong.reason == "says 2099-04-12T18:58:20Z, which is not yet: the clock was wrong"
+    assert wrong.why == Evidence("clock ahead", {"time": "2099-04-12T18:58:20Z"})
     assert rejection_of(*later, latest=latest).night == ""
     assert len(admit(later)[0]) == 1
 
@@ -132,7 +133,7 @@ def test_names_of_every_era(name: str, document: object, cell: str) -> None:
 def test_what_is_no_point_has_its_reason(name: str, document: object, kind: str, reason: str) -> None:
     rejection = rejection_of(name, document)
     assert (rejection.kind, rejection.raw) == (kind, f"/there/0/{name}")
-    assert reason in rejection.reason
+    assert reason in rejection.why.values["message"]
     if kind == "template":
         assert (rejection.cell, rejection.night) == ("omni/random@c4-n40", "2026-04-12")
 
@@ -253,7 +254,7 @@ def test_the_last_of_like_results_counts(tokens: float | None) -> None:
     admitted, (rejection,) = admit_results([again, first])
     assert [p.raw for p in admitted] == [again.raw]
     assert (rejection.kind, rejection.raw) == ("repeated", first.raw)
-    assert again.raw in rejection.reason
+    assert rejection.why == Evidence("measured again", {"cell": again.cell, "file": again.raw})
 
 
 @pytest.mark.parametrize(
@@ -267,7 +268,7 @@ def test_of_two_workloads_under_one_name_neither_counts(other: Point) -> None:
     admitted, rejected = admit_results([recorded(), other])
     assert admitted == ()
     assert [r.kind for r in rejected] == ["ambiguous", "ambiguous"]
-    assert "two workloads under one name" in rejected[0].reason
+    assert {r.why.kind for r in rejected} == {"unlike workloads"}
 
 
 def test_text_beside_sound_is_another_cell_and_another_server() -> None:

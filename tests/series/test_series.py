@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from perfbisect.common.quantities import moment, stamp
+from perfbisect.model.commit_details import Evidence
 from perfbisect.model.metric import METRICS
 from perfbisect.series.points import Build, Point, Workload, day_number, night_of
+from perfbisect.series.report import sentences_of
 from perfbisect.series.series import (
     CellSeries,
     build_series,
@@ -112,7 +114,8 @@ def test_an_era_breaks_the_metrics_that_it_touches() -> None:
     found = {s.metric: s for s in build_series(points, lambda _: ERAS)}
     assert [b.index for b in found["input_tokens"].boundaries] == [2, 4]
     assert [(b.index, b.kind) for b in found["e2el"].boundaries] == [(4, "instrument")]
-    assert "two requests warm up (bbb)" in found["e2el"].boundaries[0].what
+    change = found["e2el"].boundaries[0].change
+    assert "two requests warm up (bbb)" in sentences_of("differences", [change])[0]
     assert found["input_tokens"].segments() == (slice(0, 2), slice(2, 4), slice(4, 5))
 
 
@@ -172,8 +175,9 @@ def test_a_server_that_is_shared_from_a_night_on_is_a_hint_and_another_vote() ->
         point(4, {"e2el:median": 1.0}, suite="0af3"),
         point(5, {"e2el:median": 1.0}, suite="alone"),
     ]
-    assert [(h.index, h.kind, "share" in h.what) for h in one(points).hints] == [
-        (2, "server", True), (4, "server", False),
+    assert [(h.index, h.kind, h.change) for h in one(points).hints] == [
+        (2, "server", Evidence("suite", {"is_alone": False})),
+        (4, "server", Evidence("suite", {"is_alone": True})),
     ]  # fmt: skip
     assert one(points).boundaries == ()
     assert [one(points[:count]).group for count in (1, 2, 4, 5)] == ["p/omni", "p/omni", "p/0af3", "p/omni"]
@@ -260,14 +264,16 @@ OLD = "NVIDIA H200 x 1, driver 550.54"
 def test_a_series_on_another_machine_starts_with_what_differs(kind: str, what: str) -> None:
     points = points_on("", OLD, "", kind, OLD, kind)
     (start,) = machine_series_starts(points[::-1])
-    assert (start.first, start.before, start.what) == (points[3], points[1], what)
+    assert (start.first, start.before) == (points[3], points[1])
+    assert sentences_of("differences", [start.change]) == (what,)
     assert start.name == list(dict(machine_series(points)))[1]
 
 
 def test_a_class_that_comes_to_name_its_processors_goes_on() -> None:
     points = points_on(OLD, f"{OLD}, cpu A", OLD, f"{OLD}, cpu A", f"{OLD}, cpu B", f"{OLD}, cpu B")
     (start,) = machine_series_starts(points)
-    assert (start.first, start.what) == (points[4], "cpu A -> cpu B")
+    assert start.first == points[4]
+    assert sentences_of("differences", [start.change]) == ("cpu A -> cpu B",)
     assert [list(own) for _, own in machine_series(points)] == [list(points[:4]), list(points[4:])]
 
 
@@ -302,9 +308,10 @@ def test_what_a_host_measured_before_it_was_in_a_fleet_is_its_machines() -> None
 def test_a_machine_that_takes_over_starts_a_series_and_one_that_measures_beside_does_not() -> None:
     points = points_at(BOX1, BOX1, BOX2, BOX2)
     (start,) = machine_series_starts(points)
-    assert (start.first, start.before, start.what) == (points[2], points[1], "box1 -> box2")
+    assert (start.first, start.before) == (points[2], points[1])
     (driver,) = machine_series_starts(points_at(BOX1, ("H200, driver 2", "box1", "h1")))
-    assert driver.what == "H200 -> driver 2"
+    told = sentences_of("differences", [start.change, driver.change])
+    assert told == ("box1 -> box2", "H200 -> driver 2")
     beside = [replace(point, night="2026-01-01") for point in points]
     assert list(machine_series_starts(beside)) == []
 

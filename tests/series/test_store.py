@@ -16,7 +16,7 @@ from perfbisect.errors import MachineError, UsageError
 from perfbisect.model.commit_details import Evidence
 from perfbisect.series import store as store_module
 from perfbisect.series.alerts import AlertPlace
-from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload
+from perfbisect.series.points import Build, Point, RawFile, RejectedResult, Workload, message_of
 from perfbisect.series.store import VERSION, SeriesStore, open_store
 from tests.series.made_alert import made_alert
 
@@ -132,7 +132,8 @@ def test_results_come_back_as_they_were(store: SeriesStore) -> None:
         record=3,
     )
     rated = replace(point, workload=Workload("omni", "mm", None, 0.5, 40, only_text=True), night="2026-04-11")
-    rejected = RejectedResult(BUILD, "failed", "3 of 40 failed", "/there/y.json", 1, "omni", "2026-04-12")
+    why = message_of("3 of 40 failed")
+    rejected = RejectedResult(BUILD, "failed", why, "/there/y.json", 1, "omni", "2026-04-12")
     for _ in range(2):
         with store.transaction():
             store.replace_results(store.keep_build(BUILD), [point, rated], [rejected])

@@ -18,7 +18,7 @@ from perfbisect.report.terminal import report_lines
 from perfbisect.series.detect import analyze_series, detect
 from perfbisect.series.ingest import TrackIngestDocument, ingest
 from perfbisect.series.night_table import show_nights
-from perfbisect.series.points import Point
+from perfbisect.series.points import Point, message_of
 from perfbisect.series.rebaseline import rebaseline
 from perfbisect.series.report import detect_report, series_report
 from perfbisect.series.sources import IngestOptions
@@ -69,7 +69,7 @@ def test_one_file_in_two_layouts_is_of_the_build(
     assert point.build.name == "6433"
     (rejection,) = store.rejections()
     assert rejection.kind == "twin"
-    assert point.raw in rejection.reason
+    assert rejection.why == Evidence("same file", {"file": point.raw})
 
 
 def test_rejected_results_are_counted_by_kind(store: SeriesStore, kanban: Path) -> None:
@@ -79,7 +79,7 @@ def test_rejected_results_are_counted_by_kind(store: SeriesStore, kanban: Path) 
     result(kanban, "1", name_of(load="10", at="20260412-190118"), failed)
     done = bring(store, kanban)
     assert [(group.fate, group.count) for group in done.rejected] == [("failed", 1), ("template", 1)]
-    assert done.rejected[0].reason == "10 of 40 requests failed"
+    assert done.rejected[0].why == message_of("10 of 40 requests failed")
     assert (done.points, done.builds_of_unknown_branch) == (1, 1)
 
 
@@ -145,7 +145,7 @@ def test_the_nightlys_new_warm_ups_break_its_series(store: SeriesStore, kanban: 
     bring(store, kanban)
     (series,) = series_of(store, metric="e2el")
     assert [(b.index, b.kind) for b in series.boundaries] == [(1, "instrument")]
-    assert "two requests warm up" in series.boundaries[0].what
+    assert "two requests warm up" in series.boundaries[0].change.values["what"]
     assert [h.kind for h in series.hints] == ["warmups"]
 
 
@@ -166,7 +166,7 @@ def test_the_table_of_nights(store: SeriesStore, kanban: Path) -> None:
             "2026-04-03",
             "102",
             None,
-            (Evidence("no point", {"reason": failed}),),
+            (Evidence("no point", {"why": "message", "message": failed}),),
         ),
         ("2026-04-04", "103", 594.0, (Evidence("nights missing", {"nights": 1}),)),
     ]
@@ -314,12 +314,13 @@ def test_an_update_of_the_driver_is_told_where_its_series_begin(store: SeriesSto
     keep(store, *on(old, points(n=20)[:10]), *on(new, points(n=20)[10:]))
     first = points(n=20)[10].night
     (mark,) = detect(store, TABLE, now="t").discontinuities
-    assert (mark.night, mark.kind, mark.what) == (first, "machine", "driver 550 -> driver 560")
+    assert (mark.night, mark.kind, mark.change.kind) == (first, "machine", "machine")
+    assert mark.change.values == {"names": [], "before": ["driver 550"], "after": ["driver 560"]}
     assert (mark.cells, mark.series) == (
         (f"{CELL} on {new}",),
         len(list(series_of(store, [f"{CELL} on {new}"]))),
     )
-    told = Evidence("series begins", {"what": "driver 550 -> driver 560"})
+    told = Evidence("series begins", mark.change.values)
     for since in ("", points(n=20)[5].night):
         marked = {
             (t.cell, row.night)
@@ -332,7 +333,8 @@ def test_an_update_of_the_driver_is_told_where_its_series_begin(store: SeriesSto
     assert not any(row.marks for t in show_nights(store, [CELL], since=later).tables for row in t.rows)
     assert detect(store, TABLE, now="t", since=later).discontinuities == ()
     lines = report_lines(detect_report(detect(store, TABLE, now="t")))
-    assert f"  - {first}  machine changed, {mark.series} series begin anew: {mark.what}" in list(lines)
+    told_again = f"machine changed, {mark.series} series begin anew: driver 550 -> driver 560"
+    assert f"  - {first}  {told_again}" in list(lines)
 
 
 def test_a_baseline_is_of_one_machine(store: SeriesStore) -> None:

@@ -23,6 +23,7 @@ from perfbisect.jobs.journal import read, replaying
 from perfbisect.measure.attempt import from_dict
 from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
+from perfbisect.model.commit_details import Evidence
 from perfbisect.model.metric import is_metric, parse_metric
 from perfbisect.series.points import (
     ALONE,
@@ -32,6 +33,7 @@ from perfbisect.series.points import (
     RejectionKind,
     Workload,
     known,
+    message_of,
 )
 from perfbisect.series.sources.base import IngestOptions, SourceBuild, SourceFile, UnreadableFileError
 
@@ -163,9 +165,9 @@ class PublishedRun(BaseModel):
         known_of = RecordedCell(cell.name, cell.model, cell.num_prompts)
         return cls(build=build, cell=known_of, runs=len(attempt.runs), attempt=published)
 
-    def rejected(self, kind: RejectionKind, reason: str) -> RejectedResult:
+    def rejected(self, kind: RejectionKind, why: Evidence) -> RejectedResult:
         night = stamp(moment(self.attempt.started_at))[:10]
-        return RejectedResult(self.build, kind, reason, self.raw, self.record, self.cell.name, night)
+        return RejectedResult(self.build, kind, why, self.raw, self.record, self.cell.name, night)
 
 
 def read_published(document: object) -> PublishedRun | None:
@@ -215,13 +217,14 @@ def recorded_results(build: Build, document: Mapping[str, Any], raw: str) -> Ite
         cell = RecordedCell(str(fields["name"]), str(fields.get("model", "")), fields.get("num_prompts"))
         attempts = list(read_attempts(document))
     except WRONG_SHAPE as error:
-        yield RejectedResult(build, "broken", f"cannot be read ({type(error).__name__}: {error})", raw)
+        message = f"cannot be read ({type(error).__name__}: {error})"
+        yield RejectedResult(build, "broken", message_of(message), raw)
         return
     for record, (attempt, reason) in enumerate(attempts):
         if attempt is None:
-            yield RejectedResult(build, "broken", reason, raw, record, cell.name)
+            yield RejectedResult(build, "broken", message_of(reason), raw, record, cell.name)
         elif reason:
-            yield RejectedResult(build, "unmeasured", reason, raw, record, cell.name)
+            yield RejectedResult(build, "unmeasured", message_of(reason), raw, record, cell.name)
         else:
             yield _launch_result(build, cell, attempt, raw, record)
 
@@ -238,9 +241,9 @@ def published_results(
         launch, number = launches.setdefault(run.attempt.id, {}), run.attempt.runs[0].index
         # The files and the journal of one job may both be read: a launch counts once.
         if _start(run.attempt) in recorded:
-            yield run.rejected("twin", "the same run of the same launch is in the journal")
+            yield run.rejected("twin", Evidence("in the journal"))
         elif number in launch:
-            yield run.rejected("twin", f"the same run of the same launch is {launch[number].raw}")
+            yield run.rejected("twin", Evidence("same run", {"file": launch[number].raw}))
         else:
             launch[number] = run
     for launch in filter(None, launches.values()):
@@ -251,9 +254,8 @@ def published_results(
             attempt = replace(last.attempt, runs=tuple(run.attempt.runs[0] for run in ordered))
             yield _launch_result(last.build, last.cell, attempt, last.raw, last.record)
         else:
-            yield last.rejected(
-                "unmeasured", f"{len(ordered)} of the {last.runs} runs of its launch are there"
-            )
+            missing = Evidence("runs missing", {"runs": len(ordered), "of": last.runs})
+            yield last.rejected("unmeasured", missing)
 
 
 def _launch_result(
@@ -262,8 +264,8 @@ def _launch_result(
     try:
         return _launch_point(build, cell, attempt, raw, record)
     except WRONG_SHAPE as error:
-        reason = f"cannot be read ({type(error).__name__}: {error})"
-        return RejectedResult(build, "broken", reason, raw, record, cell.name)
+        message = f"cannot be read ({type(error).__name__}: {error})"
+        return RejectedResult(build, "broken", message_of(message), raw, record, cell.name)
 
 
 def _launch_point(
@@ -321,12 +323,12 @@ def _start(attempt: Attempt) -> str:
     return str((attempt.provenance.facts.get("launch") or {}).get("id") or attempt.id)
 
 
-def _lost_requests(attempt: Attempt, prompts: int | None) -> str:
-    """Which requests a run lost; empty where all were answered or their number is not known."""
+def _lost_requests(attempt: Attempt, prompts: int | None) -> Evidence | None:
+    """Which requests a run lost; None where all were answered or their number is not known."""
     for run in attempt.runs:
         completed, failed = run.facts.get("completed"), run.facts.get("failed") or 0
         if failed:
-            return f"{failed} of {(completed or 0) + failed} requests failed"
+            return Evidence("requests failed", {"failed": failed, "of": (completed or 0) + failed})
         if isinstance(prompts, int) and isinstance(completed, int) and completed != prompts:
-            return f"{counted(completed, 'request')} completed where {prompts} were asked for"
-    return ""
+            return Evidence("requests missing", {"completed": completed, "prompts": prompts})
+    return None

@@ -34,6 +34,7 @@ from perfbisect.series.points import (
     ReportedResult,
     Workload,
     known,
+    message_of,
 )
 from perfbisect.series.sources import dashboards, journals, sweeps
 from perfbisect.series.sources.base import UNREADABLE
@@ -98,7 +99,7 @@ def read_file(
         if setting and file.name.endswith(f"/{sweeps.SUMMARY}"):
             raise UnusableResultError("repeated", "the runs of the sweep, which are the files beside it")
     except UnusableResultError as error:
-        yield RejectedResult(build, error.kind, str(error), file.place)
+        yield RejectedResult(build, error.kind, message_of(error), file.place)
         return
     if isinstance(document, dict) and document.get("schema") == journals.SCHEMA:
         yield from journals.recorded_results(build, document, file.place)
@@ -128,7 +129,7 @@ def read_file(
                 next_step="add --zone UTC, or the zone of the machine that measured: --zone Asia/Shanghai",
             ) from None
         except WRONG_SHAPE as error:
-            yield RejectedResult(build, "broken", _reason(error), file.place, index)
+            yield RejectedResult(build, "broken", message_of(_reason(error)), file.place, index)
 
 
 def _reason(error: Exception) -> str:
@@ -199,7 +200,7 @@ def _reject(
     try:
         night = stamp(parse_time(name.time, file.zone or "UTC"))[:10] if name.time else ""
     except ValueError as time_error:
-        return RejectedResult(build, "broken", str(time_error), file.place, index)
+        return RejectedResult(build, "broken", message_of(time_error), file.place, index)
     cell, fields = "", dict[str, Any](name.fields)
     if fields:
         cell = Workload(
@@ -210,7 +211,7 @@ def _reject(
             prompts=fields["num_prompts"],
             lengths=_lengths(name.arguments),
         ).cell
-    return RejectedResult(build, error.kind, str(error), file.place, index, cell, night)
+    return RejectedResult(build, error.kind, message_of(error), file.place, index, cell, night)
 
 
 def _lengths(arguments: Mapping[str, object]) -> str:

@@ -35,7 +35,9 @@ def ingested(place: Path, state: Path) -> tuple[list[str], dict[str, str]]:
     with SeriesStore.of(state) as store:
         for _ in range(2):
             ingest(store, [str(place)], IngestOptions(zone="UTC"))
-        reasons = {result.raw.removeprefix(f"{place}"): result.reason for result in store.rejections()}
+        reasons = {
+            result.raw.removeprefix(f"{place}"): result.why.values["message"] for result in store.rejections()
+        }
         return [point.cell for point in store.points()], reasons
 
 

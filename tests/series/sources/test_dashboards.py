@@ -15,6 +15,7 @@ import pytest
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.series.ingest import admit_build, ingest
 from perfbisect.series.points import Point, RawFile, RejectedResult
+from perfbisect.series.report import sentences_of
 from perfbisect.series.series import build_series
 from perfbisect.series.sources import IngestOptions, find_source
 from perfbisect.series.sources.dashboards import commit_of_image
@@ -91,7 +92,7 @@ def test_rows_of_perf_eval_are_read_in_our_units(tmp_path: Path) -> None:
     metrics = {item.metric: item for item in build_series([first, second])}
     assert metrics["tput_per_gpu"].sign == -1
     assert metrics["tput_per_gpu"].row.unit == "tok/s/GPU"
-    assert [mark.what for mark in metrics["ttft:p99"].hints] == [
+    assert list(sentences_of("differences", [x.change for x in metrics["ttft:p99"].hints])) == [
         "image vllm/vllm-openai:nightly-{sha}, example.io/vllm-release-repo:{sha}-x86_64 before"
     ]
 
@@ -127,7 +128,7 @@ def test_rows_of_inferencex_are_of_the_day_in_their_path(tmp_path: Path) -> None
     assert found[0].covariates["image"] == "vllm/vllm-openai:v0.13.0"
     (undated,) = results(write(tmp_path / "agg_bmk.json", inferencex_row()))
     assert isinstance(undated, RejectedResult)
-    assert undated.reason == "says no time at which it was measured"
+    assert undated.why.values["message"] == "says no time at which it was measured"
 
 
 def test_one_server_of_inferencex_s_api_is_one_and_two_roles_are_two(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_records_of_a_serving_run_are_one_result_of_its_client(tmp_path: Path) -
     failed["metric"]["extra_info"]["failed"] = 3
     (rejected,) = results(write(tmp_path / "failed" / "hud.json", [failed]))
     assert isinstance(rejected, RejectedResult)
-    assert (rejected.kind, rejected.reason) == ("failed", "3 of 203 requests failed")
+    assert (rejected.kind, rejected.why.values["message"]) == ("failed", "3 of 203 requests failed")
 
 
 def test_offline_benchmarks_have_the_names_of_the_metric_table(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_offline_benchmarks_have_the_names_of_the_metric_table(tmp_path: Path) -
         },
     }
     (unknown,) = (result for result in results(path) if isinstance(result, RejectedResult))
-    assert unknown.reason == "has no metric that perfbisect knows: avg_cold_startup_time"
+    assert unknown.why.values["message"] == "has no metric that perfbisect knows: avg_cold_startup_time"
 
 
 def test_a_run_of_pytorch_is_of_the_vllm_that_it_pins(tmp_path: Path) -> None:
@@ -269,15 +270,16 @@ def test_a_broken_file_and_unknown_records_are_named(tmp_path: Path) -> None:
     (broken,) = results(write(tmp_path / "a" / "perf.json", cut))
     assert isinstance(broken, RejectedResult)
     assert (broken.kind, broken.raw) == ("broken", f"{tmp_path}/a/perf.json#undated file")
-    assert "is no JSON" in broken.reason
+    assert "is no JSON" in broken.why.values["message"]
     both = results(
         write(tmp_path / "b" / "perf.json", [{"task": "gsm8k"}, perf_row(), perf_row(date="soon")])
     )
-    assert sorted(getattr(result, "reason", "point")[:28] for result in both) == [
+    told = (result.why.values["message"] for result in both if isinstance(result, RejectedResult))
+    assert sorted(text[:28] for text in told) == [
         "'soon' is no time",
         "holds no result of a served ",
-        "point",
     ]
+    assert len(both) == 3
 
 
 VALUES: tuple[Any, ...] = (None, True, -3, float("nan"), 1e400, "x", "", [], ["x"], {}, {"a": 1}, [{}])

@@ -168,7 +168,8 @@ def test_our_own_runs_are_points(tmp_path: Path) -> None:
     assert point.values == pytest.approx({"ttft:median": 20.0, "failed": 0.0})
     assert (point.start, point.covariates["output_tokens"], point.covariates["duration"]) == ("a-001", 9, 20)
     assert point.covariates["hardware"] == "H20 x 2"
-    kinds = [(result.kind, result.reason) for result in rejected if isinstance(result, RejectedResult)]
+    refused = [result for result in rejected if isinstance(result, RejectedResult)]
+    kinds = [(result.kind, result.why.values["message"]) for result in refused]
     assert kinds[:2] == [("unmeasured", "no memory"), ("unmeasured", "others measured")]
     assert kinds[2][0] == "broken"
     assert source_of(tmp_path / "jobs" / "a") == "journals"
