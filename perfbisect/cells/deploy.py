@@ -161,7 +161,24 @@ def placed_stages(
             for key, value in _as_mapping(override).items()
         }
         placed.setdefault(str(name), {}).update(_placing(settings))
-    return tuple(_placed_stage(name, stage) for name, stage in placed.items() if "devices" in stage)
+
+    def positive(stage: _Stage, key: str) -> int:
+        value = stage[key].value if key in stage else 1
+        return value if isinstance(value, int) and value > 0 else 1
+
+    return tuple(
+        PlacedStage(
+            stage=name,
+            devices=devices.value,
+            replicas=positive(stage, "num_replicas"),
+            each=math.prod(positive(stage, degree) for degree in _DEGREES),
+            field=".".join(map(str, devices.place)),
+            file=str(devices.document.file) if devices.document else "",
+            line=devices.document.line(devices.place) if devices.document else None,
+        )
+        for name, stage in placed.items()
+        if (devices := stage.get("devices"))
+    )
 
 
 def _listed_stages(document: Located, place: Place) -> Iterator[tuple[str, _Stage]]:
@@ -189,23 +206,6 @@ def _placing(stage: _Stage) -> _Stage:
         if effective is not None:
             found[key] = effective
     return found
-
-
-def _placed_stage(name: str, stage: _Stage) -> PlacedStage:
-    def positive(key: str) -> int:
-        value = stage[key].value if key in stage else 1
-        return value if isinstance(value, int) and value > 0 else 1
-
-    devices = stage["devices"]
-    return PlacedStage(
-        stage=name,
-        devices=devices.value,
-        replicas=positive("num_replicas"),
-        each=math.prod(map(positive, _DEGREES)),
-        field=".".join(map(str, devices.place)),
-        file=str(devices.document.file) if devices.document else "",
-        line=devices.document.line(devices.place) if devices.document else None,
-    )
 
 
 def _as_mapping(value: object) -> Mapping[object, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,8 +157,9 @@ def _find(path_or_name: str | Path) -> tuple[Path, str]:
     bare, at, suffix = text.rpartition("@")
     # The whole text first: a file may have an @ in its name.
     for name, wanted in ((text, ""), *([(bare, at + suffix)] if bare else [])):
-        if _is_file(name):
-            return Path(name), wanted
+        with suppress(OSError, ValueError):  # a name that no file can have
+            if Path(name).is_file():
+                return Path(name), wanted
         if name in known:
             return known[name], wanted
     if "/" in text or text.endswith(_SUFFIXES):
@@ -169,13 +171,6 @@ def _find(path_or_name: str | Path) -> tuple[Path, str]:
     )
 
 
-def _is_file(name: str) -> bool:
-    try:
-        return Path(name).is_file()
-    except (OSError, ValueError):  # a name that no file can have
-        return False
-
-
 def _prepare(document: Located) -> tuple[dict[str, object], list[LocatedError]]:
     """The document with its top-level dataset arguments in ``dataset_args``, and what is wrong so far."""
     raw, errors = dict(document.mapping()), []
@@ -183,7 +178,8 @@ def _prepare(document: Located) -> tuple[dict[str, object], list[LocatedError]]:
         if name in raw:
             # Removed, so that the rest of the cell is checked all the same.
             del raw[name]
-            errors.append(document.error((name,), *unknown_key(name, allowed_keys())))
+            allowed = [key for key in (*keys_of(Cell), *DATASET_KEYS) if key not in INTERNAL]
+            errors.append(document.error((name,), *unknown_key(name, allowed)))
     top = {name: raw.pop(name) for name in DATASET_KEYS if name in raw}
     inner = raw.get("dataset_args") or {}
     if not isinstance(inner, Mapping):
@@ -215,34 +211,25 @@ def pair_lists(document: Located, raw: Mapping[str, object]) -> dict[str, dict[s
     rungs: dict[str, dict[str, object]] = {}
     for index in range(length):
         rung = {**raw, **{name: values[index] for name, values in lists.items()}}
-        suffix = _suffix(rung)
+        # The name says the load, not a position: results keep their cell when a list grows.
+        users, rate = rung.get("max_concurrency"), rung.get("request_rate")
+        parts = [f"c{_number(users)}"] if users is not None else []
+        if isinstance(rate, (int, float)) and rate != float("inf"):
+            parts.append(f"r{float(rate)}")
+        elif not parts:
+            parts.append("rinf")
+        suffix = "@" + "-".join([*parts, f"n{_number(rung.get('num_prompts'))}"])
         if suffix in rungs:
             raise document.error((first,), f"gives two cells the name {suffix}")
         rungs[suffix] = rung
     return rungs
 
 
-def _suffix(rung: Mapping[str, object]) -> str:
-    """The numbers of a load; an invalid value, which validation rejects later, is ``x``."""
-    # The name says the load, not a position: results keep their cell when a list grows.
-    users, rate = rung.get("max_concurrency"), rung.get("request_rate")
-    parts = [f"c{_number(users)}"] if users is not None else []
-    if isinstance(rate, (int, float)) and rate != float("inf"):
-        parts.append(f"r{float(rate)}")
-    elif not parts:
-        parts.append("rinf")
-    return "@" + "-".join([*parts, f"n{_number(rung.get('num_prompts'))}"])
-
-
 def _number(value: object) -> str:
+    """A number of a load in a name; an invalid value, which validation rejects later, is ``x``."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value) if isinstance(value, int) else "x"
-
-
-def allowed_keys() -> list[str]:
-    """All keys at the top of a cell file."""
-    return [key for key in (*keys_of(Cell), *DATASET_KEYS) if key not in INTERNAL]
 
 
 def _cell(

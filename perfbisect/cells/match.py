@@ -8,24 +8,22 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby, islice, takewhile
 from typing import Literal
 
 from perfbisect.cells.reported_environment import (
     NO_VARIABLES,
-    ReportedEnvironment,
     is_workload,
-    read_assignments,
+    read_exports,
     read_prefix,
-    tunes_engine,
     unread_variables,
 )
 from perfbisect.common.arguments import parse_options
 from perfbisect.common.digests import canonical
 from perfbisect.common.secret_references import hide_literals
 from perfbisect.errors import UsageError
-from perfbisect.model.cell import Cell, DeployYaml, cell_difference
+from perfbisect.model.cell import Cell, DeployYaml
 from perfbisect.redaction import redacted
 from perfbisect.serving.families import FAMILIES
 
@@ -89,7 +87,14 @@ def _find_commands(text: str) -> Iterator[_Command | ValueError]:
             continue
         end = _end_of_value(lines, start) if _OPEN_VALUE.search(line) else start + 1
         try:
-            words = _split_words(" ".join(lines[start:end]))
+            command_line = " ".join(lines[start:end])
+            if len(command_line) > _LONGEST_COMMAND:  # shlex copies a word for each of its characters.
+                raise ValueError(f"it has more than {_LONGEST_COMMAND:,} characters")
+            lexer = shlex.shlex(command_line, posix=True, punctuation_chars=";&|")
+            lexer.whitespace_split = True
+            # shlex would drop the rest of a line behind a # inside of a word.
+            lexer.commenters = ""
+            words = list(lexer)
         except ValueError as error:
             if _split_command(line.split()):
                 yield error
@@ -125,17 +130,6 @@ def _end_of_value(lines: Sequence[str], start: int) -> int:
         if not quote:
             return index + 1
     return start + 1
-
-
-def _split_words(line: str) -> list[str]:
-    """The words of a shell, operators among them. :raises ValueError: an open quote, or too long."""
-    if len(line) > _LONGEST_COMMAND:  # shlex copies a word for each of its characters.
-        raise ValueError(f"it has more than {_LONGEST_COMMAND:,} characters")
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
-    lexer.whitespace_split = True
-    # shlex would drop the rest of a line behind a # inside of a word.
-    lexer.commenters = ""
-    return list(lexer)
 
 
 def _split_command(words: Sequence[str]) -> _Command | None:
@@ -290,13 +284,14 @@ def parse_command(text: str) -> ReportedWorkload:
     exported = served = NO_VARIABLES
     engine: Literal["", "vllm", "vllm_omni"] = ""
     unreadable: list[ValueError] = []
+    used = {name for use in _VARIABLE.finditer(text) for name in use.groups() if name}
     for command in _find_commands(text):
         try:
             if isinstance(command, ValueError):
                 raise command
             verb, before, words = command
             if verb == "export":
-                exported |= _exported(words, text)
+                exported |= read_exports(words, used)
             elif verb == "server" and server is None:
                 server, served = _server_fields(words), exported | read_prefix(before)
                 engine = "vllm_omni" if "--omni" in words else "vllm"
@@ -331,14 +326,6 @@ def parse_command(text: str) -> ReportedWorkload:
         unread=(*served.unread, *unread_variables(text, served.values)),
         engine=engine,
     )
-
-
-def _exported(words: Sequence[str], text: str) -> ReportedEnvironment:
-    """What ``export`` sets, but variables of the script itself, which it uses as ``$NAME``."""
-    found = read_assignments(words)
-    used = {name for use in _VARIABLE.finditer(text) for name in use.groups() if name}
-    values = {name: value for name, value in found.values.items() if name not in used or tunes_engine(name)}
-    return replace(found, values=values)
 
 
 def _client_fields(
@@ -463,11 +450,6 @@ def nearest_cells(report: ReportedWorkload, cells: Iterable[Cell]) -> tuple[Matc
     return tuple(sorted(found, key=distance))
 
 
-def fields_apart(cells: Sequence[Cell]) -> tuple[str, ...]:
-    """The fields in which cells differ from one another."""
-    return tuple(sorted({row[0] for other in cells[1:] for row in cell_difference(cells[0], other)}))
-
-
 def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
     """Reported fields that the cell has otherwise."""
     rows: list[Difference] = [
@@ -493,7 +475,14 @@ def differing(report: ReportedWorkload, cell: Cell) -> tuple[Difference, ...]:
         # Canonical: 64 and 64.0 are the same load.
         if canonical(there) != canonical(here)
     ]
-    rows += _differing_variables(report.env, cell.env) if report.env is not None else ()
+    if report.env is not None:
+        variables = {name: value for name, value in cell.env.items() if is_workload(name)}
+        there, here = redacted(report.env), redacted(variables)
+        rows += [
+            (f"env.{name}", there.get(name, "-"), here.get(name, "-"))
+            for name in sorted({*report.env, *variables})
+            if report.env.get(name) != variables.get(name)
+        ]
     if report.test and not _is_of_test(report, cell):
         rows.insert(0, ("test", report.test, cell.name))
     return tuple(rows)
@@ -508,14 +497,6 @@ def unsaid(report: ReportedWorkload, cells: Iterable[Cell]) -> tuple[str, ...]:
     """What of these cells the report does not determine."""
     silent = any(_is_silent_on_temperature(report, cell) for cell in cells)
     return (*report.missing, *(["temperature"] if silent else []))
-
-
-def _differing_variables(reported: Mapping[str, str], own: Mapping[str, str]) -> Iterator[Difference]:
-    own = {name: value for name, value in own.items() if is_workload(name)}
-    for name in sorted({*reported, *own}):
-        if reported.get(name) != own.get(name):
-            there, here = (redacted(side).get(name, "-") for side in (reported, own))
-            yield f"env.{name}", there, here
 
 
 def _is_of_test(report: ReportedWorkload, cell: Cell) -> bool:

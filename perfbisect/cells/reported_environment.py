@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfbisect.serving.families import OFFLINE
 from perfbisect.system import environ
@@ -31,11 +31,6 @@ _NOT_WORKLOAD = frozenset(
 def is_workload(name: str) -> bool:
     """Whether a variable may change how the engine computes; those that every server gets do not count."""
     return name not in _NOT_WORKLOAD and name not in environ.allowed({name: ""})
-
-
-def tunes_engine(name: str) -> bool:
-    """Whether the name alone says that a variable is an engine's: ``VLLM_...``, ``NCCL_...``."""
-    return bool(_TUNING.fullmatch(name)) and is_workload(name)
 
 
 @dataclass(frozen=True)
@@ -67,6 +62,16 @@ def read_assignments(words: Iterable[str]) -> ReportedEnvironment:
         else:
             unread.append(f"the value of {name}")
     return ReportedEnvironment(values, tuple(unread))
+
+
+def read_exports(words: Iterable[str], used: Collection[str]) -> ReportedEnvironment:
+    """Read the words of ``export``, but variables that the script itself has ``used`` as ``$NAME``.
+
+    One whose name alone says that it is an engine's counts all the same: ``VLLM_...``, ``NCCL_...``.
+    """
+    found = read_assignments(words)
+    kept = [name for name in found.values if name not in used or _TUNING.fullmatch(name)]
+    return replace(found, values={name: found.values[name] for name in kept})
 
 
 def read_prefix(words: Sequence[str]) -> ReportedEnvironment:

@@ -22,7 +22,7 @@ from perfbisect.cells.importers.base import (
 )
 from perfbisect.cells.lint import Checkout, LintFinding, lint
 from perfbisect.cells.loading import CellFile, ReadAt, known_cells, list_cells, load_cell, load_cells
-from perfbisect.cells.match import fields_apart, nearest_cells, parse_report, unsaid
+from perfbisect.cells.match import nearest_cells, parse_report, unsaid
 from perfbisect.changes.git import Repository
 from perfbisect.commands.output import CommandResult
 from perfbisect.common.digests import canonical_json
@@ -214,7 +214,11 @@ def match_cells(text: str, among: Sequence[Path]) -> CommandResult:
         exact=bool(exact) and not reported.unread,
         missing=unsaid(reported, (match.cell for match in exact)),
         unread=reported.unread,
-        apart=fields_apart([match.cell for match in exact]),
+        apart=tuple(
+            sorted(
+                {row[0] for other in exact[1:] for row in cell_difference(exact[0].cell, other.cell)},
+            )
+        ),
         warnings=warnings,
         cells=tuple(
             CellMatchDocument(
@@ -398,19 +402,19 @@ def _write_cells(
             for written in Path(scratch).iterdir():
                 written.replace(output / written.name)
             paths.append(output / f"{cell.stem}.yaml")
-    needs = dict.fromkeys(need for cell in specification.cells for need in cell.needs)
+    needs = {path: origin for cell in specification.cells for path, origin in cell.needs.items()}
     return ImportedFileDocument(
         spec=str(source.path),
         files=tuple(map(str, paths)),
         cells=count,
         switched_off=len(specification.off),
         left_out=tuple(
-            f"{source.file}:{source.line(workload.place)}: {workload.place}: {workload.why}"
-            for workload in specification.left_out
+            f"{source.file}:{source.line(place)}: {place}: {why}"
+            for place, why in specification.left_out.items()
         ),
         errors=tuple(f"{error.where}: {_one_line(error)}" for error in errors),
         to_bring=tuple(
-            f"{output / need.path}: {need.origin}" for need in needs if not (output / need.path).exists()
+            f"{output / path}: {origin}" for path, origin in needs.items() if not (output / path).exists()
         ),
     )
 

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from perfbisect.cells.loading import (
+    DATASET_KEYS,
+    INTERNAL,
     MEANING,
-    allowed_keys,
     cell_schema,
     list_cells,
     load_cell,
     load_cells,
     pair_lists,
 )
-from perfbisect.common.yaml_source import Located
+from perfbisect.common.yaml_source import Located, keys_of
 from perfbisect.errors import LocatedError, UsageError
 from perfbisect.model.cell import Cell
 
@@ -416,7 +417,7 @@ def test_a_deploy_yaml_beside_the_cell_is_read(tmp_path: Path) -> None:
 
 def test_the_schema_has_exactly_the_keys_that_may_be_written() -> None:
     schema = cell_schema()
-    assert set(schema["properties"]) == set(allowed_keys())
+    assert set(schema["properties"]) == {*keys_of(Cell), *DATASET_KEYS} - set(INTERNAL)
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["family", "model", "num_prompts"]
     json.dumps(schema, allow_nan=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -437,15 +439,14 @@ def test_the_engine_and_the_endpoint_come_before_the_count_of_differences() -> N
 def test_the_work_on_a_text_grows_with_its_size(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Characters that are parsed as Python or as a shell's words."""
     parsed = 0
-    parse, split = match.ast.parse, match._split_words
 
-    def count(text: str, *args: Any, **named: Any) -> Any:
+    def count(call: Callable[..., Any], text: str, **named: Any) -> Any:
         nonlocal parsed
         parsed += len(text)
-        return (parse if named else split)(text, *args, **named)
+        return call(text, **named)
 
-    monkeypatch.setattr(match.ast, "parse", count)
-    monkeypatch.setattr(match, "_split_words", count)
+    monkeypatch.setattr(match.ast, "parse", partial(count, match.ast.parse))
+    monkeypatch.setattr(match.shlex, "shlex", partial(count, match.shlex.shlex))
     with contextlib.suppress(UsageError):
         parse_report(text)
     assert parsed <= match._MOST_CALLS * match._LONGEST_CALL + match._MOST_REPLACED + 4 * len(text)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.cells.importers import perf_eval, vllm_ci, vllm_omni
-from perfbisect.cells.importers.base import (
-    Specification,
-    SpecificationFile,
-    describe_value,
-    number_duplicates,
-)
+from perfbisect.cells.importers.base import LONGEST_STEM, Specification, SpecificationFile, describe_value
 from perfbisect.common.json_text import WRONG_SHAPE, parse_json
 from perfbisect.common.text import line
 from perfbisect.common.yaml_source import parse
@@ -33,7 +30,12 @@ def read_specification(source: SpecificationFile) -> Specification:
     except WRONG_SHAPE as error:
         reason = line(f"cannot be read ({type(error).__name__}: {error})")
         raise LocatedError(reason, file=source.file) from error
-    found.cells = number_duplicates(found.cells)
+    # Cells of one name are numbered, and a name is cut to what a file can have.
+    stems = [cell.stem[:LONGEST_STEM] for cell in found.cells]
+    all_of, seen = Counter(stems), Counter[str]()
+    for index, (cell, stem) in enumerate(zip(found.cells, stems, strict=True)):
+        seen[stem] += 1
+        found.cells[index] = replace(cell, stem=f"{stem}-{seen[stem]}" if all_of[stem] > 1 else stem)
     return found
 
 
@@ -51,7 +53,8 @@ def _read(source: SpecificationFile, document: object) -> Specification:
     if "common_parameters" in names:
         return vllm_ci.read_nightly(source, entries)
     if "parameters" in names and names <= set(vllm_ci.OFFLINE_KEYS):
-        return vllm_ci.read_offline(entries)
+        why = "it measures the engine without a server (vllm bench latency or throughput)"
+        return Specification(left_out={f"[{i}]": why for i in range(len(entries))})
     raise source.wrong("", f"is of no form that is known: {describe_value(document)}", _FORMS)
 
 

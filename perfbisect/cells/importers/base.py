@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ HUB_NAME = re.compile(r"^[\w.-]+/[\w.-]+$")
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 """A position or a key in a place: ``[0].server_params.model``."""
 
-_LONGEST_STEM = 150
+LONGEST_STEM = 150
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -101,50 +100,32 @@ def read_file(path: Path) -> SpecificationFile:
 
 
 @dataclass(frozen=True)
-class RequiredFile:
-    """A file or folder that must be placed beside the cell, and where it comes from."""
-
-    path: str
-    origin: str
-
-
-@dataclass(frozen=True)
 class ImportedCell:
-    """A cell file: its stem, its document, texts of files beside it by name, and files still required.
+    """A cell file: its stem, its document, and texts of files beside it by name.
 
-    ``place``: of the workload in the specification.
+    ``needs``: paths of files that must be placed beside it, and where each comes from. ``place``: of the
+    workload in the specification.
     """
 
     stem: str
     document: Mapping[str, object]
     place: str
     files: Mapping[str, str] = field(default_factory=dict)
-    needs: tuple[RequiredFile, ...] = ()
-
-
-@dataclass(frozen=True)
-class SkippedWorkload:
-    """The place of a workload that is not imported, and why."""
-
-    place: str
-    why: str
+    needs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Specification:
     """Imported cells.
 
-    ``off``: places of disabled workloads; ``left_out``: those that cannot be measured; ``errors``: of those
-    that were not understood.
+    ``off``: places of disabled workloads; ``left_out``: of those that cannot be measured, and why;
+    ``errors``: of those that were not understood.
     """
 
     cells: list[ImportedCell] = field(default_factory=list)
     off: list[str] = field(default_factory=list)
-    left_out: list[SkippedWorkload] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
     errors: list[LocatedError] = field(default_factory=list)
-
-    def skip(self, place: str, why: str) -> None:
-        self.left_out.append(SkippedWorkload(place, why))
 
 
 def write_cell(folder: Path, imported: ImportedCell) -> Path:
@@ -157,17 +138,6 @@ def write_cell(folder: Path, imported: ImportedCell) -> Path:
     return path
 
 
-def number_duplicates(cells: Sequence[ImportedCell]) -> list[ImportedCell]:
-    """Number the stems of cells with the same name, and cut those that no file can have."""
-    stems = [cell.stem[:_LONGEST_STEM] for cell in cells]
-    all_of, seen = Counter(stems), Counter[str]()
-    numbered = []
-    for cell, stem in zip(cells, stems, strict=True):
-        seen[stem] += 1
-        numbered.append(replace(cell, stem=f"{stem}-{seen[stem]}" if all_of[stem] > 1 else stem))
-    return numbered
-
-
 def sampling_fields(given: Mapping[str, Any]) -> dict[str, object]:
     """The options of a client that are keys of a cell's ``sampling``."""
     chosen = {name: given[option] for option, name in SAMPLING.items() if option in given}
@@ -176,7 +146,7 @@ def sampling_fields(given: Mapping[str, Any]) -> dict[str, object]:
 
 def file_stem(name: str) -> str:
     """A name for a cell and its file: other characters than letters, digits, ``.`` and ``_`` become ``-``."""
-    return _NO_NAME.sub("-", name).strip(".-")[:_LONGEST_STEM]
+    return _NO_NAME.sub("-", name).strip(".-")[:LONGEST_STEM]
 
 
 def kebab(name: object) -> str:

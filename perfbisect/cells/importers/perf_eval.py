@@ -7,12 +7,11 @@ the kind of GPU are in ``lib/gpu_profiles.yaml`` beside the recipes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from perfbisect.cells.importers.base import (
     ImportedCell,
-    SkippedWorkload,
     Specification,
     SpecificationFile,
     file_stem,
@@ -50,7 +49,7 @@ def read_recipe(source: SpecificationFile, recipe: Mapping[str, Any]) -> Specifi
     source.check_keys("vllm_bench", bench, ("configs", "metadata"))
     found = Specification()
     for task in filter(recipe.get, ("lm_eval", "bfcl")):
-        found.skip(task, "measures accuracy, no speed")
+        found.left_out[task] = "measures accuracy, no speed"
     configs = bench.get("configs") or []
     source.check_type("vllm_bench.configs", configs, list, "a list of benchmarks")
     if not configs:
@@ -63,10 +62,10 @@ def read_recipe(source: SpecificationFile, recipe: Mapping[str, Any]) -> Specifi
         options = parse_options(arguments.split(), negatable=True)
     except ValueError as error:
         raise source.wrong("vllm.serve_args", str(error)) from None
-    missing = Specification()
+    missing: dict[str, str] = {}
     variables = _variables(source, recipe, vllm, missing)
     if vllm.get("image"):
-        missing.skip("vllm.image", "the environment of a change decides it, not a cell")
+        missing["vllm.image"] = "the environment of a change decides it, not a cell"
     server: dict[str, object] = {
         "family": "text",
         "description": f"{name} of {source.name}",
@@ -82,29 +81,25 @@ def read_recipe(source: SpecificationFile, recipe: Mapping[str, Any]) -> Specifi
             source.check_keys(place, config, _CONFIG_KEYS)
             dataset = config.get("dataset", "random")
             if dataset != "random":
-                found.skip(place, f"its data set {dataset} is prepared by perf-eval's own scripts")
+                found.left_out[place] = f"its data set {dataset} is prepared by perf-eval's own scripts"
                 continue
             found.cells.append(_cell(source, place, str(name), config, server, options))
-            found.left_out += _unused(place, config)
-    found.left_out += missing.left_out
+            only = "only the data set speed_bench has a use for it"
+            found.left_out |= {f"{place}.{key}": only for key in _SPEED_BENCH if key in config}
+            found.left_out |= {
+                f"{place}.args.{key}": "an attempt sets it"
+                for key in config.get("args") or {}
+                if _option(key) in _REPORTING
+            }
+            if config.get("repetitions", 1) != 1:
+                why = f"no part of a cell: perfbisect run --runs {config['repetitions']}"
+                found.left_out[f"{place}.repetitions"] = why
+    found.left_out |= missing
     return found
 
 
-def _unused(place: str, config: Mapping[str, Any]) -> Iterator[SkippedWorkload]:
-    """Keys that its scripts do not use for this data set, and those that an attempt or its command sets."""
-    for name in _SPEED_BENCH:
-        if name in config:
-            yield SkippedWorkload(f"{place}.{name}", "only the data set speed_bench has a use for it")
-    for name in config.get("args") or {}:
-        if _option(name) in _REPORTING:
-            yield SkippedWorkload(f"{place}.args.{name}", "an attempt sets it")
-    if config.get("repetitions", 1) != 1:
-        why = f"no part of a cell: perfbisect run --runs {config['repetitions']}"
-        yield SkippedWorkload(f"{place}.repetitions", why)
-
-
 def _variables(
-    source: SpecificationFile, recipe: Mapping[str, Any], vllm: Mapping[str, Any], missing: Specification
+    source: SpecificationFile, recipe: Mapping[str, Any], vllm: Mapping[str, Any], missing: dict[str, str]
 ) -> dict[str, str]:
     """Variables of the kind of GPU, then those of the recipe; what is not known of them is ``missing``."""
     gpu, own = str(recipe.get("gpu")), source.mapping("vllm", vllm, "env")
@@ -114,7 +109,7 @@ def _variables(
     common = profile.get("env") or {} if isinstance(profile, Mapping) else None
     if not isinstance(common, Mapping):
         why = f"lib/gpu_profiles.yaml beside the recipes has no {gpu}: its variables are not in the cells"
-        missing.skip("gpu", why)
+        missing["gpu"] = why
         common = {}
     waiting = {"VLLM_ENGINE_READY_TIMEOUT_S": f"{_READY_S:g}"}
     for name, value in own.items():

@@ -17,8 +17,6 @@ from perfbisect.cells.importers.base import (
     HUB_NAME,
     SAMPLING,
     ImportedCell,
-    RequiredFile,
-    SkippedWorkload,
     Specification,
     SpecificationFile,
     describe_value,
@@ -74,7 +72,7 @@ def read_tests(source: SpecificationFile, document: Mapping[str, Any], *, at: st
             )
             endpoint = client.get("endpoint", COMPLETIONS)
             if endpoint not in ENDPOINTS:
-                found.skip(place, f"no family here asks at {endpoint} ({name})")
+                found.left_out[place] = f"no family here asks at {endpoint} ({name})"
                 continue
             lists = {key: defaults.get(key) if test.get(key) is None else test[key] for key in _LISTS}
             found.cells.append(_cell(source, place, name, variables, server, client, lists))
@@ -89,7 +87,7 @@ def read_nightly(source: SpecificationFile, tests: Sequence[Any]) -> Specificati
         with collecting(found.errors):
             name = _test_name(source, place, test, ())
             if "genai_perf_input_parameters" in test:
-                found.skip(place, f"its client is genai-perf ({name})")
+                found.left_out[place] = f"its client is genai-perf ({name})"
                 continue
             common, server, client = (_options(source, place, test, key) for key in _NIGHTLY_MAPPINGS)
             of_data = {
@@ -104,12 +102,6 @@ def read_nightly(source: SpecificationFile, tests: Sequence[Any]) -> Specificati
             lists = {key: test.get(key) for key in _LISTS}
             found.cells.append(_cell(source, place, name, {}, server | served, called | client, lists))
     return found
-
-
-def read_offline(tests: Sequence[Any]) -> Specification:
-    """Latency and throughput tests, which call the engine without a server."""
-    why = "it measures the engine without a server (vllm bench latency or throughput)"
-    return Specification(left_out=[SkippedWorkload(f"[{i}]", why) for i in range(len(tests))])
 
 
 def _test_name(source: SpecificationFile, place: str, test: Any, keys: Sequence[str]) -> str:
@@ -128,22 +120,17 @@ def _options(source: SpecificationFile, place: str, above: Mapping[str, Any], na
     found = source.mapping(place, above, name)
     if name == _MAPPINGS[0]:
         return {key: str(value) for key, value in found.items()}
-    return {kebab(key): _shell_value(source, f"{place}.{name}.{key}", item) for key, item in found.items()}
-
-
-def _shell_value(source: SpecificationFile, place: str, value: object) -> object:
-    """What the program gets from the shell; ``""`` is a switch."""
-    if not isinstance(value, str):
-        return value
-    # vLLM's scripts paste values into a command line: quotes in them are for the shell.
-    try:
-        words = shlex.split(value)
-    except ValueError as error:
-        message = f"is {describe_value(value)}, which a shell cannot read: {error}"
-        raise source.wrong(place, message, "text") from None
-    if value == "":
-        return True
-    return words[0] if len(words) == 1 else words
+    options: dict[str, object] = {}
+    for key, value in found.items():
+        # vLLM's scripts paste values into a command line: quotes in them are for the shell.
+        try:
+            words = shlex.split(value) if isinstance(value, str) else [value]
+        except ValueError as error:
+            message = f"is {describe_value(value)}, which a shell cannot read: {error}"
+            raise source.wrong(f"{place}.{name}.{key}", message, "text") from None
+        # The empty text is a switch.
+        options[kebab(key)] = True if value == "" else words[0] if len(words) == 1 else words
+    return options
 
 
 def _cell(
@@ -175,7 +162,7 @@ def _cell(
     # With the data set "hf" the path is a repository of the hub.
     is_local = path and given.get("dataset-name") != "hf" and not HUB_NAME.match(path)
     origin = _SHAREGPT if path.startswith("ShareGPT") else "a file that vLLM's script expects"
-    needs = (RequiredFile(path, origin),) if is_local else ()
+    needs = {path: origin} if is_local else {}
     return ImportedCell(file_stem(name), document, place, needs=needs)
 
 

@@ -18,7 +18,6 @@ from perfbisect.cells.importers.base import (
     HUB_NAME,
     SAMPLING,
     ImportedCell,
-    RequiredFile,
     Specification,
     SpecificationFile,
     describe_value,
@@ -29,7 +28,7 @@ from perfbisect.cells.importers.base import (
 from perfbisect.cells.loading import LADDERS
 from perfbisect.clients.omni_bench import BACKENDS
 from perfbisect.common.digests import digest
-from perfbisect.common.yaml_source import collecting
+from perfbisect.common.yaml_source import Located, collecting
 from perfbisect.model.cell import PARALLEL_SIZES, parallel_devices
 from perfbisect.serving.eras import nightly_warmups
 from perfbisect.serving.families import FAMILIES
@@ -84,7 +83,11 @@ def read_servers(source: SpecificationFile, servers: Sequence[Any]) -> Specifica
     found = Specification()
     for i, server in enumerate(servers):
         with collecting(found.errors):
-            _check_server(source, f"[{i}]", server)
+            source.check_type(f"[{i}]", server, Mapping, "a mapping with server_params")
+            source.check_keys(f"[{i}]", server, _SERVER_KEYS)
+            for name, wanted, allowed in _SHAPE:
+                source.check_type(f"[{i}].{name}", server.get(name), wanted, allowed)
+            source.check_keys(f"[{i}].server_params", server["server_params"], _PARAM_KEYS)
             for j, workload in enumerate(server["benchmark_params"]):
                 place = f"[{i}].benchmark_params[{j}]"
                 with collecting(found.errors):
@@ -93,18 +96,10 @@ def read_servers(source: SpecificationFile, servers: Sequence[Any]) -> Specifica
                     if workload.get("enabled") is False:
                         found.off.append(place)
                     elif reason := _unsupported(server, given):
-                        found.skip(place, reason)
+                        found.left_out[place] = reason
                     else:
                         found.cells.append(_cell(source, f"[{i}]", place, server, given))
     return found
-
-
-def _check_server(source: SpecificationFile, place: str, server: Any) -> None:
-    source.check_type(place, server, Mapping, "a mapping with server_params")
-    source.check_keys(place, server, _SERVER_KEYS)
-    for name, wanted, allowed in _SHAPE:
-        source.check_type(f"{place}.{name}", server.get(name), wanted, allowed)
-    source.check_keys(f"{place}.server_params", server["server_params"], _PARAM_KEYS)
 
 
 def _unsupported(server: Mapping[str, Any], given: Mapping[str, Any]) -> str:
@@ -154,7 +149,7 @@ def _cell(
     if family == "diffusion":
         document.setdefault("max_concurrency", 1)
     files: dict[str, str] = {}
-    needs: tuple[RequiredFile, ...] = ()
+    needs: dict[str, str] = {}
     inline, path = given.get("dataset-path-inline"), given.get("dataset-path")
     if isinstance(inline, Mapping):
         content = inline.get("content")
@@ -164,7 +159,7 @@ def _cell(
         files[name] = text
         document["dataset_path"] = name
     elif path and not HUB_NAME.match(str(path)):
-        needs = (RequiredFile(str(path), "a folder of vLLM-Omni's repository"),)
+        needs[str(path)] = "a folder of vLLM-Omni's repository"
     if given.get("baseline"):
         document["known_baselines"] = given["baseline"]
     return ImportedCell(stem, document, place, files, needs)
@@ -196,11 +191,16 @@ def _server_fields(
     options = _options(source, above, params)
     timeouts = [_seconds(source, above, options.pop(name)) for name in _TIMEOUTS if name in options]
     inline = options.pop("deploy-config-inline", None)
-    text = None if inline is None else _inline_text(source, above, inline)
     path, overrides = options.pop("deploy-config", None), params.get("stage_overrides")
     fields: dict[str, object] = {}
-    if text is not None:
+    documents: list[Located] = []
+    if inline is not None:
+        content = inline.get("content") if isinstance(inline, Mapping) else None
+        where = f"{above}.serve_args.deploy-config-inline"
+        source.check_type(where, content, Mapping, "a deploy YAML with stages, as content")
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         fields["deploy_yaml"] = {"text": text}
+        documents += filter(None, [read_deploy(text, Path("deploy.yaml"))])
     elif path is not None:
         # The harness runs in a folder of the repository; a cell's path is relative to the repository's root.
         fields["deploy_yaml"] = {"from": "change", "path": str(path).removeprefix("../")}
@@ -211,8 +211,10 @@ def _server_fields(
     if options:
         fields["serve_args"] = options
     product = max(parallel_devices(options, _PARALLEL), _STAGED_DEVICES if staged else 1)
+    stages = placed_stages(documents, overrides if isinstance(overrides, Mapping) else {}, _PLATFORM)
+    named = max((stage.needs for stage in stages), default=0)
     # What CI reserves comes first: the product of the options is a guess where stages share devices.
-    gpus = _marked_devices(server.get("mark")) or _named_devices(text, overrides) or product
+    gpus = _marked_devices(server.get("mark")) or named or product
     return {**fields, "env": dict(_ENVIRONMENT), "gpus": gpus}
 
 
@@ -238,22 +240,6 @@ def _options(source: SpecificationFile, above: str, params: Mapping[str, Any]) -
     if params.get("trust_remote_code"):
         options["trust-remote-code"] = True
     return options
-
-
-def _inline_text(source: SpecificationFile, above: str, inline: object) -> str:
-    """A deploy YAML that is in the specification."""
-    content = inline.get("content") if isinstance(inline, Mapping) else None
-    place = f"{above}.serve_args.deploy-config-inline"
-    source.check_type(place, content, Mapping, "a deploy YAML with stages, as content")
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-
-
-def _named_devices(text: str | None, overrides: object) -> int:
-    """The devices that the stages need; 0 if they name none."""
-    document = None if text is None else read_deploy(text, Path("deploy.yaml"))
-    by_stage = overrides if isinstance(overrides, Mapping) else {}
-    stages = placed_stages([document] if document else [], by_stage, _PLATFORM)
-    return max((stage.needs for stage in stages), default=0)
 
 
 def _marked_devices(mark: object) -> int:

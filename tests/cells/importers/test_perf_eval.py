@@ -111,23 +111,23 @@ def test_a_recipe(tmp_path: Path) -> None:
 def test_what_is_no_part_of_a_cell_is_named_with_its_line(tmp_path: Path) -> None:
     found = recipe_in(tmp_path)
     source = SpecificationFile(Path("recipe.yaml"), RECIPE)
-    assert {source.line(skipped.place): skipped.place for skipped in found.left_out} == {
+    assert {source.line(place): place for place in found.left_out} == {
         10: "vllm.image",
         22: "lm_eval",
         35: "vllm_bench.configs[0].repetitions",
         38: "vllm_bench.configs[0].args.--disable-tqdm",
         45: "vllm_bench.configs[1].speed_bench_category",
     }
-    assert any("perfbisect run --runs 3" in skipped.why for skipped in found.left_out)
+    assert any("perfbisect run --runs 3" in why for why in found.left_out.values())
     assert found.errors == []
 
 
 def test_variables_of_a_gpu_that_are_not_known_are_named(tmp_path: Path) -> None:
     found = recipe_in(tmp_path, profiles="B200: {}\n")
-    assert "has no H200" in next(skipped.why for skipped in found.left_out if skipped.place == "gpu")
+    assert "has no H200" in found.left_out["gpu"]
     assert "VLLM_DEEP_GEMM_WARMUP" not in loaded(tmp_path, found.cells)[0].env
     alone = read_specification(SpecificationFile(Path("talker.yaml"), RECIPE))
-    assert "gpu" in [skipped.place for skipped in alone.left_out]
+    assert "gpu" in alone.left_out
     with pytest.raises(LocatedError, match="no valid YAML") as caught:
         recipe_in(tmp_path, profiles="H200: [")
     assert str(caught.value.where).startswith(str(tmp_path / "workloads" / "../lib/gpu_profiles.yaml"))
@@ -146,7 +146,7 @@ def test_other_data_sets_are_left_out_and_names_are_numbered(tmp_path: Path) -> 
     text = RECIPE.replace("dataset: random", "dataset: speed_bench").replace("1k-in-1k-out", "8k-in-1k-out")
     found = recipe_in(tmp_path, text)
     assert [cell.stem for cell in found.cells] == ["talker-h200-8k-in-1k-out"]
-    assert "vllm_bench.configs[0]" in [skipped.place for skipped in found.left_out]
+    assert "vllm_bench.configs[0]" in found.left_out
     both = recipe_in(tmp_path, RECIPE.replace("1k-in-1k-out", "8k-in-1k-out"))
     assert [cell.stem for cell in both.cells] == [f"talker-h200-8k-in-1k-out-{n}" for n in (1, 2)]
 
@@ -181,7 +181,7 @@ def test_an_option_that_a_key_sets_is_refused_as_an_argument(tmp_path: Path) -> 
 
 def test_a_recipe_of_accuracy_alone_has_no_cells(tmp_path: Path) -> None:
     found = recipe_in(tmp_path, RECIPE.partition("vllm_bench:")[0])
-    assert (found.cells, [skipped.place for skipped in found.left_out]) == ([], ["lm_eval"])
+    assert (found.cells, list(found.left_out)) == ([], ["lm_eval"])
 
 
 def test_yaml_that_is_no_recipe_is_of_no_form(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from perfbisect.cells.importers import read_specification
-from perfbisect.cells.importers.base import RequiredFile, SpecificationFile, read_file
+from perfbisect.cells.importers.base import SpecificationFile, read_file
 from perfbisect.errors import LocatedError
 from perfbisect.model.change import Change
 from tests.cells.importers.reading import loaded, only_error, read, without
@@ -120,7 +120,7 @@ def test_an_inline_data_set_lies_beside_the_cell(tmp_path: Path) -> None:
     assert cell.document["dataset_path"] == name
     assert [json.loads(line) for line in text.splitlines()] == rows
     assert cell.document["dataset_args"] == {"width": 512}
-    assert cell.needs == ()
+    assert cell.needs == {}
 
 
 def test_inline_data_sets_of_one_name_are_two_files(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_what_cannot_be_measured_here_is_told(tmp_path: Path) -> None:
     servers = [server(CHAT, socket, lasting), server(SPEECH) | {"server_type": "sglang-omni"}]
     found = read(tmp_path, [*servers, server(CHAT, stage_config_name="two.yaml", update={"a": 1})])
     assert len(found.cells) == 1
-    assert [(one.place, one.why) for one in found.left_out] == [
+    assert list(found.left_out.items()) == [
         ("[0].benchmark_params[1]", "client omni_bench has no backend openai-realtime"),
         (
             "[0].benchmark_params[2]",
@@ -308,8 +308,8 @@ def test_a_folder_of_the_repository_must_be_brought_and_a_hubs_data_need_not(tmp
     paths = ("benchmarks/build_dataset/smoke", "org/sentences")
     found = read(tmp_path, [server(*(SPEECH | {"dataset_path": path} for path in paths))]).cells
     assert [cell.needs for cell in found] == [
-        (RequiredFile(paths[0], "a folder of vLLM-Omni's repository"),),
-        (),
+        {paths[0]: "a folder of vLLM-Omni's repository"},
+        {},
     ]
 
 

@@ -88,7 +88,7 @@ def test_every_file_gives_the_cells_its_lists_say(imports: Imports) -> None:
     assert len(imports.files) >= 18
     for path, said, found, cells in imports.files:
         off = path.read_text().count('"enabled": false')
-        assert (len(cells), len(found.off), found.left_out) == (len(said), off, []), path.name
+        assert (len(cells), len(found.off), found.left_out) == (len(said), off, {}), path.name
     assert sum(len(found.off) for _, _, found, _ in imports.files) > 0
 
 
