@@ -34,7 +34,7 @@ from perfbisect.engine.experiment import run_experiment
 from perfbisect.environments.factory import make_builder
 from perfbisect.experiments.run import RUN
 from perfbisect.experiments.setup import MeasurementSetup, build_run_plan
-from perfbisect.fleet.connection import LocalConnection
+from perfbisect.fleet.connection import Connection
 from perfbisect.fleet.executor import MOST_POLL_S, FleetExecutor
 from perfbisect.fleet.folders import FolderFleet
 from perfbisect.fleet.hosts import FleetHost, HostSettings
@@ -237,7 +237,7 @@ def agent(count: int) -> Cost:
         setting = MeasurementConfig(environment=spec, cache=str(cache), machine="cpu")
         start_agent = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {_MAIN}"
         command = ("env", f"PERFBISECT_LOCKS={home / 'locks'}", sys.executable, "-c", start_agent)
-        host = FleetHost("here", LocalConnection(), HostSettings(folder=str(home / "there"), command=command))
+        host = FleetHost("here", Connection(), HostSettings(folder=str(home / "there"), command=command))
         job = FleetJob(builder, setting, interference="off")
         executors = (
             LocalExecutor(builder, profile=load_machine("cpu")),

@@ -16,7 +16,7 @@ from perfbisect.changes import git, history
 from perfbisect.environments import images, uv
 from perfbisect.environments.build import Output
 from perfbisect.errors import LocatedError, MachineError, PerfbisectError
-from perfbisect.fleet.connection import Answer, LocalConnection
+from perfbisect.fleet.connection import Answer, Connection
 from perfbisect.fleet.folders import error_in
 from perfbisect.machine import devices
 from perfbisect.system import http, logs
@@ -58,7 +58,7 @@ def _fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def _answered(_: Path, __: pytest.MonkeyPatch) -> str:
-    answer = LocalConnection().run(["sh", "-c", 'printf %s "$0" >&2; exit 1', PRINTED])
+    answer = Connection().run(["sh", "-c", 'printf %s "$0" >&2; exit 1', PRINTED])
     printed = Answer(1, PRINTED.encode(), "").said
     return f"{_raised(lambda: answer.checked('do it'))}\n{answer.said}\n{printed}"
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import tempfile
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,10 +52,19 @@ class Answer:
         return self
 
 
-class Connection(ABC):
-    """A machine on which commands can be run."""
+class Connection:
+    """A machine on which commands can be run: this one, where it is not another class's.
 
-    @abstractmethod
+    ``silence``: the exit code that says that the machine does not answer.
+    """
+
+    address: str = "this machine"
+    silence: ClassVar[int | None] = None
+
+    def command(self, argv: Sequence[str]) -> Sequence[str]:
+        """The local command that runs ``argv``."""
+        return argv
+
     def run(
         self,
         argv: Sequence[str],
@@ -72,34 +80,6 @@ class Connection(ABC):
         Raises:
             UnreachableError: the machine does not answer within ``timeout`` seconds.
         """
-
-    def run_script(
-        self, script: str, *arguments: str, given: bytes | IO[bytes] = b"", timeout: float = TIMEOUT_S
-    ) -> Answer:
-        """Run a script of sh; its arguments are ``$1`` and so on."""
-        return self.run(["sh", "-c", script, "sh", *arguments], given, timeout=timeout)
-
-
-@dataclass(frozen=True)
-class LocalConnection(Connection):
-    """This machine, or a folder that this one shares with others."""
-
-    address: str = "this machine"
-    silence: ClassVar[int | None] = None
-    """The exit code that says that the machine does not answer."""
-
-    def command(self, argv: Sequence[str]) -> Sequence[str]:
-        """The local command that runs ``argv``."""
-        return argv
-
-    def run(
-        self,
-        argv: Sequence[str],
-        given: bytes | IO[bytes] = b"",
-        *,
-        into: IO[bytes] | None = None,
-        timeout: float = TIMEOUT_S,
-    ) -> Answer:
         command = self.command(argv)
         stream: dict[str, object] = {"input": given} if isinstance(given, bytes) else {"stdin": given}
         stream |= {"stdout": into or subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -117,14 +97,21 @@ class LocalConnection(Connection):
             raise UnreachableError(f"{self.address} does not answer: {errors or 'ssh failed'}")
         return Answer(done.returncode, done.stdout or b"", errors)
 
+    def run_script(
+        self, script: str, *arguments: str, given: bytes | IO[bytes] = b"", timeout: float = TIMEOUT_S
+    ) -> Answer:
+        """Run a script of sh; its arguments are ``$1`` and so on."""
+        return self.run(["sh", "-c", script, "sh", *arguments], given, timeout=timeout)
+
 
 @dataclass(frozen=True)
-class SshConnection(LocalConnection):
+class SshConnection(Connection):
     """A machine that OpenSSH reaches without a question; a connection is kept, shared, and ended with this.
 
     ``address``: as ssh takes it; ``options``: more arguments of ssh.
     """
 
+    address: str
     options: tuple[str, ...] = ()
     # ssh ends with the code of the command, and with 255 where it failed itself.
     silence = 255

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from perfbisect.errors import MachineError
 from perfbisect.fleet.bundle import Bundle, UnreachableError
-from perfbisect.fleet.connection import Answer, LocalConnection
+from perfbisect.fleet.connection import Answer, Connection
 from perfbisect.fleet.hosts import AGENT_SCRIPT, FleetHost, HostSettings, escalate
 
 _BATCH = "batch.sh"
@@ -146,7 +146,7 @@ def slurm_hosts(options: SlurmOptions, folder: str, command: tuple[str, ...]) ->
         name, features = (part.strip() for part in row.split("|"))
         if (not wanted or name in wanted) and (not is_plain or needed in features.split(",")):
             names[name] = None
-    connection, settings = LocalConnection(), HostSettings(folder=folder, command=command)
+    connection, settings = Connection(), HostSettings(folder=folder, command=command)
     return tuple(SlurmHost(name, connection, settings, options) for name in names)
 
 
@@ -166,7 +166,7 @@ def _run_slurm(argv: Sequence[str]) -> Answer:
         UnreachableError: the controller does not answer.
         MachineError: the command failed.
     """
-    connection = LocalConnection()
+    connection = Connection()
     for _ in range(2):
         answer = connection.run(argv)
         if answer.code == 0:

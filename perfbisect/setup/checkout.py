@@ -14,7 +14,7 @@ from perfbisect.cells.lint import ENGINES
 from perfbisect.changes.git import Repository
 from perfbisect.changes.pins import DOCKERFILE, Pins, parse_pins
 from perfbisect.errors import LocatedError
-from perfbisect.machine.profile import Machine, load_machine, machine, machine_names
+from perfbisect.machine.profile import load_machine, machine, machine_names
 from perfbisect.model.change import Change
 
 SETTINGS_FILE = "perfbisect.yaml"
@@ -117,7 +117,11 @@ def detect_checkout(repository: Repository, shell: Mapping[str, str]) -> Detecte
         raise _unknown_engine(repository, project)
     tags = _releases(repository, head)
     dockerfile = read(DOCKERFILE) if engine == "vllm_omni" else None
-    kind, hardware = _detect_machine(shell)
+    # The first kind of machine with devices here, NVIDIA first; otherwise the CPU.
+    names = sorted(machine_names(), key=lambda name: name != "cuda")
+    machines = ((name, machine(shell, load_machine(name))) for name in names)
+    with_devices = next((found for found in machines if found[1].gpus), None)
+    kind, hardware = with_devices or ("cpu", machine(shell, load_machine("cpu")))
     return DetectedCheckout(
         engine=engine,
         evidence=f"{engine}/, {project.description}",
@@ -182,13 +186,3 @@ def _version(tag: str) -> Version | None:
         return None
     is_release = len(version.release) >= 2 and version.local is None and not version.is_prerelease
     return version if is_release else None
-
-
-def _detect_machine(shell: Mapping[str, str]) -> tuple[str, Machine]:
-    """The first machine kind with devices here, NVIDIA first; otherwise the CPU."""
-    names = sorted(machine_names(), key=lambda name: name != "cuda")
-    for name in names:
-        found = machine(shell, load_machine(name))
-        if found.gpus:
-            return name, found
-    return "cpu", machine(shell, load_machine("cpu"))

@@ -106,8 +106,17 @@ def choose_settings(checkout: DetectedCheckout) -> InitialSettings:
     environment = _environment(checkout)
     client = _client(checkout) if environment.value else None
     machine = SettingChoice("machine", checkout.machine, (f"The kind of machine: here {checkout.hardware}.",))
+    newest = checkout.releases[0] if checkout.releases else ""
+    release = f"{newest}, the newest release tag" if newest else "no release tag"
+    detected = [
+        ("engine", f"{ENGINES[checkout.engine]}: {checkout.evidence}"),
+        ("release", f"{release} up to HEAD{_distance(checkout)}"),
+    ]
+    if checkout.engine == "vllm_omni":
+        pin = f"{checkout.pins.text} ({DOCKERFILE})" if checkout.pins else f"none: no {DOCKERFILE}"
+        detected.append(("pin", pin))
     return InitialSettings(
-        detected=_detected_rows(checkout),
+        detected=(*detected, ("machine", checkout.hardware)),
         choices=tuple(choice for choice in (environment, client, machine) if choice is not None),
         cell=_CELLS.get((checkout.engine, checkout.devices > 0), ""),
         good=next((tag for tag in checkout.releases if tag not in checkout.at_head), "REV"),
@@ -136,19 +145,6 @@ def _aligned(rows: Sequence[tuple[str, str]], start: str, between: str) -> str:
     return "\n".join(f"{start}{name:<{width}}{between}{text}" for name, text in rows)
 
 
-def _detected_rows(checkout: DetectedCheckout) -> tuple[tuple[str, str], ...]:
-    newest = checkout.releases[0] if checkout.releases else ""
-    release = f"{newest}, the newest release tag" if newest else "no release tag"
-    rows = [
-        ("engine", f"{ENGINES[checkout.engine]}: {checkout.evidence}"),
-        ("release", f"{release} up to HEAD{_distance(checkout)}"),
-    ]
-    if checkout.engine == "vllm_omni":
-        pin = f"{checkout.pins.text} ({DOCKERFILE})" if checkout.pins else f"none: no {DOCKERFILE}"
-        rows.append(("pin", pin))
-    return (*rows, ("machine", checkout.hardware))
-
-
 def _distance(checkout: DetectedCheckout) -> str:
     """How far the newest tag is behind HEAD, and what to do if tags were not fetched for long."""
     count, days = checkout.commits_behind, checkout.days_behind
@@ -174,20 +170,18 @@ def _environment(checkout: DetectedCheckout) -> SettingChoice:
             "  env: command:./environment.sh {sha} {env}",
         )
         return SettingChoice("env", "", open_why)
-    return _pinned_environment(checkout) if checkout.engine == "vllm_omni" else _overlay_environment(checkout)
-
-
-def _pinned_environment(checkout: DetectedCheckout) -> SettingChoice:
-    why = [
+    if checkout.engine != "vllm_omni":
+        return _overlay_environment(checkout)
+    pinned_why = [
         "How a commit gets an environment: its Python over the vLLM it pins, one installation a pin.",
         f"{DOCKERFILE} has the pin; a pinned commit is installed from vLLM's wheel index.",
     ]
     if checkout.pins is None or checkout.pins.kind == "unknown":
-        why += [
+        pinned_why += [
             "HEAD pins no vLLM and cannot be built this way. One vLLM for all commits:",
             "  env: source,package=vllm_omni,with=vllm==VERSION",
         ]
-    return SettingChoice("env", f"pinned:vllm_omni,wheel={INDEX}", tuple(why))
+    return SettingChoice("env", f"pinned:vllm_omni,wheel={INDEX}", tuple(pinned_why))
 
 
 def _overlay_environment(checkout: DetectedCheckout) -> SettingChoice:
@@ -239,7 +233,12 @@ def write_settings(repo: Path | None, *, force: bool, dry_run: bool) -> InitDocu
     repo_words = ("--repo", str(repo)) if repo else ()
     command = shlex.join(next_command_words(initial, repo_words))
     file, content = repository.path / SETTINGS_FILE, render_settings(initial, command)
-    existing = _read_existing(file)
+    try:
+        existing = file.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        existing = None
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror or error}") from error
     difference = () if existing is None else _diff(existing, content)
     if difference and not (force or dry_run):
         shown = "\n".join(f"  {text}" for text in difference)
@@ -272,15 +271,6 @@ def _seen(initial: InitialSettings) -> tuple[SeenDocument, ...]:
     return tuple(SeenDocument(what=name, found=value) for name, value in initial.detected)
 
 
-def _read_existing(file: Path) -> str | None:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror or error}") from error
-
-
 def _diff(before: str, after: str) -> tuple[str, ...]:
     """Diff lines without the file names."""
     rows = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
@@ -311,7 +301,13 @@ def write_nightly(
     initial = choose_settings(checkout)
     existing = settings_of(repository.path)
     missing = [choice for choice in initial.choices if choice.key not in existing]
-    branch = _main_branch(repository)
+    branch = "HEAD"
+    # The main branch as fetched last, if there is one.
+    for name in ("origin/HEAD", "origin/main", "origin/master", "main", "master"):
+        with suppress(RevisionError):
+            repository.resolve(name)
+            branch = name
+            break
     template = Path(__file__).with_name("nightly.yaml.template").read_text(encoding="utf-8")
     content = template.format(
         fewest=FEWEST,
@@ -350,12 +346,3 @@ def _nightly_settings(choices: Sequence[SettingChoice]) -> str:
 def _quote(value: str) -> str:
     """Quote as JSON, which is YAML."""
     return json.dumps(value, ensure_ascii=False)
-
-
-def _main_branch(repository: Repository) -> str:
-    """The main branch as fetched last, if there is one; else HEAD."""
-    for name in ("origin/HEAD", "origin/main", "origin/master", "main", "master"):
-        with suppress(RevisionError):
-            repository.resolve(name)
-            return name
-    return "HEAD"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from perfbisect.fleet.connection import Answer, Connection, LocalConnection
+from perfbisect.fleet.connection import Answer, Connection
 
 
 @dataclass
@@ -40,7 +40,7 @@ class MovedMachine(Connection):
         elif self.cut_input is not None:
             given = given.read()[: self.cut_input]
         limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *words] if self.full else words
-        answer = LocalConnection().run(limited, given, timeout=timeout)
+        answer = Connection().run(limited, given, timeout=timeout)
         if into is None:
             return answer
         into.write(answer.output[: self.cut_output])

@@ -25,7 +25,7 @@ from unittest.mock import patch
 import psutil
 import pytest
 
-from perfbisect.fleet.connection import LocalConnection
+from perfbisect.fleet.connection import Connection
 from perfbisect.fleet.folders import FolderFleet
 from perfbisect.fleet.hosts import FleetHost, HostSettings, read_hosts
 from perfbisect.fleet.ray_cluster import RayCluster
@@ -217,7 +217,7 @@ class FolderSite(Site):
         hosts = [
             FleetHost(
                 name,
-                LocalConnection(),
+                Connection(),
                 HostSettings(
                     folder=str(self.homes / name / "perfbisect"),
                     command=(str(self.homes / name / "agent"),),

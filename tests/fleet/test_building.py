@@ -17,7 +17,7 @@ from perfbisect.environments.base import Builder
 from perfbisect.environments.factory import make_builder
 from perfbisect.errors import BuildError, MachineError
 from perfbisect.fleet.building import BuildMachines
-from perfbisect.fleet.connection import LocalConnection
+from perfbisect.fleet.connection import Connection
 from perfbisect.fleet.hosts import FleetHost, HostSettings
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.model.change import Change
@@ -115,7 +115,7 @@ def answering(text: str, folder: Path) -> FleetHost:
     """A machine whose agent prints a text."""
     return FleetHost(
         "builder",
-        LocalConnection(),
+        Connection(),
         HostSettings(folder=str(folder), command=("sh", "-c", f"echo '{text}'", "sh")),
     )
 
@@ -141,13 +141,13 @@ _DRIVER = """
 import sys
 from pathlib import Path
 from perfbisect.fleet.building import BuildMachines
-from perfbisect.fleet.connection import LocalConnection
+from perfbisect.fleet.connection import Connection
 from perfbisect.fleet.hosts import FleetHost, HostSettings
 from perfbisect.jobs.plans import MeasurementConfig
 from perfbisect.model.change import Change
 folder = Path(sys.argv[1])
 agent = ("sh", "-c", "trap 'touch ended; exit 130' TERM; touch began; while :; do sleep 0.05; done", "sh")
-host = FleetHost("builder", LocalConnection(), HostSettings(folder=str(folder), command=agent))
+host = FleetHost("builder", Connection(), HostSettings(folder=str(folder), command=agent))
 site = BuildMachines([host], MeasurementConfig(environment="release:x"), None, folder / "cache")
 site.build("release:x", Change("x==1", "release"), "ab", log=folder / "log", timeout=100)
 """

@@ -11,7 +11,7 @@ import pytest
 import perfbisect
 from perfbisect.errors import LocatedError, MachineError, UsageError
 from perfbisect.fleet.bundle import Ticket, UnreachableError
-from perfbisect.fleet.connection import LocalConnection, SshConnection
+from perfbisect.fleet.connection import Connection, SshConnection
 from perfbisect.fleet.folders import FolderFleet, Hosts
 from perfbisect.fleet.hosts import FleetHost, HostSettings, read_hosts
 from perfbisect.fleet.specs import absolute_fleet, build_hosts, make_fleet
@@ -131,7 +131,7 @@ def test_slots_are_of_the_class_that_has_most() -> None:
 
 def listed(*names: str, folder: str = "/nowhere") -> Hosts:
     """An engine with machines of these names."""
-    return lambda: [FleetHost(name, LocalConnection(), HostSettings(folder=folder)) for name in names]
+    return lambda: [FleetHost(name, Connection(), HostSettings(folder=folder)) for name in names]
 
 
 def silent() -> Sequence[FleetHost]:
@@ -204,7 +204,7 @@ print(json.dumps({
 def test_the_clock_of_a_machine_is_compared_with_the_one_here(off: float, skew: float) -> None:
     command = (sys.executable, "-c", _LOOK % (perfbisect.__version__, off))
     fleet = FolderFleet(
-        "one", lambda: [FleetHost("box", LocalConnection(), HostSettings(folder="/nowhere", command=command))]
+        "one", lambda: [FleetHost("box", Connection(), HostSettings(folder="/nowhere", command=command))]
     )
     (found,) = fleet.machines(checks=True)
     assert found.skew == pytest.approx(skew, abs=60)
