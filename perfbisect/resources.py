@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Literal
 
 from perfbisect.errors import PerfbisectError
 
@@ -14,17 +15,7 @@ _INSTALLED = {"cells": "_cells", "dashboards": "_dashboards", ".claude/skills/pe
 
 def cells_folder() -> Path:
     """The shipped cell files. :raises PerfbisectError: they are not installed."""
-    return _folder("cells")
-
-
-def dashboards_folder() -> Path:
-    """The shipped dashboards. :raises PerfbisectError: they are not installed."""
-    return _folder("dashboards")
-
-
-def skill_folder() -> Path:
-    """The skill for agents. :raises PerfbisectError: it is not installed."""
-    return _folder(".claude/skills/perf-bisect")
+    return shipped_folder("cells")
 
 
 def sources_digest() -> str:
@@ -35,7 +26,8 @@ def sources_digest() -> str:
     return digest.hexdigest()
 
 
-def _folder(name: str) -> Path:
+def shipped_folder(name: Literal["cells", "dashboards", ".claude/skills/perf-bisect"]) -> Path:
+    """A folder of shipped files, by its path in the checkout. :raises PerfbisectError: it is missing."""
     places = (_PACKAGE / _INSTALLED[name], _PACKAGE.parent / name)
     for place in places:
         if place.is_dir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -21,11 +22,10 @@ def test_an_installation_has_them_inside(tmp_path: Path, monkeypatch: pytest.Mon
     assert resources.cells_folder() == tmp_path / "perfbisect" / "_cells"
 
 
-@pytest.mark.parametrize(
-    "find", [resources.cells_folder, resources.dashboards_folder, resources.skill_folder]
-)
-def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: object) -> None:
+@pytest.mark.parametrize("name", ["cells", "dashboards", ".claude/skills/perf-bisect"])
+def test_what_is_missing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Literal["cells", "dashboards"]
+) -> None:
     monkeypatch.setattr(resources, "_PACKAGE", tmp_path / "perfbisect")
-    assert callable(find)
     with pytest.raises(PerfbisectError, match="this installation has no"):
-        find()
+        resources.shipped_folder(name)

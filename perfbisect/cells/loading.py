@@ -274,14 +274,31 @@ def _cell(
 
 
 def _with_content(cell: Cell, document: Located) -> Cell:
-    """Local folders and files as absolute paths, with their content as the revision."""
+    """Local folders and files as absolute paths, with their content as the revision.
+
+    Other values are a hub's names, except a data set of the name of a file beside the cell.
+    """
     changed: dict[str, object] = {}
     pins: dict[str, str | None] = {}
     for field, pin in (("model", "model"), ("tokenizer", "tokenizer"), ("dataset_path", "dataset")):
-        value = getattr(cell, field)
-        path = None if value is None else _local_path(document, field, value)
-        if path is None:
+        value: str | None = getattr(cell, field)
+        if value is None:
             continue
+        is_path = value.startswith(("./", "../", "/", "~"))
+        try:
+            path = (document.file.parent / Path(value).expanduser()).resolve()
+            exists = path.exists()
+        except (OSError, RuntimeError, ValueError) as error:
+            if not is_path:
+                continue
+            reason = getattr(error, "strerror", None) or error
+            raise document.error((field,), f"is no path: {reason}") from None
+        # A model named like a folder here is the hub's model: only ./ and the like mean a path.
+        if not is_path and not (exists and field == "dataset_path"):
+            continue
+        if not exists:
+            allowed = "a folder relative to this file, or a hub's name"
+            raise document.error((field,), f"there is no {path}", allowed)
         given, place = getattr(cell.revision, pin), ("revision", pin)
         pins[pin] = _checked_content(document, (field,), place, path, given, f"{LOCAL}..., or leave it out")
         changed[field] = str(path)
@@ -298,29 +315,6 @@ def _check_data_set(cell: Cell, document: Located) -> None:
     if file and not (cell.revision.dataset or "").startswith(LOCAL):
         path = document.file.parent / str(cell.dataset_path)
         raise document.error(place, f"there is no {path}", "a file relative to this one")
-
-
-def _local_path(document: Located, field: str, value: str) -> Path | None:
-    """The path that a value means, None for a hub's name; a data set may be a name beside the cell.
-
-    Raises:
-        LocatedError: a path at which nothing is, or none that this system can have.
-    """
-    is_path = value.startswith(("./", "../", "/", "~"))
-    try:
-        path = (document.file.parent / Path(value).expanduser()).resolve()
-        exists = path.exists()
-    except (OSError, RuntimeError, ValueError) as error:
-        if not is_path:
-            return None
-        raise document.error((field,), f"is no path: {getattr(error, 'strerror', None) or error}") from None
-    # A model named like a folder here is the hub's model: only ./ and the like mean a path.
-    if not is_path and not (exists and field == "dataset_path"):
-        return None
-    if not exists:
-        allowed = "a folder relative to this file, or a hub's name"
-        raise document.error((field,), f"there is no {path}", allowed)
-    return path
 
 
 def _with_reference(cell: Cell, document: Located) -> Cell:

@@ -357,8 +357,15 @@ def _offline_engine(text: str) -> tuple[dict[str, object], dict[str, object]] | 
     """Fields and serve arguments of the first ``LLM(...)`` in Python, but values that it computes."""
     # Bounded: a text of many "LLM(" once took 23 s, as each was parsed to the end.
     for found in islice(_LLM.finditer(text), _MOST_CALLS):
+        # Up to the parenthesis that closes the call; nothing without one.
+        depth = end = 0
+        for token in _PYTHON.finditer(text, found.start(), found.start() + _LONGEST_CALL):
+            depth += (token[0] == "(") - (token[0] == ")")
+            if token[0] == ")" and depth <= 0:
+                end = token.end()
+                break
         try:
-            call = ast.parse(_call_text(text, found.start()), mode="eval").body
+            call = ast.parse(text[found.start() : end], mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         if isinstance(call, ast.Call):
@@ -373,16 +380,6 @@ def _offline_engine(text: str) -> tuple[dict[str, object], dict[str, object]] | 
                 fields = {"model": model} if model else {}
                 return {**fields, "deploy_yaml": None, "stage_overrides": None}, options
     return None
-
-
-def _call_text(text: str, start: int) -> str:
-    """A call up to the parenthesis that closes it; empty without one."""
-    depth = 0
-    for token in _PYTHON.finditer(text, start, start + _LONGEST_CALL):
-        depth += (token[0] == "(") - (token[0] == ")")
-        if token[0] == ")" and depth <= 0:
-            return text[start : token.end()]
-    return ""
 
 
 def _literals(value: ast.expr) -> Iterator[object]:

@@ -26,9 +26,10 @@ def install(
     import perfbisect
     from perfbisect.commands.documents import SkillInstallDocument
     from perfbisect.common.quantities import counted
-    from perfbisect.resources import skill_folder
+    from perfbisect.resources import shipped_folder
 
-    target, source = folder.expanduser().absolute() / "perf-bisect", skill_folder()
+    target = folder.expanduser().absolute() / "perf-bisect"
+    source = shipped_folder(".claude/skills/perf-bisect")
     files = _files(source)
     is_new = not target.exists() and not target.is_symlink()
     if is_new:

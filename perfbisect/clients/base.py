@@ -223,7 +223,9 @@ class Client(ABC):
             if key in derived:
                 continue
             value = known[key] if key in known else self.reported(document, key)
-            if value is not None and (value > 0 or key in known or (value == 0 and _may_be_zero(key))):
+            name, _, statistic = key.partition(":")
+            may_be_zero = name in _MAY_BE_ZERO or statistic == "std"
+            if value is not None and (value > 0 or key in known or (value == 0 and may_be_zero)):
                 values[key] = value
             elif key not in optional and value is None:
                 missing.append(self.field(key))
@@ -237,11 +239,6 @@ class Client(ABC):
 def positive_goodput(key: str, value: float, document: Document) -> float:
     """A value; a goodput of no request counts half a request, so that it has a ratio."""
     return 0.5 / number(document, "duration") if key == "request_goodput" and value == 0 else value
-
-
-def _may_be_zero(key: str) -> bool:
-    name, _, statistic = key.partition(":")
-    return name in _MAY_BE_ZERO or statistic == "std"
 
 
 def reporting_options(percentile_metrics: Sequence[str], percentiles: Sequence[float]) -> dict[str, object]:
@@ -291,7 +288,13 @@ def read_totals(cell: Cell, document: Document, suffix: str = "") -> Totals:
         ClientError: no completed request, errors in the stream or no duration.
     """
     completed, failed = (count(document, name + suffix) for name in ("completed", "failed"))
-    errors = _errors(document)
+    reported = document.get("errors") or []
+    if not isinstance(reported, list):
+        raise ClientError(f"errors is {shown(reported)}, not a list")
+    for index, text in enumerate(reported):
+        if text is not None and not isinstance(text, str):
+            raise ClientError(f"errors[{index}] is {shown(text)}, not text")
+    errors = [text for text in reported if text]
     error = _first_error(errors)
     # vllm bench serve ends with exit code 0 even if the server is down: only the counts tell.
     if completed == 0:
@@ -359,13 +362,6 @@ def check_number(value: object, name: str) -> float:
     return float(value)
 
 
-def check_numbers(values: object, name: str) -> list[float]:
-    """:raises ClientError: not a list of numbers."""
-    if not isinstance(values, list):
-        raise ClientError(f"{name} is {shown(values)}, not a list")
-    return [check_number(value, name) for value in values]
-
-
 def fact(document: Document, name: str) -> int | float | str | None:
     """A covariate: a number or a short text; None for anything else."""
     value = document.get(name)
@@ -390,17 +386,6 @@ def count(document: Document, name: str) -> int:
     if value < 0 or value != int(value):
         raise ClientError(f"{name} is {value:g}, not a count")
     return int(value)
-
-
-def _errors(document: Document) -> list[str]:
-    """The errors of the requests. :raises ClientError: not a list of texts."""
-    reported = document.get("errors") or []
-    if not isinstance(reported, list):
-        raise ClientError(f"errors is {shown(reported)}, not a list")
-    for index, error in enumerate(reported):
-        if error is not None and not isinstance(error, str):
-            raise ClientError(f"errors[{index}] is {shown(error)}, not text")
-    return [error for error in reported if error]
 
 
 def _first_error(errors: Sequence[str]) -> str:

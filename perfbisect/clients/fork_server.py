@@ -45,17 +45,6 @@ def load(names: Sequence[str]) -> None:
                 raise
 
 
-def drop_idle_threads() -> None:
-    """Fork once, so that libraries such as OpenBLAS end their idle threads now.
-
-    A thread that remains afterwards would be missing in a run.
-    """
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-
-
 def send(channel: socket.socket, **values: Any) -> None:
     channel.sendall(json.dumps(values).encode() + b"\n")
 
@@ -125,20 +114,6 @@ class Host:
         self.channel.close()
 
 
-def become(request: dict[str, Any]) -> str:
-    """Set up session, folder, output, environment and arguments; returns the module."""
-    os.setsid()
-    os.chdir(request["cwd"])
-    os.environ.update(request["env"])
-    flag, module, *arguments = request["argv"]
-    if flag != "-m":
-        raise ValueError(f"not a module: {request['argv']}")
-    sys.argv = [module, *arguments]
-    # The host has imported the module already: runpy warns of one that is in sys.modules.
-    sys.modules.pop(module, None)
-    return str(module)
-
-
 def main() -> str | None:
     """The module to run, in the child of a run; None in the host."""
     channel = socket.socket(fileno=int(sys.argv[1]))
@@ -150,7 +125,12 @@ def main() -> str | None:
     began, used = time.monotonic(), time.process_time()
     try:
         load(sys.argv[2:])
-        drop_idle_threads()
+        # A fork makes libraries such as OpenBLAS end their idle threads now; a thread that remains would be
+        # missing in a run.
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
     except BaseException as error:
         send(channel, failed=f"{type(error).__name__}: {error}")
         raise
@@ -160,7 +140,18 @@ def main() -> str | None:
         return None
     send(channel, ready=True, seconds=time.monotonic() - began, cpu=time.process_time() - used)
     request = host.serve()
-    return None if request is None else become(request)
+    if request is None:
+        return None
+    os.setsid()
+    os.chdir(request["cwd"])
+    os.environ.update(request["env"])
+    flag, module, *arguments = request["argv"]
+    if flag != "-m":
+        raise ValueError(f"not a module: {request['argv']}")
+    sys.argv = [module, *arguments]
+    # The host has imported the module already: runpy warns of one that is in sys.modules.
+    sys.modules.pop(module, None)
+    return str(module)
 
 
 if __name__ == "__main__":

@@ -90,9 +90,19 @@ class OmniBench(Client):
         """See :class:`Client`. :raises UsageError: the backend or the response format does not fit."""
         requested = _percentile_metrics(cell)
         lowest = (_SILENT,) if "audio_duration" in requested else ()
+        body = dict(cell.extra_body)
+        if look_up_backend(cell).endpoint == SPEECH:
+            for name, value in {**_RAW_SOUND, "stream": True}.items():
+                if body.get(name, value) != value:
+                    raise UsageError(
+                        f"cell {cell.name}: extra_body sets {name} to {body[name]!r}, but the client "
+                        f"counts raw sound: {name} must be {value!r} or left out",
+                        field="extra_body",
+                    )
+            body["stream_format"] = _RAW_SOUND["stream_format"]
         return {
             "omni": True,
-            "extra-body": _extra_body(cell) or None,
+            "extra-body": body or None,
             "ready-check-timeout-sec": 60,
             **reporting_options(requested, (*lowest, *cell.metric_percentiles)),
         }
@@ -229,20 +239,6 @@ def _percentile_metrics(cell: Cell) -> tuple[str, ...]:
         requested = [name for name in cell.percentile_metrics if name.startswith("audio_")]
         names += dict.fromkeys((*requested, *(_SOUND if not backend.text else ("audio_duration",))))
     return (*names, "e2el")
-
-
-def _extra_body(cell: Cell) -> dict[str, object]:
-    """The cell's extra body, with raw sound for speech. :raises UsageError: another response format."""
-    if look_up_backend(cell).endpoint != SPEECH:
-        return dict(cell.extra_body)
-    for name, value in {**_RAW_SOUND, "stream": True}.items():
-        if cell.extra_body.get(name, value) != value:
-            raise UsageError(
-                f"cell {cell.name}: extra_body sets {name} to {cell.extra_body[name]!r}, but the client "
-                f"counts raw sound: {name} must be {value!r} or left out",
-                field="extra_body",
-            )
-    return {**cell.extra_body, "stream_format": _RAW_SOUND["stream_format"]}
 
 
 CLIENT = OmniBench()

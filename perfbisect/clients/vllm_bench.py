@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from perfbisect.clients.base import (
     ACCEPTANCE,
@@ -14,12 +14,12 @@ from perfbisect.clients.base import (
     bench_facts,
     check_bench_identity,
     check_number,
-    check_numbers,
     count,
     fact,
     is_number,
     read_totals,
     reporting_options,
+    shown,
     token_values,
 )
 from perfbisect.errors import ClientError, UsageError
@@ -92,7 +92,10 @@ class VllmBench(Client):
         keys += ["request_goodput"] if "goodput" in cell.client.args else []
         keys += ["failed", "output_tokens", "input_tokens"]
         keys += ["e2el_per_token"] if "e2el" in cell.percentile_metrics else []
-        return (*keys, *(ACCEPTANCE if _decodes_speculatively(cell) else ()))
+        servers = [cell.serve_args, *(variant.serve_args for variant in cell.variants.values())]
+        options = [name for server in servers for name in server]
+        is_speculative = any(name.startswith(("speculative-config", "spec-")) for name in options)
+        return (*keys, *(ACCEPTANCE if is_speculative else ()))
 
     def field(self, key: str) -> str:
         name, _, statistic = key.partition(":")
@@ -114,20 +117,33 @@ class VllmBench(Client):
         requests = {
             f"{name}:median": raw for name, raw in _request_values(document, totals.completed).items()
         }
-        medians = {key: statistics.median(raw) * 1000 for key, raw in requests.items()}
+        middles = {key: statistics.median(raw) for key, raw in requests.items()}
+        medians = {key: middle * 1000 for key, middle in middles.items()}
         for key in ("ttft:median", "e2el:median"):
-            if key in values and key in medians:
-                _check_median(self.field(key), values[key], medians[key])
+            reported, median = values.get(key), medians.get(key)
+            if reported is None or median is None:
+                continue
+            if abs(median - reported) > _AGREE * max(median, reported):
+                raise ClientError(
+                    f"the result contradicts itself: {self.field(key)} is {reported:g}, "
+                    f"its requests have {median:g}"
+                )
         warnings = totals.warnings(cell.num_prompts)
         warnings += _short_outputs(cell, document, totals.completed)
         for guard in cell.guards:
             if guard in ACCEPTANCE and guard not in values:
                 warnings.append(f"{guard} is a guard but was not reported")
+        spread = {}
+        for key, raw in requests.items():
+            middle = middles[key]
+            if key in values:
+                mad = statistics.median(abs(value - middle) for value in raw)
+                spread[key] = _MAD_TO_SIGMA * mad / middle if middle > 0 else 0.0
         return RunResult(
             index=index,
             seed=seed,
             values=values,
-            spread={key: _robust_cv(raw) for key, raw in requests.items() if key in values},
+            spread=spread,
             warnings=tuple(warnings),
             seconds=totals.duration,
             facts={
@@ -158,7 +174,9 @@ def _request_values(document: Document, completed: int) -> dict[str, tuple[float
         if error or check_number(tokens, f"output_lens[{index}]") <= 0:
             continue
         ttft = check_number(ttft, f"ttfts[{index}]")
-        gaps = check_numbers(gaps, f"itls[{index}]")
+        if not isinstance(gaps, list):
+            raise ClientError(f"itls[{index}] is {shown(gaps)}, not a list")
+        gaps = [check_number(gap, f"itls[{index}]") for gap in gaps]
         total = ttft + math.fsum(gaps)
         latency = total if latency is None else check_number(latency, f"latencies[{index}]")
         found["ttft"].append(ttft)
@@ -169,13 +187,6 @@ def _request_values(document: Document, completed: int) -> dict[str, tuple[float
     if len(found["ttft"]) != completed:
         return {}
     return {name: tuple(values) for name, values in found.items() if values}
-
-
-def _check_median(field: str, reported: float, median: float) -> None:
-    if abs(median - reported) > _AGREE * max(median, reported):
-        raise ClientError(
-            f"the result contradicts itself: {field} is {reported:g}, its requests have {median:g}"
-        )
 
 
 def _short_outputs(cell: Cell, document: Document, completed: int) -> list[str]:
@@ -189,20 +200,6 @@ def _short_outputs(cell: Cell, document: Document, completed: int) -> list[str]:
         is_short = any(0 < length < requested for length in filter(is_number, lengths))
     per_request = f"{tokens / completed:.1f} of {requested} tokens per request"
     return [f"outputs are shorter than requested: {per_request}"] if is_short else []
-
-
-def _robust_cv(values: Sequence[float]) -> float:
-    """MAD x 1.4826 / median."""
-    median = statistics.median(values)
-    if median <= 0:
-        return 0.0
-    return _MAD_TO_SIGMA * statistics.median(abs(value - median) for value in values) / median
-
-
-def _decodes_speculatively(cell: Cell) -> bool:
-    """Whether the server, in any variant, decodes speculatively."""
-    options = [cell.serve_args, *(variant.serve_args for variant in cell.variants.values())]
-    return any(name.startswith(("speculative-config", "spec-")) for names in options for name in names)
 
 
 CLIENT = VllmBench()

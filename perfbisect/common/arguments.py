@@ -48,7 +48,7 @@ def parse_options(value: object, *, negatable: bool, keep_null: bool = False) ->
     if isinstance(value, Mapping):
         pairs: list[tuple[str, object]] = [(_option_name(key), item) for key, item in value.items()]
     elif isinstance(value, Sequence) and not isinstance(value, str):
-        pairs = _pair_tokens([part for token in value for part in _long(token)] if negatable else value)
+        pairs = _pair_tokens(value, has_short=negatable)
     else:
         kind = "one text" if isinstance(value, str) else type(value).__name__
         raise ValueError(f"expected a mapping of options or a list of tokens, not {kind}")
@@ -96,19 +96,19 @@ def _option_name(key: object) -> str:
     return head.replace("_", "-") + dot + tail
 
 
-def _long(token: object) -> tuple[object, ...]:
-    """``-tp=2`` -> ``--tensor-parallel-size=2``, ``-O3`` -> ``--optimization-level 3``, others unchanged."""
-    found = _SHORT_TOKEN.match(token) if isinstance(token, str) else None
-    if found is None or (found["name"] and found["name"] not in _SHORT):
-        return (token,)
-    if found["level"]:
-        return f"--{_SHORT['O']}", found.string[found.end() :]
-    return (f"--{_SHORT[found['name']]}{found['rest'] or ''}",)
-
-
-def _pair_tokens(tokens: Sequence[object]) -> list[tuple[str, object]]:
-    pairs: list[tuple[str, list[object]]] = []
+def _pair_tokens(tokens: Sequence[object], *, has_short: bool) -> list[tuple[str, object]]:
+    long: list[object] = []
     for token in tokens:
+        found = _SHORT_TOKEN.match(token) if has_short and isinstance(token, str) else None
+        if found is None or (found["name"] and found["name"] not in _SHORT):
+            long.append(token)
+        elif found["level"]:
+            # -O3 has its value without a space.
+            long += [f"--{_SHORT['O']}", found.string[found.end() :]]
+        else:
+            long.append(f"--{_SHORT[found['name']]}{found['rest'] or ''}")
+    pairs: list[tuple[str, list[object]]] = []
+    for token in long:
         if isinstance(token, str) and token.startswith("--"):
             head, equals, tail = token.partition("=")
             pairs.append((_option_name(head), [tail] if equals else []))

@@ -35,15 +35,25 @@ def parse_json(text: str | bytes) -> object:
     if isinstance(text, bytes):
         text = text.decode("utf-8-sig")
     try:
-        value = json.loads(text, parse_int=_integer)
+        value = json.loads(
+            text, parse_int=lambda digits: int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
+        )
         if _LONE_SURROGATE.search(text):
             halves = json.dumps(value, ensure_ascii=False)
             value = json.loads(_HALF.sub(lambda half: rf"\\u{ord(half[0]):04x}", halves))
     except RecursionError:
         raise _too_deep() from None
     # Counting brackets is cheap, and only a text with that many can be too deep.
-    if text.count("[") + text.count("{") > DEEPEST:
-        _check_depth(value)
+    level: list[Any] = [value] if text.count("[") + text.count("{") > DEEPEST else []
+    for _ in range(DEEPEST + 1):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+    if level:
+        raise _too_deep()
     return value
 
 
@@ -96,24 +106,6 @@ class PackedObject(Mapping[str, Any]):
         return isinstance(other, Mapping) and self.unpacked() == dict(other.items())
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
-
-
-def _check_depth(value: object) -> None:
-    level: list[Any] = [value]
-    for _ in range(DEEPEST + 1):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, (dict, list))
-        ]
-        if not level:
-            return
-    raise _too_deep()
 
 
 def _too_deep() -> ValueError:

@@ -41,9 +41,66 @@ _MOST_SHOWN = 20
 
 
 class _Loader(_SafeLoader):
-    """Plain scalars of YAML 1.2 only: ``on``, ``12:30``, ``010`` and dates are text."""
+    """Plain scalars of YAML 1.2 only: ``on``, ``12:30``, ``010`` and dates are text.
+
+    Turns nodes into plain data and records their lines.
+    """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - shared by design
+
+    def __init__(self, text: str, file: Path = Path()) -> None:
+        super().__init__(text)
+        self.file = file
+        self.line_of: dict[Place, int] = {(): 1}
+
+    def plain(self, node: yaml.Node, place: Place, above: tuple[yaml.Node, ...] = ()) -> object:
+        """The data of a node at a place."""
+        # Aliases multiply values: a file of a few lines can stand for billions.
+        if len(self.line_of) > _MOST_VALUES:
+            raise self._error(node, f"more than {_MOST_VALUES} values")
+        if any(node is outer for outer in above):
+            raise self._error(node, "an alias contains itself")
+        if len(above) > DEEPEST:
+            raise self._error(node, f"nested deeper than {DEEPEST} levels")
+        self.line_of.setdefault(place, node.start_mark.line + 1)
+        if isinstance(node, yaml.ScalarNode):
+            return self._plain_scalar(node)
+        above = (*above, node)
+        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+            return [self.plain(item, (*place, index), above) for index, item in enumerate(node.value)]
+        if not isinstance(node, yaml.MappingNode) or node.tag != "tag:yaml.org,2002:map":
+            raise self._error(node, f"the tag {node.tag} is not supported")
+        found: dict[object, object] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self._error(key_node, "a key must be a word")
+            if key_node.value == "<<" and not key_node.style:
+                raise self._error(key_node, "merge keys (<<) are not supported: write the keys out")
+            key = self._plain_scalar(key_node)
+            inner = (*place, key)
+            if key in found:
+                name = shown(repr(key), 80)
+                raise self._error(key_node, f"duplicate key {name}, first in line {self.line_of[inner]}")
+            self.line_of[inner] = key_node.start_mark.line + 1
+            found[key] = self.plain(value_node, inner, above)
+        return found
+
+    def _plain_scalar(self, node: yaml.ScalarNode) -> Any:
+        """:raises LocatedError: no value of its tag, a number that is too long, or a NUL in a text."""
+        # No argument, variable or path can contain a NUL.
+        if "\0" in node.value:
+            raise self._error(node, "a text has a NUL character")
+        # int() raises on thousands of digits.
+        if len(node.value) > _LONGEST_NUMBER and node.tag.endswith((":int", ":float")):
+            raise self._error(node, f"a number has {len(node.value)} characters, at most {_LONGEST_NUMBER}")
+        try:
+            return self.construct_object(node)
+        # A value may not fit a tag that is written out (!!int x).
+        except WRONG_SHAPE:
+            raise self._error(node, f"{shown(repr(node.value), 80)} is no value of {node.tag}") from None
+
+    def _error(self, node: yaml.Node, message: str) -> LocatedError:
+        return LocatedError(message, file=self.file, line=node.start_mark.line + 1)
 
 
 # YAML 1.1, which PyYAML follows, reads on as true, 12:30 as 750 and 010 as 8.
@@ -122,11 +179,9 @@ def parse(text: str, file: Path) -> Located:
     """
     with _located_syntax(file):
         _check_size(text, file)
-        loader = _Loader(text)
+        loader = _Loader(text, file)
         node = loader.get_single_node()
-        converter = _Converter(loader, file)
-        data = None if node is None else converter.value(node, ())
-        return Located(file, data, converter.lines)
+        return Located(file, None if node is None else loader.plain(node, ()), loader.line_of)
 
 
 def parse_any(text: str, file: Path) -> object:
@@ -175,62 +230,6 @@ def _check_size(text: str, file: Path) -> None:
         if nodes > 2 * _MOST_VALUES:
             # The limit is doubled because keys are nodes, too.
             raise LocatedError(f"more than {_MOST_VALUES} values", file=file, line=line)
-
-
-class _Converter:
-    """Turns nodes into plain data and records their lines."""
-
-    def __init__(self, loader: _Loader, file: Path) -> None:
-        self._loader, self._file = loader, file
-        self.lines: dict[Place, int] = {(): 1}
-
-    def value(self, node: yaml.Node, place: Place, above: tuple[yaml.Node, ...] = ()) -> object:
-        # Aliases multiply values: a file of a few lines can stand for billions.
-        if len(self.lines) > _MOST_VALUES:
-            raise self._error(node, f"more than {_MOST_VALUES} values")
-        if any(node is outer for outer in above):
-            raise self._error(node, "an alias contains itself")
-        if len(above) > DEEPEST:
-            raise self._error(node, f"nested deeper than {DEEPEST} levels")
-        self.lines.setdefault(place, node.start_mark.line + 1)
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node)
-        above = (*above, node)
-        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
-            return [self.value(item, (*place, index), above) for index, item in enumerate(node.value)]
-        if not isinstance(node, yaml.MappingNode) or node.tag != "tag:yaml.org,2002:map":
-            raise self._error(node, f"the tag {node.tag} is not supported")
-        found: dict[object, object] = {}
-        for key_node, value_node in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise self._error(key_node, "a key must be a word")
-            if key_node.value == "<<" and not key_node.style:
-                raise self._error(key_node, "merge keys (<<) are not supported: write the keys out")
-            key = self._scalar(key_node)
-            inner = (*place, key)
-            if key in found:
-                name = shown(repr(key), 80)
-                raise self._error(key_node, f"duplicate key {name}, first in line {self.lines[inner]}")
-            self.lines[inner] = key_node.start_mark.line + 1
-            found[key] = self.value(value_node, inner, above)
-        return found
-
-    def _scalar(self, node: yaml.ScalarNode) -> Any:
-        """:raises LocatedError: no value of its tag, a number that is too long, or a NUL in a text."""
-        # No argument, variable or path can contain a NUL.
-        if "\0" in node.value:
-            raise self._error(node, "a text has a NUL character")
-        # int() raises on thousands of digits.
-        if len(node.value) > _LONGEST_NUMBER and node.tag.endswith((":int", ":float")):
-            raise self._error(node, f"a number has {len(node.value)} characters, at most {_LONGEST_NUMBER}")
-        try:
-            return self._loader.construct_object(node)
-        # A value may not fit a tag that is written out (!!int x).
-        except WRONG_SHAPE:
-            raise self._error(node, f"{shown(repr(node.value), 80)} is no value of {node.tag}") from None
-
-    def _error(self, node: yaml.Node, message: str) -> LocatedError:
-        return LocatedError(message, file=self._file, line=node.start_mark.line + 1)
 
 
 _TYPE_MESSAGES = {
@@ -319,7 +318,15 @@ def _describe(
 ) -> tuple[str, str | None]:
     kind, place, given = detail["type"], detail["loc"], detail.get("input")
     if kind == "extra_forbidden":
-        keys = keys_of(_model_at(model, place[:-1]))
+        # Keys of mappings and list positions are passed over.
+        found: type[BaseModel] | None = model
+        for part in place[:-1]:
+            fields = found.model_fields.items() if found else ()
+            info = next((info for name, info in fields if part in (name, info.alias)), None)
+            if info is not None:
+                types = [each for each in _types(info.annotation) if isinstance(each, type)]
+                found = next((each for each in types if issubclass(each, BaseModel)), None)
+        keys = keys_of(found)
         if len(place) == 1:
             keys = [key for key in (*keys, *extra) if key not in hidden]
         return unknown_key(str(place[-1]), keys)
@@ -345,18 +352,6 @@ def unknown_key(name: str, keys: Sequence[str]) -> tuple[str, str | None]:
 def keys_of(model: type[BaseModel] | None) -> list[str]:
     """The keys that a model reads, as files write them."""
     return [] if model is None else [info.alias or name for name, info in model.model_fields.items()]
-
-
-def _model_at(model: type[BaseModel], place: Place) -> type[BaseModel] | None:
-    """The model at a place; keys of mappings and list positions are passed over."""
-    found: type[BaseModel] | None = model
-    for part in place:
-        fields = found.model_fields.items() if found else ()
-        info = next((info for name, info in fields if part in (name, info.alias)), None)
-        if info is not None:
-            inner = (t for t in _types(info.annotation) if isinstance(t, type) and issubclass(t, BaseModel))
-            found = next(inner, None)
-    return found
 
 
 def _types(annotation: Any) -> list[Any]:

@@ -30,7 +30,7 @@ from perfbisect.dashboard.pages import (
 )
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.report.html import embedded_json, report_html
-from perfbisect.resources import dashboards_folder
+from perfbisect.resources import shipped_folder
 
 PLOTLY = "plotly.min.js"
 
@@ -104,7 +104,7 @@ class _Writer:
         return name
 
     def _assets(self) -> int:
-        folder = dashboards_folder()
+        folder = shipped_folder("dashboards")
         scripts = [(folder / "js" / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
         assets = {
             "app.js": "\n".join(scripts),
@@ -157,6 +157,6 @@ def _require_own_folder(out: Path) -> None:
 def _index(site: Site) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    loader = FileSystemLoader(dashboards_folder())
+    loader = FileSystemLoader(shipped_folder("dashboards"))
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     return environment.get_template("index.html.jinja").render(title=text(site.title))

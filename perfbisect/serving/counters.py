@@ -9,7 +9,6 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from perfbisect.model.counters import EngineCounters
@@ -53,15 +52,11 @@ METRIC_FAMILIES: Final = tuple(
 """Names of the latest era as the engine declares them."""
 
 
-@dataclass(frozen=True)
-class _Sample:
-    name: str
-    stage: str
-    value: float
+def _samples(page: str) -> Iterator[tuple[str, str, float]]:
+    """Name, stage and value of the engine's samples.
 
-
-def _samples(page: str) -> Iterator[_Sample]:
-    """Samples of the engine; none of a page whose last line has no end, since series may be missing."""
+    A page whose last line has no end has none, since series may be missing.
+    """
     for line in page.splitlines() if page.endswith("\n") else ():
         found = _SAMPLE.fullmatch(line)
         if found is None:
@@ -74,7 +69,7 @@ def _samples(page: str) -> Iterator[_Sample]:
         if math.isfinite(value):
             # vLLM-Omni has a page for all stages, told apart by a label.
             stage = _STAGE.search(found["labels"] or "")
-            yield _Sample(found["name"], stage[1] if stage else "", value)
+            yield found["name"], stage[1] if stage else "", value
 
 
 def read_counters(page: str) -> EngineCounters:
@@ -83,32 +78,26 @@ def read_counters(page: str) -> EngineCounters:
     A page of another engine, or one that is cut off, has none.
     """
     sums: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for sample in _samples(page):
+    for name, stage, value in _samples(page):
         # A page has one series for each engine, replica and finish reason.
-        sums[sample.stage][sample.name] += sample.value
+        sums[stage][name] += value
     stages = {}
     for stage, named in sums.items():
-        # Clients of Prometheus may leave out the suffix of a counter.
-        known = {
-            counter: next((named[n] for n in _spellings(names) if n in named), None)
-            for counter, names in _NAMES.items()
-        }
-        found = {counter: value for counter, value in known.items() if value is not None}
+        found = {}
+        for counter, names in _NAMES.items():
+            # Clients of Prometheus may leave out the suffix of a counter.
+            spellings = [spelling for name in names for spelling in (name, name.removesuffix("_total"))]
+            number = next((named[spelling] for spelling in spellings if spelling in named), None)
+            if number is not None:
+                found[counter] = number
         if found:
             stages[stage] = found
     return EngineCounters(stages)
 
 
-def _spellings(names: Iterable[str]) -> Iterator[str]:
-    for name in names:
-        yield name
-        if name.endswith("_total"):
-            yield name.removesuffix("_total")
-
-
 def requests_in_flight(page: str) -> int:
     """Number of unfinished requests; 0 if the page does not say."""
-    return int(sum(sample.value for sample in _samples(page) if sample.name in _IN_FLIGHT))
+    return int(sum(value for name, _, value in _samples(page) if name in _IN_FLIGHT))
 
 
 def prefix_cache(counters: EngineCounters) -> dict[str, float]:

@@ -268,7 +268,14 @@ def _problem(answer: Reply, request: ProbeRequest) -> str:
     if answer.status != 200:
         return "the first request was refused"
     if request.content_type:
-        return _binary_problem(answer, request)
+        kind, size = answer.content_type, len(answer.content)
+        if kind.startswith("text/event-stream"):
+            return f"the first answer is a stream of events, not {request.content_type}..."
+        if not kind.startswith(request.content_type):
+            return f"the first answer is {logs.excerpt(kind, 60) or 'nothing'}, not {request.content_type}..."
+        if size < request.at_least:
+            return f"the first answer has {size} bytes, at least {request.at_least} were expected"
+        return ""
     document = answer.json()
     if document is None:
         return "the first answer is not JSON"
@@ -277,17 +284,6 @@ def _problem(answer: Reply, request: ProbeRequest) -> str:
         return "the first answer is an error, with status 200"
     if request.must_contain and not _value_at(document, request.must_contain.split(".")):
         return f"the first answer has nothing at {request.must_contain!r}"
-    return ""
-
-
-def _binary_problem(answer: Reply, request: ProbeRequest) -> str:
-    kind = answer.content_type
-    if kind.startswith("text/event-stream"):
-        return f"the first answer is a stream of events, not {request.content_type}..."
-    if not kind.startswith(request.content_type):
-        return f"the first answer is {logs.excerpt(kind, 60) or 'nothing'}, not {request.content_type}..."
-    if len(answer.content) < request.at_least:
-        return f"the first answer has {len(answer.content)} bytes, at least {request.at_least} were expected"
     return ""
 
 

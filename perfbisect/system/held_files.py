@@ -18,15 +18,6 @@ def opened(pid: int) -> Iterator[str]:
                 yield os.readlink(f"{folder}/{link}")  # noqa: PTH115
 
 
-def _mapped(pid: int) -> Iterator[str]:
-    """Paths of the process's mapped files."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/maps").read_text("utf-8", "replace").splitlines():
-            parts = line.split(maxsplit=5)
-            if len(parts) == 6 and parts[5].startswith("/"):
-                yield parts[5]
-
-
 SHARED_MEMORY = Path("/dev/shm")
 
 Segment = tuple[str, int]
@@ -56,10 +47,17 @@ def segments_before(created: float) -> frozenset[Segment]:
 
 def held_segments(pids: Iterable[int]) -> frozenset[Segment]:
     """The segments that these processes opened or mapped."""
-    prefix = f"{SHARED_MEMORY}/"
-    paths = {path for pid in pids for path in (*opened(pid), *_mapped(pid)) if path.startswith(prefix)}
+    paths: set[str] = set()
+    for pid in pids:
+        paths.update(opened(pid))
+        with suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text("utf-8", "replace").splitlines():
+                # The path, with its blanks, is the last of six fields; other mappings have none.
+                paths.update(line.split(maxsplit=5)[5:])
     found: set[Segment] = set()
     for path in paths:
+        if not path.startswith(f"{SHARED_MEMORY}/"):
+            continue
         with suppress(OSError):
             # Unlinked already: nothing to remove.
             found.add((path, Path(path).stat(follow_symlinks=False).st_ino))

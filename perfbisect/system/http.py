@@ -114,18 +114,6 @@ class RetryPolicy(Retry):
         return pause or (float(reset) + 1.0 if reset.isdigit() else 0.0)
 
 
-class _Bearer(requests.auth.AuthBase):
-    """Set even without a token, so that ``.netrc`` does not apply."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if self._token:
-            request.headers["Authorization"] = f"Bearer {self._token}"
-        return request
-
-
 def is_safe_for_token(url: str) -> bool:
     """Whether a secret may be sent there: TLS or this machine."""
     parts = urlsplit(url)
@@ -143,8 +131,15 @@ def open_session(url: str, *, token: str | None = None, retries: Retry | None = 
     session = requests.Session()
     # Neither proxies nor .netrc apply to this machine.
     session.trust_env = urlsplit(url).hostname not in _LOOPBACK
+
+    def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
+        if token:
+            request.headers["Authorization"] = f"Bearer {token}"
+        return request
+
     if token is not None:
-        session.auth = _Bearer(token)
+        # Set even without a token, so that .netrc does not apply.
+        session.auth = authorize
     adapter = HTTPAdapter(pool_maxsize=_CONNECTIONS, max_retries=0 if retries is None else retries)
     session.mount("http://", adapter)
     session.mount("https://", adapter)
@@ -163,14 +158,11 @@ def failure_reason(error: BaseException, timeout_s: float) -> str:
     """Why there was no response, by error type: the texts hold addresses and tokens."""
     if isinstance(error, LateAnswerError):
         return str(error)
-    return f"no answer within {timeout_s:g} s" if _timed_out(error) else type(error).__name__
-
-
-def _timed_out(error: BaseException) -> bool:
     # requests wraps a read timeout after retries in a plain ConnectionError, around urllib3's own.
     wrapped = error.args[0] if error.args else None
     reason = wrapped.reason if isinstance(wrapped, MaxRetryError) else None
-    return isinstance(error, requests.Timeout) or "Timeout" in type(reason).__name__
+    is_late = isinstance(error, requests.Timeout) or "Timeout" in type(reason).__name__
+    return f"no answer within {timeout_s:g} s" if is_late else type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -410,15 +402,11 @@ def ask_server(
         except LateAnswerError as error:
             raise NoAnswerError(str(error)) from error
         except (requests.RequestException, OSError) as error:
-            cause = _innermost(error)
+            # The root cause: a refused connection is wrapped three times.
+            cause: BaseException = error
+            while (inner := cause.__cause__ or cause.__context__) is not None:
+                cause = inner
             if isinstance(cause, TimeoutError):
                 raise NoAnswerError(f"no answer within {timeout_s:g} s") from error
             reason = excerpt(f"{type(cause).__name__}: {cause}", 160)
             raise NoAnswerError(reason, reason) from error
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """The root cause: a refused connection is wrapped three times."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return error

@@ -7,7 +7,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,9 @@ _LISTEN = "0A"
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _LOWEST = 15000
 _TRIES = 200
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_EPHEMERAL_LOW = 32768
+"""The kernel's default."""
 _CHECK_PAUSES_S = (0.0, 0.1, 0.2)
 
 
@@ -44,7 +47,16 @@ def listeners(port: int) -> tuple[Listener, ...]:
 
     psutil names one holder of a socket only, and forked engines share theirs.
     """
-    found = tuple(_listening(port))
+    found: list[Listener] = []
+    for table in _TABLES:
+        with suppress(OSError):
+            rows = [line.split() for line in table.read_text("ascii", "replace").splitlines()[1:]]
+            found += [
+                Listener(_address(address), port, int(row[9]), int(row[7]))
+                for row in rows
+                for address, _, number in [row[1].partition(":")]
+                if row[3] == _LISTEN and int(number, 16) == port
+            ]
     if not found:
         return ()
     wanted = {listener.inode for listener in found}
@@ -55,16 +67,6 @@ def listeners(port: int) -> tuple[Listener, ...]:
         for inode in held & wanted:
             holders.setdefault(inode, []).append(process)
     return tuple(replace(listener, holders=tuple(holders.get(listener.inode, ()))) for listener in found)
-
-
-def _listening(port: int) -> Iterator[Listener]:
-    for table in _TABLES:
-        with suppress(OSError):
-            for line in table.read_text("ascii", "replace").splitlines()[1:]:
-                fields = line.split()
-                address, _, number = fields[1].partition(":")
-                if fields[3] == _LISTEN and int(number, 16) == port:
-                    yield Listener(_address(address), port, int(fields[9]), int(fields[7]))
 
 
 def _address(text: str) -> str:
@@ -94,29 +96,23 @@ def free_port() -> int:
     """A random free port outside the kernel's ephemeral range. :raises MachineError: none was found."""
     # Inside the ephemeral range the kernel may give the port to any outgoing connection before the server
     # binds it.
-    low, high = _LOWEST, _ephemeral_low() - 1
+    low, high = _LOWEST, _EPHEMERAL_LOW - 1
+    with suppress(OSError, ValueError):
+        high = int(_EPHEMERAL.read_text("ascii").split()[0]) - 1
     if high - low < 1000:
         low, high = _LOWEST, 65000
     for _ in range(_TRIES):
         # At random: two jobs that start at once would both take the first free one.
         port = low + secrets.randbelow(high - low + 1)
-        # Both: a listener on ::1 does not prevent these binds.
-        if not listeners(port) and all(_bindable(host, port) for host in ("0.0.0.0", "127.0.0.1")):
+        if listeners(port):
+            continue
+        with suppress(OSError):
+            # Both: a listener on ::1 does not prevent these binds.
+            for host in ("0.0.0.0", "127.0.0.1"):
+                with socket.socket() as probe:
+                    probe.bind((host, port))
             return port
     raise MachineError(f"found no free port in {_TRIES} tries between {low} and {high}")
-
-
-def _ephemeral_low() -> int:
-    with suppress(OSError, ValueError):
-        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
-    return 32768
-
-
-def _bindable(host: str, port: int) -> bool:
-    with suppress(OSError), socket.socket() as probe:
-        probe.bind((host, port))
-        return True
-    return False
 
 
 def wait_free(port: int, seconds: float) -> None:

@@ -33,7 +33,6 @@ from perfbisect.system.held_files import (
     remove_segments,
     segments_before,
 )
-from perfbisect.system.inherited_mark import has_mark
 from perfbisect.system.logs import excerpt
 
 TOKEN_VARIABLE = "PERFBISECT_TOKEN"
@@ -169,7 +168,7 @@ def _find(
             if (
                 row.identity in identities
                 or _has_variable(entries, TOKEN_VARIABLE, token)
-                or (token and has_mark(row.pid, token))
+                or (token and shim.has_mark(row.pid, token))
                 or (is_titled and 0 < pid == row.session)
             ):
                 more.add(row.pid)

@@ -18,12 +18,14 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import select
 import signal
 import socket
 import struct
 import sys
 import termios
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,8 @@ MARK = "PERFBISECT_SHIM"
 
 _PR_SET_CHILD_SUBREAPER = 36
 _READ = 64 << 10
+_RLIMIT_LOCKS = 10
+_PART_BITS = 30
 
 
 class Channel:
@@ -76,8 +80,6 @@ class Channel:
 
 def start(request: dict[str, Any], output: int) -> int:
     """Start the command and return its id; raises its OSError."""
-    from perfbisect.system.inherited_mark import set_mark
-
     reading, writing = os.pipe()
     pid = os.fork()
     if pid:
@@ -98,8 +100,12 @@ def start(request: dict[str, Any], output: int) -> int:
         os.setsid()
         # What a launch writes does not depend on the user's umask.
         os.umask(0o022)
-        # Before exec: the mark is inherited by everything that the command starts.
-        set_mark(request["token"])
+        # Before exec: the mark is inherited by everything that the command starts. Both limits: a process
+        # may lower its hard limit and not raise it, so a descendant cannot restore it. Below another launch,
+        # whose mark this one may not raise, it has no effect.
+        mark = _mark(request["token"])
+        with suppress(OSError, ValueError):
+            resource.setrlimit(_RLIMIT_LOCKS, (mark, mark))
         if request["cores"]:
             os.sched_setaffinity(0, request["cores"])
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -191,6 +197,30 @@ def _open_log(path: str, secrets: list[str]) -> LogWriter:
     from perfbisect.system.log_writer import LogWriter
 
     return LogWriter(path, secrets)
+
+
+def has_mark(pid: int, token: str) -> bool:
+    """Whether a process has the mark of ``token`` or of ``token.anything``.
+
+    The mark is its resource limit of file locks (RLIMIT_LOCKS), which no descendant can shed. The kernel
+    copies resource limits at fork and keeps them at exec. A daemon changes its parent, session, environment
+    and descriptors, but nothing sets this limit, which Linux has not enforced since 2.4.25. So it tells whose
+    an orphan is after the shim of its launch was killed. The parent of an orphan does not tell: init adopts
+    all, and perfbisect as a subreaper would adopt those of git and ssh (a ControlMaster) too.
+    """
+    try:
+        found = resource.prlimit(pid, _RLIMIT_LOCKS)[1]
+    except OSError:
+        # Gone, or another user's.
+        return False
+    # A token without a part stands for all parts of its owner: the low bits do not count.
+    shift = 0 if "." in token else _PART_BITS
+    return found != resource.RLIM_INFINITY and found >> shift == _mark(token) >> shift
+
+
+def _mark(token: str) -> int:
+    owner, _, part = token.partition(".")
+    return zlib.crc32(owner.encode()) << _PART_BITS | zlib.crc32(part.encode()) >> 2
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.commands.documents import SkillInstallDocument
-from perfbisect.resources import skill_folder
+from perfbisect.resources import shipped_folder
 from tests.command_line import type_command, type_json
 
 
@@ -23,7 +23,8 @@ def test_it_is_copied_whole_and_once(home: Path) -> None:
     target = home / ".claude" / "skills" / "perf-bisect"
     told = SkillInstallDocument.model_validate(type_json("skill", "install"))
     assert told.copied and told.folder == str(target)
-    assert content(target) == content(skill_folder()) and "SKILL.md" in told.files
+    shipped = shipped_folder(".claude/skills/perf-bisect")
+    assert content(target) == content(shipped) and "SKILL.md" in told.files
     assert [path.name for path in target.parent.iterdir()] == ["perf-bisect"]
     assert "is there already, the same" in type_command(["skill", "install"]).out
 

@@ -32,11 +32,11 @@ from perfbisect.dashboard.pages import (
 )
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.report.html import embedded_json
-from perfbisect.resources import dashboards_folder
+from perfbisect.resources import shipped_folder
 from tests.dashboard.site_world import ACCEPTED, HARM, METRICS, TTFT, alert, cell, large, series, site
 from tests.fixtures.reports import narrow
 
-DASHBOARDS = dashboards_folder()
+DASHBOARDS = shipped_folder("dashboards")
 ACTS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 
 

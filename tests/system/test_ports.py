@@ -78,13 +78,13 @@ time.sleep(60)
         assert ports.foreign(ports.listeners(port), [row for row in owned.living() if row.pid == owned.pid])
 
 
-def test_taken_ports_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taken_ports_are_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         monkeypatch.setattr(ports, "_LOWEST", taken)
         monkeypatch.setattr(ports, "_TRIES", 3)
-        monkeypatch.setattr(ports, "_ephemeral_low", lambda: taken + 2000)
-        monkeypatch.setattr(ports, "_TRIES", 3)
+        (tmp_path / "range").write_text(f"{taken + 2000}\t60999\n")
+        monkeypatch.setattr(ports, "_EPHEMERAL", tmp_path / "range")
         monkeypatch.setattr(ports.secrets, "randbelow", lambda _: 0)
         with pytest.raises(MachineError, match="found no free port"):
             ports.free_port()

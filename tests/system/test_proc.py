@@ -232,7 +232,7 @@ def test_a_killed_shim_leaves_nothing_that_was_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_marked: bool
 ) -> None:
     if not is_marked:  # where the kernel lets no process be marked
-        monkeypatch.setattr(processes, "has_mark", lambda *_: False)
+        monkeypatch.setattr(processes.shim, "has_mark", lambda *_: False)
     owned = start(tmp_path, DAEMON, tmp_path.name, "0")
     daemon = daemon_of(tmp_path.name)
     owned.observe()

@@ -153,8 +153,7 @@ def hub_revision(revision: str | None) -> str | None:
 def _families() -> dict[str, Family]:
     from perfbisect.serving.families import staged, text
 
-    families = (text.TextFamily(), staged.TtsFamily(), staged.OmniFamily(), staged.DiffusionFamily())
-    return {family.name: family for family in families}
+    return {family.name: family for family in (text.TextFamily(), *staged.STAGED)}
 
 
 FAMILIES: dict[str, Family] = _families()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 
 from perfbisect.errors import ServerError, UsageError
 from perfbisect.model.cell import Cell, DeployYaml
@@ -37,10 +38,21 @@ NO_STAGE_CONFIGS = Era("2026-08-01T00:00:00", (0, 27), "#5647", "no --stage-conf
 
 
 class StagedFamily(Family):
-    """A family of vLLM-Omni.
+    """A family of vLLM-Omni; ``requests``: what makes the first request at each endpoint, the usual first.
 
     Not every era can empty its caches, so a launch has one run. The deploy YAML sets the sampling seed.
     """
+
+    def __init__(
+        self,
+        name: str,
+        headline: str,
+        guards: tuple[str, ...],
+        requests: Mapping[str, Callable[[Cell, str], ProbeRequest]],
+        refused: str = "",
+    ) -> None:
+        self.name, self.headline, self.guards = name, headline, guards
+        self._requests, self._refused = requests, refused
 
     module = "vllm_omni.entrypoints.cli.main"
     """Until bede8e02 (#3082) vLLM-Omni replaced vLLM's script, so it is started by module."""
@@ -51,10 +63,29 @@ class StagedFamily(Family):
 
     def options(self, cell: Cell, engine: Engine) -> dict[str, object]:
         """Deploy YAML and stage overrides in the form that the engine's era reads."""
-        own = {"omni": True, "init-timeout": int(cell.ready_timeout), **_overrides(cell, engine)}
+        own: dict[str, object] = {"omni": True, "init-timeout": int(cell.ready_timeout)}
+        at = engine.date or engine.version
+        if cell.stage_overrides:
+            if not _has(DEPLOY_CONFIG, engine):
+                raise ServerError(
+                    f"cell {cell.name} sets stage_overrides, and --stage-overrides is there since "
+                    f"{DEPLOY_CONFIG.change}: this engine ({at}) is older"
+                )
+            own["stage-overrides"] = json.dumps(cell.stage_overrides, sort_keys=True, separators=(",", ":"))
         if _has(STAGE_INIT_TIMEOUT, engine):
             own["stage-init-timeout"] = int(cell.ready_timeout)
         return own | (_deploy_option(cell, cell.deploy_yaml, engine) if cell.deploy_yaml else {})
+
+    def first_request(self, cell: Cell, model: str) -> ProbeRequest:
+        """:raises UsageError: none of the family's endpoints."""
+        if cell.endpoint not in self._requests:
+            usual, *others = self._requests
+            known = "".join([usual, *(f" (or {other})" for other in others)])
+            raise UsageError(
+                f"cell {cell.name}: endpoint of {self.name} is {known}, not {cell.endpoint}{self._refused}",
+                field="endpoint",
+            )
+        return self._requests[cell.endpoint](cell, model)
 
     def files(self, cell: Cell) -> dict[str, str]:
         """The pinned deploy YAML. :raises UsageError: it inherits from another file."""
@@ -76,17 +107,6 @@ def _has(era: Era, engine: Engine) -> bool:
     """Whether the engine is in the era; unknown engines count as the newest."""
     # An engine without date and version is most likely built from today's main.
     return era.reached(engine.date, engine.version) is not False
-
-
-def _overrides(cell: Cell, engine: Engine) -> dict[str, object]:
-    if not cell.stage_overrides:
-        return {}
-    if not _has(DEPLOY_CONFIG, engine):
-        raise ServerError(
-            f"cell {cell.name} sets stage_overrides, and --stage-overrides is there since "
-            f"{DEPLOY_CONFIG.change}: this engine ({engine.date or engine.version}) is older"
-        )
-    return {"stage-overrides": json.dumps(cell.stage_overrides, sort_keys=True, separators=(",", ":"))}
 
 
 def _deploy_option(cell: Cell, deploy: DeployYaml, engine: Engine) -> dict[str, object]:
@@ -111,43 +131,6 @@ def _deploy_option(cell: Cell, deploy: DeployYaml, engine: Engine) -> dict[str, 
     return {"stage-configs-path" if is_legacy else "deploy-config": path}
 
 
-class TtsFamily(StagedFamily):
-    """Speech."""
-
-    name = "tts"
-    headline = "audio_ttfp"
-    guards = ("failed", "audio_duration")
-
-    def first_request(self, cell: Cell, model: str) -> ProbeRequest:
-        """Sound from the speech API, or from chat if that is the cell's endpoint."""
-        if cell.endpoint == SPEECH:
-            return speech(cell, model)
-        if cell.endpoint == CHAT:
-            return chat(cell, model)
-        raise UsageError(
-            f"cell {cell.name}: endpoint of tts is {SPEECH} (or {CHAT}), not {cell.endpoint}",
-            field="endpoint",
-        )
-
-
-class OmniFamily(StagedFamily):
-    """Chats. The headline suits text-only cells; cells with sound set their own headline and guards."""
-
-    name = "omni"
-    headline = "e2el"
-    guards = ("failed", "output_tokens")
-
-    def first_request(self, cell: Cell, model: str) -> ProbeRequest:
-        """A chat, with sound if the cell has it; the speech API refuses these models since #2763."""
-        if cell.endpoint != CHAT:
-            raise UsageError(
-                f"cell {cell.name}: endpoint of omni is {CHAT}, not {cell.endpoint}: the speech API refuses "
-                "these models (#2763)",
-                field="endpoint",
-            )
-        return chat(cell, model)
-
-
 BACKENDS = {"vllm-omni": CHAT, "openai": IMAGES, "v1/videos": VIDEOS}
 """The diffusion benchmark's names of endpoints before #3137."""
 
@@ -169,10 +152,6 @@ def diffusion_endpoint(cell: Cell) -> str:
 
 class DiffusionFamily(StagedFamily):
     """Images and videos."""
-
-    name = "diffusion"
-    headline = "latency"
-    guards = ("failed",)
 
     def first_request(self, cell: Cell, model: str) -> ProbeRequest:
         """One image or video of the cell's size, in two steps."""
@@ -196,3 +175,18 @@ class DiffusionFamily(StagedFamily):
         if endpoint == CHAT:
             return chat_image(cell, model, reference.prompt, reference.body, reference.input)
         return {IMAGES: image, EDITS: edit}[endpoint](cell, model, reference.prompt, reference.body)
+
+
+STAGED = (
+    StagedFamily("tts", "audio_ttfp", ("failed", "audio_duration"), {SPEECH: speech, CHAT: chat}),
+    # The headline suits chats without sound; cells with sound set their own headline and guards.
+    StagedFamily(
+        "omni",
+        "e2el",
+        ("failed", "output_tokens"),
+        {CHAT: chat},
+        ": the speech API refuses these models (#2763)",
+    ),
+    DiffusionFamily("diffusion", "latency", ("failed",), _KINDS),
+)
+"""Speech; chats; images and videos."""
