@@ -20,6 +20,7 @@ from perfbisect.environments.packages import package
 from perfbisect.environments.spec import Spec
 from perfbisect.errors import BuildError
 from perfbisect.model.change import Change
+from perfbisect.system.files import replace_file
 
 
 def builder(spec: Spec, context: BuildContext) -> CachedBuilder[ReleaseWheels, Found]:
@@ -99,8 +100,9 @@ def site_packages(venv: Path) -> Path:
 def write_metadata(folder: Path, name: str, version: str) -> None:
     """Write the metadata of a package to its ``.dist-info`` folder."""
     folder.mkdir(exist_ok=True)
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (folder / "INSTALLER").write_text("perfbisect\n")
+    # What uv installed is a link into its cache: written in place, the cache's copy would change.
+    replace_file(folder / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    replace_file(folder / "INSTALLER", "perfbisect\n")
 
 
 def add_alias(site: Path, name: str, local: str, version: str) -> None:
@@ -109,7 +111,7 @@ def add_alias(site: Path, name: str, local: str, version: str) -> None:
     folder = site / f"{name}-{full}.dist-info"
     write_metadata(folder, name, full)
     rows = (f"{folder.name}/{file},,\n" for file in ("METADATA", "INSTALLER", "RECORD"))
-    (folder / "RECORD").write_text("".join(rows))
+    replace_file(folder / "RECORD", rows)
 
 
 RECIPE = Recipe(

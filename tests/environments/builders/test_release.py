@@ -10,6 +10,7 @@ import pytest
 from perfbisect.environments import uv
 from perfbisect.environments.base import Builder, Environment
 from perfbisect.environments.build import BuildRun, DependencyLimits
+from perfbisect.environments.builders.release import add_alias
 from perfbisect.environments.factory import make_builder
 from perfbisect.environments.packages import PACKAGES
 from perfbisect.errors import BuildError, MachineError
@@ -173,3 +174,16 @@ def test_the_torch_backend_is_asked_for_where_no_folder_has_a_torch(
     assert ("--torch-backend cpu" in call) == (backend == "cpu")
     assert "--exclude-newer 2026-01-01" in call
     assert (tmp_path / "dropped.txt").read_text().startswith("torchvision ;")
+
+
+def test_metadata_that_an_installer_linked_stays_in_its_cache(tmp_path: Path) -> None:
+    """A package may bring the metadata that is added under another name."""
+    linked = tmp_path / "engine-1.0+cpu.dist-info"
+    linked.mkdir()
+    cached = [tmp_path / name for name in ("METADATA", "INSTALLER", "RECORD")]
+    for file in cached:
+        file.write_text("of the wheel")
+        os.link(file, linked / file.name)
+    add_alias(tmp_path, "engine", "cpu", "1.0")
+    assert {file.read_text() for file in cached} == {"of the wheel"}
+    assert "Version: 1.0+cpu" in (linked / "METADATA").read_text()
