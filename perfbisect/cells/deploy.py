@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +106,19 @@ def read_deploy(text: str, file: Path) -> Located | None:
         return None
 
 
+def deploy_documents(deploy: DeployYaml | None, root: str = "") -> tuple[Located, ...]:
+    """The deploy YAML of a cell after those it inherits from: pinned, or in the change's tree at ``root``."""
+
+    def read(path: str) -> str | None:
+        with suppress(OSError, UnicodeDecodeError):
+            return Path(path).read_text(encoding="utf-8")
+        return None
+
+    if deploy is not None and deploy.origin is not None and root:
+        return inherited_documents(f"{root}/{deploy.path}", read)
+    return pinned_documents(deploy)
+
+
 def pinned_documents(deploy: DeployYaml | None) -> tuple[Located, ...]:
     """The pinned deploy YAML of a cell, if it has been read."""
     if deploy is None or deploy.text is None:
@@ -179,6 +193,25 @@ def placed_stages(
         for name, stage in placed.items()
         if (devices := stage.get("devices"))
     )
+
+
+def misplaced_stages(
+    documents: Sequence[Located],
+    overrides: Mapping[str, object],
+    devices: int,
+    *,
+    may_be_cpu: bool,
+    platform: str | None = None,
+) -> Iterator[tuple[PlacedStage, str]]:
+    """The stages that name a device beyond ``devices``, and why; see :func:`placed_stages`.
+
+    ``may_be_cpu``: the machine has no devices, as far as is known. A stage's number is then that of a memory
+    node, and no stage is misplaced.
+    """
+    if devices or not may_be_cpu:
+        for stage in placed_stages(documents, overrides, platform):
+            if reason := stage.beyond(devices):
+                yield stage, reason
 
 
 def _listed_stages(document: Located, place: Place) -> Iterator[tuple[str, _Stage]]:

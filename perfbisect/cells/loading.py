@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from perfbisect.cells.content import content_revision
-from perfbisect.cells.deploy import pinned_documents, placed_stages
+from perfbisect.cells.deploy import deploy_documents, misplaced_stages, pinned_documents
 from perfbisect.clients import CLIENTS
 from perfbisect.common.secret_references import literal_secrets, secret_refused
 from perfbisect.common.text import hint, nearest
@@ -389,10 +389,9 @@ def _check_stages(cell: Cell, document: Located) -> None:
     """Reject stages, of the cell or a variant, with devices that the cell does not reserve."""
     for variant in ("", *cell.variants):
         served = apply_variant(cell, variant) if variant else cell
-        for stage in placed_stages(pinned_documents(served.deploy_yaml), served.stage_overrides):
-            reason = stage.beyond(cell.gpus)
-            if not reason:
-                continue
+        documents = deploy_documents(served.deploy_yaml)
+        # Which machine runs the cell is not known here: without devices it may be one that has none.
+        for stage, reason in misplaced_stages(documents, served.stage_overrides, cell.gpus, may_be_cpu=True):
             above = ("variants", variant) if variant else ()
             place = (*above, *(("deploy_yaml",) if stage.file else stage.field.split(".")))
             file, line = document.file, document.line(place)

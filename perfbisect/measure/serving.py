@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from perfbisect.cells.deploy import inherited_documents, pinned_documents, placed_stages
+from perfbisect.cells.deploy import deploy_documents, misplaced_stages
 from perfbisect.common.secret_references import fill
 from perfbisect.environments.base import Environment
 from perfbisect.errors import MachineError, PerfbisectError, ServerError, UsageError
@@ -114,28 +114,20 @@ def check_stages(cell: Cell, slot: Slot, platform: str, *, root: str = "") -> No
     """
     # If all numbers of a stage are outside of what is visible, vLLM-Omni takes them as the machine's: a
     # masked worker then runs on a foreign device.
-    if not slot.devices and not slot.env:
-        return
-    deploy = cell.deploy_yaml
-    own = deploy is not None and deploy.origin is not None
-    documents = pinned_documents(deploy)
-    if own and root and deploy is not None:
-        documents = inherited_documents(f"{root}/{deploy.path}", _read_text)
-    for stage in placed_stages(documents, cell.stage_overrides, platform):
-        problem = stage.beyond(len(slot.devices))
-        if problem:
-            kind = ServerError if own and stage.file else UsageError
-            raise kind(
-                f"cell {cell.name}: {stage.field}: {problem}",
-                where=f"{stage.file}:{stage.line}" if stage.line else stage.file or None,
-                next_step=stage.advice,
-            )
-
-
-def _read_text(path: str) -> str | None:
-    with suppress(OSError, UnicodeDecodeError):
-        return Path(path).read_text(encoding="utf-8")
-    return None
+    documents, is_own = (
+        deploy_documents(cell.deploy_yaml, root),
+        bool(cell.deploy_yaml and cell.deploy_yaml.origin),
+    )
+    # A machine with devices hides them from a cell that reserves none.
+    for stage, reason in misplaced_stages(
+        documents, cell.stage_overrides, len(slot.devices), may_be_cpu=not slot.env, platform=platform
+    ):
+        kind = ServerError if is_own and stage.file else UsageError
+        raise kind(
+            f"cell {cell.name}: {stage.field}: {reason}",
+            where=f"{stage.file}:{stage.line}" if stage.line else stage.file or None,
+            next_step=stage.advice,
+        )
 
 
 def fill_probes(command: ServerCommand, shell: Mapping[str, str]) -> ServerCommand:

@@ -159,3 +159,11 @@ def test_a_cell_that_reserves_enough(tmp_path: Path) -> None:
     path = tmp_path / "cell.yaml"
     path.write_text(CELL + 'stage_overrides: {"1": {devices: "1"}}\ndeploy_yaml: d/of/the/change.yaml\n')
     assert load_cell(path).gpus == 2
+
+
+def test_a_cell_without_devices_may_be_of_a_machine_that_has_none(tmp_path: Path) -> None:
+    """There the number is that of a memory node; the machine says later whether it has devices."""
+    (tmp_path / "d.yaml").write_text('stages:\n  - stage_id: 0\n    devices: "0"\n')
+    path = tmp_path / "cell.yaml"
+    path.write_text(CELL.replace("gpus: 2", "gpus: 0") + "deploy_yaml: {file: d.yaml}\n")
+    assert load_cell(path).gpus == 0

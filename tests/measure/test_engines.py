@@ -70,8 +70,17 @@ def test_stages_of_the_cell_beyond_the_slot_are_the_users(tmp_path: Path) -> Non
         check_stages(over, ONE, "cuda", root=str(tmp_path))
 
 
-def test_where_there_are_no_devices_none_are_counted() -> None:
-    staged = cell(stage_overrides={"0": {"devices": "0"}})
-    check_stages(staged, Slot(""), "")
-    with pytest.raises(UsageError, match="names '0', and none is reserved"):
-        check_stages(staged, Slot("", env={"CUDA_VISIBLE_DEVICES": ""}), "cuda")
+@pytest.mark.parametrize("how", ["overridden", "pinned", "by path"])
+def test_where_there_are_no_devices_none_are_counted(how: str, tmp_path: Path) -> None:
+    stages = "stages:\n  - devices: '0'\n"
+    (tmp_path / "one.yaml").write_text(stages)
+    fields: dict[str, dict[str, Any]] = {
+        "overridden": {"stage_overrides": {"0": {"devices": "0"}}},
+        "pinned": {"deploy_yaml": {"text": stages}},
+        "by path": {"deploy_yaml": "one.yaml"},
+    }
+    staged = cell(**fields[how])
+    check_stages(staged, Slot(""), "", root=str(tmp_path))
+    hidden = Slot("", env={"CUDA_VISIBLE_DEVICES": ""})
+    with pytest.raises((UsageError, ServerError), match="names '0', and none is reserved"):
+        check_stages(staged, hidden, "cuda", root=str(tmp_path))
