@@ -300,7 +300,8 @@ class LocalExecutor:
                 record.seconds["launch"] = time.monotonic() - launched
                 with record.timed("first_request", log):
                     server.first_answer(limits.first_request, self.stop_requested)
-            record.facts["engine_log"] = engine_facts(logs.text_of(log, START_OF_LOG, first=True))
+            parents = {row.pid: row.parent for row in server.owned.living()}
+            record.facts["engine_log"] = engine_facts(logs.text_of(log, START_OF_LOG, first=True), parents)
             seconds = {"seconds": record.seconds["launch"], "first_request": record.seconds["first_request"]}
             sink("ready", seconds)
             with record.timed("warm", bench.log("warm")):

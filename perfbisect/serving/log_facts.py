@@ -65,8 +65,9 @@ _STAGE = re.compile(
 )
 """A stage of vLLM-Omni before a message: ``[Stage-0]`` until 0.16, then in its engine core's process name.
 
-Workers of the later form do not say their stage: their facts belong to the whole server.
+Workers of the later form do not say their stage: it is that of the engine core that started them.
 """
+_PROCESS = re.compile(r"(?:\([^()]*\)\s*)*?\([^()]*\bpid=(\d+)\)")
 
 _CONFIG = re.compile(r"Initializing an? (?:V\d )?LLM engine \((.+?)\) with config: (.*)")
 _LONGEST = 300
@@ -83,6 +84,7 @@ _PATTERNS: Final = tuple(
         ),
         ("attention", "", r"Using \w+ KV cache layout for (\w+) backend"),
         ("attention version", "", r"Using FlashAttention version (\S+?)\.?$"),
+        ("scheduler", "", r"Using custom scheduler class (?:\w+\.)*(\w+)"),
         ("async scheduling", "", r"Asynchronous scheduling is (enabled|disabled)"),
         ("graph mode changed", "", r".*setting (cudagraph_mode=\w+)"),
         ("collectives", "", r"vLLM is using (nccl==\S+)"),
@@ -134,12 +136,15 @@ _TOLERANCE: Final = 0.01
 """Share of the larger size by which two starts of one engine may differ."""
 
 
-def engine_facts(log_text: str) -> dict[str, str]:
+def engine_facts(log_text: str, parents: Mapping[int, int] | None = None) -> dict[str, str]:
     """Read facts from a server's log: ``attention``: ``FLASH_ATTN``; ``cache``: ``125680 tokens``.
 
     Of several workers the largest size counts. Settings without a name of their own are ``config NAME``;
     ports, paths, names and secrets are left out. Facts of one stage have its number: ``stage 0 attention``.
+    ``parents``: process -> its parent; without it, facts of a worker that does not say its stage are those
+    of the whole server.
     """
+    stages: dict[int, str] = {}
     choices: dict[str, set[str]] = {}
     sizes: dict[tuple[str, str], float] = {}
     facts: dict[str, str] = {}
@@ -147,7 +152,13 @@ def engine_facts(log_text: str) -> dict[str, str]:
         # After the start, lines may contain prompts, which could look like facts.
         if _STARTED in line:
             break
-        stage, message = _split_stage(_COLOUR.sub("", line))
+        plain = _COLOUR.sub("", line)
+        stage, message = _split_stage(plain)
+        if process := _PROCESS.match(plain):
+            pid = int(process[1])
+            if stage:
+                stages[pid] = stage
+            stage = stage or stages.get((parents or {}).get(pid, 0), "")
         if config := _CONFIG.match(message):
             facts[_VERSION] = config[1].removeprefix("v")
             for name, value in leaves(config[2]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -246,6 +248,50 @@ def test_a_change_of_the_first_stage_is_seen_beside_the_last(era: str) -> None:
     assert not [name for name in facts if name != "version" and not name.startswith("stage ")]
     other = engine_facts(staged(talker.replace("True", "False"), decoder, ERAS[era]))
     assert fact_differences(facts, other) == (("stage 0 config async_scheduling", "True", "False"),)
+
+
+TWO_STAGES = (Path(__file__).parent / "omni_two_stages.log").read_text()
+"""Of vLLM-Omni 0.30.0 on a CPU, a Qwen3-TTS: the lines of its stages and workers while it started."""
+
+PARENTS = {110: 100, 111: 110, 120: 100, 121: 120}
+"""Process -> its parent: the API server, an engine core and a worker of each stage."""
+
+
+def test_a_real_server_has_the_facts_of_each_stage() -> None:
+    facts = engine_facts(TWO_STAGES, PARENTS)
+    assert {name for name in facts if not name.startswith(("stage 0 ", "stage 1 "))} == {"version"}
+    assert facts["version"] == "0.30.0"
+    talker, decoder = (
+        {name.removeprefix(stage): value for name, value in facts.items() if name.startswith(stage)}
+        for stage in ("stage 0 ", "stage 1 ")
+    )
+    assert {
+        name: (value, decoder.get(name)) for name, value in talker.items() if decoder.get(name) != value
+    } == {
+        "scheduler": ("OmniARScheduler", "OmniGenerationScheduler"),
+        "cache": ("131072 tokens", None),
+        "config max_seq_len": ("4096", "65536"),
+        "config compilation_config.compile_ranges_endpoints": ("[512]", "[65536]"),
+    }
+
+
+def test_a_change_of_one_stage_is_told_as_that_stages() -> None:
+    other = TWO_STAGES.replace("OmniARScheduler", "OmniARAsyncScheduler").replace("131,072", "65,536")
+    assert fact_differences(engine_facts(TWO_STAGES, PARENTS), engine_facts(other, PARENTS)) == (
+        ("stage 0 cache", "131072 tokens", "65536 tokens"),
+        ("stage 0 scheduler", "OmniARScheduler", "OmniARAsyncScheduler"),
+    )
+
+
+def test_what_a_worker_says_is_of_the_stage_that_started_it() -> None:
+    worker = "\x1b[0;36m(Worker pid={})\x1b[0;0m INFO 11-27 19:41:53 [cpu.py:1] Using {} backend.\n"
+    started = TWO_STAGES.index("(APIServer pid=100)\x1b[0;0m INFO:     Application startup")
+    said = worker.format(111, "CPU_ATTN") + worker.format(121, "TORCH_SDPA") + worker.format(7, "TRITON_ATTN")
+    log = TWO_STAGES[:started] + said
+    known = engine_facts(log, PARENTS)
+    assert (known["stage 0 attention"], known["stage 1 attention"]) == ("CPU_ATTN", "TORCH_SDPA")
+    assert known["attention"] == "TRITON_ATTN", "its parent is not known"
+    assert engine_facts(log)["attention"] == "CPU_ATTN, TORCH_SDPA, TRITON_ATTN"
 
 
 def test_what_a_worker_says_without_its_stage_is_the_servers() -> None:
