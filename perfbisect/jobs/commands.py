@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,7 +15,12 @@ from perfbisect.model.attempt import Attempt
 from perfbisect.model.cell import Cell
 from perfbisect.model.change import Change
 from perfbisect.redaction import redacted_argv
-from perfbisect.serving.families import FAMILIES
+from perfbisect.serving.families import FAMILIES, Engine, Family, ServerCommand
+from perfbisect.serving.families.staged import DEPLOY_FILE
+
+_ENGINE = "ENGINE"
+_ENGINE_FOLDER = f"${{{_ENGINE}}}"
+"""A shell's variable, for the folder with the engine's package."""
 
 _CELL_FIRST = ("run", "bisect", "compare", "check")
 """Commands whose first argument is the cell."""
@@ -34,12 +39,13 @@ def commands_document(
     cell: Cell, setting: MeasurementConfig, change: Change, attempt: Attempt | None
 ) -> CommandsDocument:
     """The commands of an attempt as they ran, or, without one, as they will."""
-    server, client = FAMILIES[cell.family].server(cell, EXAMPLE), CLIENTS[cell.client.name]
-    serve = _recorded(attempt, "server", server.env)
+    family, client = FAMILIES[cell.family], CLIENTS[cell.client.name]
+    server = family.server(cell, EXAMPLE, Engine(root=_ENGINE_FOLDER))
+    serve = _recorded(attempt, "server", server.env, server.files)
     bench = _recorded(attempt, "client", client.env(cell))
     note = "as they ran; the whole process environment is in the attempt's attempt.json"
     if not serve:
-        serve = _command(server.env, ("python", *server.args))
+        serve = _planned(cell, family, server, setting.repository)
         note = "each attempt draws its own port and model name; python is that of the change's environment"
     if not bench:
         result = PurePosixPath("result.json")
@@ -48,13 +54,42 @@ def commands_document(
     return CommandsDocument(change=change.id, serve=serve, bench=bench, perfbisect=setting.typed, note=note)
 
 
-def _recorded(attempt: Attempt | None, process: str, named: Mapping[str, str]) -> str:
-    """A process's recorded command with the variables of the engine's path and of the cell; empty: none."""
+def _planned(cell: Cell, family: Family, server: ServerCommand, repository: str) -> str:
+    """The server's command before its environment is built: a shell finds or writes the files it names."""
+    deploy, words, before = cell.deploy_yaml, ("python", *server.args), ""
+    if deploy is not None and deploy.file is not None:
+        words = tuple(deploy.file if word == f"./{DEPLOY_FILE}" else word for word in words)
+    elif deploy is not None and deploy.origin is not None:
+        package = family.module.partition(".")[0]
+        search = (
+            f"from importlib.util import find_spec as f; print(*f({package!r}).submodule_search_locations)"
+        )
+        before = f"{_ENGINE}=$(python -c {shlex.quote(search)})/.. && "
+    elif deploy is not None:
+        source = f"{deploy.at}:{deploy.path}"
+        write = (
+            git_command(repository, "show", source)
+            if deploy.at
+            else shlex.join(("printf", "%s", deploy.text or ""))
+        )
+        before = f"{write} > {DEPLOY_FILE} && "
+    return before + _command(server.env, words)
+
+
+def _recorded(
+    attempt: Attempt | None, process: str, named: Mapping[str, str], files: Iterable[str] = ()
+) -> str:
+    """A process's recorded command with the variables of the engine's path and of the cell; empty: none.
+
+    ``files``: names of those in the attempt's folder.
+    """
     facts = attempt.provenance.facts.get(process) if attempt else None
     if not isinstance(facts, Mapping) or not facts.get("argv") or not isinstance(facts.get("env"), Mapping):
         return ""
+    assert attempt is not None
     env = {name: str(facts["env"][name]) for name in ("PYTHONPATH", *named) if facts["env"].get(name)}
-    return _command(env, tuple(map(str, facts["argv"])))
+    inside = {f"./{name}": f"{attempt.folder}/{name}" for name in files}
+    return _command(env, tuple(inside.get(word, word) for word in map(str, facts["argv"])))
 
 
 def _command(env: Mapping[str, str], argv: tuple[str, ...]) -> str:
@@ -63,10 +98,10 @@ def _command(env: Mapping[str, str], argv: tuple[str, ...]) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word of a command, in which the shell fills the secrets that it refers to."""
+    """A word of a command, in which the shell fills the secrets and the folder that it refers to."""
     quoted = shlex.quote(word)
-    for name in references(word):
-        quoted = quoted.replace(f"${{{name}}}", f"'\"${{{name}}}\"'")
+    for reference in (*(f"${{{name}}}" for name in references(word)), _ENGINE_FOLDER):
+        quoted = quoted.replace(reference, f"'\"{reference}\"'")
     return quoted
 
 
