@@ -15,6 +15,7 @@
 #   make test-processes  the long ones: kills, packages, scripts, simulations       (15 minutes)
 #   make coverage        lines of the decisions that their tests run; part of test-processes
 #   make test-vllm       the tests with the real vLLM on CPU                        (30 minutes)
+#   make test-omni       the real server of vLLM-Omni on CPU, measured once         (3 minutes)
 #   make test-images     servers in images, with podman; installs it if missing     (5 minutes)
 #   make test-fleet      machines behind a real sshd, Slurm and Ray; installs them  (15 minutes)
 #   make test-browser    the dashboard in Chromium; installs it if missing          (minutes)
@@ -43,7 +44,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet test test-processes coverage test-images test-fleet test-browser test-vllm fleet-tools check bench bench-explain bars docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet test test-processes coverage test-images test-fleet test-browser test-vllm test-omni fleet-tools check bench bench-explain bars docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -133,6 +134,9 @@ test-fleet: $(STAMP) fleet-tools
 test-vllm: $(STAMP) fleet-tools
 	$(PY) -m pip install -qq --no-deps --require-hashes -r requirements/explain.txt
 	$(PY) -m pytest -m vllm tests/vllm -s $(ARGS)
+
+test-omni: $(STAMP)
+	$(PY) -m pytest -m vllm tests/omni -s $(ARGS)
 
 check: $(STAMP)
 	$(PY) -m ruff check .

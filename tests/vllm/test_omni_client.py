@@ -17,9 +17,10 @@ from perfbisect.errors import ClientError
 from perfbisect.model.attempt import RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.serving.families import Endpoint
-from scripts.demo import CACHE, ROOT
+from scripts import omni_cpu
+from scripts.demo import ROOT
 from tests.fakes.omni.server import PretendOmni, Told
-from tests.vllm.omni_client import install, result
+from tests.vllm.omni_client import result, run
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -100,7 +101,7 @@ class Done:
 def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Done]]:
     """Every case, by one process of the client."""
     folder = tmp_path_factory.mktemp("omni")
-    client = install(CACHE, folder / "client.log")
+    omni = omni_cpu.install(folder / "install.log")
     commands, servers = [], {}
     with ExitStack() as stack:
         for name, case in CASES.items():
@@ -116,7 +117,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Done]]:
             )
         kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG")}
         env = kept | CLIENT.env(CASES["speech"].cell)
-        codes = client.run(commands, env)
+        codes = run(omni.interpreter, commands, env, folder / "client.log")
         yield {
             name: Done(case, code, folder / f"{name}.json", servers[name].counter.bodies)
             for (name, case), code in zip(CASES.items(), codes, strict=True)
