@@ -8,6 +8,7 @@
 #   make demo-releases   bisect real releases of vLLM on CPU                        (1 hour)
 #   make demo-track      detect planted changes in generated nightly results        (minutes)
 #   make demo-nightly    run ten nights with planted regressions and failures       (minutes)
+#   make demo-omni       bisect planted changes of speech with the real vLLM-Omni  (2 hours)
 #   make demo-fleet      bisect over a Slurm and a machine behind ssh               (10 minutes)
 #
 #   make check           lint, types, order of imports, rules of the repository
@@ -44,7 +45,7 @@ STAMP := $(VENV)/.perfbisect-stamp
 LOCK := $(PY) -m uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
         --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet test test-processes coverage test-images test-fleet test-browser test-vllm test-omni fleet-tools check bench bench-explain bars docs lock clean setup
+.PHONY: demo demo-fast demo-releases demo-compare demo-track demo-nightly demo-fleet demo-omni test test-processes coverage test-images test-fleet test-browser test-vllm test-omni fleet-tools check bench bench-explain bars docs lock clean setup
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -83,6 +84,9 @@ demo-track: $(STAMP)
 
 demo-nightly: $(STAMP)
 	$(PY) -m scripts.demo_nightly $(ARGS)
+
+demo-omni: $(STAMP)
+	$(PY) -m scripts.demo_omni $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 demo-fleet: $(STAMP) fleet-tools
 	$(PY) -m scripts.demo_fleet $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -154,14 +154,14 @@ def read_document(result: Path) -> dict[str, Any]:
     return document
 
 
-def bisect(prepared: Prepared, folder: Path) -> tuple[int, Path]:
+def bisect(prepared: Prepared, folder: Path, budget: str = "60m") -> tuple[int, Path]:
     """Look for the planted commit; returns what :func:`run_perfbisect` does."""
     # The pretend engine's runs are too short for shares of time to mean much, and it sleeps more than it
     # computes.
     variables = {"PERFBISECT_LIMITS": "off"} if prepared.pretend else {}
     ends = ("--repo", str(prepared.repository), "--good", prepared.good, "--bad", prepared.bad)
     return run_perfbisect(
-        folder, "bisect", *prepared.arguments, *ends, "--budget", "60m", variables=variables
+        folder, "bisect", *prepared.arguments, *ends, "--budget", budget, variables=variables
     )
 
 

@@ -43,7 +43,7 @@ TARGETS = (
     "vllm/v1/core/sched/utils.py",
 )
 
-GENERATED = ("vllm/_version.py",)
+GENERATED = ("vllm/_version.py", "vllm_omni/_version.py")
 """What a build writes and no repository tracks."""
 
 BUILD_FILES = {
@@ -82,15 +82,21 @@ class Demo:
 
 
 def package_files(site_packages: Path) -> dict[str, bytes]:
-    """The package's tracked files by path: all but compiled files and what a build generates."""
+    """The tracked files of vLLM by path."""
+    files = tracked_files(site_packages, "vllm")
+    if SCHEDULER not in files:
+        raise SystemExit(f"{site_packages} holds no vLLM: {SCHEDULER} is not there")
+    return files
+
+
+def tracked_files(site_packages: Path, package: str) -> dict[str, bytes]:
+    """A package's files by path: all but compiled files and what a build generates."""
     files: dict[str, bytes] = {}
-    for file in sorted((site_packages / "vllm").rglob("*")):
+    for file in sorted((site_packages / package).rglob("*")):
         name = file.relative_to(site_packages).as_posix()
         skipped = file.suffix in (".so", ".pyc") or "__pycache__" in file.parts or name in GENERATED
         if file.is_file() and not skipped:
             files[name] = file.read_bytes()
-    if SCHEDULER not in files:
-        raise SystemExit(f"{site_packages} holds no vLLM: {SCHEDULER} is not there")
     return files
 
 

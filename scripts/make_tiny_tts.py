@@ -126,7 +126,8 @@ DECODER = {
     "vector_quantization_hidden_dimension": 64,
     "upsample_rates": [8, 5, 4, 3],
     "upsampling_ratios": [2, 2],
-    "decoder_dim": 96,
+    # Decoding takes a share of the time that speech takes, as with a real model.
+    "decoder_dim": 512,
 }
 SPEECH_TOKENIZER = {
     "architectures": ["Qwen3TTSTokenizerV2Model"],

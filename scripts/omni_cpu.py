@@ -40,6 +40,7 @@ class OmniCpu:
     """
 
     interpreter: Path
+    site: Path
     replaced: Mapping[str, str]
 
 
@@ -61,7 +62,8 @@ def install(log: Path) -> OmniCpu:
         stamp.write_text(json.dumps({"made_of": made_of, "replaced": replaced}))
     # Each time: it is of this checkout, and small.
     add_plugin(site_packages(venv))
-    return OmniCpu(venv / "bin" / "python", json.loads(stamp.read_text())["replaced"])
+    replaced = json.loads(stamp.read_text())["replaced"]
+    return OmniCpu(venv / "bin" / "python", site_packages(venv), replaced)
 
 
 def take_out_compiled_parts(site: Path) -> dict[str, str]:
