@@ -219,6 +219,20 @@ class Point(ReportedResult[float]):
     def host(self) -> str:
         return str(self.covariates.get("host") or "")
 
+    @property
+    def baselines(self) -> dict[str, float]:
+        """What the nightly compared with, by its own names; of several devices those of the point's own."""
+        named = list[tuple[str, object]]()
+        for name, value in (self.covariates.get("baseline") or {}).items():
+            device, _, inner = name.rpartition(".")
+            if isinstance(value, Mapping):
+                named += value.items() if name == self.hardware else ()
+            elif not self.hardware or device in ("", self.hardware):
+                named.append((inner, value))
+        # A bool is an int to Python, and no baseline.
+        numbers = ((name, value) for name, value in named if isinstance(value, int | float))
+        return {name: float(value) for name, value in numbers if not isinstance(value, bool) and value > 0}
+
     def metrics(self) -> Iterator[tuple[MetricRef, float]]:
         """The values of metrics that the table knows, by name."""
         for name, value in sorted(self.values.items()):

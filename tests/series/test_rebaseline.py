@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 
 from perfbisect.model.commit_details import CauseWord, Evidence
 from perfbisect.series.alerts import Alert, found_alerts, match_alerts
 from perfbisect.series.causes import Cause
-from perfbisect.series.findings import select_alerts
-from perfbisect.series.rebaseline import BaselineNights, BaselineRow, Change, choose_nights, propose
+from perfbisect.series.findings import SeriesChange, select_alerts
+from perfbisect.series.points import day_number
+from perfbisect.series.rebaseline import BaselineRow, propose
 from perfbisect.series.series import CellSeries
-from tests.series.made_alert import made_alert
 from tests.series.made_series import FIRST, cell, noise, step
 from tests.series.test_findings import QUIET
 
 LAST = FIRST + 39
 WEEK = (10.0,) * 7
 
+Change = tuple[Alert, SeriesChange]
+"""An alert, with the finding that it was made of."""
 
-def row(old: float | None, *values: float, name: str = "e2el", blocking: Alert | None = None) -> BaselineRow:
-    (series,) = cell({name: WEEK})
-    return propose("cell", "name", old, BaselineNights(values, (), blocking), series)
+
+def row(old: float | None, *values: float, name: str = "e2el") -> BaselineRow:
+    (series,) = cell({name: values})
+    return propose("cell", "name", old, series, (), last=series.nights[-1])
 
 
 @pytest.mark.parametrize(
@@ -55,11 +59,14 @@ def test_nights_that_are_no_level_make_no_baseline(values: tuple[float, ...]) ->
 
 def test_the_mean_is_plain_and_too_few_nights_and_open_alerts_change_nothing() -> None:
     assert row(None, 9.0, 9.5, 10.5, 11.0).new == 10.0
-    few, skipped = row(12.0, *WEEK[:3]), row(12.0, *WEEK, blocking=made_alert(id="a1"))
+    few, unreported = row(12.0, *WEEK[:3]), propose("cell", "name", 12.0, None, (), last=LAST)
     assert (few.new, few.status, few.n) == (12.0, "too few", 3)
     assert row(12.0, *WEEK[:4]).status == "better"
-    assert row(12.0).mean is None
-    assert (skipped.new, skipped.status, skipped.alert) == (12.0, "skipped", "a1")
+    assert (unreported.new, unreported.status, unreported.mean) == (12.0, "too few", None)
+    series, change = changed_series(36, 1.3)
+    skipped = propose("cell", "name", 12.0, series, [change], last=LAST)
+    assert (skipped.new, skipped.status, skipped.alert) == (12.0, "skipped", change[0].id)
+    assert skipped.alert_state == "open"
 
 
 def changed_series(
@@ -76,28 +83,30 @@ def closed(change: Change) -> Change:
     return replace(change[0], state="closed"), change[1]
 
 
-def week(
-    series: CellSeries, *changes: Change, last: int = LAST, breaks: tuple[int, ...] = ()
-) -> BaselineNights:
-    return choose_nights(series, changes, last=last, breaks=breaks)
+def week(series: CellSeries, *changes: Change, last: int = LAST, breaks: tuple[int, ...] = ()) -> BaselineRow:
+    return propose("cell", "name", None, series, changes, last=last, breaks=breaks)
 
 
-def left_out(nights: BaselineNights) -> list[int]:
-    return [night - FIRST for night in nights.left_out]
+def left_out(row: BaselineRow) -> list[int]:
+    return [day_number(night) - FIRST for night in row.left_out]
+
+
+def mean(*values: float) -> object:
+    return pytest.approx(fmean(values), rel=1e-12)
 
 
 def test_without_a_change_all_nights_count() -> None:
     series, change = changed_series(10, 1.3)
-    assert week(series) == BaselineNights(series.values[-7:], ())
-    assert week(series, change, last=FIRST + 9).values == series.values[3:10], "it began later"
+    assert (week(series).mean, left_out(week(series))) == (mean(*series.values[-7:]), [])
+    assert week(series, change, last=FIRST + 9).mean == mean(*series.values[3:10]), "it began later"
 
 
 @pytest.mark.parametrize("word", ["product", "night", "unknown", "workload"])
 def test_a_transient_is_left_out(word: CauseWord) -> None:
     series, change = changed_series(35, 1.6, 36, word=word)
     nights = week(series, change)
-    assert (left_out(nights), nights.blocking) == ([35], None)
-    assert nights.values == (*series.values[33:35], *series.values[36:])
+    assert (left_out(nights), nights.alert) == ([35], "")
+    assert nights.mean == mean(*series.values[33:35], *series.values[36:])
 
 
 def test_a_night_on_which_the_product_broke_is_left_out_of_all_metrics_of_the_cell() -> None:
@@ -113,10 +122,10 @@ def test_what_is_worse_and_not_accepted_is_no_level(factor: float) -> None:
     series, change = changed_series(36, factor)
     nights = week(series, change)
     if factor > 1:
-        assert nights.blocking == change[0]
+        assert nights.alert == change[0].id
         assert left_out(nights) == [36, 37, 38, 39]
         nights = week(series, closed(change))
-    assert (nights.values, nights.blocking) == (series.values[36:], None)
+    assert (nights.mean, nights.alert) == (mean(*series.values[36:]), "")
     assert left_out(nights) == [33, 34, 35]
 
 
@@ -128,22 +137,22 @@ def test_what_is_closed_and_came_back_begins_where_it_did() -> None:
     nights = week(
         back, closed((change[0], replace(change[1], series=back, point=replace(change[1].point, until=36))))
     )
-    assert (nights.values, nights.blocking) == (values[36:], None)
+    assert (nights.mean, nights.alert) == (mean(*values[36:]), "")
 
 
 def test_a_transient_that_is_still_there_and_accepted_is_a_level() -> None:
     series, change = changed_series(39, 2.0)
     assert (change[0].shape, change[1].point.until) == ("transient", None)
     assert left_out(week(series, change)) == [39]
-    assert week(series, closed(change)).values == series.values[39:]
+    assert week(series, closed(change)).mean == mean(*series.values[39:])
 
 
 def test_what_became_better_beside_a_regression_is_no_level() -> None:
     series, better = changed_series(36, 0.7)
     _, worse = changed_series(36, 1.3, name="ttft")
     assert better[0].event == worse[0].event
-    assert week(series, better, worse).blocking == better[0]
-    assert week(series, better, closed(worse)).blocking is None
+    assert week(series, better, worse).alert == better[0].id
+    assert week(series, better, closed(worse)).alert == ""
 
 
 @pytest.mark.parametrize("word", ["instrument", "workload"])
@@ -152,16 +161,16 @@ def test_another_workload_or_instrument_begins_the_cell_anew(word: CauseWord, na
     series, _ = changed_series(10, 1.3)
     _, change = changed_series(37, 1.5, word=word, name=name)
     nights = week(series, change)
-    assert (nights.values, nights.blocking) == (series.values[37:], None)
+    assert (nights.mean, nights.alert) == (mean(*series.values[37:]), "")
     assert left_out(nights) == [33, 34, 35, 36]
 
 
 def test_other_requests_begin_it_anew_also_where_another_cell_says_so() -> None:
     tokens = [{"input_tokens": 100.0 if night < 38 else 300.0} for night in range(40)]
     (series,) = cell({"e2el:median": noise(1, 40)}, covariates=tokens)
-    assert week(series).values == series.values[38:]
+    assert week(series).mean == mean(*series.values[38:])
     breaks = (FIRST + 36,)
     (plain,) = cell({"e2el:median": noise(1, 40)})
-    assert week(plain, breaks=breaks).values == plain.values[36:]
-    assert week(series, breaks=breaks).values == series.values[38:], "the newest counts"
-    assert week(plain, last=FIRST + 35, breaks=breaks).values == plain.values[29:36]
+    assert week(plain, breaks=breaks).mean == mean(*plain.values[36:])
+    assert week(series, breaks=breaks).mean == mean(*series.values[38:]), "the newest counts"
+    assert week(plain, last=FIRST + 35, breaks=breaks).mean == mean(*plain.values[29:36])
