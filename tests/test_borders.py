@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 import perfbisect
 from perfbisect.dashboard.pages import address
 from perfbisect.environments.builders.wheel_index import links
-from perfbisect.errors import ClientError, LocatedError, MachineError, PerfbisectError, UsageError
+from perfbisect.errors import LocatedError, MachineError, PerfbisectError, UsageError
 from perfbisect.fleet.agent import MANIFEST, read_manifest
 from perfbisect.fleet.building import BuildDocument
 from perfbisect.fleet.bundle import Bundle, BundleDocument
@@ -37,7 +37,7 @@ from perfbisect.measure.profiling import ProfileFiles
 from perfbisect.model.attempt import Attempt, Provenance, RunResult
 from perfbisect.model.change import Change
 from perfbisect.nightly.journal import NightJobs, NightRecord
-from perfbisect.series.publish import _client_result
+from perfbisect.series.publish import publish
 from perfbisect.system import processes
 from perfbisect.system.files import scratch_folder
 from perfbisect.system.http import RestClient
@@ -293,8 +293,14 @@ def test_a_journal_names_no_file_outside_the_job_for_what_is_published(tmp_path:
     secret = tmp_path / "secret.json"
     secret.write_text("{}")
     attempt = replace(from_dict(ATTEMPT), runs=(RunResult(1, 1, {}, raw=str(secret)),), folder="../..")
-    with pytest.raises(ClientError):
-        _client_result(Job(tmp_path / "jobs" / "one"), attempt, 0)
+    job = Job(tmp_path / "jobs" / "one")
+    job.path.mkdir(parents=True)
+    cell = {"name": "a", "family": "text", "model": "b", "num_prompts": 8, "client": "vllm_bench"}
+    change = {"id": "ab" * 20, "kind": "commit"}
+    with Journal(job.journal, clock=Clock()) as journal:
+        journal.append("plan", {"verb": "run", "cell": cell, "change": change})
+        journal.append("finished", {"attempt": to_dict(attempt)})
+    assert publish(tmp_path, [job]).left_out == (f"{attempt.id}: the client's own result was not kept",)
 
 
 def test_an_error_of_a_journal_is_one_of_usage(tmp_path: Path) -> None:

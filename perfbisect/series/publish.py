@@ -12,14 +12,14 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
 from perfbisect.common.quantities import moment
 from perfbisect.common.secret_references import hide_literals
 from perfbisect.common.text import json_text
-from perfbisect.errors import ClientError, MachineError
+from perfbisect.errors import MachineError
 from perfbisect.jobs.documents import Document
 from perfbisect.jobs.folders import Job
 from perfbisect.model.attempt import Attempt
@@ -27,14 +27,10 @@ from perfbisect.model.cell import Cell
 from perfbisect.series.points import Build
 from perfbisect.series.sources.base import read_json
 from perfbisect.series.sources.folders import RAW
-from perfbisect.series.sources.journals import BLOCK, PublishedRun, read_attempts, read_published, read_run
+from perfbisect.series.sources.journals import BLOCK, PublishedRun, published_run, read_attempts, read_run
 from perfbisect.system.files import write_atomic
 
-RESULTS = "tests/dfx/perf/results"
-"""Where in a build's folder the kanban's results lie."""
-
 _DIFFUSION = "diffusion_bench"
-_BEFORE_RUNS = ("build", "fetch", "launch", "first_request", "warm")
 
 
 class TrackPublishDocument(Document):
@@ -67,20 +63,22 @@ def publish(folder: Path, jobs: Iterable[Job]) -> TrackPublishDocument:
         except ValidationError as error:
             left_out.append(f"{job.id}: its cell cannot be read: {error.errors()[0]['msg']}")
             continue
-        results = folder.expanduser() / "data" / RAW / job.id / RESULTS
-        outdated = _published_files(results, job.id)
+        results = folder.expanduser() / "data" / RAW / job.id / "tests/dfx/perf/results"
+        # Files of other jobs are not touched.
+        found = ((published_run(path), path) for path in sorted(results.glob("*.json")))
+        outdated = {
+            (run.attempt.id, run.attempt.runs[0].index): path
+            for run, path in found
+            if run is not None and run.build.name == job.id
+        }
         for attempt, reason in read_attempts(recorded.document):
             if attempt is None or reason:
                 continue
             there = [outdated.get((attempt.id, place)) for place, _ in enumerate(attempt.runs, 1)]
             missing = [place for place, path in enumerate(there) if path is None]
             try:
-                files = [
-                    (run_start(attempt, place), result_document(cell, attempt, place, recorded.build, raw))
-                    for place in missing
-                    for raw in [_client_result(job, attempt, place)]
-                ]
-            except (ClientError, ValueError) as error:
+                files = [_result(job, cell, attempt, place, recorded.build) for place in missing]
+            except ValueError as error:
                 left_out.append(f"{attempt.id}: {error}")
                 continue
             launches, unchanged = launches + 1, unchanged + len(there) - len(missing)
@@ -105,30 +103,6 @@ def publish(folder: Path, jobs: Iterable[Job]) -> TrackPublishDocument:
     )  # fmt: skip
 
 
-def _published_files(results: Path, job: str) -> dict[tuple[str, int], Path]:
-    """The files of a job in the folder by launch and run; those of others are not touched."""
-    files = {}
-    for path in sorted(results.glob("*.json")):
-        try:
-            run = read_published(read_json(path))
-        except ValueError:
-            continue
-        if run is not None and run.build.name == job:
-            files[run.attempt.id, run.attempt.runs[0].index] = path
-    return files
-
-
-def _client_result(job: Job, attempt: Attempt, place: int) -> Mapping[str, Any]:
-    """The client's own result. :raises ClientError: it was not kept."""
-    # By its name, below the job: a journal names no file outside it.
-    recorded = Path(attempt.runs[place].raw).name
-    path = job.path / "attempts" / Path(attempt.folder).name / recorded
-    result = read_json(path) if recorded and path.is_file() else None
-    if not isinstance(result, Mapping):
-        raise ClientError("the client's own result was not kept")
-    return result
-
-
 def file_name(cell: Cell, start: datetime) -> str:
     """The name in the rule of the newest era: test, data set, load, prompts, lengths, start in UTC."""
     if cell.client.name == _DIFFUSION:
@@ -141,26 +115,25 @@ def file_name(cell: Cell, start: datetime) -> str:
     return f"result_{loaded}_in{tokens_in}_out{tokens_out}_{_utc(start)}.json"
 
 
-def run_start(attempt: Attempt, place: int) -> datetime:
-    """When a run began: the launch's start, its phases before the runs, and the runs before this one."""
-    before = [attempt.seconds.get(phase, 0.0) for phase in _BEFORE_RUNS]
-    before += [run.seconds for run in attempt.runs[:place]]
-    return moment(attempt.started_at) + timedelta(seconds=math.fsum(before))
-
-
-def result_document(
-    cell: Cell, attempt: Attempt, place: int, build: Build, client_result: Mapping[str, Any]
-) -> dict[str, Any] | list[dict[str, Any]]:
-    """The content of the file of the run at ``place`` of an attempt; ``build``: that of its journal.
+def _result(job: Job, cell: Cell, attempt: Attempt, place: int, build: Build) -> tuple[datetime, object]:
+    """When the run at ``place`` of an attempt began, and the content of its file.
 
     Raises:
-        ClientError: the run does not say how many requests were answered.
+        ValueError: the client's own result was not kept, or does not say how many requests were answered.
     """
-    provenance, run, start = attempt.provenance, attempt.runs[place], run_start(attempt, place)
+    provenance, run = attempt.provenance, attempt.runs[place]
+    # By its name, below the job: a journal names no file outside it.
+    recorded = job.path / "attempts" / Path(attempt.folder).name / Path(run.raw).name
+    client_result = read_json(recorded) if recorded.is_file() else None
+    if not isinstance(client_result, Mapping):
+        raise ValueError("the client's own result was not kept")
+    before = [seconds for phase, seconds in attempt.seconds.items() if phase not in ("bench", "stop")]
+    before += [earlier.seconds for earlier in attempt.runs[:place]]
+    start = moment(attempt.started_at) + timedelta(seconds=math.fsum(before))
     duration, answered = run.facts.get("duration", run.seconds), run.facts.get("completed")
     lost = run.facts.get("failed") or 0
     if not isinstance(answered, int):
-        raise ClientError("the run does not say how many requests were answered")
+        raise ValueError("the run does not say how many requests were answered")
     gpus = (provenance.facts.get("machine") or {}).get("gpus") or ()
     added = {
         "commit": build.commit,
@@ -170,10 +143,12 @@ def result_document(
         "gpu": ", ".join(str(gpu.get("name", "")) for gpu in gpus),
         BLOCK: PublishedRun.of(cell, attempt, place, build).model_dump(mode="json", by_alias=True),
     }
-    if cell.client.name == _DIFFUSION:
-        fields, inner = cell.model_dump(mode="json", by_alias=True), client_result.get("result")
-        load = {name: fields[name] for name in ("name", "task", "num_prompts", "max_concurrency")}
-        own = _kept(inner if isinstance(inner, Mapping) else client_result)
+    is_diffusion, inner = cell.client.name == _DIFFUSION, client_result.get("result")
+    own = inner if is_diffusion and isinstance(inner, Mapping) else client_result
+    kept = {name: value for name, value in own.items() if _is_kept(value)}
+    if is_diffusion:
+        fields = cell.model_dump(mode="json", by_alias=True)
+        load = ("name", "task", "num_prompts", "max_concurrency")
         totals = {"duration": duration, "completed_requests": answered, "failed_requests": lost}
         record = {
             "test_name": _test_name(cell),
@@ -182,31 +157,27 @@ def result_document(
             "server_params": {"model": cell.model, "serve_args": hide_literals(fields["serve_args"])},
             "benchmark_params": {
                 **fields["dataset_args"],
-                **{name.replace("_", "-"): value for name, value in load.items()},
+                **{name.replace("_", "-"): fields[name] for name in load},
                 "dataset": cell.dataset_name,
                 "request-rate": None if math.isinf(cell.request_rate) else cell.request_rate,
             },
-            "result": {**own, "model": cell.model, **totals},
+            "result": {**kept, "model": cell.model, **totals},
         }
-        return [{**record, **added}]
+        return start, [{**record, **added}]
     # The client writes the name that one launch's server had, and the time of this machine's clock.
     named = {"model_id": cell.model, "tokenizer_id": cell.tokenizer or cell.model}
     ended = {"date": _utc(start + timedelta(seconds=run.seconds)), "duration": duration}
     counts = {"num_prompts": cell.num_prompts, "completed": answered, "failed": lost}
-    return {**_kept(client_result), **named, **ended, **counts, "num_warmups": cell.num_warmups, **added}
+    return start, {**kept, **named, **ended, **counts, "num_warmups": cell.num_warmups, **added}
 
 
-def _kept(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A client's result without its lists of single requests, and without NaN, which JSON does not know."""
-
-    def is_kept(value: object) -> bool:
-        if isinstance(value, Mapping):
-            return all(isinstance(item, (int, float)) and is_kept(item) for item in value.values())
-        if isinstance(value, float):
-            return math.isfinite(value)
-        return value is None or isinstance(value, (int, str))
-
-    return {name: value for name, value in result.items() if is_kept(value)}
+def _is_kept(value: object) -> bool:
+    """No list of single requests, and no NaN, which JSON does not know."""
+    if isinstance(value, Mapping):
+        return all(isinstance(item, int | float) and _is_kept(item) for item in value.values())
+    return value is None or (
+        math.isfinite(value) if isinstance(value, float) else isinstance(value, int | str)
+    )
 
 
 def _test_name(cell: Cell) -> str:

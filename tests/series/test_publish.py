@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,8 @@ from perfbisect.measure.attempt import to_dict
 from perfbisect.model.attempt import Attempt, Failure, Provenance, RunResult
 from perfbisect.model.cell import Cell
 from perfbisect.series.ingest import ingest
-from perfbisect.series.points import Build, Point
-from perfbisect.series.publish import (
-    RESULTS,
-    TrackPublishDocument,
-    file_name,
-    publish,
-    result_document,
-    run_start,
-)
+from perfbisect.series.points import Point
+from perfbisect.series.publish import TrackPublishDocument, file_name, publish
 from perfbisect.series.sources import IngestOptions
 from perfbisect.series.sources.folders import RAW
 from perfbisect.series.sources.journals import BLOCK, read_published
@@ -40,6 +34,7 @@ from tests.fakes.history import ENGINE, make_history
 from tests.series.made import write
 
 COMMIT = "ab" * 20
+RESULTS = "tests/dfx/perf/results"
 VALUES = {"ttft:median": 80.5, "failed": 0.0}
 FACTS = {"completed": 8, "failed": 0, "input_tokens": 801, "output_tokens": 77, "max_concurrent_requests": 3}
 RAW_RESULT = {
@@ -81,9 +76,10 @@ def attempt(number: int, of: Cell, *runs: dict[str, float], job: str = "a", **ch
     return replace(made, **changed)
 
 
-def written(of: Cell, made: Attempt, place: int = 0, raw: dict[str, Any] | None = None) -> Any:
-    build = Build("journal", "perfbisect", "job", commit=COMMIT, fixed="2026-04-12T18:59:00Z")
-    return json.loads(json.dumps(result_document(of, made, place, build, raw or {}), allow_nan=False))
+def written(home: Path, of: Cell, made: Attempt, raw: dict[str, Any] | None = None) -> tuple[str, Any]:
+    """The only file that is published of an attempt: its name and content."""
+    (path,) = publish(home / "kanban", [job_of(home, "job", of, made, raw=raw or {})]).written
+    return Path(path).name, json.loads(Path(path).read_text())
 
 
 @given(
@@ -102,11 +98,11 @@ def test_a_file_is_named_as_the_kanban_names_it(
         name=name, dataset_name=data, max_concurrency=concurrency, request_rate=rate, num_prompts=prompts,
         dataset_args=args,
     )  # fmt: skip
-    shown = file_name(of, run_start(attempt(0, of, {"failed": 0.0}), 0))
+    shown = file_name(of, datetime.fromisoformat("2026-04-12T21:00:35+02:00"))
     assert "/" not in shown
     assert shown.startswith("result_test_")
     found = parse_result_name(shown)
-    assert found.time == "20260412-190035", "in UTC, after the phases before the runs"
+    assert found.time == "20260412-190035", "in UTC"
     assert found.fields["num_prompts"] == prompts
     assert found.fields["dataset_name"] == data.replace("_", "-")
     assert found.fields["max_concurrency"] == concurrency
@@ -115,21 +111,26 @@ def test_a_file_is_named_as_the_kanban_names_it(
     assert found.arguments == args
 
 
-def test_the_layout_of_the_newest_era() -> None:
+def test_the_layout_of_the_newest_era(tmp_path: Path) -> None:
+    """A run begins after the phases before it and the runs before it."""
     served = cell(max_concurrency=None, request_rate=2.0, dataset_name="random-mm")
-    start = run_start(attempt(0, served, VALUES), 0)
-    assert file_name(served, start) == "result_test_text_cpu_random-mm_2.0_8_inna_outna_20260412-190035.json"
+    name, _ = written(tmp_path / "a", served, attempt(0, served, VALUES))
+    assert name == "result_test_text_cpu_random-mm_2.0_8_inna_outna_20260412-190035.json"
     diffusion = cell("diffusion_bench", name="qwen_image")
-    assert file_name(diffusion, start) == "diffusion_result_test_qwen_image_20260412-190035.json"
+    name, _ = written(tmp_path / "b", diffusion, attempt(0, diffusion, VALUES))
+    assert name == "diffusion_result_test_qwen_image_20260412-190035.json"
+    two = job_of(tmp_path, "two", diffusion, attempt(0, diffusion, VALUES, VALUES))
+    first, second = publish(tmp_path / "kanban", [two]).written
+    assert (first[-11:], second[-11:]) == ("190035.json", "190045.json")
 
 
-def test_a_result_of_the_client_keeps_what_else_it_says() -> None:
+def test_a_result_of_the_client_keeps_what_else_it_says(tmp_path: Path) -> None:
     raw = {
         **RAW_RESULT, "date": "20260412-210102", "model_id": "pb-0ba5", "rtfx": 0.0, "label": None,
         "vllm_bench_extra": "x", "ttfts": [0.1, 0.2], "errors": ["", ""], "odd": math.nan,
     }  # fmt: skip
     values = {"ttft:median": 80.5, "failed": 0.0, "request_goodput": 0.0, "ttft:std": 3.0}
-    document = written(cell(), attempt(0, cell(), values), raw=raw)
+    _, document = written(tmp_path, cell(), attempt(0, cell(), values), raw)
     assert {"rtfx", "vllm_bench_extra", "median_ttft_ms"} <= set(document)
     assert not {"ttfts", "errors", "odd"} & set(document)
     assert document["model_id"] == "acme/tiny", "not the name that one server had"
@@ -142,25 +143,28 @@ def test_a_result_of_the_client_keeps_what_else_it_says() -> None:
     assert published.attempt.runs[0].values == values
 
 
-def test_what_concerns_only_this_machine_is_not_published() -> None:
+def test_what_concerns_only_this_machine_is_not_published(tmp_path: Path) -> None:
     of = cell()
     made = attempt(0, of, VALUES)
     secret = RunResult(
-        1, 1, {"ttft:median": 1.0}, raw="/private/r.json", warnings=("private",), seconds=9, facts=FACTS
+        1, 1, {"ttft:median": 1.0}, raw="/private/run.json", warnings=("private",), seconds=9, facts=FACTS
     )
     facts = {**made.provenance.facts, "env": {"private": "x"}, "serve": ["/private/vllm"]}
-    made = replace(made, runs=(secret,), provenance=replace(made.provenance, facts=facts), folder="/private")
-    assert "private" not in json.dumps(written(of, made))
+    made = replace(
+        made, runs=(secret,), provenance=replace(made.provenance, facts=facts), folder="/private/1"
+    )
+    _, document = written(tmp_path, of, made)
+    assert "private" not in json.dumps(document)
 
 
-def test_a_record_of_the_diffusion_benchmark() -> None:
+def test_a_record_of_the_diffusion_benchmark(tmp_path: Path) -> None:
     values = {
         "latency:median": 2.5, "latency:p99": 2.9, "throughput_qps": 0.38, "failed": 0.0,
         "peak_memory_mb:mean": 56342.0, "stage.Pipeline.diffuse:median": 2.4, "image_distance:median": 0.0,
     }  # fmt: skip
     of = cell("diffusion_bench", name="qwen_image", dataset_args={"width": 512})
     raw = {"latency_p95": 2.8, "task": "t2i", "stage_durations_p50": {"Pipeline.diffuse": 2.4}}
-    document = written(of, attempt(0, of, values), raw=raw)
+    _, document = written(tmp_path, of, attempt(0, of, values), raw)
     (record,) = document
     assert record["result"]["stage_durations_p50"] == {"Pipeline.diffuse": 2.4}
     assert record["benchmark_params"]["width"] == 512
@@ -179,8 +183,8 @@ def test_a_record_of_the_diffusion_benchmark() -> None:
         ({"attempt": {}}, "attempt.id: Field required"),
     ],
 )
-def test_a_block_that_was_changed_is_broken(changed: dict[str, Any], message: str) -> None:
-    document = written(cell(), attempt(0, cell(), {"ttft:median": 1.0}))
+def test_a_block_that_was_changed_is_broken(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    _, document = written(tmp_path, cell(), attempt(0, cell(), {"ttft:median": 1.0}))
     with pytest.raises(ValueError, match=message):
         read_published(document | {BLOCK: document[BLOCK] | changed})
     for block in ({"runs": []}, {"runs": document[BLOCK]["attempt"]["runs"] * 2}, {"started_at": "soon"}):
@@ -190,7 +194,13 @@ def test_a_block_that_was_changed_is_broken(changed: dict[str, Any], message: st
 
 
 def job_of(
-    state: Path, name: str, of: Cell, *attempts: Attempt, discarded: str = "", verb: str = "run"
+    state: Path,
+    name: str,
+    of: Cell,
+    *attempts: Attempt,
+    discarded: str = "",
+    verb: str = "run",
+    raw: dict[str, Any] = RAW_RESULT,
 ) -> Job:
     change = {"id": f"{COMMIT}+pip:a==1", "kind": "commit"}
     events: list[tuple[str, dict[str, Any]]] = [
@@ -206,7 +216,7 @@ def job_of(
     ]
     job.journal.write_text("\n".join(lines) + "\n")
     for one in attempts:
-        write(job.path / "attempts" / Path(one.folder).name / "run.json", RAW_RESULT)
+        write(job.path / "attempts" / Path(one.folder).name / "run.json", raw)
     return job
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from perfbisect.errors import UsageError
 from perfbisect.series.points import Build
 from perfbisect.series.sources.base import IngestOptions, SourceBuild, json_files, local_file, read_json
-from perfbisect.series.sources.journals import read_published
+from perfbisect.series.sources.journals import published_run
 from perfbisect.series.sources.sweeps import SUMMARY, sweep_setting
 
 PIPELINE = "vllm/vllm-omni"
@@ -133,15 +133,8 @@ def _numbered_builds(raw: Path) -> Iterator[_FoundBuild]:
     )
     for folder in folders:
         if paths := _results(folder):
-            yield _published_build(paths[0]) or Build("kanban", PIPELINE, folder.name), folder, paths
-
-
-def _published_build(path: Path) -> Build | None:
-    try:
-        published = read_published(read_json(path))
-    except ValueError:
-        return None
-    return published.build if published else None
+            published = published_run(paths[0])
+            yield published.build if published else Build("kanban", PIPELINE, folder.name), folder, paths
 
 
 def _days(results: Path) -> Iterable[_FoundBuild]:

@@ -35,7 +35,13 @@ from perfbisect.series.points import (
     known,
     message_of,
 )
-from perfbisect.series.sources.base import IngestOptions, SourceBuild, SourceFile, UnreadableFileError
+from perfbisect.series.sources.base import (
+    IngestOptions,
+    SourceBuild,
+    SourceFile,
+    UnreadableFileError,
+    read_json,
+)
 
 SOURCE = "journal"
 """The source of builds of ours: their launches are no repetitions of each other."""
@@ -189,6 +195,14 @@ def read_published(document: object) -> PublishedRun | None:
     if len(published.attempt.runs) != 1:
         raise ValueError(f"what perfbisect says of its run has {counted(len(published.attempt.runs), 'run')}")
     return published
+
+
+def published_run(path: Path) -> PublishedRun | None:
+    """The run of ours that a file was published of; None: none, or it cannot be read."""
+    try:
+        return read_published(read_json(path))
+    except ValueError:
+        return None
 
 
 def read_attempts(document: Mapping[str, Any]) -> Iterator[tuple[Attempt | None, str]]:
