@@ -62,7 +62,13 @@ def judge_series(
     ]
     differences = sentences_of("differences", (start.change for start in begun))
     restarted = Counter(zip((start.before.night for start in begun), differences, strict=True))
-    unjudged = _count_too_few_nights(analysis, cells)
+    nights: dict[str, int] = {}
+    for series in analysis.series:
+        name = cells.get((series.points[-1].cell, series.points[-1].machine))
+        if name is not None and night_of(series.nights[-1]) == analysis.until:
+            nights[name] = max(nights.get(name, 0), len(series.nights))
+    # Cells whose series are too short to judge, with their nights on the current machine.
+    unjudged = {cell: count for cell, count in sorted(nights.items()) if count < FEWEST}
     notes = {"restarted": restarted, "unjudged": unjudged, "fewest": FEWEST}
     outcomes = measured_outcomes(store, analysis, jobs, None)
     changed = (_change_alert(alert, rules) for alert in analysis.alerts_since(rules.since))
@@ -85,22 +91,6 @@ def judge_series(
     )
 
 
-def summarize_changes(alerts: Iterable[Alert]) -> str:
-    counts = Counter(alert.change for alert in alerts)
-    return ", ".join(f"{count} {change}" for change, count in counts.items()) or "no alerts"
-
-
-def _count_too_few_nights(analysis: SeriesAnalysis, cells: Mapping[tuple[str, str], str]) -> dict[str, int]:
-    """Cells whose series are too short to judge, with their nights on the current machine."""
-    nights: dict[str, int] = {}
-    for series in analysis.series:
-        last = series.points[-1]
-        name = cells.get((last.cell, last.machine))
-        if name is not None and night_of(series.nights[-1]) == analysis.until:
-            nights[name] = max(nights.get(name, 0), len(series.nights))
-    return {cell: count for cell, count in sorted(nights.items()) if count < FEWEST}
-
-
 def store_alerts(
     store: SeriesStore, analysis: SeriesAnalysis, alerts: Sequence[Alert], rules: AlertRules, now: str
 ) -> str:
@@ -121,7 +111,9 @@ def store_alerts(
 
 def _change_alert(alert: Alert, rules: AlertRules) -> Alert | None:
     """Decide the change of an alert; None if it stays closed."""
-    alert = replace(alert, counts=_is_finding(alert, rules))
+    is_large = alert.cause in rules.causes and abs(alert.effect) >= rules.smallest
+    is_finding = is_large and (alert.worse or rules.improvements) and not alert.recovered
+    alert = replace(alert, counts=is_finding)
     if alert.new and not alert.recovered:
         return replace(alert, change="opened")
     if alert.state == "closed" and alert.by_rule and not alert.recovered:
@@ -132,12 +124,3 @@ def _change_alert(alert: Alert, rules: AlertRules) -> Alert | None:
     if alert.recovered and alert.state == "open":
         return replace(alert, change="closed", state="closed", why=_RECOVERED)
     return replace(alert, change="updated")
-
-
-def _is_finding(alert: Alert, rules: AlertRules) -> bool:
-    return (
-        alert.cause in rules.causes
-        and abs(alert.effect) >= rules.smallest
-        and (alert.worse or rules.improvements)
-        and not alert.recovered
-    )

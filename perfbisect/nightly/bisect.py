@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 from perfbisect.bisect.job import BISECT
@@ -19,7 +20,6 @@ from perfbisect.nightly.night import OpenNight, StepResult
 from perfbisect.nightly.plan import CellPlan, NightPlan
 from perfbisect.series.alerts import Alert, State
 from perfbisect.series.detect import SeriesAnalysis
-from perfbisect.series.findings import SeriesChange
 from perfbisect.series.report import sentences_of
 from perfbisect.series.store import SeriesStore
 from perfbisect.series.suspects.job import RankedAlert, rank_alert, write_weights
@@ -68,6 +68,12 @@ class EventCase:
     cell: CellPlan | None
     rejection: str
 
+    @property
+    def rank(self) -> tuple[bool, bool, float, str]:
+        """The alerts of an event by how well they represent it."""
+        is_headline = self.cell is not None and self.cell.metric == self.alert.metric
+        return bool(self.rejection), not is_headline, -self.alert.size, self.alert.id
+
 
 EarlierBisections = Mapping[str, Literal["settled", "postponed"]]
 """By alert: whether earlier nights settled its event, or left it for later."""
@@ -106,7 +112,10 @@ def select_cases(
         if alert.id not in opened and earlier.get(alert.id) != "postponed":
             continue
         finding = analysis.findings[alert.id]
-        cell = _measuring_cell(finding, plan)
+        last = finding.series.points[-1]
+        digest, machine = last.workload.digest, last.machine
+        measuring = [cell for cell in plan.cells if digest and cell.digest == digest]
+        cell = next((cell for cell in measuring if cell.machine == machine), next(iter(measuring), None))
         current = replace(alert, state=states.get(alert.id, "open"))
         rejection = rejection_reason(current, rules, is_over=finding.is_over)
         if not rejection and alert.id in opened and not opened[alert.id].counts:
@@ -117,18 +126,7 @@ def select_cases(
             rejection = "no cell of this nightly measures it"
         by_event.setdefault(alert.event, []).append(EventCase(alert, cell, rejection))
     for cases in by_event.values():
-        yield min(cases, key=_priority)
-
-
-def _measuring_cell(finding: SeriesChange, plan: NightPlan) -> CellPlan | None:
-    last = finding.series.points[-1]
-    measuring = [cell for cell in plan.cells if last.workload.digest and cell.digest == last.workload.digest]
-    return next((cell for cell in measuring if cell.machine == last.machine), next(iter(measuring), None))
-
-
-def _priority(case: EventCase) -> tuple[bool, bool, float, str]:
-    is_headline = case.cell is not None and case.cell.metric == case.alert.metric
-    return bool(case.rejection), not is_headline, -case.alert.size, case.alert.id
+        yield min(cases, key=attrgetter("rank"))
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,8 @@ from perfbisect.dashboard.build import write_site
 from perfbisect.dashboard.collect import collect_site
 from perfbisect.errors import MachineError, UsageError
 from perfbisect.jobs.folders import Jobs
-from perfbisect.model.change import Change
 from perfbisect.nightly.config import DashboardRules, NightlyFile, WebhookRules
-from perfbisect.nightly.model import Night, NightBisection, NightFindings
+from perfbisect.nightly.model import Night, NightFindings
 from perfbisect.nightly.night import NightlyContext, NightTask, OpenNight, StepResult
 from perfbisect.nightly.report import finding_texts, night_report
 from perfbisect.redaction import REDACTED, without_secrets
@@ -94,7 +93,12 @@ def delivery_tasks(
         yield "exports", lambda _: _export(file, state)
     path = file.path(tell.markdown)
     if path is not None:
-        yield "markdown", partial(_write_markdown, path)
+
+        def write_markdown(night: Night) -> StepResult:
+            write_atomic(path, truncate(night_markdown(night), _MAX_COMMENT_BYTES))
+            return StepResult("", {"markdown": path})
+
+        yield "markdown", write_markdown
     summary = variables.get("GITHUB_STEP_SUMMARY", "") if tell.job_summary else ""
     if summary:
         yield "job summary", lambda night: append_summary(Path(summary), night_markdown(night))
@@ -205,11 +209,6 @@ def _export(file: NightlyFile, state: Path) -> StepResult:
     return StepResult(counted(points, "point"), files)
 
 
-def _write_markdown(path: Path, night: Night) -> StepResult:
-    write_atomic(path, truncate(night_markdown(night), _MAX_COMMENT_BYTES))
-    return StepResult("", {"markdown": path})
-
-
 def _send_webhook(
     rules: WebhookRules, variables: Mapping[str, str], retries: RetryPolicy, night: Night
 ) -> StepResult:
@@ -294,67 +293,55 @@ _ALERT_FIELDS = {
 _PROFILE_FIELDS = {"job", "conclusion", "sentence", "why", "next"}
 
 
-def message_text(night: Night, *, link: str = "") -> str:
-    """The night for a chat: its outcome, then a line for each event that is new, named or resolved."""
-    texts = finding_texts(night)
-    left = len(texts) - _MESSAGE_EVENTS
-    more = [f"and {counted(left, 'more event')}"] if left > 0 else []
-    outcome = f"{night.name}: {night_report(night).verdict.text}"
-    rows = [outcome, *texts[:_MESSAGE_EVENTS], *more, *([link] if link and texts else [])]
-    return "\n".join(line(text) for text in rows)
-
-
 def message(night: Night, *, link: str = "") -> dict[str, Any]:
     """The night for a program; ``night`` identifies repeated messages. ``link``: the CI job."""
     findings = NightFindings(alerts=tuple(alert for alert in night.alerts if alert.counts))
+    texts = finding_texts(night)
+    left = len(texts) - _MESSAGE_EVENTS
+    # For a chat: the outcome, then a line for each event that is new, named or resolved.
+    rows = [
+        f"{night.name}: {night_report(night).verdict.text}",
+        *texts[:_MESSAGE_EVENTS],
+        *([f"and {counted(left, 'more event')}"] if left > 0 else []),
+        *([link] if link and texts else []),
+    ]
+    commits: list[dict[str, Any]] = []
+    # Of which one made the step.
+    narrowed: list[dict[str, Any]] = []
+    for bisection in night.bisections:
+        event, probability = bisection.event, bisection.probability
+        if bisection.candidates:
+            named = [(x.position.changes[0], x.probability) for x in bisection.candidates]
+            among = [{"id": c.id, "subject": c.subject, "probability": p} for c, p in named]
+            narrowed.append({"event": event, "probability": probability, "commits": among})
+        if bisection.culprit is not None:
+            profile = bisection.profile
+            commits.append(
+                {
+                    "event": event,
+                    "id": bisection.culprit.id,
+                    "subject": bisection.culprit.subject,
+                    "probability": probability,
+                    "how": bisection.state,
+                    "phases": list(bisection.phases),
+                    "profile": None if profile is None else profile.model_dump(include=_PROFILE_FIELDS),
+                }
+            )
     return {
         "schema": SCHEMA,
         "nightly": night.name,
         "night": night.night,
-        "text": message_text(night, link=link),
+        "text": "\n".join(map(line, rows)),
         "exit_code": night.exit_code,
         "commit": night.commit.id,
         "branch": night.branch,
         "engine_version": night.engine_version,
         "hardware": night.hardware,
         "alerts": findings.model_dump(include={"alerts": {"__all__": _ALERT_FIELDS}})["alerts"],
-        "commits": [
-            _commit(bisection, bisection.culprit)
-            for bisection in night.bisections
-            if bisection.culprit is not None
-        ],
-        "narrowed": [_narrowed(bisection) for bisection in night.bisections if bisection.candidates],
+        "commits": commits,
+        "narrowed": narrowed,
         "failed": [{"what": name, "reason": reason} for name, reason in night.failed()],
         "link": link,
-    }
-
-
-def _narrowed(bisection: NightBisection) -> dict[str, Any]:
-    """The commits of which one made the step."""
-    return {
-        "event": bisection.event,
-        "probability": bisection.probability,
-        "commits": [
-            {
-                "id": x.position.changes[0].id,
-                "subject": x.position.changes[0].subject,
-                "probability": x.probability,
-            }
-            for x in bisection.candidates
-        ],
-    }
-
-
-def _commit(bisection: NightBisection, culprit: Change) -> dict[str, Any]:
-    profile = bisection.profile
-    return {
-        "event": bisection.event,
-        "id": culprit.id,
-        "subject": culprit.subject,
-        "probability": bisection.probability,
-        "how": bisection.state,
-        "phases": list(bisection.phases),
-        "profile": None if profile is None else profile.model_dump(include=_PROFILE_FIELDS),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -32,9 +32,8 @@ from perfbisect.commands.settings import resolve
 from perfbisect.commands.slots import find_slots, fleet_machines
 from perfbisect.commands.workspace import Workspace, open_workspace
 from perfbisect.engine.experiment import Experiment, ResultT, run_experiment, run_in_steps
-from perfbisect.environments.base import Builder
 from perfbisect.errors import Interrupted, MachineError, RevisionError, UsageError
-from perfbisect.experiments.run import RUN, RunPlan
+from perfbisect.experiments.run import RUN
 from perfbisect.experiments.setup import MeasurementSetup, build_run_plan
 from perfbisect.explain.plans import plan_profile
 from perfbisect.explain.profile_job import PROFILE, ProfileDocument
@@ -113,7 +112,12 @@ class CommandMachine:
     ) -> Generator[float, None, None]:
         setting, builder = night.setting, setups.build_builder(self.workspace, night.setting)
         slots, notes = self._place(cell, setting)
-        plan = None if job.events() else _new_plan(night, cell, builder, notes)
+        plan = None
+        if not job.events():
+            workload = cell.load()
+            metrics = (resolve_metric(workload, cell.metric),)
+            setup = MeasurementSetup(workload, metrics, setting, builder, notes=notes)
+            plan = build_run_plan(setup, change=night.commit, launches=cell.launches, runs=cell.runs)
         with open_session(job, slots, self.working, plan=plan, beside_others=bool(self.fleet)) as session:
             tools = session.tools(self.workspace, setting, builder, night.commit)
             if self.fleet:
@@ -197,13 +201,6 @@ def _require_slot(cell: CellPlan) -> Slot:
             next_step="perfbisect doctor --fleet says what each machine lacks",
         )
     return cell.slot
-
-
-def _new_plan(night: NightPlan, cell: CellPlan, builder: Builder, notes: Sequence[str]) -> RunPlan:
-    workload = cell.load()
-    metrics = (resolve_metric(workload, cell.metric),)
-    setup = MeasurementSetup(workload, metrics, night.setting, builder, notes=tuple(notes))
-    return build_run_plan(setup, change=night.commit, launches=cell.launches, runs=cell.runs)
 
 
 def fetch_branch(file: NightlyFile, workspace: Workspace) -> Callable[[], StepResult] | None:

@@ -21,9 +21,14 @@ def night_report(night: Night, *, paths: bool = False) -> Report:
     """Describe a night, findings first; of a dry run, its plan. ``paths``: list the local files."""
     states = Counter(cell.state for cell in night.cells)
     place = {name: index for index, name in enumerate(night.order)}
+    tone: Tone = "open" if night.failed() or night.exit_code else "good"
+    if night.dry_run:
+        tone = "open" if night.failed() else "neutral"
+    elif new_regressions(night.alerts):
+        tone = "bad"
     values = {
         "night": night,
-        "tone": _tone(night),
+        "tone": tone,
         "states": ", ".join(f"{count} {state}" for state, count in states.items()),
         "ordered": _ordered_events(night.alerts),
         "cells": sorted(night.cells, key=lambda cell: (place.get(cell.name, len(place)), cell.name)),
@@ -47,16 +52,10 @@ def finding_texts(night: Night) -> tuple[str, ...]:
     for event, alerts in events.items():
         _, measured = named.pop(event, (None, None))
         told.append((alerts, measured or next((alert.measured for alert in alerts if alert.measured), None)))
-    values = {"told": told, "searched": tuple(named.values()), "chat_code": _chat_code}
+    # As a code span of a chat, in which no mention, link or tag of a foreign text acts.
+    chat_code = lambda text: f"`{text.translate(_CHAT_SIGNS)}`"  # noqa: E731
+    values = {"told": told, "searched": tuple(named.values()), "chat_code": chat_code}
     return render_sentences("nightly/templates/chat.md.jinja", {**FUNCTIONS, **values})
-
-
-def _tone(night: Night) -> Tone:
-    if night.dry_run:
-        return "open" if night.failed() else "neutral"
-    if new_regressions(night.alerts):
-        return "bad"
-    return "open" if night.failed() or night.exit_code else "good"
 
 
 def _ordered_events(alerts: Iterable[Alert]) -> Iterator[tuple[Alert, list[Alert]]]:
@@ -81,8 +80,3 @@ def _outcome(bisection: NightBisection) -> MeasuredOutcome | None:
     ]  # fmt: skip
     commits = tuple(OutcomeCommit.of(change, share) for change, share in named)
     return MeasuredOutcome(job=bisection.job, probability=p, commits=commits) if commits else None
-
-
-def _chat_code(text: str) -> str:
-    """Foreign text as a code span of a chat, in which no mention, link or tag acts."""
-    return f"`{text.translate(_CHAT_SIGNS)}`"

@@ -8,6 +8,7 @@ steps. A night that was killed at any point continues from there.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from perfbisect.jobs.events import JobNote
 from perfbisect.jobs.folders import Job
 from perfbisect.jobs.journal import Journal, JournalEvent, stamp
 from perfbisect.jobs.runner import recover_interrupted
-from perfbisect.nightly.alerts import ingest_jobs, judge_series, store_alerts, summarize_changes
+from perfbisect.nightly.alerts import ingest_jobs, judge_series, store_alerts
 from perfbisect.nightly.bisect import EventExaminer
 from perfbisect.nightly.delivery import report_tasks
 from perfbisect.nightly.journal import (
@@ -277,7 +278,9 @@ class _NightRun:
         self.analysis, findings = judge_series(
             store, self.context.table, self.rules, cells, since, self.context.jobs.all()
         )
-        return StepResult(summarize_changes(findings.alerts), findings=findings)
+        counts = Counter(alert.change for alert in findings.alerts)
+        summary = ", ".join(f"{count} {change}" for change, count in counts.items())
+        return StepResult(summary or "no alerts", findings=findings)
 
     def _run_step(self, name: str, work: Callable[[], StepResult]) -> None:
         """Run a step unless it is done; a failure is recorded, and later steps still run."""

@@ -70,7 +70,9 @@ def ingest(
             with store.transaction():
                 for build, new_files in batch:
                     builds += 1
-                    files += _store_build(store, build, new_files)
+                    number = store.keep_build(build.build, whole=build.whole)
+                    states = Counter(store.keep_file(number, file, version) for file, version in new_files)
+                    files += states + Counter({"unchanged": len(build.files) - states.total()})
                 # Derived again as a whole: what counts depends on all files of a build, so order of ingests
                 # does not matter.
                 for number, changed in store.changed_builds():
@@ -129,13 +131,6 @@ def _stored_text(read: Callable[[], str]) -> str:
         return read()
     except UnreadableFileError as error:
         return error.text
-
-
-def _store_build(store: SeriesStore, build: SourceBuild, new_files: _NewFiles) -> Counter[FileState]:
-    number = store.keep_build(build.build, whole=build.whole)
-    states = Counter[FileState](store.keep_file(number, file, version) for file, version in new_files)
-    states["unchanged"] += len(build.files) - states.total()
-    return states
 
 
 def admit_build(build: Build, files: Iterable[RawFile], latest: datetime | None = None) -> _Results:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from statistics import fmean, median, pstdev
 from typing import ClassVar, Literal, get_args
 
@@ -148,7 +149,15 @@ def build_nightly_report(
     )
     with_alert = {(alert.cell, alert.metric) for alert in analysis.alerts}
     judged = sum(family.coverage.judged for family in analysis.families)
-    rows = tuple(row for *_, row in sorted(_ranked_rows(analysis), key=lambda ranked: ranked[:4]))
+    ranked = []
+    for alert in analysis.alerts:
+        is_over = alert.recovered or analysis.findings[alert.id].is_over
+        # A change with the cause "night" ends with that night and is not a level of the series.
+        if alert.state != "closed" and alert.cause != "night" and not is_over:
+            row = _row(alert, analysis)
+            size, is_there = abs(math.log(row.latest / row.baseline)), alert.now == "still there"
+            ranked.append(((_ORDER.index(row.status), not is_there, -size, alert.id), row))
+    rows = tuple(row for _, row in sorted(ranked, key=itemgetter(0)))
     return TrackReportDocument(
         night=analysis.until,
         build=newest.build.name,
@@ -161,20 +170,8 @@ def build_nightly_report(
     )
 
 
-def _ranked_rows(analysis: SeriesAnalysis) -> Iterator[tuple[int, bool, float, str, ReportRow]]:
-    """The rows of changes that are still there, not closed and no bad night's, with what sorts them."""
-    for alert in analysis.alerts:
-        is_over = alert.recovered or analysis.findings[alert.id].is_over
-        # A change with the cause "night" ends with that night and is not a level of the series.
-        if alert.state != "closed" and alert.cause != "night" and not is_over:
-            status = _row_status(alert)
-            row = _row(alert, status, analysis)
-            size, is_there = abs(math.log(row.latest / row.baseline)), alert.now == "still there"
-            yield _ORDER.index(status), not is_there, -size, alert.id, row
-
-
-def _row(alert: Alert, status: RowStatus, analysis: SeriesAnalysis) -> ReportRow:
-    finding = analysis.findings[alert.id]
+def _row(alert: Alert, analysis: SeriesAnalysis) -> ReportRow:
+    finding, status = analysis.findings[alert.id], _row_status(alert)
     series = finding.series
     last = series.points[-1]
     # Three nights would include the level before a change of one or two nights.

@@ -58,8 +58,9 @@ def publish(folder: Path, jobs: Iterable[Job]) -> TrackPublishDocument:
     for job, recorded in ((job, read_run(job.journal)) for job in jobs):
         if recorded is None:
             continue
+        build, document = recorded
         try:
-            cell = Cell.model_validate_json(json.dumps(recorded.document["cell"]))
+            cell = Cell.model_validate_json(json.dumps(document["cell"]))
         except ValidationError as error:
             left_out.append(f"{job.id}: its cell cannot be read: {error.errors()[0]['msg']}")
             continue
@@ -71,23 +72,23 @@ def publish(folder: Path, jobs: Iterable[Job]) -> TrackPublishDocument:
             for run, path in found
             if run is not None and run.build.name == job.id
         }
-        for attempt, reason in read_attempts(recorded.document):
+        for attempt, reason in read_attempts(document):
             if attempt is None or reason:
                 continue
             there = [outdated.get((attempt.id, place)) for place, _ in enumerate(attempt.runs, 1)]
             missing = [place for place, path in enumerate(there) if path is None]
             try:
-                files = [_result(job, cell, attempt, place, recorded.build) for place in missing]
+                files = [_result(job, cell, attempt, place, build) for place in missing]
             except ValueError as error:
                 left_out.append(f"{attempt.id}: {error}")
                 continue
             launches, unchanged = launches + 1, unchanged + len(there) - len(missing)
             outdated = {run: path for run, path in outdated.items() if path not in there}
-            for start, document in files:
+            for start, content in files:
                 # Runs that began in the same second differ in nothing else of the kanban's names.
                 while (path := results / file_name(cell, start)).exists():
                     start += timedelta(seconds=1)
-                text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+                text = json.dumps(content, ensure_ascii=False, allow_nan=False)
                 write_atomic(path, json_text(text) + "\n")
                 written.append(str(path))
         for path in outdated.values():

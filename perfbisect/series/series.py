@@ -317,8 +317,13 @@ def machine_series(points: Iterable[Point]) -> Iterator[tuple[str, tuple[Point, 
         by_machine: dict[tuple[str, str], list[Point]] = {}
         for point, machine in zip(ordered, _machines(ordered), strict=True):
             by_machine.setdefault(machine, []).append(point)
-        for name, own in zip(_series_names(cell, by_machine), by_machine.values(), strict=True):
-            yield name, tuple(own)
+        first_kind = next(iter(by_machine))[0]
+        names: list[str] = []
+        for (kind, fleet_name), own in by_machine.items():
+            mark = fleet_name or (kind if kind != first_kind else own[0].host or kind)
+            name = f"{cell}{_ON}{mark}" if names else cell
+            names.append(f"{name}: {kind}" if name in names else name)
+            yield names[-1], tuple(own)
 
 
 def _machines(ordered: Sequence[Point]) -> Iterator[tuple[str, str]]:
@@ -339,17 +344,6 @@ def _machines(ordered: Sequence[Point]) -> Iterator[tuple[str, str]]:
     names = {point.host: point.machine for point in reversed(ordered) if point.machine and point.host}
     for point in ordered:
         yield kind_of.get(point.hardware, first), point.machine or names.get(point.host, "")
-
-
-def _series_names(cell: str, machines: Mapping[tuple[str, str], Sequence[Point]]) -> list[str]:
-    """The names of a cell's series, in the order of their first points."""
-    names: list[str] = []
-    for (kind, machine), own in machines.items():
-        first_kind = next(iter(machines))[0]
-        mark = machine or (kind if kind != first_kind else own[0].host or kind)
-        name = f"{cell}{_ON}{mark}" if names else cell
-        names.append(f"{name}: {kind}" if name in names else name)
-    return names
 
 
 @dataclass(frozen=True)

@@ -120,28 +120,24 @@ def open_store(path: Path) -> sqlite3.Connection:
         if version == 0:
             with connection:
                 connection.executescript(_TABLES)
-        _prepare_memory(connection)
+        # A table of what is remembered with the columns of another perfbisect is made anew.
+        stale = dict(_MEMORY_TABLES)
+        for table, columns in _MEMORY_TABLES.items():
+            found = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+            if found == [column.partition(" ")[0] for column in columns]:
+                del stale[table]
+        # Other processes read the store: only one that has something to change takes its lock.
+        if stale:
+            connection.execute("BEGIN IMMEDIATE")
+        with connection:
+            for table, columns in stale.items():
+                connection.execute(f"DROP TABLE IF EXISTS {table}")
+                connection.execute(f"CREATE TABLE {table} ({', '.join(columns)}) WITHOUT ROWID")
     except sqlite3.DatabaseError as error:
         raise _database_error(path, error) from error
     except OSError as error:
         raise MachineError(f"the store cannot be opened: {error.strerror or error}", where=path) from error
     return connection
-
-
-def _prepare_memory(connection: sqlite3.Connection) -> None:
-    """Make the tables of what is remembered; one with the columns of another perfbisect is made anew."""
-    stale = dict(_MEMORY_TABLES)
-    for table, columns in _MEMORY_TABLES.items():
-        found = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
-        if found == [column.partition(" ")[0] for column in columns]:
-            del stale[table]
-    # Other processes read the store: only one that has something to change takes its lock.
-    if stale:
-        connection.execute("BEGIN IMMEDIATE")
-    with connection:
-        for table, columns in stale.items():
-            connection.execute(f"DROP TABLE IF EXISTS {table}")
-            connection.execute(f"CREATE TABLE {table} ({', '.join(columns)}) WITHOUT ROWID")
 
 
 def _database_error(path: Path, error: sqlite3.DatabaseError) -> UsageError | MachineError:

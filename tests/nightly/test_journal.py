@@ -88,7 +88,7 @@ def test_every_surface_has_the_same_value(tmp_path: Path, runs: int) -> None:
     assert tuple(scale.value(scale.level(a.values(TPOT))) for a in attempts) == pytest.approx(values)
     recorded = read_run(job.journal)
     assert recorded is not None
-    points = [p for p in recorded_results(recorded.build, recorded.document, "") if isinstance(p, Point)]
+    points = [p for p in recorded_results(*recorded, "") if isinstance(p, Point)]
     assert tuple(point.values["tpot:median"] for point in points) == values
     result = NightJobs(Jobs(tmp_path)).result(job.id)
     assert isinstance(result, ChangeResult) and result.headline is not None

@@ -430,18 +430,15 @@ def _parse(text: str) -> object:
     """JSON, or a record or a list of records a line, of which a broken one is unreadable; None: neither."""
     with suppress(ValueError):
         return parse_json(text)
-    rows = [row for row in text.splitlines() if row.strip()]
-    found = [_parse_line(row) for row in rows]
+    found: list[object] = []
+    for row in filter(str.strip, text.splitlines()):
+        try:
+            found.append(parse_json(row))
+        except ValueError as error:
+            found.append(UnreadableRecord(f"is no JSON: {error}"))
     if len(found) < 2 or not isinstance(found[0], (dict, list)):
         return None
     return [record for row in found for record in (row if isinstance(row, list) else [row])]
-
-
-def _parse_line(row: str) -> object:
-    try:
-        return parse_json(row)
-    except ValueError as error:
-        return UnreadableRecord(f"is no JSON: {error}")
 
 
 _Read = Callable[[int], bytes]

@@ -77,9 +77,9 @@ class Journals:
                 # The other jobs are read; this one is rejected until it changes.
                 build, text = Build(SOURCE, PIPELINE, path.parent.name), UnreadableFileError(str(error)).text
             else:
-                if recorded is None or recorded.build.fixed[:10] < options.since:
+                if recorded is None or recorded[0].fixed[:10] < options.since:
                     continue
-                build, text = recorded.build, json.dumps(recorded.document, default=PackedObject.unpacked)
+                build, text = recorded[0], json.dumps(recorded[1], default=PackedObject.unpacked)
             is_empty = False
             yield SourceBuild(build, (SourceFile(JOURNAL, str(path), version, partial(str, text)),))
         if is_empty:
@@ -95,16 +95,11 @@ def _journals(root: Path) -> list[Path]:
     return sorted(root.glob(f"jobs/*/{JOURNAL}")) or sorted(root.glob(f"*/{JOURNAL}"))
 
 
-@dataclass(frozen=True)
-class RecordedRun:
-    """The journal of a ``run``: its build, and its cell and attempts as a JSON document."""
+def read_run(path: Path) -> tuple[Build, Mapping[str, Any]] | None:
+    """The build of a journal of ``run``, and its cell and attempts as a JSON document.
 
-    build: Build
-    document: Mapping[str, Any]
-
-
-def read_run(path: Path) -> RecordedRun | None:
-    """Read a journal; None: it is of another command. Raises LocatedError if it was changed."""
+    None: it is of another command. Raises LocatedError if it was changed.
+    """
     events = read(path).events
     plan = next((event for event in reversed(events) if event.kind == "plan"), None)
     # Comparisons and bisections measure old commits today: in a series they would be nights of today.
@@ -123,7 +118,7 @@ def read_run(path: Path) -> RecordedRun | None:
             "attempts": [event.data["attempt"] for event in events if event.kind in ("finished", "failed")],
         }
     build = Build(SOURCE, PIPELINE, path.parent.name, commit=commit, fixed=plan.time)
-    return RecordedRun(build, document)
+    return build, document
 
 
 @dataclass(frozen=True)

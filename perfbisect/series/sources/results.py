@@ -155,7 +155,14 @@ def _point(
     build: Build, file: RawFile, name: ReportedWorkload, index: int, result: ReportedResult[float]
 ) -> Point:
     """Raises ValueError: there is no time, or the file's name is of another run than the result."""
-    _check_load(name, result.workload)
+    load = {
+        "num_prompts": result.workload.prompts,
+        "max_concurrency": result.workload.concurrency,
+        "request_rate": result.workload.rate,
+    }
+    for field, value in load.items():
+        if field in name.fields and name.fields[field] != value:
+            raise ValueError(f"the file's name says {field} {name.fields[field]}, the result {value}")
     commands, device = _parse_commands(file.beside)
     if not (result.began or name.time or result.ended):
         raise ValueError("says no time at which it was measured")
@@ -169,9 +176,15 @@ def _point(
         # Seconds from the start of the script to the run: what warms the server is in them.
         facts["outside"] = round(outside, 1) if outside > 0 else None
     facts["hardware"] = facts.get("hardware") or device
-    # vLLM-Omni's harness sent 0, then 2, then max(2, concurrency) warm-ups, which its results do not say.
     if facts.get("warmups") is None:
-        facts["warmups"] = commands.fields.get("num_warmups", _nightly_warmups(build, began, result))
+        facts["warmups"] = commands.fields.get("num_warmups")
+    # vLLM-Omni's harness sent 0, then 2, then max(2, concurrency) warm-ups, which its results do not say.
+    if facts["warmups"] is None and of_nightly(build):
+        fixed = moment(build.fixed) if build.fixed else began
+        is_diffusion = any(key.startswith("latency:") for key in result.values)
+        facts["warmups"] = nightly_warmups(
+            stamp(fixed), None if is_diffusion else result.workload.concurrency
+        )
     dataset = name.fields.get("dataset_name") or commands.fields.get("dataset_name") or ""
     workload = replace(
         result.workload,
@@ -228,14 +241,6 @@ def _parse_name(name: str) -> ReportedWorkload:
         return ReportedWorkload({}, WORKLOAD_PARTS, _LOAD_OR_TIME.sub("", stem) or stem)
 
 
-def _check_load(name: ReportedWorkload, workload: Workload) -> None:
-    """Raises ValueError: the name says another load than the result."""
-    load = {"num_prompts": workload.prompts, "max_concurrency": workload.concurrency}
-    for field, value in {**load, "request_rate": workload.rate}.items():
-        if field in name.fields and name.fields[field] != value:
-            raise ValueError(f"the file's name says {field} {name.fields[field]}, the result {value}")
-
-
 def _parse_commands(text: str) -> tuple[ReportedWorkload, str]:
     """The workload and the device that the commands beside a result say; empty without them."""
     try:
@@ -243,15 +248,6 @@ def _parse_commands(text: str) -> tuple[ReportedWorkload, str]:
         return parse_command(str(document["client_command"])), str(document.get("gpu_type") or "").strip()
     except (*WRONG_SHAPE, UsageError):
         return ReportedWorkload({}, WORKLOAD_PARTS), ""
-
-
-def _nightly_warmups(build: Build, began: datetime, result: ReportedResult[float]) -> int | None:
-    """Of vLLM-Omni's nightly by its date; None where it is not known."""
-    if not of_nightly(build):
-        return None
-    fixed = moment(build.fixed) if build.fixed else began
-    is_diffusion = any(key.startswith("latency:") for key in result.values)
-    return nightly_warmups(stamp(fixed), None if is_diffusion else result.workload.concurrency)
 
 
 def parse_time(text: str, zone: str) -> datetime:
